@@ -1,0 +1,43 @@
+# Everything a newcomer needs: `make demo`, `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+LOCK   := requirements/dev.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint check format lock clean
+
+help:  ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
+
+$(READY): $(LOCK) pyproject.toml requirements/install.py
+	@$(PYTHON) requirements/install.py $(VENV) $(LOCK)
+
+demo: $(READY)  ## start the embedded server, set it up and show it
+	@$(BIN)/horsies db start
+	@$(BIN)/horsies db migrate
+	@$(BIN)/horsies db status
+	@$(BIN)/horsies db stop
+
+test: $(READY)  ## run the tests (needs nothing but Python)
+	@$(BIN)/python -m pytest
+
+lint: $(READY)  ## format, lint, types and layers, without changing anything
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+check: lint test  ## what CI runs
+
+format: $(READY)  ## rewrite the code in our format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock: $(READY)  ## resolve the dependencies anew into requirements/dev.txt (needs uv)
+	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet \
+	    --custom-compile-command 'make lock' --extra embedded --group dev pyproject.toml --output-file $(LOCK) --upgrade
+
+clean:  ## remove what make made
+	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
