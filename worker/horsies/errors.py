@@ -143,7 +143,7 @@ class SourceLocation:
     @classmethod
     def of_caller(cls) -> SourceLocation | None:
         """The first frame outside horsies, or None when there is no such file (a console script, `-c`)."""
-        frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         while frame is not None and _is_ours(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is None or not Path(frame.f_code.co_filename).is_file():

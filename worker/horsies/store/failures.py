@@ -1,0 +1,95 @@
+"""What a failure of the driver means: from SQLSTATE to what happened, what to do, and whether to ask again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import asyncpg
+
+from horsies.errors import (
+    BrokerError,
+    BrokerErrorCode,
+    ConfigurationError,
+    DatabaseUnreachable,
+    ErrorCode,
+    HorsiesError,
+)
+
+_NOT_A_SERVER = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+# Errors after which the same batch is simply sent again: the server chose us as the one to step back.
+STEP_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
+class StatementFailed(BrokerError):
+    """The server answered a statement with an error."""
+
+    def __init__(self, message: str, *, sqlstate: str | None, retryable: bool, hint: str | None = None) -> None:
+        super().__init__(message, code=BrokerErrorCode.MONITORING_QUERY_FAILED, retryable=retryable, hint=hint)
+        self.sqlstate = sqlstate
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A server that is there and will not let us in: asking again changes nothing."""
+
+    says: str
+    hint: str
+
+
+_REFUSALS = {
+    "28P01": _Refusal("the server refused the password", "check the user and password in broker.database_url"),
+    "28000": _Refusal(
+        "the server refused the login", "check the user in broker.database_url and the server's pg_hba.conf"
+    ),
+    "3D000": _Refusal("the database does not exist", "create it, or correct its name in broker.database_url"),
+    "42501": _Refusal("the role lacks a permission", "grant it, or use another role in broker.database_url"),
+}
+
+_COMES_BACK = {
+    "53300": "the server has no connection left; raise max_connections or lower broker.pool_size",
+    "57P01": "the server is shutting down",
+    "57P02": "the server is restarting after a crash",
+    "57P03": "the server is starting up",
+}
+
+_WORTH_ANOTHER_TRY = ("40", "53", "55", "57", "08")
+
+
+def explain(error: BaseException, *, where: str) -> HorsiesError:
+    """The error of ours that says what `error` means for the database at `where` (a masked URL)."""
+    if isinstance(error, asyncpg.PostgresError):
+        return _explain_server(error, where)
+    if isinstance(error, TimeoutError):
+        return DatabaseUnreachable(f"no answer in time from {where}", hint="is the server up, and is the network?")
+    if isinstance(error, _NOT_A_SERVER):
+        return DatabaseUnreachable(
+            f"cannot reach {where}: {_first_line(error)}", hint="is the server up, and is the address right?"
+        )
+    raise error
+
+
+def is_failure_of_database(error: BaseException) -> bool:
+    """Whether `explain` has something to say about it."""
+    return isinstance(error, (asyncpg.PostgresError, *_NOT_A_SERVER))
+
+
+def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
+    state = error.sqlstate or ""
+    says = _first_line(error)
+    if refusal := _REFUSALS.get(state):
+        return DatabaseUnreachable(f"{refusal.says}: {says} ({where})", retryable=False, hint=refusal.hint)
+    if state in _COMES_BACK or state.startswith("08"):
+        return DatabaseUnreachable(f"{where}: {says}", hint=_COMES_BACK.get(state, "the connection was lost"))
+    if state == "42P01":
+        return ConfigurationError(
+            f"the database has no horsies tables: {says}",
+            code=ErrorCode.SCHEMA_NOT_MIGRATED,
+            hint="run: horsies db migrate",
+        )
+    return StatementFailed(says, sqlstate=state, retryable=state.startswith(_WORTH_ANOTHER_TRY))
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return text.splitlines()[0]

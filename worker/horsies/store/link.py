@@ -1,0 +1,122 @@
+"""How to reach a database: its address, and what would be session state there."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+import asyncpg
+
+from horsies.store.failures import explain, is_failure_of_database
+from horsies.version import __version__
+
+Row: TypeAlias = asyncpg.Record
+CONNECT_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keepalive:
+    """When a silent peer is given up, on this side of a TCP connection."""
+
+    idle_s: int = 30
+    interval_s: int = 10
+    count: int = 3
+    user_timeout_ms: int = 30_000
+
+    def apply_to(self, sock: socket.socket) -> None:
+        if sock.family not in {socket.AF_INET, socket.AF_INET6}:
+            return
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            ("TCP_KEEPIDLE", self.idle_s),
+            ("TCP_KEEPINTVL", self.interval_s),
+            ("TCP_KEEPCNT", self.count),
+            ("TCP_USER_TIMEOUT", self.user_timeout_ms),
+        ):
+            if value and hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+class Connection(asyncpg.Connection[Row]):
+    """A connection that can be told when to give up on a silent peer."""
+
+    __slots__ = ()
+
+    def keep_alive(self, keepalive: Keepalive) -> None:
+        sock = self._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+        if sock is not None:
+            keepalive.apply_to(sock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """An address, and the session state that each statement there may rely on.
+
+    `pooled` means that a transaction pooler stands in between: no connection is ours for longer than a transaction, so
+    nothing is prepared and the state is set anew inside each one.
+    """
+
+    url: str = field(repr=False)
+    masked_url: str
+    schema: str = "public"
+    pooled: bool = False
+    read_only: bool = False
+    statement_timeout_s: float | None = 30.0
+    keepalive: Keepalive | None = field(default_factory=Keepalive)
+    application_name: str = f"horsies {__version__}"
+
+    @property
+    def session_settings(self) -> dict[str, str]:
+        """Settings sent with the start of a direct connection. A pooler refuses or mixes them up, so it gets none."""
+        if self.pooled:
+            return {}
+        settings = {"application_name": self.application_name, "jit": "off", **self._state}
+        return {**settings, "default_transaction_read_only": "on"} if self.read_only else settings
+
+    @property
+    def begin(self) -> str:
+        """Opens a transaction in one message, with everything that must not outlive it behind a pooler."""
+        opening = "BEGIN READ ONLY" if self.read_only else "BEGIN"
+        state = "".join(f"; SET LOCAL {name} = {value}" for name, value in self._state.items())
+        return opening + state if self.pooled else opening
+
+    @property
+    def _state(self) -> dict[str, str]:
+        state = {"search_path": quoted(self.schema)}
+        if self.statement_timeout_s is not None:
+            # A little more than our own limit: the server's is for a client that vanished.
+            state["statement_timeout"] = str(int(self.statement_timeout_s * 1000) + 1000)
+        return state
+
+    @property
+    def connect_arguments(self) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
+            "dsn": self.url,
+            "timeout": CONNECT_TIMEOUT_S,
+            "server_settings": self.session_settings,
+            "connection_class": Connection,
+        }
+        return {**arguments, "statement_cache_size": 0} if self.pooled else arguments
+
+    def prepare(self, connection: Connection) -> None:
+        if self.keepalive is not None:
+            connection.keep_alive(self.keepalive)
+
+    async def connect(self) -> Connection:
+        """A connection of the caller's own, for LISTEN or for a lock that is held; the caller closes it."""
+        try:
+            connection = cast("Connection", await asyncpg.connect(**self.connect_arguments))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if is_failure_of_database(error):
+                raise explain(error, where=self.masked_url) from error
+            raise
+        self.prepare(connection)
+        return connection
+
+
+def quoted(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'

@@ -1,0 +1,183 @@
+"""Numbered migrations with checksums, applied under one advisory lock and in one transaction.
+
+The files stand beside this module. A file that has been applied never changes again; a new one is added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
+from horsies.store.link import quoted
+from horsies.store.queries import Query, load
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from horsies.store.db import Database, Transaction
+
+OLDEST_SERVER = 14
+_FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    version: int
+    name: str
+    checksum: str
+    applied_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    version_num: int
+    current_schema: str | None
+    in_recovery: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locked:
+    locked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaQueries:
+    applied: Query[Applied]
+    server: Query[Server]
+    lock: Query[Locked]
+    create_table: Query[None]
+    record: Query[None]
+
+
+SCHEMA = load(SchemaQueries, "horsies.store", "schema")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return f"{self.version:04d}_{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaState:
+    """What a database has, held against what this code knows."""
+
+    applied: tuple[Applied, ...]
+    known: tuple[Migration, ...]
+
+    @property
+    def current(self) -> int:
+        return max((row.version for row in self.applied), default=0)
+
+    @property
+    def latest(self) -> int:
+        return self.known[-1].version
+
+    @property
+    def pending(self) -> tuple[Migration, ...]:
+        done = {row.version for row in self.applied}
+        return tuple(migration for migration in self.known if migration.version not in done)
+
+    @property
+    def changed(self) -> tuple[Migration, ...]:
+        """Migrations whose file is not the one that was applied."""
+        checksums = {row.version: row.checksum for row in self.applied}
+        return tuple(m for m in self.known if checksums.get(m.version, m.checksum) != m.checksum)
+
+    @property
+    def is_newer_than_code(self) -> bool:
+        return self.current > self.latest
+
+    def refuse_unless_ours(self) -> None:
+        """Raise where going on would mean guessing: a database from the future, or a file changed after its use."""
+        if self.is_newer_than_code:
+            raise BrokerError(
+                f"the database is at migration {self.current}, this horsies knows only {self.latest}",
+                code=BrokerErrorCode.SCHEMA_INIT_FAILED,
+                hint="upgrade horsies on this machine; an older one must not touch a newer schema",
+            )
+        if self.changed:
+            raise BrokerError(
+                f"migration {self.changed[0]} was changed after it had been applied",
+                code=BrokerErrorCode.SCHEMA_INIT_FAILED,
+                hint="install the horsies that applied it; put a change of the schema into a new migration",
+            )
+
+    def refuse_unless_current(self) -> None:
+        """Raise unless this code can work on the database as it is."""
+        self.refuse_unless_ours()
+        if self.pending:
+            raise ConfigurationError(
+                f"the database is at migration {self.current}, this horsies needs {self.latest}",
+                code=ErrorCode.SCHEMA_NOT_MIGRATED,
+                hint="run: horsies db migrate",
+            )
+
+
+@cache
+def known_migrations() -> tuple[Migration, ...]:
+    found = (
+        Migration(version=int(match[1]), name=match[2], sql=file.read_text(encoding="utf-8"))
+        for file in (resources.files("horsies.store") / "migrations").iterdir()
+        if (match := _FILE_NAME.fullmatch(file.name))
+    )
+    return tuple(sorted(found, key=lambda migration: migration.version))
+
+
+async def schema_state(database: Database) -> SchemaState:
+    """Look, without changing anything; a database without tables has nothing applied."""
+    try:
+        applied = await database.fetch(SCHEMA.applied)
+    except ConfigurationError:
+        applied = []
+    return SchemaState(applied=tuple(applied), known=known_migrations())
+
+
+async def migrate(database: Database) -> tuple[Migration, ...]:
+    """Bring the schema up to date and return what was applied; one query when there is nothing to do.
+
+    Any number of processes may call this at once: one applies, the others wait for it and find nothing left.
+    """
+    state = await schema_state(database)
+    state.refuse_unless_ours()
+    if not state.pending:
+        return ()
+    return await database.run(lambda transaction: _apply_pending(transaction, database.link.schema))
+
+
+async def _apply_pending(transaction: Transaction, schema: str) -> tuple[Migration, ...]:
+    await _refuse_old_server(transaction)
+    await transaction.fetch(SCHEMA.lock, schema)
+    if schema != "public":
+        await transaction.run_script(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
+    await transaction.execute(SCHEMA.create_table)
+    applied = await transaction.fetch(SCHEMA.applied)
+    state = SchemaState(applied=tuple(applied), known=known_migrations())
+    state.refuse_unless_ours()
+    for migration in state.pending:
+        await transaction.run_script(migration.sql)
+        await transaction.execute(SCHEMA.record, migration.version, migration.name, migration.checksum)
+    return state.pending
+
+
+async def _refuse_old_server(transaction: Transaction) -> None:
+    (server,) = await transaction.fetch(SCHEMA.server)
+    if server.version_num < OLDEST_SERVER * 10_000:
+        raise BrokerError(
+            f"the server is PostgreSQL {server.version_num // 10_000}",
+            code=BrokerErrorCode.SCHEMA_INIT_FAILED,
+            hint=f"horsies needs PostgreSQL {OLDEST_SERVER} or newer",
+        )

@@ -1,0 +1,26 @@
+-- name: applied
+-- Which migrations this database has; fails with undefined_table on one that has none.
+SELECT version, name, checksum, applied_at
+  FROM horsies_migrations
+ ORDER BY version;
+
+-- name: server
+SELECT current_setting('server_version_num')::integer AS version_num,
+       current_schema()                               AS current_schema,
+       pg_is_in_recovery()                            AS in_recovery;
+
+-- name: lock
+-- Held to the end of the transaction; the key is the one of horsies_lock_key, which may not exist yet.
+SELECT pg_advisory_xact_lock(hashtextextended($1::text || '/migrations', 0)) IS NULL AS locked;
+
+-- name: create_table
+CREATE TABLE IF NOT EXISTS horsies_migrations (
+    version    integer     PRIMARY KEY,
+    name       text        NOT NULL,
+    checksum   text        NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- name: record
+INSERT INTO horsies_migrations (version, name, checksum)
+VALUES ($1, $2, $3);
