@@ -1,0 +1,36 @@
+"""Where clusters live on this machine: ours by default, and those of others that can be seen from here."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import platformdirs
+
+_ROOTS_FOLDER = Path("/var/lib/horsies/embedded")
+
+
+def default_folder() -> Path:
+    """The folder of the cluster that is used when no other is named."""
+    # The account that root lends to the server cannot enter root's home.
+    return _ROOTS_FOLDER if os.geteuid() == 0 else _users_folder()
+
+
+def other_clusters(folder: Path) -> list[Path]:
+    """Clusters in the default places of root and of all users but the one in `folder`; closed homes stay unseen."""
+    own = folder.expanduser().resolve()
+    places = {_ROOTS_FOLDER, _users_folder(), *_folders_in_homes()}
+    return sorted(place for place in places if place != own and (place / "data").is_dir())
+
+
+def _users_folder() -> Path:
+    return platformdirs.user_data_path("horsies") / "embedded"
+
+
+def _folders_in_homes() -> set[Path]:
+    try:
+        below_home = _users_folder().relative_to(Path.home())
+    except ValueError:  # XDG_DATA_HOME points elsewhere, which tells nothing about other users
+        return set()
+    return {Path(user.pw_dir) / below_home for user in pwd.getpwall()}
