@@ -1,0 +1,23 @@
+"""A private PostgreSQL cluster in a folder, started by whoever needs it first and stopped by the last one out.
+
+Everything here is synchronous; callers on an event loop use `asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+from horsies.embedded.binaries import Binaries, find_binaries
+from horsies.embedded.lease import Lease
+from horsies.embedded.places import default_folder, other_clusters
+from horsies.embedded.reports import EmbeddedStatus, StopReport
+from horsies.embedded.server import EmbeddedServer
+
+__all__ = [
+    "Binaries",
+    "EmbeddedServer",
+    "EmbeddedStatus",
+    "Lease",
+    "StopReport",
+    "default_folder",
+    "find_binaries",
+    "other_clusters",
+]
