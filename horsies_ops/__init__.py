@@ -1,0 +1,1 @@
+"""The operators' toolkit: reads, actions and the `horsies` command line."""

@@ -1,0 +1,1 @@
+"""The `horsies` executable: parse, one call, render."""

@@ -1,0 +1,175 @@
+"""`horsies db`: look after the database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import humanize
+import typer
+
+from horsies.embedded import EmbeddedServer, other_clusters
+from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, ExitCode
+from horsies.store.migrate import migrate as apply_migrations
+from horsies.store.migrate import schema_state
+from horsies.store.open import open_database, open_for_migration
+from horsies_ops.cli.output import print_facts, print_json, print_line, print_table, report, warn
+from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
+from horsies_ops.reads.status import DatabaseStatus, database_status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horsies.model.settings import PostgresConfig
+    from horsies.store.migrate import Migration
+
+app = typer.Typer(
+    name="db", rich_markup_mode=None, help="Migrate and inspect the database; start and stop the embedded one."
+)
+
+
+@app.command()
+@with_global_options
+def migrate(
+    options: GlobalOptions,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be applied, and change nothing.")] = False,
+) -> None:
+    """Bring the schema up to date."""
+    broker = options.settings().app.broker
+    found = asyncio.run(_pending(broker) if dry_run else _migrate(broker))
+    _say_migrations(found, verb="would apply" if dry_run else "applied")
+
+
+@app.command()
+@with_global_options
+def status(options: GlobalOptions, *, json: Json = False) -> int:
+    """Show how the database is. Exit 1 when migrations are pending, 7 when it cannot be reached."""
+    found, unreachable = _look(options.settings().app.broker)
+    if json:
+        print_json(found)
+    else:
+        _print_status(found)
+    if unreachable is not None:
+        report(unreachable)
+        return unreachable.exit_code
+    return ExitCode.DONE if found.is_current else ExitCode.FAILED
+
+
+@app.command()
+@with_global_options
+def url(options: GlobalOptions) -> None:
+    """Print the address of the database, its password masked."""
+    broker = options.settings().app.broker
+    server = _embedded(broker)
+    print_line(server.url if server else broker.database_url.masked)
+
+
+@app.command()
+@with_global_options
+def start(options: GlobalOptions) -> None:
+    """Start the embedded server and keep it running until `horsies db stop`."""
+    server = _require_embedded(options.settings().app.broker)
+    options.talk(f"embedded PostgreSQL in {server.folder} …")
+    for other in other_clusters(server.folder):
+        warn(f"another embedded cluster is at {other}", hint="set broker.database_url where both sides must meet")
+    started = server.keep()
+    options.talk(
+        "started; it runs until `horsies db stop`" if started else "already running; it stays until `horsies db stop`"
+    )
+
+
+@app.command()
+@with_global_options
+def stop(
+    options: GlobalOptions,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Stop it even while other processes use it.")] = False,
+) -> None:
+    """Stop the embedded server."""
+    server = _require_embedded(options.settings().app.broker)
+    done = server.stop(force=force)
+    options.talk("stopped" if done.was_running else "it was not running")
+
+
+async def _migrate(broker: PostgresConfig) -> Sequence[Migration]:
+    async with open_for_migration(broker) as database:
+        return await apply_migrations(database)
+
+
+async def _pending(broker: PostgresConfig) -> Sequence[Migration]:
+    async with open_database(broker, read_only=True, direct=True) as database:
+        state = await schema_state(database)
+        state.refuse_unless_ours()
+        return state.pending
+
+
+def _say_migrations(migrations: Sequence[Migration], *, verb: str) -> None:
+    for migration in migrations:
+        print_line(f"{verb} {migration}")
+    if not migrations:
+        print_line("up to date")
+
+
+def _look(broker: PostgresConfig) -> tuple[DatabaseStatus, DatabaseUnreachable | None]:
+    server = _embedded(broker)
+    shown = server.url if server else broker.database_url.masked
+    if server and not server.status().running:
+        stopped = DatabaseUnreachable(
+            f"the embedded server in {server.folder} is not running",
+            hint="it starts on first use, or with: horsies db start",
+        )
+        return DatabaseStatus(url=shown, embedded=True, reachable=False), stopped
+    try:
+        return asyncio.run(_ask(broker)), None
+    except DatabaseUnreachable as error:
+        return DatabaseStatus(url=shown, embedded=server is not None, reachable=False), error
+
+
+async def _ask(broker: PostgresConfig) -> DatabaseStatus:
+    async with open_database(broker, read_only=True) as database:
+        return await database_status(database, embedded=broker.database_url.is_embedded)
+
+
+def _print_status(status: DatabaseStatus) -> None:
+    facts = {"url": status.url, "reachable": "yes" if status.reachable else "no"}
+    if status.migrations and status.connections:
+        pending = len(status.migrations.pending)
+        facts |= {
+            "server": f"PostgreSQL {status.server_version}" + (" (in recovery)" if status.in_recovery else ""),
+            "schema": status.schema or "(none)",
+            "migrations": f"{status.migrations.current} of {status.migrations.latest}"
+            + (f", {pending} pending: run horsies db migrate" if pending else ", up to date")
+            + ("" if status.migrations.checksums_ok else ", a checksum differs"),
+            "connections": f"{status.connections.used} of {status.connections.max}",
+            "oldest transaction": _age(status.oldest_transaction_s),
+        }
+    print_facts(facts)
+    if status.tables:
+        print_line("")
+        print_table(
+            ("table", "rows (estimate)", "size"),
+            [
+                (t.name, humanize.intcomma(t.rows_estimate), humanize.naturalsize(t.bytes, binary=True))
+                for t in status.tables
+            ],
+        )
+
+
+def _age(seconds: float | None) -> str:
+    return "none" if seconds is None else humanize.precisedelta(seconds, minimum_unit="seconds", format="%0.1f")
+
+
+def _embedded(broker: PostgresConfig) -> EmbeddedServer | None:
+    return EmbeddedServer(broker.database_url.embedded_folder) if broker.database_url.is_embedded else None
+
+
+def _require_embedded(broker: PostgresConfig) -> EmbeddedServer:
+    server = _embedded(broker)
+    if server is None:
+        raise ConfigurationError(
+            f"the database is {broker.database_url.masked}, not the embedded server",
+            code=ErrorCode.CLI_INVALID_ARGS,
+            hint="start and stop that server with its own tools; leave broker.database_url empty for the embedded one",
+        )
+    return server

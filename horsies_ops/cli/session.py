@@ -1,0 +1,79 @@
+"""The options that every command takes, before or after the command's name, and what a command makes of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from horsies_ops.cli.output import Colour, talk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horsies.config import LoadedSettings
+
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalOptions:
+    """Where the settings come from and how much is said."""
+
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The horsies.toml to use.")] = None
+    database_url: Annotated[
+        str | None,
+        typer.Option("--database-url", metavar="URL", help="The database, whatever the settings say."),
+    ] = None
+    no_color: Annotated[bool, typer.Option("--no-color", help="Never use colour.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but data and errors.")] = False
+
+    def over(self, outer: GlobalOptions | None) -> GlobalOptions:
+        """These options, and where one was not given, the one that stood before the command's name."""
+        if outer is None:
+            return self
+        return replace(outer, **{f.name: value for f in fields(self) if (value := getattr(self, f.name))})
+
+    def talk(self, line: str) -> None:
+        if not self.quiet:
+            talk(line)
+
+    def settings(self, **options: object) -> LoadedSettings:
+        """The settings in force; `options` are what the command line sets, `broker__database_url` for a dotted key."""
+        from horsies.config import load
+
+        given = {"broker__database_url": self.database_url, **options}
+        return load(
+            self.config, options={key.replace("__", "."): value for key, value in given.items() if value is not None}
+        )
+
+
+def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the global options: it takes them as one `GlobalOptions`, its first parameter."""
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+    hints = get_type_hints(GlobalOptions, include_extras=True)
+    shared = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in fields(GlobalOptions)
+    ]
+    context = inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+    @functools.wraps(command)
+    def wrapped(*, _context: typer.Context, **values: Any) -> Any:
+        inner = GlobalOptions(**{field.name: values.pop(field.name) for field in fields(GlobalOptions)})
+        options = inner.over(_context.obj)
+        Colour.refused = options.no_color
+        return command(options, **values)
+
+    every = [*own, *shared, context]
+    wrapped.__signature__ = signature.replace(parameters=every)  # pyright: ignore[reportAttributeAccessIssue]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+    return wrapped

@@ -1,0 +1,11 @@
+"""Every command of `horsies` and its one line of help, in the order in which `horsies --help` shows them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMMANDS: Final = {
+    "init": "Write a commented horsies.toml to start from.",
+    "config": "Show the settings and where each comes from, or check them.",
+    "db": "Migrate and inspect the database; start and stop the embedded one.",
+}

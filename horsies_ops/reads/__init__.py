@@ -1,0 +1,1 @@
+"""Everything operators look at: SELECTs only, in read-only transactions, as frozen rows."""

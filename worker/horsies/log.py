@@ -1,0 +1,59 @@
+"""Log lines on stderr, as text for people or as JSON for machines. Standard output belongs to data."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from horsies.model.text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LogFormat = Literal["text", "json"]
+
+_PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
+
+
+def configure(level: str = "INFO", form: LogFormat = "text", *, stream: TextIO | None = None) -> None:
+    """Send everything logged under `horsies` to `stream` (stderr), and nothing twice."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logger = logging.getLogger("horsies")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False
+
+
+def extras(record: logging.LogRecord) -> Mapping[str, object]:
+    """What the caller added with `extra=`: task ids, queues, counts."""
+    return {key: value for key, value in record.__dict__.items() if key not in _PLAIN}
+
+
+class TextLines(logging.Formatter):
+    """`2026-01-31 12:00:00.123 INFO  horsies.claim  claimed 3 tasks  queue=mail`, one event a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        added = "".join(f"  {key}={safe(str(value))}" for key, value in extras(record).items())
+        line = f"{at} {record.levelname:<7} {record.name}  {safe(record.getMessage())}{added}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line, instants in UTC."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        document: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **extras(record),
+        }
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document, default=str)
