@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import asyncpg
 
@@ -39,7 +39,13 @@ class Keepalive:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-class Connection(asyncpg.Connection[Row]):
+if TYPE_CHECKING:
+    _DriverConnection = asyncpg.Connection[Row]
+else:
+    _DriverConnection = asyncpg.Connection  # generic for the type checker only
+
+
+class Connection(_DriverConnection):
     """A connection that can be told when to give up on a silent peer."""
 
     __slots__ = ()

@@ -1,0 +1,74 @@
+"""One private PostgreSQL cluster a run, one template database in it, one fresh database a test; safe under pytest-xdist."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from horsies.store.db import Database
+from horsies.store.link import Link
+
+from tests.support.cluster import CLUSTER_FOLDER, Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+_IS_XDIST_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+
+
+def pytest_configure() -> None:
+    """Name the run's cluster once, in the process that all others descend from."""
+    if not _IS_XDIST_WORKER:
+        # Not pytest's tmp_path: its parents are closed to the user that the server runs as.
+        folder = tempfile.mkdtemp(prefix="horsies-test-")
+        Path(folder).chmod(0o755)
+        os.environ[CLUSTER_FOLDER] = folder
+
+
+def pytest_unconfigure() -> None:
+    if not _IS_XDIST_WORKER:
+        shutil.rmtree(os.environ.pop(CLUSTER_FOLDER), ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The developer's own environment must not decide how a test ends."""
+    for name in list(os.environ):
+        if (name.startswith("HORSIES_") and name != CLUSTER_FOLDER) or name in {"DATABASE_URL", "NO_COLOR"}:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with Cluster.in_this_run() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def database_url(cluster: Cluster) -> Iterator[str]:
+    """The address of a fresh database with the current schema."""
+    with cluster.database(migrated=True) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(cluster: Cluster) -> Iterator[str]:
+    """The address of a fresh database with nothing in it."""
+    with cluster.database(migrated=False) as url:
+        yield url
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with Database(Link(url=database_url, masked_url=database_url)) as database:
+        yield database
+
+
+@pytest.fixture
+async def empty_database(empty_database_url: str) -> AsyncIterator[Database]:
+    async with Database(Link(url=empty_database_url, masked_url=empty_database_url)) as database:
+        yield database

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+from horsies.errors import BrokerError, ConfigurationError, DatabaseUnreachable, ErrorCode
+from horsies.store.db import Database, PoolSize
+from horsies.store.failures import StatementFailed
+from horsies.store.link import Link
+from horsies.store.queries import Query
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horsies.store.db import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+
+
+def number(sql: str) -> Query[Number]:
+    return Query(name="test.number", sql=sql, record=Number)
+
+
+def text(sql: str) -> Query[Text]:
+    return Query(name="test.text", sql=sql, record=Text)
+
+
+def nothing(sql: str) -> Query[None]:
+    return Query(name="test.nothing", sql=sql, record=type(None))
+
+
+BACKEND = number("SELECT pg_backend_pid() AS n")
+
+
+async def test_rows_come_back_as_records(database: Database) -> None:
+    assert await database.fetch(number("SELECT generate_series(1, 3) AS n")) == [Number(1), Number(2), Number(3)]
+    assert await database.fetch_one(number("SELECT 1 AS n WHERE false")) is None
+
+
+async def test_a_transaction_that_raises_is_rolled_back_and_its_connection_stays_usable(database: Database) -> None:
+    await database.execute(nothing("CREATE TABLE kept (n int)"))
+
+    async def insert_and_fail(transaction: Transaction) -> None:
+        await transaction.execute(nothing("INSERT INTO kept VALUES (1)"))
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await database.run(insert_and_fail)
+    assert await database.fetch(number("SELECT n FROM kept")) == []
+
+
+async def test_a_deadlock_is_tried_again_with_the_same_batch(database: Database) -> None:
+    await database.execute(nothing("CREATE TABLE pair (n int PRIMARY KEY, hits int DEFAULT 0)"))
+    await database.execute(nothing("INSERT INTO pair VALUES (1), (2)"))
+    both_hold_one = asyncio.Barrier(2)
+    first_time = {"a", "b"}
+
+    def crossing(name: str, one: int, other: int) -> Callable[[Transaction], asyncio.Future[None]]:
+        async def work(transaction: Transaction) -> None:
+            await transaction.execute(nothing("UPDATE pair SET hits = hits + 1 WHERE n = $1"), one)
+            if name in first_time:
+                first_time.discard(name)
+                await both_hold_one.wait()
+            await transaction.execute(nothing("UPDATE pair SET hits = hits + 1 WHERE n = $1"), other)
+
+        return work  # pyright: ignore[reportReturnType]
+
+    await asyncio.gather(database.run(crossing("a", 1, 2)), database.run(crossing("b", 2, 1)))
+    assert await database.fetch(number("SELECT hits AS n FROM pair")) == [Number(2), Number(2)]
+
+
+async def test_released_connections_are_not_reset(database: Database) -> None:
+    (first,) = await database.fetch(BACKEND)
+    await database.execute(nothing("SET work_mem = '5MB'"))
+    assert await database.fetch(text("SELECT current_setting('work_mem') AS text")) == [Text("5MB")]
+    assert await database.fetch(BACKEND) == [first]
+
+
+async def test_a_connection_that_died_while_idle_is_replaced_unseen(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (before,) = await database.fetch(BACKEND)
+    other = await asyncpg.connect(database_url)
+    await other.execute("SELECT pg_terminate_backend($1)", before.n)
+    await other.close()
+    monkeypatch.setattr("horsies.store.db.CHECK_AFTER_IDLE_S", 0.0)
+    (after,) = await database.fetch(BACKEND)
+    assert after != before
+
+
+async def test_an_unreachable_server_is_said_to_be_retryable_and_its_address_is_masked() -> None:
+    async with Database(Link(url="postgresql://u:secret@127.0.0.1:1/db", masked_url="postgresql://u:***@127.0.0.1:1/db")) as gone:
+        with pytest.raises(DatabaseUnreachable) as caught:
+            await gone.fetch(BACKEND)
+    assert caught.value.retryable
+    assert "secret" not in str(caught.value)
+    assert "127.0.0.1:1" in caught.value.message
+
+
+async def test_a_missing_database_is_said_not_to_be_retryable(database_url: str) -> None:
+    url = database_url.replace("/test_", "/nope_")
+    async with Database(Link(url=url, masked_url=url)) as gone:
+        with pytest.raises(DatabaseUnreachable, match="does not exist") as caught:
+            await gone.fetch(BACKEND)
+    assert not caught.value.retryable
+
+
+async def test_a_missing_table_names_the_command_that_makes_it(empty_database: Database) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        await empty_database.fetch(number("SELECT 1 AS n FROM horsies_tasks"))
+    assert caught.value.code is ErrorCode.SCHEMA_NOT_MIGRATED
+
+
+async def test_a_statement_that_takes_too_long_is_given_up_and_may_be_asked_again(database_url: str) -> None:
+    async with Database(Link(url=database_url, masked_url="test", statement_timeout_s=0.05)) as hasty:
+        with pytest.raises(BrokerError) as caught:
+            await hasty.fetch(text("SELECT pg_sleep(30)::text AS text"))
+        assert caught.value.retryable
+        assert await hasty.fetch(number("SELECT 1 AS n")) == [Number(1)]
+
+
+async def test_the_server_itself_refuses_writes_on_a_read_only_link(database_url: str) -> None:
+    async with Database(Link(url=database_url, masked_url="test", read_only=True)) as viewer:
+        with pytest.raises(StatementFailed, match="read-only transaction"):
+            await viewer.execute(nothing("DELETE FROM horsies_tasks"))
+
+
+async def test_a_pool_that_is_used_up_says_so_after_the_wait(database_url: str) -> None:
+    async with Database(Link(url=database_url, masked_url="test"), PoolSize(largest=1, wait_s=0.05)) as small:
+        held = asyncio.Event()
+        done = asyncio.Event()
+
+        async def hold(_: Transaction) -> None:
+            held.set()
+            await done.wait()
+
+        holder = asyncio.create_task(small.run(hold))
+        await held.wait()
+        with pytest.raises(DatabaseUnreachable):
+            await small.fetch(BACKEND)
+        done.set()
+        await holder

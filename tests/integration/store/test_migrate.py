@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+
+import asyncpg
+import pytest
+from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
+from horsies.store.db import Database
+from horsies.store.link import Link
+from horsies.store.migrate import SCHEMA, known_migrations, migrate, schema_state
+
+MIGRATE_ONCE = """
+import asyncio, sys
+from horsies.store.db import Database
+from horsies.store.link import Link
+from horsies.store.migrate import migrate
+
+async def main():
+    async with Database(Link(url=sys.argv[1], masked_url="test")) as database:
+        print(len(await migrate(database)))
+
+asyncio.run(main())
+"""
+
+
+async def test_an_empty_database_gets_every_migration_in_order(empty_database: Database) -> None:
+    applied = await migrate(empty_database)
+
+    state = await schema_state(empty_database)
+    assert applied == known_migrations()
+    assert [row.version for row in state.applied] == [m.version for m in known_migrations()]
+    assert not state.pending
+
+
+async def test_migrating_an_up_to_date_database_is_one_query(database: Database, database_url: str) -> None:
+    await database.fetch(SCHEMA.server)
+    pool = database._pool
+    assert pool is not None
+    sent: list[str] = []
+    async with pool.acquire() as connection:
+        connection.add_query_logger(lambda record: sent.append(record.query))
+    assert await migrate(database) == ()
+    assert sent == [SCHEMA.applied.sql]
+
+
+async def test_eight_processes_at_once_apply_each_migration_once(empty_database_url: str) -> None:
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", MIGRATE_ONCE, empty_database_url, stdout=asyncio.subprocess.PIPE
+        )
+        for _ in range(8)
+    ]
+    printed = await asyncio.gather(*(process.communicate() for process in processes))
+    counts = sorted(int(stdout) for stdout, _ in printed)
+    assert counts == [0] * 7 + [len(known_migrations())]
+
+
+async def test_a_failing_migration_leaves_nothing_behind(
+    empty_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = (*known_migrations(), replace(known_migrations()[-1], version=9000, name="broken", sql="SELECT no_such()"))
+    monkeypatch.setattr("horsies.store.migrate.known_migrations", lambda: broken)
+    with pytest.raises(BrokerError, match="no_such"):
+        await migrate(empty_database)
+    assert (await schema_state(empty_database)).applied == ()
+
+
+async def test_a_database_newer_than_the_code_is_refused_with_a_hint(database: Database, database_url: str) -> None:
+    await _execute(database_url, "INSERT INTO horsies_migrations (version, name, checksum) VALUES (9999, 'later', 'x')")
+    with pytest.raises(BrokerError) as caught:
+        await migrate(database)
+    assert caught.value.code is BrokerErrorCode.SCHEMA_INIT_FAILED
+    assert "9999" in caught.value.message
+    assert "upgrade horsies" in (caught.value.help_text or "")
+
+
+async def test_a_changed_checksum_stops_the_migration(database: Database, database_url: str) -> None:
+    await _execute(database_url, "UPDATE horsies_migrations SET checksum = 'other' WHERE version = 2")
+    with pytest.raises(BrokerError, match="0002_workers was changed"):
+        await migrate(database)
+
+
+async def test_an_old_schema_names_the_command_that_brings_it_up_to_date(empty_database: Database) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        (await schema_state(empty_database)).refuse_unless_current()
+    assert caught.value.code is ErrorCode.SCHEMA_NOT_MIGRATED
+    assert caught.value.help_text == "run: horsies db migrate"
+
+
+async def test_another_schema_is_created_and_holds_everything(empty_database_url: str) -> None:
+    link = Link(url=empty_database_url, masked_url="test", schema="Odd name")
+    async with Database(link) as database:
+        assert await migrate(database) == known_migrations()
+    found = await _fetch(empty_database_url, "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE 'horsies%'")
+    assert [row["schemaname"] for row in found] == ["Odd name"]
+
+
+async def test_hot_tables_are_vacuumed_early(database: Database, database_url: str) -> None:
+    rows = await _fetch(
+        database_url, "SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL AND relkind = 'r' ORDER BY 1"
+    )
+    wanted = ["autovacuum_vacuum_scale_factor=0.01", "autovacuum_vacuum_insert_scale_factor=0.01"]
+    assert [(row["relname"], row["reloptions"]) for row in rows] == [
+        ("horsies_heartbeats", wanted),
+        ("horsies_tasks", wanted),
+    ]
+
+
+async def _execute(url: str, sql: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(sql)
+    await connection.close()
+
+
+async def _fetch(url: str, sql: str) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetch(sql)
+    finally:
+        await connection.close()

@@ -1,0 +1,35 @@
+"""Every statement we ship is understood by the server and returns the columns its record asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from horsies.store.migrate import SCHEMA
+from horsies.store.queries import Query, every_query
+
+from horsies_ops.reads.status import STATUS
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+
+EVERY_QUERY = list(every_query(SCHEMA, STATUS))
+
+
+@pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)
+async def test_statement_prepares_and_has_the_columns_of_its_record(database_url: str, query: Query[Any]) -> None:
+    connection = await asyncpg.connect(database_url)
+    try:
+        prepared = await connection.prepare(query.sql)
+        assert {attribute.name for attribute in prepared.get_attributes()} == set(query.columns)
+    finally:
+        await connection.close()
+
+
+async def test_a_statement_shows_its_name_in_pg_stat_activity(database: Database) -> None:
+    class Activity:
+        pass
+
+    await database.fetch(STATUS.server)
+    assert STATUS.server.sql.startswith("/* status.server */ SELECT")

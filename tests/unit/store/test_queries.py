@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from horsies.store.queries import Query, load
+
+SQL = """
+-- name: one
+-- Why it is there.
+SELECT 1 AS n;
+
+-- name: two
+UPDATE t
+   SET n = 2;  -- why
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Both:
+    one: Query[Number]
+    two: Query[None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlyOne:
+    one: Query[Number]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An importable package with one SQL file."""
+    (tmp_path / "sql").mkdir()
+    (tmp_path / "sql" / "numbers.sql").write_text(SQL)
+    module = ModuleType("package_with_sql")
+    module.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "package_with_sql", module)
+    (tmp_path / "__init__.py").write_text("")
+    monkeypatch.delitem(sys.modules, "package_with_sql")
+    monkeypatch.syspath_prepend(tmp_path.parent)
+    return tmp_path.name
+
+
+def test_each_named_statement_fills_its_field_without_its_comment(package: str) -> None:
+    both = load(Both, package, "numbers")
+    assert both.one.sql == "/* numbers.one */ SELECT 1 AS n"
+    assert both.two.sql.startswith("/* numbers.two */ UPDATE t")
+    assert (both.one.record, both.two.columns) == (Number, ())
+
+
+def test_rows_become_records(package: str) -> None:
+    both = load(Both, package, "numbers")
+    assert both.one.rows([{"n": 1}, {"n": 2}]) == [Number(1), Number(2)]
+
+
+def test_a_statement_that_the_class_does_not_name_is_an_error_at_import(package: str) -> None:
+    with pytest.raises(TypeError, match="numbers.sql and OnlyOne differ in: two"):
+        load(OnlyOne, package, "numbers")

@@ -1,0 +1,92 @@
+"""From settings to a database: the address that was configured, or the embedded server where none was."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from horsies.embedded import EmbeddedServer, Lease
+from horsies.store.db import Database, PoolSize
+from horsies.store.link import Keepalive, Link
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from horsies.model.settings import DatabaseUrl, PostgresConfig
+
+MIGRATION_TIMEOUT_S = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """The two ways to one database: for statements, and, past a pooler, for LISTEN, migrations and held locks."""
+
+    pooled: Link
+    direct: Link
+    embedded_folder: Path | None = None
+
+
+@asynccontextmanager
+async def reach(settings: PostgresConfig, *, read_only: bool = False) -> AsyncGenerator[Links]:
+    """Yield how to reach the configured database; an embedded server runs until the block is left."""
+    lease = await asyncio.to_thread(_lease, settings.database_url)
+    try:
+        yield _links(settings, lease, read_only=read_only)
+    finally:
+        if lease is not None:
+            await asyncio.to_thread(lease.release)
+
+
+@asynccontextmanager
+async def open_database(
+    settings: PostgresConfig, *, read_only: bool = False, direct: bool = False, size: PoolSize | None = None
+) -> AsyncGenerator[Database]:
+    """Yield the configured database; `direct` goes past a pooler."""
+    async with (
+        reach(settings, read_only=read_only) as links,
+        Database(links.direct if direct else links.pooled, size) as database,
+    ):
+        yield database
+
+
+@asynccontextmanager
+async def open_for_migration(settings: PostgresConfig) -> AsyncGenerator[Database]:
+    """Yield the database as migrations need it: past a pooler, one connection, and no limit on a statement's time."""
+    async with reach(settings) as links:
+        link = replace(links.direct, statement_timeout_s=MIGRATION_TIMEOUT_S)
+        async with Database(link, PoolSize(largest=1)) as database:
+            yield database
+
+
+def _lease(url: DatabaseUrl) -> Lease | None:
+    return EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
+
+
+def _links(settings: PostgresConfig, lease: Lease | None, *, read_only: bool) -> Links:
+    base = Link(
+        url=lease.url if lease else settings.database_url.reveal(),
+        masked_url=lease.url if lease else settings.database_url.masked,
+        schema=settings.schema,
+        pooled=settings.pgbouncer_transaction_mode,
+        read_only=read_only,
+        keepalive=_keepalive(settings),
+    )
+    direct = replace(base, pooled=False)
+    if settings.session_database_url is not None:
+        session = settings.session_database_url
+        direct = replace(direct, url=session.reveal(), masked_url=session.masked)
+    return Links(pooled=base, direct=direct, embedded_folder=lease.folder if lease else None)
+
+
+def _keepalive(settings: PostgresConfig) -> Keepalive | None:
+    if not settings.tcp_keepalives:
+        return None
+    return Keepalive(
+        idle_s=settings.tcp_keepalives_idle,
+        interval_s=settings.tcp_keepalives_interval,
+        count=settings.tcp_keepalives_count,
+        user_timeout_ms=settings.tcp_user_timeout_ms,
+    )
