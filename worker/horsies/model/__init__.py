@@ -1,0 +1,1 @@
+"""What can be worked out from values alone: no I/O, no clock, no chance."""

@@ -1,0 +1,31 @@
+"""Until when a task is worth running."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horsies.model.codes import OutcomeCode
+from horsies.model.task_error import TaskError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+def check_good_until(good_until: datetime) -> None:
+    """Refuse a time that does not say in which time zone it is; one in the past is allowed, and expires."""
+    if good_until.utcoffset() is None:
+        raise ValueError("good_until must have a time zone, such as datetime.now(timezone.utc) + timedelta(hours=1)")
+
+
+def has_expired(good_until: datetime | None, at: datetime) -> bool:
+    """Whether a task may no longer be started at this instant; `good_until` itself is already too late."""
+    return good_until is not None and good_until <= at
+
+
+def expired_error(*, task_id: str, good_until: datetime, worker_id: str | None = None) -> TaskError:
+    """What is stored for a task that expired; the worker is named where one held the task."""
+    return TaskError(
+        error_code=OutcomeCode.TASK_EXPIRED,
+        message=f"not started before its good_until, {good_until.isoformat()}",
+        data={"task_id": task_id, "worker_id": worker_id},
+    )

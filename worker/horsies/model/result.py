@@ -1,0 +1,193 @@
+"""`Ok` and `Err`: an operation's outcome as a value, for calls that may fail without being wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Literal, NoReturn, TypeAlias, TypeVar
+
+from pydantic import JsonValue
+
+from horsies.errors import HorsiesError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Never
+
+    from typing_extensions import TypeIs
+
+__all__ = ["Err", "JsonValue", "Ok", "Result", "UnwrapError", "is_err", "is_ok"]
+
+T = TypeVar("T")
+E = TypeVar("E")
+T_co = TypeVar("T_co", covariant=True)
+E_co = TypeVar("E_co", covariant=True)
+U = TypeVar("U")
+F = TypeVar("F")
+
+
+class UnwrapError(HorsiesError):
+    """The other side of a result was taken for granted; `result` is what was there."""
+
+    def __init__(self, message: str, result: Ok[object] | Err[object], /) -> None:
+        super().__init__(message, hint="ask is_ok() first, or match on Ok and Err")
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True)
+class Ok(Generic[T_co]):
+    """It worked, and this is what came of it."""
+
+    value: T_co
+
+    def is_ok(self) -> Literal[True]:
+        return True
+
+    def is_err(self) -> Literal[False]:
+        return False
+
+    def ok(self) -> T_co:
+        return self.value
+
+    def err(self) -> None:
+        return None
+
+    @property
+    def ok_value(self) -> T_co:
+        return self.value
+
+    @property
+    def err_value(self) -> NoReturn:
+        raise UnwrapError("err_value asked of an Ok", self)
+
+    def unwrap(self) -> T_co:
+        return self.value
+
+    def unwrap_err(self) -> NoReturn:
+        raise UnwrapError("unwrap_err() called on an Ok", self)
+
+    def expect(self, _msg: str, /) -> T_co:
+        return self.value
+
+    def expect_err(self, msg: str, /) -> NoReturn:
+        raise UnwrapError(msg, self)
+
+    def unwrap_or(self, _default: object, /) -> T_co:
+        return self.value
+
+    def unwrap_or_else(self, _make: Callable[[Never], object], /) -> T_co:
+        return self.value
+
+    def unwrap_or_raise(self, _make: Callable[[Never], BaseException], /) -> T_co:
+        return self.value
+
+    def map(self, fn: Callable[[T_co], U], /) -> Ok[U]:
+        return Ok(fn(self.value))
+
+    def map_or(self, _default: object, fn: Callable[[T_co], U], /) -> U:
+        return fn(self.value)
+
+    def map_or_else(self, _make: Callable[[], object], fn: Callable[[T_co], U], /) -> U:
+        return fn(self.value)
+
+    def map_err(self, _fn: Callable[[Never], object], /) -> Ok[T_co]:
+        return self
+
+    def and_then(self, fn: Callable[[T_co], Result[U, F]], /) -> Result[U, F]:
+        return fn(self.value)
+
+    def or_else(self, _fn: Callable[[Never], object], /) -> Ok[T_co]:
+        return self
+
+    def inspect(self, fn: Callable[[T_co], object], /) -> Ok[T_co]:
+        fn(self.value)
+        return self
+
+    def inspect_err(self, _fn: Callable[[Never], object], /) -> Ok[T_co]:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Err(Generic[E_co]):
+    """It did not work, and this says why."""
+
+    error: E_co
+
+    def is_ok(self) -> Literal[False]:
+        return False
+
+    def is_err(self) -> Literal[True]:
+        return True
+
+    def ok(self) -> None:
+        return None
+
+    def err(self) -> E_co:
+        return self.error
+
+    @property
+    def ok_value(self) -> NoReturn:
+        raise UnwrapError(f"ok_value asked of an Err: {self.error!r}", self)
+
+    @property
+    def err_value(self) -> E_co:
+        return self.error
+
+    def unwrap(self) -> NoReturn:
+        raise UnwrapError(f"unwrap() called on an Err: {self.error!r}", self)
+
+    def unwrap_err(self) -> E_co:
+        return self.error
+
+    def expect(self, msg: str, /) -> NoReturn:
+        raise UnwrapError(f"{msg}: {self.error!r}", self)
+
+    def expect_err(self, _msg: str, /) -> E_co:
+        return self.error
+
+    def unwrap_or(self, default: U, /) -> U:
+        return default
+
+    def unwrap_or_else(self, make: Callable[[E_co], U], /) -> U:
+        return make(self.error)
+
+    def unwrap_or_raise(self, make: Callable[[E_co], BaseException], /) -> NoReturn:
+        """Raise what make builds from the error; an exception class will do."""
+        raise make(self.error)
+
+    def map(self, _fn: Callable[[Never], object], /) -> Err[E_co]:
+        return self
+
+    def map_or(self, default: U, _fn: Callable[[Never], object], /) -> U:
+        return default
+
+    def map_or_else(self, make: Callable[[], U], _fn: Callable[[Never], object], /) -> U:
+        return make()
+
+    def map_err(self, fn: Callable[[E_co], F], /) -> Err[F]:
+        return Err(fn(self.error))
+
+    def and_then(self, _fn: Callable[[Never], object], /) -> Err[E_co]:
+        return self
+
+    def or_else(self, fn: Callable[[E_co], Result[U, F]], /) -> Result[U, F]:
+        return fn(self.error)
+
+    def inspect(self, _fn: Callable[[Never], object], /) -> Err[E_co]:
+        return self
+
+    def inspect_err(self, fn: Callable[[E_co], object], /) -> Err[E_co]:
+        fn(self.error)
+        return self
+
+
+Result: TypeAlias = Ok[T] | Err[E]
+
+
+def is_ok(result: Result[T, E]) -> TypeIs[Ok[T]]:
+    """Whether it worked; type checkers follow."""
+    return isinstance(result, Ok)
+
+
+def is_err(result: Result[T, E]) -> TypeIs[Err[E]]:
+    """Whether it failed; type checkers follow."""
+    return isinstance(result, Err)

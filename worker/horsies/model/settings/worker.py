@@ -1,0 +1,91 @@
+"""What a worker runs with."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import Field, Strict
+
+from horsies.errors import ConfigurationError, ErrorCode, raise_together
+from horsies.model.settings.base import Settings
+from horsies.model.settings.queues import DEFAULT_QUEUE
+from horsies.model.settings.ranges import Seconds, at_least, between
+from horsies.model.settings.url import DatabaseUrl
+from horsies.model.settings.wording import Says
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from horsies.model.settings.app import AppConfig
+    from horsies.model.settings.project import ProjectConfig
+
+
+def usable_cpus() -> int:
+    """The CPUs this process may run on, which in a container are fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+class WorkerSettings(Settings):
+    """The `[worker]` section: how much a worker takes on and how it ends."""
+
+    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_WORKER
+
+    processes: Annotated[int, at_least(1)] = Field(default_factory=usable_cpus)
+    queues: Annotated[list[str] | None, Says("a list of queue names")] = None
+    max_claim_batch: Annotated[int, at_least(0)] = 0
+    max_claim_per_worker: Annotated[int, at_least(0)] = 0
+    max_tasks_per_child: Annotated[int, at_least(0)] = 0
+    max_memory_per_child_mb: Annotated[int | None, at_least(1)] = None
+    max_chunk: Annotated[int, between(1, 64)] = 64
+    async_concurrency: Annotated[int, between(1, 1_000)] = 10
+    grace_s: Annotated[Seconds | None, Field(ge=0), Says("a number of seconds of at least 0")] = 300
+    kill_wait_s: Annotated[Seconds, Field(ge=0), Says("a number of seconds of at least 0")] = 5
+    snapshot_interval_ms: Annotated[int, between(1_000, 300_000)] = 30_000
+    with_scheduler: Annotated[bool, Strict()] = False
+
+
+class WorkerConfig(WorkerSettings):
+    """The `[worker]` section joined with what the app's settings say to a worker; URLs print masked."""
+
+    dsn: DatabaseUrl
+    session_dsn: DatabaseUrl | None = None
+    pgbouncer_transaction_mode: Annotated[bool, Strict()] = False
+    parent_pool_size: Annotated[int, at_least(1)] = 3
+    parent_max_overflow: Annotated[int, at_least(0)] = 2
+    child_pool_min_size: Annotated[int, at_least(0)] = 0
+    child_pool_max_size: Annotated[int, at_least(1)] = 2
+    app_locator: str | None = None
+    imports: list[str] = Field(default_factory=list[str])
+
+    @classmethod
+    def of(cls, app: AppConfig, worker: WorkerSettings, project: ProjectConfig) -> Self:
+        """Join the settings; without `worker.queues` all configured queues are served, an unknown one is HRS-103."""
+        configured = [queue.name for queue in app.custom_queues or ()] or [DEFAULT_QUEUE]
+        _refuse_unknown_queues(worker.queues or (), configured)
+        section: dict[str, Any] = dict(worker) | {"queues": worker.queues or configured}
+        return cls(
+            **section,
+            dsn=app.broker.database_url,
+            session_dsn=app.broker.session_database_url,
+            pgbouncer_transaction_mode=app.broker.pgbouncer_transaction_mode,
+            parent_pool_size=app.broker.worker_pool_size,
+            parent_max_overflow=app.broker.worker_max_overflow,
+            child_pool_min_size=app.broker.worker_child_pool_min_size,
+            child_pool_max_size=app.broker.worker_child_pool_max_size,
+            app_locator=project.locator,
+            imports=project.modules,
+        )
+
+
+def _refuse_unknown_queues(wanted: Iterable[str], configured: list[str]) -> None:
+    hint = "configured: " + ", ".join(configured)
+    raise_together(
+        "worker.queues",
+        [
+            ConfigurationError(f"worker.queues: no queue {name!r}", code=ErrorCode.TASK_INVALID_QUEUE, hint=hint)
+            for name in wanted
+            if name not in configured
+        ],
+    )
