@@ -1,0 +1,420 @@
+-- The schema after all migrations, as pg_dump writes it. Made by `make schema`; a test compares it.
+
+CREATE FUNCTION public.horsies_announce_new_tasks() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    -- Delayed work stays silent: a worker finds it at its due time or at its next poll.
+    PERFORM pg_notify('horsies_task_new', due.queue_name)
+       FROM (SELECT DISTINCT added.queue_name
+               FROM added
+              WHERE added.status = 'PENDING' AND added.enqueued_at <= clock_timestamp()) AS due;
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION public.horsies_lock_key(purpose text) RETURNS bigint
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$ SELECT hashtextextended(current_schema() || '/' || purpose, 0) $$;
+
+CREATE TABLE public.horsies_audit (
+    id bigint NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    host text NOT NULL,
+    action text NOT NULL,
+    reason text,
+    filter jsonb,
+    dry_run boolean DEFAULT false NOT NULL,
+    matched integer DEFAULT 0 NOT NULL,
+    affected integer DEFAULT 0 NOT NULL,
+    skipped integer DEFAULT 0 NOT NULL,
+    via text NOT NULL,
+    task_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    CONSTRAINT horsies_audit_via CHECK ((via = ANY (ARRAY['cli'::text, 'tui'::text, 'library'::text])))
+);
+
+ALTER TABLE public.horsies_audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.horsies_audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.horsies_events (
+    id bigint NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    kind text NOT NULL,
+    task_id uuid,
+    workflow_id uuid,
+    worker_id uuid,
+    claim_token bigint,
+    queue_name text,
+    evidence jsonb DEFAULT '{}'::jsonb NOT NULL
+);
+
+ALTER TABLE public.horsies_events ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.horsies_events_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.horsies_heartbeats (
+    id bigint NOT NULL,
+    sent_at timestamp with time zone DEFAULT now() NOT NULL,
+    claim_token bigint NOT NULL,
+    task_id uuid NOT NULL,
+    pid integer,
+    role text NOT NULL,
+    sender_id text NOT NULL,
+    hostname text,
+    CONSTRAINT horsies_heartbeats_role CHECK ((role = ANY (ARRAY['claimer'::text, 'runner'::text])))
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_insert_scale_factor='0.01');
+
+ALTER TABLE public.horsies_heartbeats ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.horsies_heartbeats_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.horsies_migrations (
+    version integer NOT NULL,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+CREATE TABLE public.horsies_queues (
+    queue_name text NOT NULL,
+    paused_at timestamp with time zone,
+    paused_by text,
+    pause_reason text,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+CREATE TABLE public.horsies_schedule_state (
+    schedule_name text NOT NULL,
+    last_run_at timestamp with time zone,
+    next_run_at timestamp with time zone,
+    last_task_id uuid,
+    run_count integer DEFAULT 0 NOT NULL,
+    config_hash text NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+CREATE TABLE public.horsies_task_attempts (
+    task_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    will_retry boolean DEFAULT false NOT NULL,
+    claim_token bigint NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    outcome text NOT NULL,
+    error_code text,
+    error_message text,
+    failed_reason text,
+    worker_id uuid,
+    worker_pid integer,
+    worker_hostname text,
+    worker_process_name text,
+    CONSTRAINT horsies_task_attempts_attempt CHECK ((attempt >= 1)),
+    CONSTRAINT horsies_task_attempts_outcome CHECK ((outcome = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'WORKER_FAILURE'::text])))
+);
+
+CREATE TABLE public.horsies_tasks (
+    id uuid NOT NULL,
+    sent_at timestamp with time zone NOT NULL,
+    enqueued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    retry_count integer DEFAULT 0 NOT NULL,
+    max_retries integer DEFAULT 0 NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    crash_count integer DEFAULT 0 NOT NULL,
+    priority smallint DEFAULT 100 NOT NULL,
+    claimed boolean DEFAULT false NOT NULL,
+    is_workflow_task boolean DEFAULT false NOT NULL,
+    overlap_possible boolean DEFAULT false NOT NULL,
+    kill_requested boolean DEFAULT false NOT NULL,
+    status text DEFAULT 'PENDING'::text NOT NULL,
+    task_name text NOT NULL,
+    queue_name text DEFAULT 'default'::text NOT NULL,
+    enqueue_sha text NOT NULL,
+    args jsonb DEFAULT '[]'::jsonb NOT NULL,
+    kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
+    task_options jsonb DEFAULT '{}'::jsonb NOT NULL,
+    flags jsonb DEFAULT '{}'::jsonb NOT NULL,
+    claimed_at timestamp with time zone,
+    claim_expires_at timestamp with time zone,
+    started_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    failed_at timestamp with time zone,
+    terminal_at timestamp with time zone,
+    next_retry_at timestamp with time zone,
+    good_until timestamp with time zone,
+    recovery_hold_until timestamp with time zone,
+    claimed_by_worker_id uuid,
+    workflow_id uuid,
+    retry_of uuid,
+    worker_pid integer,
+    workflow_task_index integer,
+    worker_hostname text,
+    worker_process_name text,
+    result jsonb,
+    error_code text,
+    failed_reason text,
+    context jsonb,
+    no_restart text,
+    idempotency_key text,
+    command_sha text,
+    CONSTRAINT horsies_tasks_claimed CHECK (((NOT claimed) OR (status = 'CLAIMED'::text))),
+    CONSTRAINT horsies_tasks_no_restart CHECK ((no_restart = ANY (ARRAY['paused'::text, 'cancelled'::text]))),
+    CONSTRAINT horsies_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
+    CONSTRAINT horsies_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]))),
+    CONSTRAINT horsies_tasks_terminal CHECK (((terminal_at IS NOT NULL) = (status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]))))
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_insert_scale_factor='0.01');
+
+CREATE TABLE public.horsies_worker_states (
+    id bigint NOT NULL,
+    worker_id uuid NOT NULL,
+    snapshot_at timestamp with time zone DEFAULT now() NOT NULL,
+    worker_started_at timestamp with time zone NOT NULL,
+    hostname text NOT NULL,
+    pid integer NOT NULL,
+    processes integer NOT NULL,
+    max_claim_batch integer NOT NULL,
+    max_claim_per_worker integer NOT NULL,
+    cluster_wide_cap integer,
+    queues text[] NOT NULL,
+    queue_priorities jsonb DEFAULT '{}'::jsonb NOT NULL,
+    queue_max_concurrency jsonb DEFAULT '{}'::jsonb NOT NULL,
+    recovery_config jsonb DEFAULT '{}'::jsonb NOT NULL,
+    tasks_running integer NOT NULL,
+    tasks_claimed integer NOT NULL,
+    memory_usage_mb double precision,
+    memory_percent double precision,
+    cpu_percent double precision,
+    children_memory_mb double precision
+);
+
+ALTER TABLE public.horsies_worker_states ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.horsies_worker_states_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.horsies_workers (
+    id uuid NOT NULL,
+    hostname text NOT NULL,
+    pid integer NOT NULL,
+    version text NOT NULL,
+    queues text[] DEFAULT '{}'::text[] NOT NULL,
+    processes integer NOT NULL,
+    state text DEFAULT 'starting'::text NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    last_heartbeat_at timestamp with time zone DEFAULT now() NOT NULL,
+    stopped_at timestamp with time zone,
+    lost_at timestamp with time zone,
+    recovery_config jsonb DEFAULT '{}'::jsonb NOT NULL,
+    health jsonb DEFAULT '{}'::jsonb NOT NULL,
+    CONSTRAINT horsies_workers_state CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'draining'::text, 'stopped'::text, 'lost'::text])))
+);
+
+CREATE TABLE public.horsies_workflow_outbox (
+    task_id uuid NOT NULL,
+    workflow_id uuid NOT NULL,
+    task_index integer NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    tries integer DEFAULT 0 NOT NULL,
+    last_error text,
+    quarantined_at timestamp with time zone
+);
+
+CREATE TABLE public.horsies_workflow_tasks (
+    id uuid NOT NULL,
+    workflow_id uuid NOT NULL,
+    task_index integer NOT NULL,
+    node_id text NOT NULL,
+    task_name text NOT NULL,
+    task_args jsonb DEFAULT '[]'::jsonb NOT NULL,
+    task_kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
+    queue_name text NOT NULL,
+    priority smallint NOT NULL,
+    dependencies integer[] DEFAULT '{}'::integer[] NOT NULL,
+    args_from jsonb DEFAULT '{}'::jsonb NOT NULL,
+    workflow_ctx_from text[],
+    allow_failed_deps boolean DEFAULT false NOT NULL,
+    join_type text DEFAULT 'all'::text NOT NULL,
+    min_success integer,
+    good_until timestamp with time zone,
+    task_options jsonb DEFAULT '{}'::jsonb NOT NULL,
+    status text NOT NULL,
+    task_id uuid,
+    is_subworkflow boolean DEFAULT false NOT NULL,
+    sub_workflow_id uuid,
+    sub_workflow_name text,
+    sub_definition_key text,
+    sub_workflow_summary jsonb,
+    result jsonb,
+    error jsonb,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    CONSTRAINT horsies_workflow_tasks_join CHECK ((join_type = ANY (ARRAY['all'::text, 'any'::text, 'quorum'::text]))),
+    CONSTRAINT horsies_workflow_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
+    CONSTRAINT horsies_workflow_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'READY'::text, 'ENQUEUED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'SKIPPED'::text])))
+);
+
+CREATE TABLE public.horsies_workflows (
+    id uuid NOT NULL,
+    name text NOT NULL,
+    status text NOT NULL,
+    on_error text NOT NULL,
+    output_task_index integer,
+    success_policy jsonb,
+    result jsonb,
+    error jsonb,
+    definition_key text,
+    parent_workflow_id uuid,
+    parent_task_index integer,
+    root_workflow_id uuid NOT NULL,
+    depth integer DEFAULT 0 NOT NULL,
+    generation integer DEFAULT 1 NOT NULL,
+    sent_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    paused_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT horsies_workflows_on_error CHECK ((on_error = ANY (ARRAY['fail'::text, 'pause'::text]))),
+    CONSTRAINT horsies_workflows_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'PAUSED'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text])))
+);
+
+ALTER TABLE ONLY public.horsies_audit
+    ADD CONSTRAINT horsies_audit_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_events
+    ADD CONSTRAINT horsies_events_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_heartbeats
+    ADD CONSTRAINT horsies_heartbeats_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_migrations
+    ADD CONSTRAINT horsies_migrations_pkey PRIMARY KEY (version);
+
+ALTER TABLE ONLY public.horsies_queues
+    ADD CONSTRAINT horsies_queues_pkey PRIMARY KEY (queue_name);
+
+ALTER TABLE ONLY public.horsies_schedule_state
+    ADD CONSTRAINT horsies_schedule_state_pkey PRIMARY KEY (schedule_name);
+
+ALTER TABLE ONLY public.horsies_task_attempts
+    ADD CONSTRAINT horsies_task_attempts_pkey PRIMARY KEY (task_id, attempt);
+
+ALTER TABLE ONLY public.horsies_tasks
+    ADD CONSTRAINT horsies_tasks_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_worker_states
+    ADD CONSTRAINT horsies_worker_states_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_workers
+    ADD CONSTRAINT horsies_workers_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_workflow_outbox
+    ADD CONSTRAINT horsies_workflow_outbox_pkey PRIMARY KEY (task_id);
+
+ALTER TABLE ONLY public.horsies_workflow_tasks
+    ADD CONSTRAINT horsies_workflow_tasks_index UNIQUE (workflow_id, task_index);
+
+ALTER TABLE ONLY public.horsies_workflow_tasks
+    ADD CONSTRAINT horsies_workflow_tasks_node UNIQUE (workflow_id, node_id);
+
+ALTER TABLE ONLY public.horsies_workflow_tasks
+    ADD CONSTRAINT horsies_workflow_tasks_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_workflows
+    ADD CONSTRAINT horsies_workflows_pkey PRIMARY KEY (id);
+
+CREATE INDEX horsies_audit_at ON public.horsies_audit USING btree (at);
+
+CREATE INDEX horsies_events_at ON public.horsies_events USING btree (at);
+
+CREATE INDEX horsies_events_kind ON public.horsies_events USING btree (kind, at);
+
+CREATE INDEX horsies_events_task ON public.horsies_events USING btree (task_id, at) WHERE (task_id IS NOT NULL);
+
+CREATE INDEX horsies_heartbeats_sent ON public.horsies_heartbeats USING btree (sent_at);
+
+CREATE INDEX horsies_heartbeats_task ON public.horsies_heartbeats USING btree (task_id, role, claim_token, sent_at DESC);
+
+CREATE INDEX horsies_schedule_state_next ON public.horsies_schedule_state USING btree (next_run_at);
+
+CREATE INDEX horsies_task_attempts_errors ON public.horsies_task_attempts USING btree (error_code) WHERE (error_code IS NOT NULL);
+
+CREATE INDEX horsies_task_attempts_finished ON public.horsies_task_attempts USING btree (finished_at DESC);
+
+CREATE INDEX horsies_tasks_claim ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE (status = 'PENDING'::text);
+
+CREATE INDEX horsies_tasks_errors ON public.horsies_tasks USING btree (error_code, terminal_at DESC) WHERE (error_code IS NOT NULL);
+
+CREATE INDEX horsies_tasks_expiry ON public.horsies_tasks USING btree (good_until) WHERE ((status = 'PENDING'::text) AND (good_until IS NOT NULL));
+
+CREATE UNIQUE INDEX horsies_tasks_idempotency ON public.horsies_tasks USING btree (task_name, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
+CREATE INDEX horsies_tasks_lease ON public.horsies_tasks USING btree (queue_name, claim_expires_at) WHERE ((status = 'CLAIMED'::text) AND (claim_expires_at IS NOT NULL));
+
+CREATE INDEX horsies_tasks_owner ON public.horsies_tasks USING btree (claimed_by_worker_id, status) WHERE (status = ANY (ARRAY['CLAIMED'::text, 'RUNNING'::text]));
+
+CREATE INDEX horsies_tasks_terminal ON public.horsies_tasks USING btree (terminal_at) WHERE (terminal_at IS NOT NULL);
+
+CREATE INDEX horsies_tasks_workflow ON public.horsies_tasks USING btree (workflow_id) WHERE (workflow_id IS NOT NULL);
+
+CREATE INDEX horsies_worker_states_snapshot ON public.horsies_worker_states USING btree (snapshot_at);
+
+CREATE INDEX horsies_worker_states_worker ON public.horsies_worker_states USING btree (worker_id, snapshot_at DESC);
+
+CREATE INDEX horsies_workers_state ON public.horsies_workers USING btree (state, last_heartbeat_at);
+
+CREATE INDEX horsies_workflow_outbox_open ON public.horsies_workflow_outbox USING btree (created_at) WHERE (quarantined_at IS NULL);
+
+CREATE INDEX horsies_workflow_tasks_child ON public.horsies_workflow_tasks USING btree (sub_workflow_id);
+
+CREATE INDEX horsies_workflow_tasks_status ON public.horsies_workflow_tasks USING btree (workflow_id, status, task_index);
+
+CREATE INDEX horsies_workflow_tasks_task ON public.horsies_workflow_tasks USING btree (task_id);
+
+CREATE INDEX horsies_workflows_completed ON public.horsies_workflows USING btree (completed_at) WHERE (status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]));
+
+CREATE INDEX horsies_workflows_name ON public.horsies_workflows USING btree (name, created_at DESC);
+
+CREATE INDEX horsies_workflows_parent ON public.horsies_workflows USING btree (parent_workflow_id);
+
+CREATE INDEX horsies_workflows_root ON public.horsies_workflows USING btree (root_workflow_id);
+
+CREATE INDEX horsies_workflows_status ON public.horsies_workflows USING btree (status, updated_at);
+
+CREATE TRIGGER horsies_tasks_announce AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.horsies_announce_new_tasks();
+
+ALTER TABLE ONLY public.horsies_workflow_tasks
+    ADD CONSTRAINT horsies_workflow_tasks_sub_workflow_id_fkey FOREIGN KEY (sub_workflow_id) REFERENCES public.horsies_workflows(id) ON DELETE SET NULL;
+
+ALTER TABLE ONLY public.horsies_workflow_tasks
+    ADD CONSTRAINT horsies_workflow_tasks_workflow_id_fkey FOREIGN KEY (workflow_id) REFERENCES public.horsies_workflows(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY public.horsies_workflows
+    ADD CONSTRAINT horsies_workflows_parent_workflow_id_fkey FOREIGN KEY (parent_workflow_id) REFERENCES public.horsies_workflows(id) ON DELETE CASCADE;
