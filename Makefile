@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 LOCK   := requirements/dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format lock clean
+.PHONY: help demo test lint check format lock schema clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
@@ -38,6 +38,9 @@ format: $(READY)  ## rewrite the code in our format
 lock: $(READY)  ## resolve the dependencies anew into requirements/dev.txt (needs uv)
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet \
 	    --custom-compile-command 'make lock' --extra embedded --group dev pyproject.toml --output-file $(LOCK) --upgrade
+
+schema: $(READY)  ## write docs/schema.sql anew after a change of the migrations
+	@$(BIN)/python -m tests.support.schema_dump
 
 clean:  ## remove what make made
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

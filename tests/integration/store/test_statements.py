@@ -27,9 +27,9 @@ async def test_statement_prepares_and_has_the_columns_of_its_record(database_url
         await connection.close()
 
 
-async def test_a_statement_shows_its_name_in_pg_stat_activity(database: Database) -> None:
-    class Activity:
-        pass
-
-    await database.fetch(STATUS.server)
-    assert STATUS.server.sql.startswith("/* status.server */ SELECT")
+async def test_a_statement_shows_its_name_in_pg_stat_activity(database: Database, database_url: str) -> None:
+    await database.fetch(STATUS.tables)
+    connection = await asyncpg.connect(database_url)
+    seen = await connection.fetch("SELECT query FROM pg_stat_activity WHERE application_name LIKE 'horsies%'")
+    await connection.close()
+    assert any(row["query"].startswith("/* status.tables */ SELECT") for row in seen)

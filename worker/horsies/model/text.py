@@ -13,9 +13,11 @@ _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 def safe(text: str, *, limit: int | None = None) -> str:
     """`text` with control characters written out, reordering ones removed, and cut to `limit` characters with `…`."""
-    shown = _CONTROL.sub(_written_out, _INVISIBLE.sub("", text if limit is None else text[: limit + 1]))
-    if limit is not None and len(shown) > limit:
-        return shown[: max(limit - 1, 0)] + "…"
+    # Four times the limit leaves room for what is removed, and keeps a megabyte from being read whole.
+    read = text if limit is None else text[: 4 * limit]
+    shown = _CONTROL.sub(_written_out, _INVISIBLE.sub("", read))
+    if limit is not None and (len(shown) > limit or len(read) < len(text)):
+        return shown[: limit - 1] + "…"
     return shown
 
 

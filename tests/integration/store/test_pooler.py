@@ -1,0 +1,70 @@
+"""Behind PgBouncer in transaction mode nothing may rely on a session."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from horsies.store.db import Database
+from horsies.store.failures import StatementFailed
+from horsies.store.link import Link
+from horsies.store.migrate import schema_state
+from horsies.store.queries import Query
+
+from horsies_ops.reads.status import database_status
+from tests.support.pooler import PGBOUNCER, pgbouncer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="needs the pgbouncer package")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    search_path: str
+    timeout: str
+    prepared: int
+
+
+STATE: Query[State] = Query(
+    name="test.state",
+    sql="SELECT current_setting('search_path') AS search_path, current_setting('statement_timeout') AS timeout,"
+    " (SELECT count(*) FROM pg_prepared_statements) AS prepared",
+    record=State,
+)
+
+
+@pytest.fixture
+async def pooled(database_url: str) -> AsyncIterator[Database]:
+    with pgbouncer(database_url, pool_size=2) as url:
+        async with Database(Link(url=url, masked_url=url, schema="public", pooled=True)) as database:
+            yield database
+
+
+async def test_forty_clients_share_two_connections_and_each_statement_has_its_state(pooled: Database) -> None:
+    found = await asyncio.gather(*(pooled.fetch(STATE) for _ in range(40)))
+    assert {row for rows in found for row in rows} == {State("public", "31s", 0)}
+
+
+async def test_reads_of_the_schema_and_the_status_work(pooled: Database) -> None:
+    assert not (await schema_state(pooled)).pending
+    assert (await database_status(pooled, embedded=False)).is_current
+
+
+async def test_state_of_one_statement_does_not_reach_the_next_client(pooled: Database) -> None:
+    await pooled.fetch(STATE)
+    async with Database(Link(url=pooled.link.url, masked_url="test", schema="other", pooled=True)) as neighbour:
+        (seen,) = await neighbour.fetch(STATE)
+    assert seen.search_path == "other"
+    (again,) = await pooled.fetch(STATE)
+    assert again.search_path == "public"
+
+
+async def test_read_only_holds_behind_the_pooler_too(pooled: Database) -> None:
+    link = Link(url=pooled.link.url, masked_url="test", pooled=True, read_only=True)
+    async with Database(link) as viewer:
+        with pytest.raises(StatementFailed, match="read-only"):
+            await viewer.execute(Query(name="test.write", sql="DELETE FROM horsies_tasks", record=type(None)))

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from horsies.errors import BrokerErrorCode, ConfigurationError, ErrorCode, raise_together
+
+from horsies_ops.cli.output import Colour, report, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    at: datetime
+    took: timedelta | None
+
+
+@pytest.mark.parametrize(
+    ("value", "document"),
+    [
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2))), "2026-01-02T01:04:05Z"),
+        (timedelta(minutes=1, milliseconds=5), 60.005),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Path("a/b"), "a/b"),
+        (BrokerErrorCode.NO_BROKER, "NO_BROKER"),
+        (Row(datetime(2026, 1, 1, tzinfo=UTC), None), {"at": "2026-01-01T00:00:00Z", "took": None}),
+        ({"rows": (1, "x", None)}, {"rows": [1, "x", None]}),
+    ],
+)
+def test_json_documents_hold_plain_values(value: object, document: object) -> None:
+    assert to_json(value) == document
+
+
+def test_an_error_shows_code_message_and_hint_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
+    report(ConfigurationError("worker.processes must be at least 1", code=ErrorCode.CONFIG_INVALID_WORKER, hint="use 1"))
+    assert capsys.readouterr().err == "error[HRS-218]: worker.processes must be at least 1\nhint: use 1\n"
+
+
+def test_several_errors_are_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        raise_together("settings", [ConfigurationError("first"), ConfigurationError("second")])
+    report(caught.value)
+    assert capsys.readouterr().err == "error: first\nerror: second\n"
+
+
+def test_control_characters_in_an_error_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    report(ConfigurationError("bad \x1b[31mname\x07"))
+    assert capsys.readouterr().err == "error: bad \\x1b[31mname\\x07\n"
+
+
+def test_colour_is_forced_by_the_environment_and_refused_by_no_color(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HORSIES_FORCE_COLOR", "1")
+    report(ConfigurationError("x"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    report(ConfigurationError("x"))
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setattr(Colour, "refused", True)
+    report(ConfigurationError("x"))
+    assert capsys.readouterr().err.splitlines() == ["\x1b[1;31merror\x1b[0m: x", "error: x", "error: x"]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from horsies.log import LogFormat, configure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOGGER = logging.getLogger("horsies.test")
+
+
+@pytest.fixture(autouse=True)
+def leave_logging_as_it_was() -> Iterator[None]:
+    logger = logging.getLogger("horsies")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+def written(form: LogFormat, level: str = "INFO") -> io.StringIO:
+    stream = io.StringIO()
+    configure(level, form, stream=stream)
+    return stream
+
+
+def test_a_text_line_names_time_level_logger_message_and_extras() -> None:
+    stream = written("text")
+    LOGGER.warning("claimed %d tasks", 3, extra={"queue": "mail"})
+    line = stream.getvalue()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} WARNING horsies\.test  claimed 3 tasks  queue=mail\n", line)
+
+
+def test_a_json_line_is_one_object() -> None:
+    stream = written("json")
+    LOGGER.info("done\n", extra={"task_id": "1"})
+    (line,) = stream.getvalue().splitlines()
+    document = json.loads(line)
+    assert document["at"].endswith("Z")
+    assert (document["message"], document["level"], document["task_id"]) == ("done\n", "INFO", "1")
+
+
+def test_an_exception_is_part_of_the_record() -> None:
+    stream = written("json")
+    try:
+        raise LookupError("lost")
+    except LookupError:
+        LOGGER.exception("failed")
+    assert "LookupError: lost" in json.loads(stream.getvalue())["exception"]
+
+
+def test_hostile_text_cannot_forge_a_line_or_reach_the_terminal() -> None:
+    stream = written("text")
+    LOGGER.info("name %s", "\x1b[2J\nINFO forged")
+    assert len(stream.getvalue().splitlines()) == 1
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_the_level_is_obeyed() -> None:
+    stream = written("text", level="warning")
+    LOGGER.info("quiet")
+    assert not stream.getvalue()
