@@ -11,7 +11,7 @@ from horsies.embedded.binaries import VARIABLE, Binaries, find_binaries
 from horsies.embedded.conf import settings_of, write_conf
 from horsies.embedded.creation import create_data
 from horsies.embedded.folders import make_private
-from horsies.embedded.leftovers import forget_recorded_pid, processes_in, recorded_pid
+from horsies.embedded.leftovers import forget_stranger, processes_in, recorded_pid
 from horsies.embedded.probe import Answer, ask
 from horsies.embedded.programs import Programs
 from horsies.embedded.reachable import reachable
@@ -44,7 +44,7 @@ class Cluster:
 
     @property
     def pid(self) -> int | None:
-        return recorded_pid(self.layout.data)
+        return recorded_pid(self.layout.pid_file)
 
     def ensure_running(self, lock: int) -> bool:
         """Return when the server takes clients: False when it was up already, True when we started it."""
@@ -56,7 +56,7 @@ class Cluster:
     def stop(self, lock: int) -> None:
         """End all sessions and the server, and return when it is gone."""
         self._programs().run(
-            "pg_ctl", "stop", "-s", "-w", "-t", str(_STOP_LIMIT_S), "-m", "fast", "-D", self.layout.data, holding=lock
+            "pg_ctl", "stop", "-s", "-w", "-t", str(_STOP_LIMIT_S), "-m", "fast", data=self.layout.data, holding=lock
         )
 
     @property
@@ -110,9 +110,10 @@ class Cluster:
         write_conf(layout.conf, settings_of(layout.socket_folder, durable=self.durable, extra=self.settings))
         if not layout.data.exists():
             create_data(programs, durable=self.durable, lock=lock)
-        forget_recorded_pid(layout.data)
+        forget_stranger(layout.pid_file)
+        forget_stranger(layout.socket_pid_file)
         # pg_ctl puts the server into a session of its own; it must not inherit the lock, which it would hold for life.
-        programs.run("pg_ctl", "start", "-s", "-w", "-t", str(_START_LIMIT_S), "-D", layout.data)
+        programs.run("pg_ctl", "start", "-s", "-w", "-t", str(_START_LIMIT_S), data=layout.data)
 
     def _programs(self) -> Programs:
         account = server_account(self.layout.data)

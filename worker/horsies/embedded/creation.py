@@ -30,11 +30,11 @@ def create_data(programs: Programs, *, durable: bool, lock: int) -> None:
     fresh = layout.data_in_the_making
     shutil.rmtree(fresh, ignore_errors=True)
     make_private(fresh, programs.account)
-    programs.run("initdb", *_INITDB, "-D", fresh, holding=lock)
+    programs.run("initdb", *_INITDB, data=fresh, holding=lock)
     _create_database(programs, fresh, lock)
     include_conf(fresh, layout.conf)
     if durable:
-        programs.run("initdb", "--sync-only", "-D", fresh, holding=lock)
+        programs.run("initdb", "--sync-only", data=fresh, holding=lock)
     fresh.rename(layout.data)
     if durable:
         _sync(layout.folder)
@@ -43,8 +43,8 @@ def create_data(programs: Programs, *, durable: bool, lock: int) -> None:
 def _create_database(programs: Programs, data: Path, lock: int) -> None:
     # A stand-alone backend needs no client and no listening server.
     programs.run(
-        "postgres", "--single", "-F", "-D", data, "-c", "exit_on_error=true", "postgres",
-        stdin=f"CREATE DATABASE {DATABASE} OWNER {ROLE}\n", holding=lock,
+        "postgres", "--single", "-F", "-c", "exit_on_error=true", "postgres",
+        stdin=f"CREATE DATABASE {DATABASE} OWNER {ROLE}\n", data=data, holding=lock,
     )  # fmt: skip
 
 

@@ -83,6 +83,14 @@ class Layout:
         return self.socket_folder / _SOCKET
 
     @property
+    def pid_file(self) -> Path:
+        return self.data / "postmaster.pid"
+
+    @property
+    def socket_pid_file(self) -> Path:
+        return self.socket_folder / f"{_SOCKET}.lock"
+
+    @property
     def url(self) -> str:
         return f"postgresql://{ROLE}@/{DATABASE}?host={quote(str(self.socket_folder), safe='')}"
 

@@ -17,23 +17,23 @@ def processes_in(data: Path) -> list[int]:
     return [process.pid for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == where]
 
 
-def recorded_pid(data: Path) -> int | None:
-    """The pid that the server wrote down when it started; it may be anybody's by now."""
+def recorded_pid(record: Path) -> int | None:
+    """The pid that a server wrote into a lock file of its own; it may be anybody's by now."""
     try:
-        return int((data / "postmaster.pid").read_text().split("\n", 1)[0])
+        return int(record.read_text().split("\n", 1)[0])
     except (FileNotFoundError, ValueError):
         return None
 
 
-def forget_recorded_pid(data: Path) -> None:
-    """Remove the record when its pid has become a zombie or another program, which PostgreSQL takes for its server.
+def forget_stranger(record: Path) -> None:
+    """Remove a lock file whose pid has become a zombie or another program, which PostgreSQL takes for its server.
 
     Call only when no server answers and nothing works in the data folder. A record of a pid that is gone stays:
     PostgreSQL clears it after a check of its own, which needs the record.
     """
     import psutil
 
-    pid = recorded_pid(data)
-    # Elsewhere another user's process may hide where it works, so that the caller could not have known.
+    pid = recorded_pid(record)
+    # Elsewhere a process may hide where it works, so that the caller could not have known.
     if sys.platform == "linux" and pid is not None and psutil.pid_exists(pid):
-        (data / "postmaster.pid").unlink()
+        record.unlink()

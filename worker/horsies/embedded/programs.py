@@ -28,19 +28,20 @@ class Programs:
     account: Account
     layout: Layout
 
-    def run(self, program: str, *arguments: str | Path, stdin: str = "", holding: int | None = None) -> None:
-        """Run to the end, or raise with the last lines of what it said.
+    def run(self, program: str, *arguments: str, data: Path, stdin: str = "", holding: int | None = None) -> None:
+        """Run on the cluster in `data` to the end, or raise with the last lines of what was said.
 
         `holding` is a lock's descriptor that stays held while the program runs, even if we are killed meanwhile.
         """
-        status = self._run([self.binaries.bindir / program, *arguments], stdin, () if holding is None else (holding,))
+        command = [str(self.binaries.bindir / program), *arguments]
+        status = self._run(command, data=data, stdin=stdin, kept_open=() if holding is None else (holding,))
         if status != 0:
             raise unavailable(
                 f"the embedded server in {self.layout.folder} does not run: {program} ended with status {status}",
                 notes=[*self._last_words(), f"logs: {self.layout.command_log} and {self.layout.log}"],
             )
 
-    def _run(self, command: list[str | Path], stdin: str, kept_open: tuple[int, ...]) -> int:
+    def _run(self, command: list[str], *, data: Path, stdin: str, kept_open: tuple[int, ...]) -> int:
         # Output goes to a file: a server would keep a pipe open, and reading it would never end.
         said = self.layout.command_log
         said.unlink(missing_ok=True)
@@ -52,7 +53,7 @@ class Programs:
                 stderr=subprocess.STDOUT,
                 check=False,
                 cwd="/",
-                env=_environment(),
+                env=_environment(data),
                 umask=0o077,
                 pass_fds=kept_open,
                 user=None if self.account.is_ours else self.account.uid,
@@ -66,10 +67,11 @@ class Programs:
         return [line.strip() for line in lines if line.strip()]
 
 
-def _environment() -> dict[str, str]:
-    """Only what a program needs: our secrets stay ours, and PGDATA, PGPORT and their like mean nothing here."""
+def _environment(data: Path) -> dict[str, str]:
+    """Only what a program needs: our secrets stay ours, and PGPORT, PGOPTIONS and their like mean nothing here."""
     inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return {**inherited, "LC_ALL": "C", "TZ": "UTC"}
+    # Not as the option -D, which pg_ctl hands to a shell with quotes that a path can break out of.
+    return {**inherited, "PGDATA": str(data), "LC_ALL": "C", "TZ": "UTC"}
 
 
 def _tail(path: Path) -> list[str]:
