@@ -70,7 +70,7 @@ class EmbeddedServer:
         """Stop the server and no longer keep it; refused while it is in use, unless `force`."""
         if not self.folder.is_dir():
             return StopReport(folder=self.folder, was_running=False, was_kept=False, had_users=False)
-        with self._alone() as lock:
+        with self._alone():
             report = StopReport(
                 folder=self.folder,
                 was_running=self._cluster.answer is not Answer.NONE,
@@ -81,7 +81,7 @@ class EmbeddedServer:
                 raise Busy(f"the embedded server in {self.folder} is in use by others", hint="--force stops it anyway")
             self._layout.kept.unlink(missing_ok=True)
             if report.was_running:
-                self._cluster.stop(lock)
+                self._cluster.stop()
         return report
 
     def status(self) -> EmbeddedStatus:
@@ -113,11 +113,11 @@ class EmbeddedServer:
         if not self.folder.is_dir():
             os.close(share_of_users)
             return
-        with self._alone() as lock:
+        with self._alone():
             os.close(share_of_users)
             is_wanted = self._layout.kept.exists() or is_held(self._layout.users_lock)
             if not is_wanted and self._cluster.answer is not Answer.NONE:
-                self._cluster.stop(lock)
+                self._cluster.stop()
 
     def _fitting_binaries(self) -> Binaries | None:
         try:
