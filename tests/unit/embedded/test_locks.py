@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from horsies.embedded.locks import exclusive, is_held, is_held_while, share
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_lock_is_held_until_the_last_share_is_closed(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    first, second = share(lock), share(lock)
+    os.close(first)
+    assert is_held(lock)
+    os.close(second)
+    assert not is_held(lock)
+
+
+def test_looking_at_a_lock_creates_no_file(tmp_path: Path) -> None:
+    assert not is_held_while(tmp_path / "gate", tmp_path / "lock")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_gate_counts_as_held(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "gate"):
+        assert is_held_while(tmp_path / "gate", tmp_path / "lock")
+    assert not is_held_while(tmp_path / "gate", tmp_path / "lock")
+
+
+def test_an_exclusive_lock_ends_even_where_a_copy_of_it_lives_on(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "lock") as lock:
+        copy = os.dup(lock)
+    assert not is_held(tmp_path / "lock")
+    os.close(copy)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.embedded.probe import Answer, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    # pytest's own folders can be too deep for a socket
+    folder = Path(tempfile.mkdtemp())
+    yield folder / "socket"
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def _server_saying(reply: bytes, path: Path) -> Generator[None]:
+    def answer_once() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1024)
+            connection.sendall(reply)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1024)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        yield
+        thread.join()
+
+
+def test_no_socket_means_no_server(path: Path) -> None:
+    assert ask(path) is Answer.NONE
+
+
+def test_a_socket_that_nobody_listens_on_means_no_server(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert ask(path) is Answer.NONE
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        (b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I", Answer.READY),
+        (b"E\0\0\0\x20SFATAL\0C53300\0Mtoo many clients\0\0", Answer.READY),
+        (b"E\0\0\0\x20SFATAL\0C57P03\0Mstarting up\0\0", Answer.NOT_YET),
+        (b"", Answer.NOT_YET),
+    ],
+)
+def test_what_a_server_says_is_understood(path: Path, reply: bytes, answer: Answer) -> None:
+    with _server_saying(reply, path):
+        assert ask(path) is answer
