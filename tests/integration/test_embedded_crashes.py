@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from horsies.embedded import EmbeddedServer
+from tests.support.embedded import (
+    Client,
+    folder_of_its_own,
+    run_script,
+    server_log,
+    server_process,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """One for all, because initdb takes most of a test's time; each test finds the server down."""
+    with folder_of_its_own() as folder:
+        yield folder
+
+
+async def test_every_acknowledged_row_survives_the_death_of_the_server(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    with server.use():
+        acknowledged = await _written_until(server.url, rows=200, cut=server_process(server).kill)
+        with await asyncio.to_thread(server.use) as again:
+            assert again.started
+            assert acknowledged <= await _rows(server.url)
+    assert not server.status().running
+
+
+async def test_a_start_waits_for_the_orphans_of_a_dead_server(folder: Path) -> None:
+    server = EmbeddedServer(folder, durable=False)
+    with server.use():
+        connection = await asyncpg.connect(server.url)
+        orphan = connection.get_server_pid()
+        os.kill(orphan, signal.SIGSTOP)
+        server_process(server).kill()
+        threading.Timer(0.3, os.kill, (orphan, signal.SIGCONT)).start()
+        with await asyncio.to_thread(server.use) as again:
+            assert again.started
+        connection.terminate()
+
+
+def test_a_recorded_pid_that_became_another_program_is_no_obstacle(folder: Path) -> None:
+    server = EmbeddedServer(folder, durable=False)
+    record = folder / "data" / "postmaster.pid"
+    with server.use():
+        recorded = record.read_text().split("\n")
+        owner = record.stat().st_uid
+    stranger = subprocess.Popen(["sleep", "60"], user=owner if os.geteuid() == 0 else None)
+    try:
+        record.write_text("\n".join([str(stranger.pid), *recorded[1:]]))
+        assert not server.status().running
+        with server.use() as lease:
+            assert lease.started
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_starter_killed_within_initdb_leaves_nothing_half_made() -> None:
+    with folder_of_its_own() as folder:
+        victim = Client(folder)
+        wait_until((folder / "data.new" / "PG_VERSION").exists)
+        victim.kill()
+        assert not (folder / "data").exists()
+        with EmbeddedServer(folder, durable=False).use() as lease:
+            assert lease.started
+            assert not (folder / "data.new").exists()
+
+
+def test_a_server_whose_starter_was_killed_is_joined_as_soon_as_it_takes_clients(folder: Path) -> None:
+    server = EmbeddedServer(folder, durable=False)
+    with server.use():
+        server_process(server).kill()
+    starts = server_log(folder).count("starting PostgreSQL")
+    victim = Client(folder)
+    wait_until(lambda: server_log(folder).count("starting PostgreSQL") > starts)
+    victim.kill()
+    with server.use():
+        assert run_script("with server.use() as lease: say(started=lease.started)", folder) == [{"started": False}]
+    assert not server.status().running
+
+
+async def _written_until(url: str, *, rows: int, cut: Callable[[], None]) -> set[int]:
+    """The numbers that the server confirmed before it was cut off, after `rows` of them, in mid-write."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE TABLE numbers (number bigint PRIMARY KEY)")
+    await connection.close()
+    confirmed: set[int] = set()
+    enough = asyncio.Event()
+    async with asyncio.TaskGroup() as writers:
+        for writer in range(4):
+            writers.create_task(_write(url, range(writer, 10**9, 4), confirmed, enough, rows))
+        await enough.wait()
+        cut()
+    return confirmed
+
+
+async def _write(url: str, numbers: range, confirmed: set[int], enough: asyncio.Event, rows: int) -> None:
+    connection = await asyncpg.connect(url)
+    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+        for number in numbers:
+            await connection.execute("INSERT INTO numbers VALUES ($1)", number)
+            confirmed.add(number)
+            if len(confirmed) >= rows:
+                enough.set()
+
+
+async def _rows(url: str) -> set[int]:
+    connection = await asyncpg.connect(url)
+    try:
+        return {row["number"] for row in await connection.fetch("SELECT number FROM numbers")}
+    finally:
+        await connection.close()

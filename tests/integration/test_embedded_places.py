@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import pytest
+
+from horsies.embedded import EmbeddedServer, find_binaries
+from horsies.errors import ConfigurationError, ErrorCode
+from tests.support.embedded import NOBODY, folder_of_its_own, run_script, server_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+_REFUSED = """
+from horsies.errors import HorsiesError
+try:
+    server.use()
+except HorsiesError as error:
+    say(code=error.code, text=str(error))
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_of_its_own() as folder:
+        yield folder
+
+
+async def test_the_database_and_its_role_are_ours_and_the_server_is_private(folder: Path) -> None:
+    server = EmbeddedServer(folder, settings={"max_connections": "33"})
+    with server.use() as lease:
+        connection = await asyncpg.connect(lease.url)
+        shown = {
+            name: await connection.fetchval("SELECT current_setting($1)", name)
+            for name in (
+                "max_connections",
+                "fsync",
+                "data_checksums",
+                "server_encoding",
+                "wal_level",
+                "listen_addresses",
+            )
+        }
+        assert await connection.fetchval("SELECT current_user || '@' || current_database()") == "horsies@horsies"
+        await connection.close()
+        assert server_process(server).net_connections(kind="inet") == []
+        assert os.getsid(server_process(server).pid) != os.getsid(0)
+    assert shown == {
+        "max_connections": "33",
+        "fsync": "on",
+        "data_checksums": "on",
+        "server_encoding": "UTF8",
+        "wal_level": "minimal",
+        "listen_addresses": "",
+    }
+    assert {_mode(folder / name) for name in ("data", "socket", "log")} == {0o700}
+
+
+@pytest.mark.parametrize("name", ["x" * 120, "a, b", 'it\'s "odd" \\ here'])
+async def test_a_folder_with_a_difficult_path_works(folder: Path, name: str) -> None:
+    server = EmbeddedServer(folder / name, durable=False)
+    try:
+        with server.use() as lease:
+            connection = await asyncpg.connect(lease.url)
+            await connection.close()
+            assert _mode(_socket_folder(server)) == 0o700
+    finally:
+        shutil.rmtree(_socket_folder(server), ignore_errors=True)
+
+
+def test_a_file_in_the_way_is_named_with_the_ways_round_it(folder: Path) -> None:
+    (folder / "file").touch()
+    with pytest.raises(ConfigurationError) as refusal:
+        EmbeddedServer(folder / "file" / "cluster").use()
+    assert refusal.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
+    assert str(folder / "file") in refusal.value.message
+    assert {"broker.database_url", "embedded:///dir"} <= set(str(refusal.value.help_text).replace(",", "").split())
+
+
+def test_data_of_another_major_version_is_left_alone_and_both_versions_are_named(folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "PG_VERSION").write_text("13\n")
+    server = EmbeddedServer(folder)
+    with pytest.raises(ConfigurationError, match=rf"PostgreSQL 13.*found here: .*{find_binaries().major}") as refusal:
+        server.use()
+    assert "pg_upgrade" in str(refusal.value)
+    assert f"move {folder} away" in str(refusal.value)
+    assert (server.status().server_version, server.status().binaries) == ("13", None)
+
+
+def test_a_data_folder_that_is_no_cluster_is_not_overwritten(folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "diary.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match="not overwritten"):
+        EmbeddedServer(folder).use()
+    assert (folder / "data" / "diary.txt").read_text() == "mine"
+
+
+def test_a_server_that_does_not_start_shows_its_last_words_and_its_logs(folder: Path) -> None:
+    server = EmbeddedServer(folder, durable=False, settings={"no_such_setting": "1"})
+    with pytest.raises(ConfigurationError) as refusal:
+        server.use()
+    assert "no_such_setting" in str(refusal.value)
+    assert str(folder / "command.log") in str(refusal.value)
+    assert not server.status().users_present
+
+
+def test_binaries_that_are_missing_leave_no_data_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_PG_BINDIR", "/nowhere")
+    with pytest.raises(ConfigurationError, match="HORSIES_PG_BINDIR=/nowhere"):
+        EmbeddedServer(folder).use()
+    assert not (folder / "data").exists()
+
+
+@as_root
+def test_root_lends_the_server_an_account(folder: Path) -> None:
+    server = EmbeddedServer(folder, durable=False)
+    with server.use():
+        assert server_process(server).username() in {"postgres", "nobody"}
+    assert (_mode(folder), folder.stat().st_uid) == (0o711, 0)
+
+
+@as_root
+def test_a_closed_parent_is_named_and_stays_closed(folder: Path) -> None:
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    with pytest.raises(ConfigurationError, match=f"may not enter {home}"):
+        EmbeddedServer(home / "cluster").use()
+    assert _mode(home) == 0o700
+
+
+@as_root
+def test_binaries_behind_a_closed_folder_are_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = folder / "closed"
+    bindir = _copy_of_the_binaries(closed)
+    closed.chmod(0o700)
+    monkeypatch.setenv("HORSIES_PG_BINDIR", str(bindir))
+    server = EmbeddedServer(folder / "cluster", durable=False)
+    with server.use():
+        assert Path(server_process(server).exe()).is_relative_to(folder / "cluster" / "pg")
+    assert _mode(closed) == 0o700
+
+
+@as_root
+def test_an_ordinary_user_runs_the_server_itself(folder: Path) -> None:
+    script = "with server.use(): say(uid=psutil.Process(server.status().pid).uids().real)"
+    own = folder / "own"
+    own.mkdir()
+    os.chown(own, NOBODY, NOBODY)
+    assert run_script(script, own / "cluster", uid=NOBODY) == [{"uid": NOBODY}]
+    assert _mode(own / "cluster") == 0o700
+
+
+@as_root
+def test_a_folder_that_cannot_be_written_is_named(folder: Path) -> None:
+    [said] = run_script(_REFUSED, folder / "cluster", uid=NOBODY)
+    assert said["code"] == "HRS-220"
+    assert str(folder / "cluster") in said["text"]
+    assert "broker.database_url" in said["text"]
+
+
+@as_root
+def test_the_server_of_another_user_is_not_touched(folder: Path) -> None:
+    with EmbeddedServer(folder, durable=False).use():
+        [said] = run_script(_REFUSED, folder, uid=NOBODY)
+    assert said["code"] == "HRS-220"
+
+
+@as_root
+def test_a_user_without_a_name_is_told_to_bring_a_server(folder: Path) -> None:
+    [said] = run_script(_REFUSED, folder, uid=54321)
+    assert "uid 54321 has no name" in said["text"]
+    assert "broker.database_url" in said["text"]
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def _socket_folder(server: EmbeddedServer) -> Path:
+    return Path(parse_qs(urlsplit(server.url).query)["host"][0])
+
+
+def _copy_of_the_binaries(target: Path) -> Path:
+    installation = find_binaries().bindir.parent
+    package = installation.parent
+    shutil.copytree(installation, target / package.name / installation.name, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, target / libraries.name)
+    return target / package.name / installation.name / "bin"

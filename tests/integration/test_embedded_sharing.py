@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.embedded import EmbeddedServer
+from horsies.errors import Busy, ExitCode
+from tests.support.embedded import Client, folder_of_its_own, run_script, server_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """One for all, because initdb takes most of a test's time; each test finds the server down."""
+    with folder_of_its_own() as folder:
+        yield folder
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[EmbeddedServer]:
+    server = EmbeddedServer(folder, durable=False)
+    yield server
+    server.stop(force=True)
+
+
+def test_looking_at_a_cluster_that_is_not_there_creates_nothing(folder: Path) -> None:
+    server = EmbeddedServer(folder / "none")
+    status = server.status()
+    assert (status.running, status.data_exists, status.kept, status.users_present) == (False, False, False, False)
+    assert not server.stop().was_running
+    assert not (folder / "none").exists()
+
+
+def test_the_first_starts_the_server_the_second_joins_and_the_last_stops_it(server: EmbeddedServer) -> None:
+    first, second = server.use(), server.use()
+    assert (first.started, second.started) == (True, False)
+    assert first.url == second.url == server.url
+    first.release()
+    first.release()
+    assert server.status().running
+    second.release()
+    assert not server.status().running
+
+
+def test_a_kept_server_outlives_its_users_until_it_is_stopped(server: EmbeddedServer) -> None:
+    assert server.keep()
+    assert not server.keep()
+    with server.use() as lease:
+        assert not lease.started
+    status = server.status()
+    assert (status.running, status.kept, status.users_present) == (True, True, False)
+    report = server.stop()
+    assert (report.was_running, report.was_kept, report.had_users) == (True, True, False)
+    assert not server.status().running
+    assert not server.status().kept
+
+
+def test_stopping_a_server_in_use_takes_force(server: EmbeddedServer) -> None:
+    with server.use():
+        with pytest.raises(Busy, match="--force") as refusal:
+            server.stop()
+        assert refusal.value.exit_code == ExitCode.BUSY
+        assert server.status().running
+        assert server.stop(force=True).had_users
+        assert not server.status().running
+
+
+def test_of_six_racing_processes_one_makes_and_starts_the_server_and_one_stops_it() -> None:
+    with folder_of_its_own() as folder:
+        clients = [Client(folder) for _ in range(6)]
+        joined = [client.joined() for client in clients]
+        assert sum(said["started"] for said in joined) == 1
+        assert len({said["pid"] for said in joined}) == 1
+        for client in clients:
+            client.leave()
+        assert not EmbeddedServer(folder).status().running
+        assert server_log(folder).count("ready to accept connections") == 1
+        assert server_log(folder).count("database system is shut down") == 1
+
+
+def test_after_a_killed_client_the_next_one_joins_and_stops_the_server(folder: Path, server: EmbeddedServer) -> None:
+    victim = Client(folder)
+    pid = victim.joined()["pid"]
+    victim.kill()
+    assert (server.status().pid, server.status().users_present) == (pid, False)
+    with server.use() as lease:
+        assert not lease.started
+    assert not server.status().running
+
+
+def test_a_forked_child_cannot_give_up_its_parents_lease(folder: Path) -> None:
+    script = """
+lease = server.use()
+if os.fork() == 0:
+    lease.release()
+    sys.exit(0)
+os.wait()
+say(running=server.status().running, users=server.status().users_present)
+"""
+    assert run_script(script, folder) == [{"running": True, "users": True}]
+
+
+def test_a_lease_that_was_never_released_ends_with_its_process(folder: Path, server: EmbeddedServer) -> None:
+    script = "lease = server.use(); say(started=lease.started)"
+    assert run_script(script, folder) == [{"started": True}]
+    assert not server.status().running
