@@ -84,9 +84,9 @@ class Settings(BaseModel):
             faults = faults_in(cls, invalid)
             made = _made_of_the_rest(given, faults, handler)
         if made is not None:
-            wrong = {fault.path for fault in faults}
+            wrong = [fault.path for fault in faults]
             found = (fault.or_code(cls.fault_code) for fault in made.contradictions())
-            faults += [fault for fault in found if wrong.isdisjoint(fault.involved)]
+            faults += [fault for fault in found if not any(map(fault.looks_at, wrong))]
         if made is None or faults:
             raise _carrier(cls, faults) from None
         return made

@@ -33,6 +33,10 @@ class Fault:
         paths = tuple(tuple(name.split(".")) for name in names)
         return cls(path=paths[0], text=text, code=code, hint=hint, involved=paths)
 
+    def looks_at(self, path: Path) -> bool:
+        """Whether the rule read the setting at `path`, something inside it, or the group around it."""
+        return any(known[: len(path)] == path[: len(known)] for known in self.involved)
+
     def below(self, parent: Path) -> Fault:
         return replace(self, path=parent + self.path, involved=tuple(parent + path for path in self.involved))
 
@@ -45,7 +49,7 @@ class Fault:
         """The error a user sees; `source` says whose value it was when that was not the user's own code."""
         prefix = f"{source}: " if source else ""
         message = f"{prefix}{name or dotted(self.path)}: {self.text}"
-        return ConfigurationError(message, code=self.code, hint=self.hint, location=_discreet(location))
+        return ConfigurationError(message, code=self.code, hint=self.hint, location=discreet(location))
 
 
 class _Unquoted(SourceLocation):
@@ -56,8 +60,9 @@ class _Unquoted(SourceLocation):
         return ""
 
 
-def _discreet(location: SourceLocation | None) -> SourceLocation | None:
-    if location is None or not re.search("://|url|dsn|password", location.source, re.IGNORECASE):
+def discreet(location: SourceLocation | None) -> SourceLocation | None:
+    """The place itself, or, where its line may hold a password, one that does not repeat the line."""
+    if location is None or not re.search("://|url|dsn|passw|secret|token", location.source, re.IGNORECASE):
         return location
     return _Unquoted(file=location.file, line=location.line, column=location.column)
 

@@ -1,0 +1,131 @@
+"""One value for each setting out of several layers, and the models made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from horsies.config.keys import ENTRIES, KEYS, ROOTS, Target
+from horsies.config.origin import DEFAULT, Given, Origin, Rank
+from horsies.model.settings import AppConfig, Fault, ScheduleConfig, Settings
+from horsies.model.settings.fault import dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horsies.config.layers import Layer
+    from horsies.errors import ConfigurationError
+    from horsies.model.settings.fault import Path
+
+_NAMES: Mapping[Path, str] = {key.target: key.path for key in (*KEYS.values(), ENTRIES)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """The value that won for each setting, and the code it may have won against."""
+
+    given: Mapping[Target, Given]
+    code: AppConfig | None
+    in_code: Mapping[Target, Given]
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer], *, code: AppConfig | None) -> Assembly:
+        """Later layers win."""
+        given = {item.target: item for layer in layers for item in layer.given}
+        in_code = {item.target: item for layer in layers for item in layer.given if item.origin.rank is Rank.CODE}
+        if code and code.custom_queues:
+            given = {target: item for target, item in given.items() if not _is_stray_queue(item, code)}
+        return cls(given=given, code=code, in_code=in_code)
+
+    def build(self) -> tuple[dict[str, Settings], list[ConfigurationError]]:
+        """The models by the names of their roots, or what is wrong with them."""
+        made: dict[str, Settings] = {}
+        errors: list[ConfigurationError] = []
+        for root, model in ROOTS.items():
+            table = self._table(root)
+            match model.examine(table):
+                case Settings() as settings:
+                    made[root] = settings
+                case faults:
+                    errors += [self._error(fault.below((root,)), table) for fault in faults]
+        return made, errors
+
+    def replaced(self, app: Settings) -> tuple[str, ...]:
+        """The keys whose value in code gave way to another value."""
+        beaten = (target for target, item in self.in_code.items() if value_at(app, target[1:]) != item.value)
+        return tuple(sorted(name_of(target) for target in beaten))
+
+    def _table(self, root: str) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for target, item in self.given.items():
+            if target[0] == root:
+                _put(table, target[1:], item.value)
+        if root == "app":
+            table.update(self._groups_only_code_touched())
+        if queues := table.pop("custom_queues", None):
+            table["custom_queues"] = [{"name": name, **fields} for name, fields in queues.items()]
+        return table
+
+    def _groups_only_code_touched(self) -> dict[str, Settings]:
+        """Groups to be kept as they are, which spares those that were made unchecked on purpose."""
+        code = self.code
+        names = code.model_fields_set if code else ()
+        groups = {name: getattr(code, name) for name in names if isinstance(getattr(code, name), Settings)}
+        ranks = {name: {g.origin.rank for t, g in self.given.items() if t[:2] == ("app", name)} for name in groups}
+        return {name: group for name, group in groups.items() if ranks[name] <= {Rank.CODE}}
+
+    def _error(self, fault: Fault, table: Mapping[str, Any]) -> ConfigurationError:
+        """The fault under the names of the file, blaming the strongest origin among the settings involved."""
+        involved = [_target(path, table) for path in (fault.path, *fault.involved)]
+        origin = max((self._origin(target) for target in involved), key=lambda origin: origin.rank)
+        name = name_of(_target(fault.path, table))
+        return fault.as_error(name=name, source=origin.source, location=origin.location)
+
+    def _origin(self, target: Path) -> Origin:
+        """The origin of the setting, or of whatever was given inside or around it."""
+        near = [
+            item.origin
+            for place, item in self.given.items()
+            if place == target[: len(place)] or place[: len(target)] == target
+        ]
+        return max(near, key=lambda origin: origin.rank, default=DEFAULT)
+
+
+def value_at(settings: Any, path: Target) -> Any:
+    """The value of a setting; queues go by their names, and an absent schedule has its defaults."""
+    for part in path:
+        if isinstance(settings, list):
+            settings = next(item for item in cast("list[Any]", settings) if item.name == part)
+        else:
+            settings = getattr(ScheduleConfig() if settings is None else settings, part)
+    return settings
+
+
+def name_of(target: Path) -> str:
+    """The name a setting has in horsies.toml, or in code when it has none there."""
+    if target[:2] == ("app", "custom_queues"):
+        return dotted(("queues", *target[2:]))
+    for length in range(len(target), 1, -1):
+        if name := _NAMES.get(target[:length]):
+            return dotted((name, *target[length:]))
+    return dotted(target[1:])
+
+
+def _target(path: Path, table: Mapping[str, Any]) -> Path:
+    """The path of a fault as a target; queues are counted in a list there and go by their names here."""
+    if path[:2] == ("app", "custom_queues") and len(path) > 2:
+        return (*path[:2], table["custom_queues"][path[2]]["name"], *path[3:])
+    return path
+
+
+def _put(table: dict[str, Any], path: Target, value: Any) -> None:
+    for part in path[:-1]:
+        table = table.setdefault(part, {})
+    table[path[-1]] = value
+
+
+def _is_stray_queue(item: Given, code: AppConfig) -> bool:
+    """A queue that a merely found file adds to those given in code, whose list it must not replace."""
+    names = {queue.name for queue in code.custom_queues or ()}
+    is_queue = item.target[:2] == ("app", "custom_queues")
+    return is_queue and item.origin.rank < Rank.CODE and item.target[2] not in names

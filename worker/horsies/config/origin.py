@@ -1,0 +1,51 @@
+"""Where a value came from, and which of two origins wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horsies.config.keys import Target
+    from horsies.errors import SourceLocation
+
+
+class Rank(IntEnum):
+    """Origins in their order: a later one replaces an earlier one."""
+
+    DEFAULT = 0
+    FALLBACK = 1
+    FOUND_FILE = 2
+    CODE = 3
+    NAMED_FILE = 4
+    ENVIRONMENT = 5
+    OPTION = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """An origin as `config show` prints it; `source` is empty for values that need no introduction."""
+
+    rank: Rank
+    source: str = ""
+    location: SourceLocation | None = None
+
+    def __str__(self) -> str:
+        if self.location is not None:
+            return str(self.location)
+        return self.source or self.rank.name.lower()
+
+
+DEFAULT = Origin(rank=Rank.DEFAULT)
+CODE = Origin(rank=Rank.CODE)
+OPTION = Origin(rank=Rank.OPTION, source="command line")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A value for the setting at `target`; never printed as it is, for it may hold a password."""
+
+    target: Target
+    value: Any
+    origin: Origin
