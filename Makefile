@@ -14,11 +14,8 @@ help:  ## list these targets
 $(READY): $(LOCK) pyproject.toml requirements/install.py
 	@$(PYTHON) requirements/install.py $(VENV) $(LOCK)
 
-demo: $(READY)  ## start the embedded server, set it up and show it
-	@$(BIN)/horsies db start
-	@$(BIN)/horsies db migrate
-	@$(BIN)/horsies db status
-	@$(BIN)/horsies db stop
+demo: $(READY)  ## set up a database of its own and show it
+	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
 
 test: $(READY)  ## run the tests (needs nothing but Python)
 	@$(BIN)/python -m pytest

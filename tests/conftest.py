@@ -1,4 +1,4 @@
-"""One private PostgreSQL cluster a run, one template database in it, one fresh database a test; safe under pytest-xdist."""
+"""One private PostgreSQL cluster a run, one template database in it, one fresh database a test; safe in parallel."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from horsies.store.db import Database
 from horsies.store.link import Link
-
 from tests.support.cluster import CLUSTER_FOLDER, Cluster
 
 if TYPE_CHECKING:

@@ -35,14 +35,12 @@ def show_version(asked: bool) -> None:  # noqa: FBT001  # the framework calls it
 @with_global_options
 def root(
     options: GlobalOptions,
-    ctx: typer.Context,
     *,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
-    del version  # its callback has answered
-    ctx.obj = options
+    del options, version  # kept in the context by the decorator; answered by its callback
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 from uuid import UUID
 
 from horsies.errors import HorsiesError, MultipleValidationErrors
@@ -90,9 +90,9 @@ def to_json(value: Any) -> Any:
         case UUID() | PurePath():
             return str(value)
         case Mapping():
-            return {str(key): to_json(item) for key, item in value.items()}
+            return {str(key): to_json(item) for key, item in cast("Mapping[object, Any]", value).items()}
         case list() | tuple() | set() | frozenset():
-            return [to_json(item) for item in value]
+            return [to_json(item) for item in cast("Iterable[Any]", value)]
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         case _:

@@ -69,7 +69,7 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(*, _context: typer.Context, **values: Any) -> Any:
         inner = GlobalOptions(**{field.name: values.pop(field.name) for field in fields(GlobalOptions)})
-        options = inner.over(_context.obj)
+        options = _context.obj = inner.over(_context.obj)
         Colour.refused = options.no_color
         return command(options, **values)
 

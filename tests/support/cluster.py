@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
+
 from horsies.embedded import EmbeddedServer
 from horsies.store.db import Database
 from horsies.store.link import Link
 from horsies.store.migrate import migrate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 CLUSTER_FOLDER = "HORSIES_TEST_CLUSTER"
 TEMPLATE = "horsies_template"
@@ -32,7 +33,7 @@ class Cluster:
 
     @classmethod
     @contextmanager
-    def in_this_run(cls) -> Iterator[Cluster]:
+    def in_this_run(cls) -> Generator[Cluster]:
         """Start or join the run's server; the last process of the run to leave stops it."""
         folder = Path(os.environ[CLUSTER_FOLDER])
         server = EmbeddedServer(folder / "pg", durable=False, settings={"max_connections": "300"})
@@ -48,7 +49,7 @@ class Cluster:
         return f"{head.rsplit('/', 1)[0]}/{name}?{query}"
 
     @contextmanager
-    def database(self, *, migrated: bool) -> Iterator[str]:
+    def database(self, *, migrated: bool) -> Generator[str]:
         name = f"test_{uuid.uuid4().hex}"
         template = TEMPLATE if migrated else "template0"
         # A file copy of a small template takes a third of the time of the default strategy.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
@@ -32,7 +32,7 @@ ignore_startup_parameters = extra_float_digits
 
 
 @contextmanager
-def pgbouncer(database_url: str, *, pool_size: int) -> Iterator[str]:
+def pgbouncer(database_url: str, *, pool_size: int) -> Generator[str]:
     """Yield the URL of `database_url` behind a pooler that shares `pool_size` server connections."""
     url = urlsplit(database_url)
     database = url.path.lstrip("/")

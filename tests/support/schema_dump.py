@@ -15,7 +15,10 @@ from horsies.embedded import find_binaries
 DUMP = Path(__file__).parents[2] / "docs" / "schema.sql"
 MAJOR = 18
 _HEAD = "-- The schema after all migrations, as pg_dump writes it. Made by `make schema`; a test compares it.\n\n"
-_NOISE = re.compile(r"^(--.*|SET .*|SELECT pg_catalog\.set_config.*|\\(un)?restrict .*|(CREATE|COMMENT ON) SCHEMA public.*)\n", re.MULTILINE)
+_NOISE = re.compile(
+    r"^(--.*|SET .*|SELECT pg_catalog\.set_config.*|\\(un)?restrict .*|(CREATE|COMMENT ON) SCHEMA public.*)\n",
+    re.MULTILINE,
+)
 
 
 def dump(database_url: str) -> str:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+
 from horsies.log import LogFormat, configure
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def test_a_text_line_names_time_level_logger_message_and_extras() -> None:
     stream = written("text")
     LOGGER.warning("claimed %d tasks", 3, extra={"queue": "mail"})
     line = stream.getvalue()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} WARNING horsies\.test  claimed 3 tasks  queue=mail\n", line)
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} WARNING horsies\.test  claimed 3 tasks  queue=mail\n", line
+    )
 
 
 def test_a_json_line_is_one_object() -> None:

@@ -30,8 +30,12 @@ async def test_each_queue_with_due_work_is_announced_once_a_statement(
     connection = await asyncpg.connect(database_url)
     received: list[object] = []
     fence = asyncio.Event()
-    await connection.add_listener("horsies_task_new", lambda *message: received.append(message[3]))
-    await connection.add_listener("fence", lambda *_: fence.set())
+
+    def hear(_connection: object, _pid: int, channel: str, payload: object) -> None:
+        fence.set() if channel == "fence" else received.append(payload)
+
+    await connection.add_listener("horsies_task_new", hear)
+    await connection.add_listener("fence", hear)
     await connection.execute(INSERT, queues, delays)
     # Notifications arrive in the order of their commits, so this one closes the list.
     await connection.execute("NOTIFY fence")

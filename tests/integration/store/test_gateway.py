@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
+
 from horsies.errors import BrokerError, ConfigurationError, DatabaseUnreachable, ErrorCode
 from horsies.store.db import Database, PoolSize
 from horsies.store.failures import StatementFailed
@@ -100,7 +101,9 @@ async def test_a_connection_that_died_while_idle_is_replaced_unseen(
 
 
 async def test_an_unreachable_server_is_said_to_be_retryable_and_its_address_is_masked() -> None:
-    async with Database(Link(url="postgresql://u:secret@127.0.0.1:1/db", masked_url="postgresql://u:***@127.0.0.1:1/db")) as gone:
+    async with Database(
+        Link(url="postgresql://u:secret@127.0.0.1:1/db", masked_url="postgresql://u:***@127.0.0.1:1/db")
+    ) as gone:
         with pytest.raises(DatabaseUnreachable) as caught:
             await gone.fetch(BACKEND)
     assert caught.value.retryable

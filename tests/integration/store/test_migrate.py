@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import asyncpg
 import pytest
+
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
 from horsies.store.db import Database
 from horsies.store.link import Link
@@ -93,13 +94,16 @@ async def test_another_schema_is_created_and_holds_everything(empty_database_url
     link = Link(url=empty_database_url, masked_url="test", schema="Odd name")
     async with Database(link) as database:
         assert await migrate(database) == known_migrations()
-    found = await _fetch(empty_database_url, "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE 'horsies%'")
+    found = await _fetch(
+        empty_database_url, "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE 'horsies%'"
+    )
     assert [row["schemaname"] for row in found] == ["Odd name"]
 
 
 async def test_hot_tables_are_vacuumed_early(database: Database, database_url: str) -> None:
     rows = await _fetch(
-        database_url, "SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL AND relkind = 'r' ORDER BY 1"
+        database_url,
+        "SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL AND relkind = 'r' ORDER BY 1",
     )
     wanted = ["autovacuum_vacuum_scale_factor=0.01", "autovacuum_vacuum_insert_scale_factor=0.01"]
     assert [(row["relname"], row["reloptions"]) for row in rows] == [

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+
 from horsies.embedded import find_binaries
 from horsies.errors import ConfigurationError
-
 from tests.support.schema_dump import DUMP, MAJOR, dump
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+
 from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
-
 from horsies_ops.reads.status import STATUS
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from horsies.errors import BrokerErrorCode, ConfigurationError, ErrorCode, raise_together
 
+from horsies.errors import BrokerErrorCode, ConfigurationError, ErrorCode, raise_together
 from horsies_ops.cli.output import Colour, report, to_json
 
 
@@ -34,7 +34,9 @@ def test_json_documents_hold_plain_values(value: object, document: object) -> No
 
 
 def test_an_error_shows_code_message_and_hint_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
-    report(ConfigurationError("worker.processes must be at least 1", code=ErrorCode.CONFIG_INVALID_WORKER, hint="use 1"))
+    report(
+        ConfigurationError("worker.processes must be at least 1", code=ErrorCode.CONFIG_INVALID_WORKER, hint="use 1")
+    )
     assert capsys.readouterr().err == "error[HRS-218]: worker.processes must be at least 1\nhint: use 1\n"
 
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from horsies.model.text import safe
 from hypothesis import given
 from hypothesis import strategies as st
+
+from horsies.model.text import safe
 
 
 @pytest.mark.parametrize(

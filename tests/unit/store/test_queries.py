@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
+
 from horsies.store.queries import Query, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SQL = """
 -- name: one
@@ -40,11 +42,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An importable package with one SQL file."""
     (tmp_path / "sql").mkdir()
     (tmp_path / "sql" / "numbers.sql").write_text(SQL)
-    module = ModuleType("package_with_sql")
-    module.__path__ = [str(tmp_path)]
-    monkeypatch.setitem(sys.modules, "package_with_sql", module)
-    (tmp_path / "__init__.py").write_text("")
-    monkeypatch.delitem(sys.modules, "package_with_sql")
+    (tmp_path / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path.parent)
     return tmp_path.name
 
@@ -62,5 +60,5 @@ def test_rows_become_records(package: str) -> None:
 
 
 def test_a_statement_that_the_class_does_not_name_is_an_error_at_import(package: str) -> None:
-    with pytest.raises(TypeError, match="numbers.sql and OnlyOne differ in: two"):
+    with pytest.raises(TypeError, match=r"numbers\.sql and OnlyOne differ in: two"):
         load(OnlyOne, package, "numbers")

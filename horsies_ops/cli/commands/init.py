@@ -1,0 +1,28 @@
+"""`horsies init`: a horsies.toml to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from horsies.config import write_new
+from horsies_ops.cli.output import print_line
+from horsies_ops.cli.session import GlobalOptions, with_global_options
+
+app = typer.Typer(name="init", rich_markup_mode=None)
+
+
+@app.command()
+@with_global_options
+def init(
+    options: GlobalOptions,
+    *,
+    path: Annotated[Path, typer.Option("--path", help="The file, or the folder to put it in.")] = Path("horsies.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a commented horsies.toml to start from."""
+    written = write_new(path, force=force)
+    print_line(str(written))
+    options.talk("next: name your app in [app] locator, then horsies config validate")

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.executable import Executable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def horsies(tmp_path: Path) -> Executable:
+    """The executable in an empty folder."""
+    return Executable(cwd=tmp_path)
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Executable]:
+    """The executable with an embedded server of its own, which is stopped afterwards."""
+    folder = tempfile.mkdtemp(prefix="horsies-cli-")
+    Path(folder).chmod(0o755)
+    horsies = Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": f"embedded://{folder}/pg"})
+    yield horsies
+    horsies("db", "stop", "--force")
+    shutil.rmtree(folder)

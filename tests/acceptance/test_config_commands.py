@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.executable import Executable
+
+EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
+
+
+def test_init_writes_a_file_that_is_valid_and_does_not_replace_one(horsies: Executable) -> None:
+    assert horsies("init").stdout == "horsies.toml\n"
+    assert horsies("config", "validate").code == 0
+    before = (horsies.cwd / "horsies.toml").read_text()
+    again = horsies("init")
+    assert (again.code, (horsies.cwd / "horsies.toml").read_text()) == (1, before)
+    assert "hint: --force replaces it" in again.stderr
+    assert horsies("init", "--force").code == 0
+
+
+def test_the_example_is_valid_as_it_is(horsies: Executable) -> None:
+    (horsies.cwd / "horsies.toml").write_text(EXAMPLE.read_text())
+    answer = horsies("config", "validate", "--config", "horsies.toml", "--json")
+    assert answer.document == {"ok": True, "file": str(horsies.cwd / "horsies.toml")}
+    assert tomllib.loads(EXAMPLE.read_text())["app"]["locator"] == "horsies.sample:app"
+
+
+def test_show_names_the_origin_of_each_value_and_masks_passwords(horsies: Executable) -> None:
+    (horsies.cwd / "horsies.toml").write_text("[recovery]\ncheck_interval_ms = 5000\n")
+    answer = horsies(
+        "config", "show", "--json",
+        HORSIES_WORKER__PROCESSES="3", DATABASE_URL="postgresql://me:hunter2@db/app",
+    )  # fmt: skip
+    rows = {row["key"]: row for row in answer.document["settings"]}
+    assert rows["recovery.check_interval_ms"]["origin"] == f"{horsies.cwd}/horsies.toml:2"
+    assert rows["worker.processes"] == {
+        "key": "worker.processes", "value": 3, "origin": "HORSIES_WORKER__PROCESSES",
+    }  # fmt: skip
+    assert rows["broker.database_url"]["value"] == "postgresql://me:***@db/app"
+    assert rows["recovery.max_crashes"]["origin"] == "default"
+    assert "hunter2" not in answer.stdout
+
+
+def test_every_fault_of_a_file_is_reported_at_once_without_a_traceback(horsies: Executable) -> None:
+    (horsies.cwd / "bad.toml").write_text(
+        '[recovery]\ncheck_intervall_ms = 5\nrunning_stale_threshold_ms = 40000\n[worker]\nprocesses = "many"\n'
+    )
+    answer = horsies("config", "validate", "--config", "bad.toml")
+    assert (answer.code, answer.stdout) == (1, "")
+    assert "error[HRS-217]" in answer.stderr
+    assert "did you mean check_interval_ms?" in answer.stderr
+    assert "error[HRS-204]" in answer.stderr
+    assert "running_stale_threshold_ms" in answer.stderr
+    assert "worker.processes" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_named_file_that_is_missing_says_how_to_make_one(horsies: Executable) -> None:
+    answer = horsies("--config", "nope.toml", "config", "show")
+    assert answer.code == 1
+    assert "horsies init" in answer.stderr

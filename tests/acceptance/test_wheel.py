@@ -1,0 +1,65 @@
+"""The built wheel in a fresh environment, outside the repository."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.executable import Executable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Executable]:
+    """The executable as pip installs it from the wheel; its dependencies are those of the running environment."""
+    folder = Path(tempfile.mkdtemp(prefix="horsies-wheel-"))
+    folder.chmod(0o755)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+    venv.create(folder / "fresh", with_pip=True)
+    python = folder / "fresh" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "--no-deps", "--no-index", *map(str, folder.glob("*.whl"))]
+    subprocess.run(pip, check=True, capture_output=True)
+    # A path file adds the packages of this environment, but not its editable horsies.
+    (site,) = (folder / "fresh" / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    environment = {"HORSIES_BROKER__DATABASE_URL": f"embedded://{folder}/pg"}
+    horsies = Executable(cwd=folder, environment=environment, program=(str(folder / "fresh" / "bin" / "horsies"),))
+    yield horsies
+    horsies("db", "stop", "--force")
+    shutil.rmtree(folder)
+
+
+def run_python(installed: Executable, code: str) -> subprocess.CompletedProcess[str]:
+    python = Path(installed.program[0]).with_name("python")
+    return subprocess.run([str(python), "-c", code], cwd=installed.cwd, capture_output=True, text=True)
+
+
+def test_the_packages_come_from_the_wheel_and_are_typed(installed: Executable) -> None:
+    for package in ("horsies", "horsies_ops", "horsies_tui"):
+        code = f"import {package}, pathlib\nprint(pathlib.Path({package}.__file__).with_name('py.typed').resolve(strict=True))"
+        assert run_python(installed, code).stdout.startswith(str(installed.cwd.resolve()))
+
+
+@pytest.mark.parametrize("name", ["worker", "tui", "tests"])
+def test_nothing_that_users_may_have_themselves_is_installed(installed: Executable, name: str) -> None:
+    assert "ModuleNotFoundError" in run_python(installed, f"import {name}").stderr
+
+
+def test_the_database_commands_work_from_the_wheel(installed: Executable) -> None:
+    assert installed("db", "start").code == 0
+    assert "applied 0001_tasks" in installed("db", "migrate").stdout
+    assert installed("db", "status", "--json").document["migrations"]["checksums_ok"]
+    assert installed("db", "stop").code == 0

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from horsies.sync import Bridge, InsideEventLoop
+
+
+async def double(number: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+def test_a_plain_call_returns_the_result() -> None:
+    assert Bridge().run(double(21)) == 42
+
+
+def test_an_exception_reaches_the_caller() -> None:
+    async def fail() -> None:
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError, match="gone"):
+        Bridge().run(fail())
+
+
+def test_many_threads_share_one_loop() -> None:
+    bridge = Bridge()
+
+    async def loop_id() -> int:
+        return id(asyncio.get_running_loop())
+
+    with ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(lambda: bridge.run(loop_id())) for _ in range(100)]
+    assert len({call.result() for call in calls}) == 1
+
+
+async def test_inside_a_running_loop_it_refuses_instead_of_blocking() -> None:
+    with pytest.raises(InsideEventLoop):
+        Bridge().run(double(1))
+
+
+def test_an_interrupted_caller_cancels_what_it_waited_for() -> None:
+    bridge = Bridge()
+    cancelled = threading.Event()
+
+    async def wait_for_ever() -> None:
+        try:
+            os.kill(os.getpid(), 2)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        bridge.run(wait_for_ever())
+    assert cancelled.wait(5)
+
+
+def test_a_forked_child_starts_a_loop_of_its_own() -> None:
+    code = (
+        "import os, warnings; warnings.simplefilter('ignore')\n"
+        "from horsies.sync import BRIDGE\n"
+        "async def one(): return 1\n"
+        "BRIDGE.run(one())\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(BRIDGE.run(one()))\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_calls_at_interpreter_exit_are_served() -> None:
+    code = (
+        "import atexit\n"
+        "from horsies.sync import BRIDGE\n"
+        "async def say(): print('said')\n"
+        "atexit.register(lambda: BRIDGE.run(say()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr) == ("said\n", "")

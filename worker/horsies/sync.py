@@ -1,0 +1,65 @@
+"""One event loop in a thread of its own, through which synchronous code calls the one asynchronous implementation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+T = TypeVar("T")
+
+
+class InsideEventLoop(RuntimeError):
+    """A blocking call was made on a thread whose event loop is running; waiting there would stop that loop for ever."""
+
+
+class Bridge:
+    """Runs coroutines for callers without an event loop, from any thread, and also in a forked child.
+
+    The thread starts with the first call. It is a daemon, so it never keeps a process alive, and calls made by `atexit`
+    handlers are still served. A child made by `fork` has no such thread and starts its own.
+    """
+
+    def __init__(self) -> None:
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        os.register_at_fork(after_in_child=self._forget)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for `coroutine` on the bridge's loop; an interrupt of the caller cancels it."""
+        if is_inside_event_loop():
+            coroutine.close()
+            raise InsideEventLoop("a blocking call inside a running event loop: await its _async twin instead")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="horsies-bridge", daemon=True).start()
+            return self._loop
+
+    def _forget(self) -> None:
+        # The parent may have forked while holding the lock, and its loop has no thread here.
+        self._starting = threading.Lock()
+        self._loop = None
+
+
+def is_inside_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+BRIDGE = Bridge()
