@@ -49,7 +49,8 @@ def run_python(installed: Executable, code: str) -> subprocess.CompletedProcess[
 
 def test_the_packages_come_from_the_wheel_and_are_typed(installed: Executable) -> None:
     for package in ("horsies", "horsies_ops", "horsies_tui"):
-        code = f"import {package}, pathlib\nprint(pathlib.Path({package}.__file__).with_name('py.typed').resolve(strict=True))"
+        typed = f"pathlib.Path({package}.__file__).with_name('py.typed').resolve(strict=True)"
+        code = f"import {package}, pathlib; print({typed})"
         assert run_python(installed, code).stdout.startswith(str(installed.cwd.resolve()))
 
 
