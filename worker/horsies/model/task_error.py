@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, PlainValidator, ValidationInfo, field_serializer
 
@@ -11,6 +11,8 @@ from horsies.model.codes import BUILTIN_CODE_REGISTRY, BuiltInTaskCode, is_upper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 _BUILT_IN = tuple({type(member) for member in BUILTIN_CODE_REGISTRY.values()})
 
@@ -63,9 +65,9 @@ def record_of(exception: BaseException) -> dict[str, str]:
     return {
         "type": kind.__qualname__,
         "module": kind.__module__,
-        "message": _said_by(str, exception),
-        "repr": _said_by(repr, exception),
-        "traceback": _said_by(_traceback_of, exception),
+        "message": said_by(str, exception),
+        "repr": said_by(repr, exception),
+        "traceback": said_by(_traceback_of, exception),
     }
 
 
@@ -73,8 +75,9 @@ def _traceback_of(exception: BaseException) -> str:
     return "".join(traceback.format_exception(exception))
 
 
-def _said_by(speak: Callable[[BaseException], str], exception: BaseException) -> str:
+def said_by(speak: Callable[[T], str], value: T) -> str:
+    """What a value says about itself, or that it could not say it."""
     try:
-        return speak(exception)
-    except Exception as error:  # noqa: BLE001 - the exception's own methods are user code
-        return f"<{type(exception).__qualname__}: {speak.__name__} raised {type(error).__qualname__}>"
+        return speak(value)
+    except Exception as error:  # noqa: BLE001 - its own methods are user code
+        return f"<{type(value).__qualname__}: {speak.__name__} raised {type(error).__qualname__}>"

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from horsies.model.codes import (
+    BUILTIN_CODE_REGISTRY,
+    NEVER_RETRIED,
+    ContractCode,
+    OperationalErrorCode,
+    OutcomeCode,
+    RetrievalCode,
+    is_upper_snake,
+    known_code,
+)
+
+
+def test_the_registry_holds_every_member_once_under_its_own_name() -> None:
+    members = [*OperationalErrorCode, *ContractCode, *RetrievalCode, *OutcomeCode]
+
+    assert list(BUILTIN_CODE_REGISTRY.values()) == members
+    assert all(name == member.name == member.value for name, member in BUILTIN_CODE_REGISTRY.items())
+
+
+def test_retrieval_poison_cancelled_and_expired_codes_are_never_retried() -> None:
+    assert set(NEVER_RETRIED) == {
+        "POISON_TASK",
+        "WAIT_TIMEOUT",
+        "TASK_NOT_FOUND",
+        "WORKFLOW_NOT_FOUND",
+        "RESULT_NOT_AVAILABLE",
+        "RESULT_NOT_READY",
+        "TASK_CANCELLED",
+        "TASK_EXPIRED",
+        "WORKFLOW_CANCELLED",
+        "WORKFLOW_EXPIRED",
+    }
+
+
+@pytest.mark.parametrize("text", ["A", "CARD_DECLINED", "HTTP_503", "E2E"])
+def test_upper_snake_is_a_code(text: str) -> None:
+    assert is_upper_snake(text)
+
+
+@pytest.mark.parametrize("text", ["", "ValueError", "card_declined", "_A", "A_", "A__B", "5XX", "A B", "A\n", "É"])
+def test_anything_else_is_no_code(text: str) -> None:
+    assert not is_upper_snake(text)
+
+
+def test_a_known_code_is_its_member_and_another_stays_text() -> None:
+    assert known_code("TASK_TIMEOUT") is OutcomeCode.TASK_TIMEOUT
+    assert known_code("CARD_DECLINED") == "CARD_DECLINED"

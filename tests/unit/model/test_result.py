@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from horsies.errors import HorsiesError
+from horsies.model.result import Err, Ok, Result, UnwrapError, is_err, is_ok
+
+
+def parse(text: str) -> Result[int, str]:
+    return Ok(int(text)) if text.isdigit() else Err(f"no number: {text}")
+
+
+def test_an_ok_holds_its_value() -> None:
+    found = parse("5")
+
+    assert found.is_ok()
+    assert not found.is_err()
+    assert (found.ok(), found.err()) == (5, None)
+    assert found.ok_value == found.unwrap() == found.expect("a number") == 5
+
+
+def test_an_err_holds_its_error() -> None:
+    found = parse("x")
+
+    assert found.is_err()
+    assert not found.is_ok()
+    assert (found.ok(), found.err()) == (None, "no number: x")
+    assert found.err_value == found.unwrap_err() == found.expect_err("no number") == "no number: x"
+
+
+def test_the_guards_tell_them_apart() -> None:
+    assert is_ok(parse("5"))
+    assert not is_err(parse("5"))
+    assert is_err(parse("x"))
+    assert not is_ok(parse("x"))
+
+
+def test_both_can_be_matched() -> None:
+    match parse("5"):
+        case Ok(value):
+            assert value == 5
+        case Err(error):
+            pytest.fail(error)
+
+
+def test_the_wrong_side_of_an_err_raises_and_says_what_was_there() -> None:
+    found = parse("x")
+
+    with pytest.raises(UnwrapError, match="no number: x") as caught:
+        found.unwrap()
+    assert caught.value.result == Err("no number: x")
+    assert isinstance(caught.value, HorsiesError)
+    with pytest.raises(UnwrapError):
+        _ = found.ok_value
+    with pytest.raises(UnwrapError, match="need a number: 'no number: x'"):
+        found.expect("need a number")
+
+
+def test_the_wrong_side_of_an_ok_raises() -> None:
+    found = parse("5")
+
+    with pytest.raises(UnwrapError):
+        found.unwrap_err()
+    with pytest.raises(UnwrapError):
+        _ = found.err_value
+    with pytest.raises(UnwrapError, match="should have failed"):
+        found.expect_err("should have failed")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("5", 5), ("x", 0)])
+def test_a_default_stands_in_for_an_error(text: str, expected: int) -> None:
+    assert parse(text).unwrap_or(0) == expected
+    assert parse(text).unwrap_or_else(lambda _: 0) == expected
+
+
+def test_an_error_can_be_raised_as_an_exception_of_ones_own() -> None:
+    assert parse("5").unwrap_or_raise(KeyError) == 5
+    with pytest.raises(KeyError, match="no number: x"):
+        parse("x").unwrap_or_raise(KeyError)
+
+
+def test_map_changes_the_value_and_map_err_the_error() -> None:
+    assert parse("5").map(str) == Ok("5")
+    assert parse("x").map(str) == Err("no number: x")
+    assert parse("5").map_err(len) == Ok(5)
+    assert parse("x").map_err(len) == Err(12)
+
+
+def test_map_with_a_fallback_always_gives_a_value() -> None:
+    assert parse("5").map_or("none", str) == "5"
+    assert parse("x").map_or("none", str) == "none"
+    assert parse("5").map_or_else(lambda: "none", str) == "5"
+    assert parse("x").map_or_else(lambda: "none", str) == "none"
+
+
+def test_chains_stop_at_the_first_error_and_can_recover() -> None:
+    assert parse("5").and_then(lambda number: parse(str(number + 1))) == Ok(6)
+    assert parse("x").and_then(lambda number: parse(str(number + 1))) == Err("no number: x")
+    assert parse("5").or_else(lambda _: parse("0")) == Ok(5)
+    assert parse("x").or_else(lambda _: parse("0")) == Ok(0)
+
+
+def test_inspecting_sees_one_side_and_changes_nothing() -> None:
+    seen: list[object] = []
+
+    assert parse("5").inspect(seen.append).inspect_err(seen.append) == Ok(5)
+    assert parse("x").inspect(seen.append).inspect_err(seen.append) == Err("no number: x")
+    assert seen == [5, "no number: x"]
+
+
+def test_results_are_frozen_and_equal_by_value() -> None:
+    assert {Ok(5), Ok(5), Err(5)} == {Ok(5), Err(5)}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Ok(5).value = 6  # pyright: ignore[reportAttributeAccessIssue]
