@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from horsies.model.codes import OutcomeCode
+from horsies.model.expiry import check_good_until, expired_error, has_expired
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("ahead_ms", "expected"), [(1, False), (0, True), (-1, True)])
+def test_a_task_is_good_until_just_before_the_instant(ahead_ms: int, expected: bool) -> None:
+    assert has_expired(NOW + timedelta(milliseconds=ahead_ms), NOW) is expected
+
+
+def test_a_task_without_good_until_never_expires() -> None:
+    assert not has_expired(None, NOW)
+
+
+def test_a_time_without_a_zone_is_refused_and_one_in_the_past_is_not() -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        check_good_until(datetime(2026, 1, 1))  # noqa: DTZ001 - naive is what this is about
+    check_good_until(NOW - timedelta(days=900))
+
+
+def test_the_stored_error_names_the_worker_that_held_the_task() -> None:
+    error = expired_error(task_id="t", worker_id="w", good_until=NOW)
+
+    assert error.error_code is OutcomeCode.TASK_EXPIRED
+    assert error.data == {"task_id": "t", "worker_id": "w"}

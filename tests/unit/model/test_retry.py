@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from horsies.model.codes import NEVER_RETRIED, OperationalErrorCode, OutcomeCode
+from horsies.model.retry import (
+    Chances,
+    GiveUp,
+    GiveUpReason,
+    RetryAt,
+    RetryPolicy,
+    decide_after_shutdown,
+    decide_retry,
+    delay_seconds,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TIMES_OUT = RetryPolicy.fixed([60, 300], auto_retry_for=[OutcomeCode.TASK_TIMEOUT], jitter=False)
+
+fixed_policies = st.builds(
+    RetryPolicy.fixed,
+    st.lists(st.integers(1, 86_400), min_size=1, max_size=20),
+    auto_retry_for=st.just(["A"]),
+    jitter=st.booleans(),
+)
+exponential_policies = st.builds(
+    RetryPolicy.exponential,
+    st.integers(1, 86_400),
+    max_retries=st.integers(1, 20),
+    auto_retry_for=st.just(["A"]),
+    jitter=st.booleans(),
+    max_delay_seconds=st.none() | st.integers(1, 10**6),
+)
+policies = fixed_policies | exponential_policies
+
+
+def test_defaults() -> None:
+    policy = RetryPolicy(auto_retry_for=["CARD_DECLINED"])
+
+    assert (policy.max_retries, policy.intervals, policy.backoff_strategy) == (3, [60, 300, 900], "fixed")
+    assert (policy.jitter, policy.max_delay_seconds) == (True, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_retries": 0, "intervals": [1]},
+        {"max_retries": 21, "intervals": [1]},
+        {"max_retries": True, "intervals": [1]},
+        {"intervals": []},
+        {"intervals": [60, 0, 60]},
+        {"intervals": [60, 86_401, 60]},
+        {"intervals": [60, 300]},
+        {"backoff_strategy": "exponential"},
+        {"backoff_strategy": "linear"},
+        {"max_delay_seconds": 0},
+        {"auto_retry_for": []},
+        {"auto_retry_for": ["ValueError"]},
+        {"auto_retry_for": [OperationalErrorCode.POISON_TASK]},
+        {"tries": 3},
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="RetryPolicy"):
+        RetryPolicy.model_validate({"auto_retry_for": ["A"], **wrong})
+
+
+@pytest.mark.parametrize("code", sorted(NEVER_RETRIED))
+def test_codes_that_are_never_retried_cannot_be_listed(code: str) -> None:
+    with pytest.raises(ValueError, match=f"{code} is never retried"):
+        RetryPolicy(auto_retry_for=[code])
+
+
+def test_codes_must_be_listed() -> None:
+    with pytest.raises(ValueError, match="auto_retry_for"):
+        RetryPolicy()  # pyright: ignore[reportCallIssue]
+
+
+def test_all_problems_are_reported_together() -> None:
+    with pytest.raises(ValidationError) as caught:
+        RetryPolicy(max_retries=2, max_delay_seconds=-1, auto_retry_for=["ValueError"], tries=3)  # pyright: ignore[reportCallIssue]
+
+    places = {str(error["loc"][0]) for error in caught.value.errors()}
+    assert places == {"backoff_strategy", "max_delay_seconds", "auto_retry_for", "tries"}
+
+
+def test_a_policy_survives_being_stored() -> None:
+    policy = RetryPolicy.exponential(5, max_retries=4, auto_retry_for=[OutcomeCode.TASK_TIMEOUT, "CARD_DECLINED"])
+
+    assert RetryPolicy.model_validate_json(policy.model_dump_json()) == policy
+    assert RetryPolicy.model_validate(policy.model_dump(mode="json")) == policy
+
+
+def test_a_policy_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        TIMES_OUT.max_retries = 5  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(("retry_number", "expected"), [(1, 60.0), (2, 300.0), (3, 300.0)])
+def test_fixed_delays_follow_the_list_and_stay_at_its_end(retry_number: int, expected: float) -> None:
+    assert delay_seconds(TIMES_OUT, retry_number, 1.0) == expected
+
+
+@pytest.mark.parametrize(("retry_number", "expected"), [(1, 5), (2, 10), (3, 20), (4, 30)])
+def test_exponential_delays_double_up_to_the_cap(retry_number: int, expected: float) -> None:
+    policy = RetryPolicy.exponential(5, max_retries=9, auto_retry_for=["A"], jitter=False, max_delay_seconds=30)
+
+    assert delay_seconds(policy, retry_number, 0.0) == expected
+
+
+@given(policy=policies, retry_number=st.integers(1, 20), jitter=st.floats(0, 1))
+def test_jitter_never_shortens_and_adds_a_quarter_at_most(
+    policy: RetryPolicy, retry_number: int, jitter: float
+) -> None:
+    without = delay_seconds(policy, retry_number, 0.0)
+    delay = delay_seconds(policy, retry_number, jitter)
+
+    assert without <= delay <= without * 1.25
+
+
+@given(policy=policies, retry_number=st.integers(1, 20), jitter=st.floats(0, 1))
+def test_no_delay_exceeds_the_cap(policy: RetryPolicy, retry_number: int, jitter: float) -> None:
+    cap = policy.max_delay_seconds
+    assert cap is None or delay_seconds(policy, retry_number, jitter) <= cap
+
+
+@pytest.mark.parametrize(("retry_number", "jitter"), [(0, 0.5), (1, -0.1), (1, 1.1), (1, float("nan"))])
+def test_senseless_questions_are_refused(retry_number: int, jitter: float) -> None:
+    with pytest.raises(ValueError, match=r"count|drawn"):
+        delay_seconds(TIMES_OUT, retry_number, jitter)
+
+
+def test_a_listed_code_with_retries_left_is_retried_after_its_delay() -> None:
+    verdict = decide_retry(Chances(policy=TIMES_OUT, retry_count=1), "TASK_TIMEOUT", now=NOW, jitter=0.5)
+
+    assert verdict == RetryAt(NOW + timedelta(seconds=300))
+
+
+@pytest.mark.parametrize(
+    ("chances", "code", "reason"),
+    [
+        (Chances(policy=None, retry_count=0), "TASK_TIMEOUT", GiveUpReason.NO_POLICY),
+        (Chances(policy=TIMES_OUT, retry_count=0), "CARD_DECLINED", GiveUpReason.NOT_LISTED),
+        (Chances(policy=TIMES_OUT, retry_count=0), None, GiveUpReason.NOT_LISTED),
+        (Chances(policy=TIMES_OUT, retry_count=2), "TASK_TIMEOUT", GiveUpReason.NO_RETRIES_LEFT),
+    ],
+)
+def test_otherwise_it_is_given_up(chances: Chances, code: str | None, reason: GiveUpReason) -> None:
+    assert decide_retry(chances, code, now=NOW, jitter=0.0) == GiveUp(reason)
+
+
+@pytest.mark.parametrize(("seconds", "is_retried"), [(61, True), (60, False), (59, False)])
+def test_a_retry_must_be_due_before_good_until(seconds: int, is_retried: bool) -> None:
+    chances = Chances(policy=TIMES_OUT, retry_count=0, good_until=NOW + timedelta(seconds=seconds))
+
+    verdict = decide_retry(chances, "TASK_TIMEOUT", now=NOW, jitter=0.0)
+
+    assert verdict == (RetryAt(NOW + timedelta(seconds=60)) if is_retried else GiveUp(GiveUpReason.TOO_LATE))
+
+
+@pytest.mark.parametrize(("not_before_s", "due_s"), [(10, 60), (90, 90)])
+def test_a_recovered_task_waits_for_the_later_of_both_delays(not_before_s: int, due_s: int) -> None:
+    chances = Chances(policy=TIMES_OUT, retry_count=0)
+
+    verdict = decide_retry(
+        chances, "TASK_TIMEOUT", now=NOW, jitter=0.0, not_before=NOW + timedelta(seconds=not_before_s)
+    )
+
+    assert verdict == RetryAt(NOW + timedelta(seconds=due_s))
+
+
+@pytest.mark.parametrize("code", ["SHUTDOWN", "WORKER_CRASHED"])
+def test_a_task_cut_by_a_shutdown_is_due_at_once_where_listed(code: str) -> None:
+    chances = Chances(policy=RetryPolicy.fixed([60], auto_retry_for=[code]), retry_count=0)
+
+    assert decide_after_shutdown(chances, now=NOW) == RetryAt(NOW)
+
+
+@pytest.mark.parametrize(
+    ("chances", "reason"),
+    [
+        (Chances(policy=None, retry_count=0), GiveUpReason.NO_POLICY),
+        (Chances(policy=TIMES_OUT, retry_count=0), GiveUpReason.NOT_LISTED),
+        (
+            Chances(policy=RetryPolicy.fixed([60], auto_retry_for=["SHUTDOWN"]), retry_count=1),
+            GiveUpReason.NO_RETRIES_LEFT,
+        ),
+        (
+            Chances(policy=RetryPolicy.fixed([60], auto_retry_for=["SHUTDOWN"]), retry_count=0, good_until=NOW),
+            GiveUpReason.TOO_LATE,
+        ),
+    ],
+)
+def test_a_task_cut_by_a_shutdown_fails_otherwise(chances: Chances, reason: GiveUpReason) -> None:
+    assert decide_after_shutdown(chances, now=NOW) == GiveUp(reason)
