@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from horsies.errors import ErrorCode
+from horsies.model.codes import OperationalErrorCode, OutcomeCode
+from horsies.model.mapping import ExceptionRules, code_for, error_from, mapping_faults, reserved_codes
+
+NOTHING = ExceptionRules()
+APP = ExceptionRules(mapper={KeyError: "APP_KEY", ValueError: "APP_VALUE"}, default="APP_DEFAULT")
+TASK = ExceptionRules(mapper={KeyError: "TASK_KEY"}, default="TASK_DEFAULT")
+
+
+class Subclass(KeyError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "app", "code"),
+    [
+        (KeyError, TASK, APP, "TASK_KEY"),
+        (ValueError, TASK, APP, "APP_VALUE"),
+        (Subclass, TASK, APP, "TASK_DEFAULT"),
+        (OSError, NOTHING, APP, "APP_DEFAULT"),
+        (OSError, NOTHING, NOTHING, "UNHANDLED_EXCEPTION"),
+        (SystemExit, ExceptionRules(mapper={SystemExit: "LEFT"}), APP, "LEFT"),
+    ],
+)
+def test_mappers_by_exact_class_come_before_defaults_and_the_task_before_the_app(
+    kind: type[BaseException], task: ExceptionRules, app: ExceptionRules, code: str
+) -> None:
+    assert code_for(kind, task=task, app=app) == code
+
+
+def test_the_built_in_default_is_its_enum_member() -> None:
+    app = ExceptionRules(default="UNHANDLED_EXCEPTION")
+
+    assert code_for(OSError, task=NOTHING, app=app) is OperationalErrorCode.UNHANDLED_EXCEPTION
+
+
+def test_a_failure_keeps_the_exception_and_its_message() -> None:
+    exception = KeyError("sku")
+
+    error = error_from(exception, task=TASK, app=APP)
+
+    assert (error.error_code, error.message, error.exception) == ("TASK_KEY", "'sku'", exception)
+
+
+def test_an_exception_without_a_message_is_named_by_its_class() -> None:
+    assert error_from(SystemExit(), task=NOTHING, app=NOTHING).message == "SystemExit"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ExceptionRules(mapper={KeyError: "keyError"}),
+        ExceptionRules(mapper={KeyError: 5}),  # pyright: ignore[reportArgumentType]
+        ExceptionRules(mapper={"KeyError": "KEY"}),  # pyright: ignore[reportArgumentType]
+        ExceptionRules(mapper={int: "KEY"}),  # pyright: ignore[reportArgumentType]
+        ExceptionRules(default="oops"),
+    ],
+)
+def test_rules_that_cannot_work_are_a_configuration_fault(wrong: ExceptionRules) -> None:
+    (fault,) = mapping_faults(wrong)
+
+    assert fault.code is ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER
+
+
+def test_every_fault_is_reported() -> None:
+    mapper: Any = {KeyError: "keyError", int: "KEY"}
+
+    assert len(list(mapping_faults(ExceptionRules(mapper=mapper, default="x")))) == 3
+    assert not list(mapping_faults(APP))
+
+
+def test_our_own_codes_may_not_be_handed_out_except_as_the_usual_default() -> None:
+    rules = ExceptionRules(mapper={KeyError: "TASK_TIMEOUT"}, default=OutcomeCode.TASK_EXPIRED)
+
+    assert {fault.code for fault in reserved_codes(rules)} == {ErrorCode.CHECK_RESERVED_CODE_COLLISION}
+    assert len(list(reserved_codes(rules))) == 2
+    assert not list(reserved_codes(ExceptionRules(default="UNHANDLED_EXCEPTION")))
+    assert not list(reserved_codes(NOTHING))
