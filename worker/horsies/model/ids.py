@@ -11,10 +11,11 @@ RANDOM_BYTES = 10
 SHORT_FORM_DIGITS = 8
 
 _TAIL_BITS = 74
-_TAIL_MASK = (1 << _TAIL_BITS) - 1
 _LOW_BITS = 62
+_TAIL_MASK = (1 << _TAIL_BITS) - 1
 _LOW_MASK = (1 << _LOW_BITS) - 1
-_VERSION_AND_VARIANT = (7 << 76) | (2 << 62)
+_VERSION = 7 << 76
+_VARIANT = 2 << 62
 _CANONICAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -22,18 +23,15 @@ def mint(time_ms: int, random_bytes: bytes, previous: UUID | None = None) -> UUI
     """A UUIDv7 for this millisecond, greater than `previous` whatever the clock says.
 
     Where the clock has not moved on, or has gone back, the id is the one after `previous`: as unique as that was,
-    and a run of them borrows from the next millisecond only after 2**74 ids.
+    and a run of them borrows from the next millisecond only when the tail is full.
     """
     order = (time_ms << _TAIL_BITS) | (int.from_bytes(random_bytes, "big") & _TAIL_MASK)
     if previous is not None:
         last = _order_of(previous)
         if order >> _TAIL_BITS <= last >> _TAIL_BITS:
             order = last + 1
-    return UUID(int=(order >> _LOW_BITS) // 4096 << 80 | _VERSION_AND_VARIANT | _middle(order) | order & _LOW_MASK)
-
-
-def _middle(order: int) -> int:
-    return (order >> _LOW_BITS & 0xFFF) << 64
+    clock, tail = order >> _TAIL_BITS, order & _TAIL_MASK
+    return UUID(int=clock << 80 | _VERSION | tail >> _LOW_BITS << 64 | _VARIANT | tail & _LOW_MASK)
 
 
 def _order_of(minted: UUID) -> int:
