@@ -180,6 +180,14 @@ def test_a_user_without_a_name_is_told_to_bring_a_server(folder: Path) -> None:
     assert "broker.database_url" in said["text"]
 
 
+@as_root
+def test_looking_for_other_clusters_passes_by_closed_homes(folder: Path) -> None:
+    (folder / "data").mkdir()
+    script = "from horsies.embedded import other_clusters; say(others=[str(path) for path in other_clusters(folder)])"
+    [said] = run_script(script, folder, uid=NOBODY)
+    assert str(folder) not in said["others"]
+
+
 def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import platformdirs
 
+from horsies.embedded.unavailable import unavailable
+
 _ROOTS_FOLDER = Path("/var/lib/horsies/embedded")
 
 
@@ -17,11 +19,18 @@ def default_folder() -> Path:
     return _ROOTS_FOLDER if os.geteuid() == 0 else _users_folder()
 
 
+def located(folder: Path | None) -> Path:
+    """The one absolute path by which all users of a folder know it."""
+    try:
+        return (folder or default_folder()).expanduser().resolve()
+    except RuntimeError:
+        raise unavailable(f"uid {os.geteuid()} has no home to keep an embedded server in") from None
+
+
 def other_clusters(folder: Path) -> list[Path]:
     """Clusters in the default places of root and of all users but the one in `folder`; closed homes stay unseen."""
-    own = folder.expanduser().resolve()
-    places = {_ROOTS_FOLDER, _users_folder(), *_folders_in_homes()}
-    return sorted(place for place in places if place != own and (place / "data").is_dir())
+    places = {_ROOTS_FOLDER, _users_folder(), *_folders_in_homes()} - {located(folder)}
+    return sorted(place for place in places if _is_cluster(place))
 
 
 def _users_folder() -> Path:
@@ -31,6 +40,13 @@ def _users_folder() -> Path:
 def _folders_in_homes() -> set[Path]:
     try:
         below_home = _users_folder().relative_to(Path.home())
-    except ValueError:  # XDG_DATA_HOME points elsewhere, which tells nothing about other users
+    except (ValueError, RuntimeError):  # XDG_DATA_HOME points elsewhere, or we have no home: no clue about others
         return set()
     return {Path(user.pw_dir) / below_home for user in pwd.getpwall()}
+
+
+def _is_cluster(folder: Path) -> bool:
+    try:
+        return (folder / "data").is_dir()
+    except PermissionError:
+        return False

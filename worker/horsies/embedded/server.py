@@ -13,7 +13,7 @@ from horsies.embedded.folders import make_folder, writing_to
 from horsies.embedded.layout import Layout
 from horsies.embedded.lease import Lease
 from horsies.embedded.locks import exclusive, is_held, is_held_while, share
-from horsies.embedded.places import default_folder
+from horsies.embedded.places import located
 from horsies.embedded.probe import Answer
 from horsies.embedded.reports import EmbeddedStatus, StopReport
 from horsies.errors import Busy, ConfigurationError
@@ -37,7 +37,7 @@ class EmbeddedServer:
     def __init__(
         self, folder: Path | None = None, *, durable: bool = True, settings: Mapping[str, str] = _NO_SETTINGS
     ) -> None:
-        self.folder = (folder or default_folder()).expanduser().resolve()
+        self.folder = located(folder)
         self._layout = Layout(self.folder)
         self._cluster = Cluster(layout=self._layout, durable=durable, settings=settings)
 
@@ -68,7 +68,7 @@ class EmbeddedServer:
 
     def stop(self, *, force: bool = False) -> StopReport:
         """Stop the server and no longer keep it; refused while it is in use, unless `force`."""
-        if not self.folder.is_dir():
+        if not self._exists():
             return StopReport(folder=self.folder, was_running=False, was_kept=False, had_users=False)
         with self._alone():
             report = StopReport(
@@ -105,12 +105,16 @@ class EmbeddedServer:
         with writing_to(self.folder), exclusive(self._layout.start_lock) as lock:
             yield lock
 
+    def _exists(self) -> bool:
+        with writing_to(self.folder):
+            return self.folder.is_dir()
+
     def _make_folder(self) -> None:
         with writing_to(self.folder):
             make_folder(self.folder, server_account(self._layout.data))
 
     def _leave(self, share_of_users: int) -> None:
-        if not self.folder.is_dir():
+        if not self._exists():
             os.close(share_of_users)
             return
         with self._alone():
