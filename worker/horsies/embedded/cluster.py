@@ -58,7 +58,7 @@ class Cluster:
     def stop(self) -> None:
         """End all sessions and the server, and return when it is gone."""
         deadline = time.monotonic() + (_STOP_LIMIT_S if self._ask_to_stop() else _ORPHANS_LIMIT_S)
-        while self.answer is not Answer.NONE or processes_in(self.layout.data):
+        while processes_in(self.layout.data) or self.answer is not Answer.NONE:
             if time.monotonic() > deadline:
                 raise unavailable(f"the server in {self.layout.folder} (pid {self.pid}) does not stop")
             time.sleep(_BETWEEN_LOOKS_S)
