@@ -60,7 +60,7 @@ def _shown(value: Any, hide: re.Pattern[str]) -> Any:
         case Enum():
             return value.value
         case Settings():
-            return _shown(dict(value), hide)
+            return _shown({name: getattr(value, name) for name in type(value).model_fields}, hide)
         case list() | tuple():
             return [_shown(item, hide) for item in cast("list[Any]", value)]
         case dict():

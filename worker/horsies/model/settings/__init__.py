@@ -7,7 +7,7 @@ from horsies.model.settings.fault import Fault
 from horsies.model.settings.log import LogConfig
 from horsies.model.settings.payload import PayloadPolicy
 from horsies.model.settings.project import ProjectConfig
-from horsies.model.settings.queues import DEFAULT_QUEUE, CustomQueueConfig, QueueMode
+from horsies.model.settings.queues import CustomQueueConfig, QueueMode
 from horsies.model.settings.recovery import RecoveryConfig
 from horsies.model.settings.resilience import WorkerResilienceConfig
 from horsies.model.settings.retention import RetentionConfig
@@ -17,7 +17,6 @@ from horsies.model.settings.url import DatabaseUrl
 from horsies.model.settings.worker import WorkerConfig, WorkerSettings
 
 __all__ = [
-    "DEFAULT_QUEUE",
     "AppConfig",
     "CustomQueueConfig",
     "DatabaseUrl",

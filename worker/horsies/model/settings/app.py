@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar
 
-from pydantic import Field, Strict
+from pydantic import AfterValidator, Field, Strict
 
 from horsies.errors import ErrorCode
+from horsies.model.codes import is_upper_snake
 from horsies.model.settings.base import Settings
 from horsies.model.settings.broker import PostgresConfig
 from horsies.model.settings.fault import Fault
@@ -26,7 +27,14 @@ _CAP = ErrorCode.CONFIG_INVALID_CLUSTER_CAP
 _PREFETCH = ErrorCode.CONFIG_INVALID_PREFETCH
 _MAPPER = ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER
 
-UpperSnake = Annotated[str, Field(strict=True, pattern=r"\A[A-Z][A-Z0-9]*(_[A-Z0-9]+)*\z")]
+
+def _upper_snake(code: str) -> str:
+    if not is_upper_snake(code):
+        raise ValueError(code)
+    return code
+
+
+UpperSnake = Annotated[str, Strict(), AfterValidator(_upper_snake)]
 
 
 class AppConfig(Settings):

@@ -12,8 +12,6 @@ from horsies.model.settings.base import Settings
 from horsies.model.settings.ranges import at_least, between
 from horsies.model.settings.wording import Says
 
-DEFAULT_QUEUE = "default"
-
 
 class QueueMode(StrEnum):
     """One nameless queue, or several that tasks choose from."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import Field, Strict
 
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
+from horsies.model.queues import DEFAULT_QUEUE
 from horsies.model.settings.base import Settings
-from horsies.model.settings.queues import DEFAULT_QUEUE
 from horsies.model.settings.ranges import Seconds, at_least, between
 from horsies.model.settings.url import DatabaseUrl
 from horsies.model.settings.wording import Says
