@@ -1,0 +1,1 @@
+"""Documented alias paths; everything here lives elsewhere."""

@@ -1,0 +1,1 @@
+"""Alias paths of the models."""
