@@ -1,0 +1,38 @@
+"""The documented alias paths lead to the same objects."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import horsies
+
+ALIASES = [
+    ("horsies.core.models.recovery", "RecoveryConfig", "horsies.model.settings.recovery"),
+    ("horsies.core.models.recovery", "RetentionConfig", "horsies.model.settings.retention"),
+    ("horsies.core.models.app", "AppConfig", "horsies.model.settings.app"),
+    ("horsies.core.models.broker", "PostgresConfig", "horsies.model.settings.broker"),
+    ("horsies.core.models.queues", "CustomQueueConfig", "horsies.model.settings.queues"),
+    ("horsies.core.models.queues", "QueueMode", "horsies.model.settings.queues"),
+    ("horsies.core.models.resilience", "WorkerResilienceConfig", "horsies.model.settings.resilience"),
+    ("horsies.core.models.schedule", "ScheduleConfig", "horsies.model.settings.schedule"),
+    ("horsies.core.models.tasks", "RetryPolicy", "horsies.model.retry"),
+    ("horsies.core.models.workflow", "SubWorkflowError", "horsies.model.task_error"),
+    ("horsies.core.errors", "ConfigurationError", "horsies.errors"),
+]
+
+
+@pytest.mark.parametrize(("alias", "name", "home"), ALIASES)
+def test_an_alias_is_the_same_object(alias: str, name: str, home: str) -> None:
+    assert getattr(importlib.import_module(alias), name) is getattr(importlib.import_module(home), name)
+
+
+def test_loading_settings_does_not_load_the_driver() -> None:
+    program = "import sys, horsies.config; sys.exit('asyncpg' in sys.modules)"
+    environ = {"PYTHONPATH": str(Path(horsies.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60)
+    assert done.returncode == 0

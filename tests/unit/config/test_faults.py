@@ -1,0 +1,136 @@
+"""What is refused, and that the message leads to the place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.config import load
+from horsies.errors import ConfigurationError, ErrorCode, MultipleValidationErrors, SourceLocation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def refused(folder: Path, text: str = "", **environ: str) -> ConfigurationError:
+    (folder / "horsies.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError) as caught:
+        load(environ=environ, cwd=folder)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[recovery]\ncheck_intervall_ms = 5",
+            "recovery.check_intervall_ms: unknown key, did you mean check_interval_ms?",
+        ),
+        ("[recovry]\na = 1\nb = 2", "recovry: unknown key, did you mean recovery?"),
+        ("[queues.mail]\npriorty = 1", "queues.mail.priorty: unknown key, did you mean priority?"),
+        ("[tui]\nthem = 'x'", "tui.them: unknown key, did you mean theme?"),
+        ("recovery = 5", "recovery: must be a table, [recovery]"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path, text: str, message: str) -> None:
+    error = refused(tmp_path, text)
+    assert error.message == f"{tmp_path / 'horsies.toml'}: {message}"
+    assert error.code is ErrorCode.CONFIG_UNKNOWN_KEY
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[retention]\nheartbeat_retention_hours = 5", "recovery.heartbeat_retention_hours"),
+        ("[payload]\nwarn_bytes = 5", "app.payload_warn_bytes"),
+        ("[worker]\nlocator = 'a:b'", "app.locator"),
+        ("[worker]\ndatabase_url = 'x'", "broker.database_url"),
+        ("[app]\nprocesses = 5", "worker.processes"),
+        ("[app]\nexception_mapper = {}", "AppConfig(exception_mapper=…) in code"),
+        ("database_url = 'x'", "broker.database_url"),
+        ("[schedule]\nschedules = []", "[[schedule.entries]]"),
+    ],
+)
+def test_a_key_in_the_wrong_place_is_refused_with_the_right_one(tmp_path: Path, text: str, place: str) -> None:
+    assert refused(tmp_path, text).help_text == f"use {place}"
+
+
+def test_a_queue_needs_a_table_of_its_own(tmp_path: Path) -> None:
+    assert "[queues.NAME]" in refused(tmp_path, "[queues]\npriority = 5").message
+
+
+def test_a_wrong_value_is_named_with_file_and_line(tmp_path: Path) -> None:
+    error = refused(tmp_path, "[app]\n\n[recovery]\n# often\ncheck_interval_ms = 5\n")
+    assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=5)
+    assert "recovery.check_interval_ms: must be a whole number from 1000 to 600000, got 5" in error.message
+
+
+def test_names_are_those_of_the_file_not_of_the_models(tmp_path: Path) -> None:
+    queue = "[queues.mail]\npriority = 0\n"
+    entry = "[[schedule.entries]]\nname = 'a'\ntask_name = 't'\n"
+    text = f"[app]\npayload_warn_bytes = 0\n{queue}{entry}"
+    error = refused(tmp_path, text)
+    assert "app.payload_warn_bytes: must" in str(error)
+    assert "queues.mail.priority: must" in str(error)
+    assert "schedule.entries[0].pattern: must" in str(error)
+
+
+def test_all_faults_of_all_origins_come_together(tmp_path: Path) -> None:
+    text = "[broker]\npool_size = 0\n[log]\nlevel = 'LOUD'\n[recovery]\nrunning_stale_threshold_ms = 30000\nfoo = 1\n"
+    error = refused(tmp_path, text, HORSIES_WORKER__PROCESSES="0", HORSIES_TUI__THEM="x")
+    assert isinstance(error, MultipleValidationErrors)
+    assert len(error.report.errors) == 6
+    assert [word for word in ("HRS-213", "HRS-204", "HRS-217", "HRS-218") if word not in str(error)] == []
+
+
+def test_a_variable_is_named_as_the_source(tmp_path: Path) -> None:
+    error = refused(tmp_path, HORSIES_WORKER__PROCESSES="many")
+    assert error.message.startswith("HORSIES_WORKER__PROCESSES: worker.processes: must be a whole number")
+
+
+def test_wrong_syntax_is_named_with_line_and_column(tmp_path: Path) -> None:
+    error = refused(tmp_path, "[app]\nlocator = \n")
+    assert f"{tmp_path / 'horsies.toml'}:2:11: not valid TOML" in error.message
+    assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2, column=11)
+
+
+def test_wrong_syntax_beside_a_password_does_not_quote_the_line(tmp_path: Path) -> None:
+    assert "hunter2" not in str(refused(tmp_path, '[broker]\ndatabase_url = "postgresql://u:hunter2@h/db\n'))
+
+
+def test_a_wrong_url_is_refused_without_its_password(tmp_path: Path) -> None:
+    error = refused(tmp_path, '[broker]\ndatabase_url = "mysql://u:hunter2@h/db"\n')
+    assert error.code is ErrorCode.BROKER_INVALID_URL
+    assert "hunter2" not in str(error)
+    assert "hunter2" not in str(refused(tmp_path, DATABASE_URL="mysql://u:hunter2@h/db"))
+
+
+def test_a_named_file_that_is_missing_hints_at_init(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no such file") as caught:
+        load("missing.toml", environ={}, cwd=tmp_path)
+    assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
+    assert "horsies init" in (caught.value.help_text or "")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is a folder"):
+        load(tmp_path, environ={})
+
+
+def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "horsies.toml").write_bytes("[app]\nlocator = 'ü'".encode("latin-1"))
+    with pytest.raises(ConfigurationError, match="is not UTF-8"):
+        load(environ={}, cwd=tmp_path)
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "horsies.toml").write_text("[worker]\nprocesses = 3", encoding="utf-8-sig")
+    assert load(environ={}, cwd=tmp_path).worker.processes == 3
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.toml"
+    loop.symlink_to(loop)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load(loop, environ={})

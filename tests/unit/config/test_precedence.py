@@ -1,0 +1,192 @@
+"""Which origin wins, one step at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from horsies.config import LoadedSettings, Rank, load
+from horsies.errors import ConfigurationError, ErrorCode
+from horsies.model.settings import (
+    AppConfig,
+    CustomQueueConfig,
+    PostgresConfig,
+    QueueMode,
+    RecoveryConfig,
+    ScheduleConfig,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHECK = ("app", "recovery", "check_interval_ms")
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def interval(ms: int) -> str:
+    return f"[recovery]\ncheck_interval_ms = {ms}\n"
+
+
+def loaded(folder: Path, named: Path | None = None, **how: Any) -> LoadedSettings:
+    given: dict[str, Any] = {"environ": {}, "cwd": folder, **how}
+    return load(named, **given)
+
+
+def outcome(found: LoadedSettings) -> tuple[int, Rank]:
+    return found.app.recovery.check_interval_ms, found.origin_of(CHECK).rank
+
+
+CODE = AppConfig(recovery=RecoveryConfig(check_interval_ms=3_000))
+
+
+def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
+    found = loaded(tmp_path)
+    assert outcome(found) == (30_000, Rank.DEFAULT)
+    assert found.app == AppConfig()
+    assert found.app.broker.database_url.is_embedded
+    assert found.file is None
+
+
+def test_a_found_file_replaces_the_default(tmp_path: Path) -> None:
+    write(tmp_path / "horsies.toml", interval(2_000))
+    assert outcome(loaded(tmp_path)) == (2_000, Rank.FOUND_FILE)
+
+
+def test_the_nearest_file_upwards_is_the_one_found(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    write(tmp_path / "horsies.toml", interval(2_000))
+    near = write(tmp_path / "a" / "horsies.toml", interval(4_000))
+    assert outcome(loaded(inner)) == (4_000, Rank.FOUND_FILE)
+    assert loaded(inner).file == near
+
+
+def test_code_replaces_a_file_that_was_merely_found(tmp_path: Path) -> None:
+    write(tmp_path / "horsies.toml", interval(2_000) + "max_crashes = 4\n")
+    found = loaded(tmp_path, code=CODE)
+    assert outcome(found) == (3_000, Rank.CODE)
+    assert found.app.recovery.max_crashes == 4
+    assert found.replaced == ()
+
+
+def test_a_default_spelled_out_in_code_is_a_value_given_in_code(tmp_path: Path) -> None:
+    write(tmp_path / "horsies.toml", interval(2_000))
+    code = AppConfig(recovery=RecoveryConfig(check_interval_ms=30_000))
+    assert outcome(loaded(tmp_path, code=code)) == (30_000, Rank.CODE)
+
+
+def test_a_named_file_replaces_code_and_says_so(tmp_path: Path) -> None:
+    named = write(tmp_path / "other.toml", interval(4_000))
+    found = loaded(tmp_path, named, code=CODE)
+    assert outcome(found) == (4_000, Rank.NAMED_FILE)
+    assert found.replaced == ("recovery.check_interval_ms",)
+
+
+def test_a_file_is_looked_for_only_when_none_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "horsies.toml", interval(2_000))
+    named = write(tmp_path / "other.toml", "")
+    assert outcome(loaded(tmp_path, named)) == (30_000, Rank.DEFAULT)
+
+
+def test_a_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    write(tmp_path / "other.toml", interval(4_000))
+    found = loaded(tmp_path, environ={"HORSIES_CONFIG": "other.toml"}, code=CODE)
+    assert outcome(found) == (4_000, Rank.NAMED_FILE)
+
+
+def test_the_environment_replaces_a_named_file(tmp_path: Path) -> None:
+    named = write(tmp_path / "other.toml", interval(4_000))
+    found = loaded(tmp_path, named, environ={"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"}, code=CODE)
+    assert outcome(found) == (5_000, Rank.ENVIRONMENT)
+    assert str(found.origin_of(CHECK)) == "HORSIES_RECOVERY__CHECK_INTERVAL_MS"
+
+
+def test_an_option_replaces_everything(tmp_path: Path) -> None:
+    environ = {"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"}
+    found = loaded(tmp_path, environ=environ, options={"recovery.check_interval_ms": 6_000})
+    assert outcome(found) == (6_000, Rank.OPTION)
+
+
+def test_an_option_that_was_not_used_replaces_nothing(tmp_path: Path) -> None:
+    assert outcome(loaded(tmp_path, options={"recovery.check_interval_ms": None})) == (30_000, Rank.DEFAULT)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(ranks=st.sets(st.sampled_from([rank for rank in Rank if rank not in {Rank.DEFAULT, Rank.FALLBACK}])))
+def test_the_strongest_origin_wins_whichever_others_there_are(tmp_path: Path, ranks: set[Rank]) -> None:
+    file = write(tmp_path / "horsies.toml", "")
+    named = file if Rank.NAMED_FILE in ranks else None
+    if ranks & {Rank.FOUND_FILE, Rank.NAMED_FILE}:
+        write(file, interval(4_000 if named else 2_000))
+    found = loaded(
+        tmp_path,
+        named,
+        code=CODE if Rank.CODE in ranks else None,
+        environ={"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"} if Rank.ENVIRONMENT in ranks else {},
+        options={"recovery.check_interval_ms": 6_000} if Rank.OPTION in ranks else {},
+    )
+    assert found.origin_of(CHECK).rank == max(ranks, default=Rank.DEFAULT)
+
+
+def test_database_url_is_a_fallback_for_everything_else(tmp_path: Path) -> None:
+    environ = {"DATABASE_URL": "postgres://h/fallback"}
+    assert loaded(tmp_path, environ=environ).app.broker.database_url.reveal() == "postgresql://h/fallback"
+    code = AppConfig(broker=PostgresConfig(database_url="postgresql://h/code"))
+    assert loaded(tmp_path, environ=environ, code=code).app.broker.database_url.reveal() == "postgresql://h/code"
+    write(tmp_path / "horsies.toml", '[broker]\ndatabase_url = "postgresql://h/file"')
+    assert loaded(tmp_path, environ=environ).app.broker.database_url.reveal() == "postgresql://h/file"
+
+
+def test_the_same_url_in_another_spelling_replaces_nothing(tmp_path: Path) -> None:
+    code = AppConfig(broker=PostgresConfig(database_url="postgresql://h/db"))
+    environ = {"HORSIES_BROKER__DATABASE_URL": "postgres://h/db"}
+    assert loaded(tmp_path, code=code, environ=environ).replaced == ()
+
+
+def test_queues_in_a_file_imply_the_custom_mode(tmp_path: Path) -> None:
+    write(tmp_path / "horsies.toml", "[queues.mail]\npriority = 3\n[queues.big]\n")
+    found = loaded(tmp_path)
+    assert found.app.queue_mode is QueueMode.CUSTOM
+    assert found.app.custom_queues == [CustomQueueConfig(name="mail", priority=3), CustomQueueConfig(name="big")]
+
+
+def test_a_found_file_fills_in_a_queue_but_adds_none_to_those_in_code(tmp_path: Path) -> None:
+    write(tmp_path / "horsies.toml", "[queues.mail]\npriority = 3\nmax_concurrency = 7\n[queues.big]\n")
+    code = AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="mail", priority=2)])
+    queues = loaded(tmp_path, code=code).app.custom_queues
+    assert queues == [CustomQueueConfig(name="mail", priority=2, max_concurrency=7)]
+
+
+def test_a_named_file_adds_its_queues_to_those_in_code(tmp_path: Path) -> None:
+    named = write(tmp_path / "other.toml", "[queues.big]\n")
+    code = AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="mail")])
+    queues = loaded(tmp_path, named, code=code).app.custom_queues
+    assert {queue.name for queue in queues or ()} == {"mail", "big"}
+
+
+def test_settings_only_code_can_give_are_kept(tmp_path: Path) -> None:
+    code = AppConfig(exception_mapper={KeyError: "NOT_THERE"}, schedule=ScheduleConfig())
+    found = loaded(tmp_path, code=code).app
+    assert found.exception_mapper == {KeyError: "NOT_THERE"}
+    assert found.schedule == ScheduleConfig()
+
+
+def test_settings_left_unchecked_in_code_stay_as_they_are(tmp_path: Path) -> None:
+    fast = RecoveryConfig.unchecked(check_interval_ms=300)
+    assert loaded(tmp_path, code=AppConfig(recovery=fast)).app.recovery is fast
+
+
+def test_a_file_that_contradicts_code_is_blamed_for_it(tmp_path: Path) -> None:
+    named = write(tmp_path / "other.toml", "[recovery]\nrunner_heartbeat_interval_ms = 30000\n")
+    code = AppConfig(recovery=RecoveryConfig(running_stale_threshold_ms=10_000, runner_heartbeat_interval_ms=5_000))
+    with pytest.raises(ConfigurationError, match="running_stale_threshold_ms") as caught:
+        loaded(tmp_path, named, code=code)
+    assert caught.value.code is ErrorCode.CONFIG_INVALID_RECOVERY
+    assert str(named) in caught.value.message

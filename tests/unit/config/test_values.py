@@ -1,0 +1,119 @@
+"""How values are written outside of code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies.config import describe, load
+from horsies.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def value_of(folder: Path, key: str, **how: Any) -> Any:
+    given: dict[str, Any] = {"environ": {}, "cwd": folder, **how}
+    loaded = load(**given)
+    return next(row.value for row in describe(loaded) if row.key == key)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "key", "value"),
+    [
+        ("HORSIES_WORKER__PROCESSES", "3", "worker.processes", 3),
+        ("HORSIES_WORKER__GRACE_S", "1.5", "worker.grace_s", 1.5),
+        ("HORSIES_WORKER__GRACE_S", "none", "worker.grace_s", None),
+        ("HORSIES_WORKER__QUEUES", '["a", "b"]', "worker.queues", ["a", "b"]),
+        ("HORSIES_RECOVERY__HEARTBEAT_RETENTION_HOURS", "-1", "recovery.heartbeat_retention_hours", None),
+        ("HORSIES_RECOVERY__RESILIENT_FLAGS", "[]", "recovery.resilient_flags", []),
+        ("HORSIES_RECOVERY__OUTAGE_AMNESTY", "false", "recovery.outage_amnesty", False),
+        ("HORSIES_RECOVERY__OUTAGE_AMNESTY", "0", "recovery.outage_amnesty", False),
+        ("HORSIES_BROKER__ECHO", "Yes", "broker.echo", True),
+        ("HORSIES_BROKER__SCHEMA", "_1", "broker.schema", "_1"),
+        ("HORSIES_TUI__ENV", "5", "tui.env", "5"),
+        ("HORSIES_TUI__ENV", "none", "tui.env", "none"),
+        ("HORSIES_TUI__FILTERS", '{"smtp": "queue:mail"}', "tui.filters", {"smtp": "queue:mail"}),
+        ("HORSIES_QUEUES__MAIL__PRIORITY", "7", "queues.mail.priority", 7),
+        ("HORSIES_APP__QUEUE_MODE", "default", "app.queue_mode", "default"),
+        ("HORSIES_LOG__LEVEL", "debug", "log.level", "DEBUG"),
+    ],
+)
+def test_variables_are_read_as_their_key_wants_it(
+    tmp_path: Path, variable: str, text: str, key: str, value: object
+) -> None:
+    assert value_of(tmp_path, key, environ={variable: text}) == value
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("HORSIES_WORKER__PROCESSES", "three"),
+        ("HORSIES_WORKER__QUEUES", "a,b"),
+        ("HORSIES_BROKER__ECHO", "maybe"),
+        ("HORSIES_WORKER__PROCESSES", "none"),
+        ("HORSIES_LOG__LEVL", "x"),
+        ("HORSIES_NOTHING__LIKE__THIS", "x"),
+    ],
+)
+def test_variables_that_make_no_sense_are_refused_by_name(tmp_path: Path, variable: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=variable):
+        load(environ={variable: text}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "variable", ["HORSIES_SUPPRESS_SENDS", "HORSIES_PG_BINDIR", "HORSIES_ACTOR", "HORSIES_CHILD_PROCESS", "NO_COLOR"]
+)
+def test_variables_of_another_kind_are_left_alone(tmp_path: Path, variable: str) -> None:
+    load(environ={variable: "x"}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mail-out", "Mail.Out", "MAIL_OUT"])
+def test_a_variable_finds_a_queue_whose_name_no_variable_can_have(tmp_path: Path, name: str) -> None:
+    (tmp_path / "horsies.toml").write_text(f'[queues."{name}"]\npriority = 2\n', encoding="utf-8")
+    environ = {"HORSIES_QUEUES__MAIL_OUT__PRIORITY": "9"}
+    assert value_of(tmp_path, f"queues.{name}.priority", environ=environ) == 9
+
+
+@pytest.mark.parametrize("written", ['"none"', "-1"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "app.cluster_wide_cap",
+        "app.payload_warn_bytes",
+        "broker.session_database_url",
+        "queues.mail.max_concurrency",
+        "recovery.terminal_record_retention_hours",
+        "retention.audit_retention_hours",
+        "worker.grace_s",
+    ],
+)
+def test_none_is_written_as_text_or_minus_one(tmp_path: Path, key: str, written: str) -> None:
+    section, _, name = key.rpartition(".")
+    (tmp_path / "horsies.toml").write_text(f"[{section}]\n{name} = {written}\n", encoding="utf-8")
+    assert value_of(tmp_path, key) is None
+
+
+def test_options_may_come_as_text(tmp_path: Path) -> None:
+    assert value_of(tmp_path, "worker.grace_s", options={"worker.grace_s": "20"}) == 20
+
+
+def test_passwords_are_hidden_in_descriptions(tmp_path: Path) -> None:
+    text = (
+        '[broker]\ndatabase_url = "postgresql://u:hunter2@h/db"\n[[schedule.entries]]\nname = "a"\ntask_name = "t"\n'
+        'pattern = { type = "hourly", minute = 5 }\nkwargs = { api_token = "hunter2", n = 1 }\n'
+    )
+    (tmp_path / "horsies.toml").write_text(text, encoding="utf-8")
+    loaded = load(environ={}, cwd=tmp_path)
+    assert "hunter2" not in repr(describe(loaded))
+    assert "hunter2" not in repr(loaded.app.broker)
+    entries = next(row.value for row in describe(loaded) if row.key == "schedule.entries")
+    assert entries[0]["kwargs"] == {"api_token": "***", "n": 1}
+
+
+def test_a_description_names_the_line_a_value_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "horsies.toml"
+    file.write_text("[worker]\nprocesses = 3\n", encoding="utf-8")
+    row = next(row for row in describe(load(environ={}, cwd=tmp_path)) if row.key == "worker.processes")
+    assert (row.value, str(row.origin)) == (3, f"{file}:2")

@@ -1,0 +1,108 @@
+"""horsies.toml.example and what `horsies init` writes."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from horsies.config import KEYS, SAMPLE_VALUES, describe, load, render, write_new
+from horsies.config.keys import ROOTS
+from horsies.errors import ConfigurationError, ExitCode
+from horsies.model.settings import CustomQueueConfig, Settings, TaskSchedule
+
+EXAMPLE = Path(__file__).parents[3] / "horsies.toml.example"
+CODE_ONLY = {("app", "exception_mapper")}
+
+
+def fields_of(model: type[Settings], prefix: tuple[str, ...]) -> set[tuple[str, ...]]:
+    """The settings below a model, groups opened."""
+    found: set[tuple[str, ...]] = set()
+    for name, field in model.model_fields.items():
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        group = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
+        found |= fields_of(group, (*prefix, name)) if group else {(*prefix, name)}
+    return found
+
+
+def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
+    settings = {path for root, model in ROOTS.items() for path in fields_of(model, (root,))} - CODE_ONLY
+    settings -= {("app", "custom_queues"), ("app", "schedule", "schedules")}
+    settings |= {("app", "custom_queues", "NAME", name) for name in CustomQueueConfig.model_fields if name != "name"}
+    settings |= {("app", "schedule", "schedules", name) for name in TaskSchedule.model_fields}
+    assert {key.target for key in KEYS.values()} == settings
+
+
+def test_the_example_in_the_repository_is_what_we_render() -> None:
+    assert EXAMPLE.read_text(encoding="utf-8") == render(SAMPLE_VALUES)
+
+
+def test_the_example_shows_every_key_with_its_comment() -> None:
+    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
+    for key in KEYS.values():
+        below = lines[lines.index(f"# {key.comment}") + 1]
+        assert below.removeprefix("# ").startswith((f"{key.name} = ", f"[{key.path}]"))
+
+
+def test_the_example_yields_the_defaults_and_the_sample_app() -> None:
+    loaded, bare = load(EXAMPLE, environ={}), load(environ={}, cwd=Path("/"))
+    changed = {
+        (row.key, row.value)
+        for row, default in zip(describe(loaded), describe(bare), strict=True)
+        if row.value != default.value
+    }
+    assert changed == {("app.locator", "horsies.sample:app")}
+
+
+def test_the_example_leaves_the_database_open() -> None:
+    environ = {"DATABASE_URL": "postgresql://h/db"}
+    assert load(EXAMPLE, environ=environ).app.broker.database_url.reveal() == "postgresql://h/db"
+
+
+def test_what_is_commented_out_works_when_it_is_not(tmp_path: Path) -> None:
+    comments = {f"# {key.comment}" for key in KEYS.values()}
+    kept = [line for line in render().splitlines()[3:] if line not in comments]
+    text = "\n".join(line.removeprefix("# ") for line in kept).replace(
+        'queue_mode = "default"', 'queue_mode = "custom"'
+    )
+    file = tmp_path / "horsies.toml"
+    file.write_text(text, encoding="utf-8")
+    loaded = load(file, environ={})
+    assert loaded.locator == "my_package.tasks:app"
+    assert loaded.tui.filters == {"smtp": "queue:mail err:SMTP*"}
+
+
+def test_init_differs_from_the_example_in_the_locator_only(tmp_path: Path) -> None:
+    written = write_new(tmp_path / "horsies.toml").read_text(encoding="utf-8").splitlines()
+    example = EXAMPLE.read_text(encoding="utf-8").splitlines()
+    assert [line for line, other in zip(written, example, strict=True) if line != other] == [
+        '# locator = "my_package.tasks:app"'
+    ]
+    assert "locator" not in tomllib.loads("\n".join(written))["app"]
+
+
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "horsies.toml"
+    file.write_text("mine", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="exists already") as caught:
+        write_new(file)
+    assert caught.value.exit_code is ExitCode.FAILED
+    assert "--force" in (caught.value.help_text or "")
+    assert file.read_text(encoding="utf-8") == "mine"
+
+
+def test_force_overwrites_an_existing_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "horsies.toml"
+    file.write_text("mine", encoding="utf-8")
+    assert write_new(file, force=True).read_text(encoding="utf-8") == render()
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_folder_gets_a_file_with_the_usual_name(tmp_path: Path) -> None:
+    assert write_new(tmp_path) == tmp_path / "horsies.toml"
+
+
+def test_a_folder_that_is_not_there_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be written: No such file"):
+        write_new(tmp_path / "nowhere" / "horsies.toml")

@@ -1,0 +1,59 @@
+"""Patterns of schedules as far as their tables go."""
+
+from __future__ import annotations
+
+from datetime import time
+from typing import Any
+
+import pytest
+
+from horsies.errors import ConfigurationError, ErrorCode
+from horsies.model.settings import TaskSchedule
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        {"type": "interval", "seconds": 1},
+        {"type": "interval", "seconds": 86_400, "minutes": 1_440, "hours": 168, "days": 365},
+        {"type": "hourly", "minute": 0},
+        {"type": "hourly", "minute": 59, "second": 59},
+        {"type": "daily", "time": "23:59:59"},
+        {"type": "daily", "time": time(2, 30)},
+        {"type": "weekly", "days": ["monday", "friday"], "time": "02:30"},
+        {"type": "monthly", "day": 31, "time": "02:30"},
+        {"type": "cron", "expression": "*/5 8-18 * * 1-5"},
+    ],
+)
+def test_known_patterns_are_kept_as_they_are(pattern: dict[str, Any]) -> None:
+    assert TaskSchedule(name="n", task_name="t", pattern=pattern).pattern == pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ({}, "pattern.type must be one of interval, hourly"),
+        ({"type": "yearly"}, "pattern.type must be one of"),
+        ({"type": "interval"}, "at least one of seconds"),
+        ({"type": "interval", "seconds": 0}, "from 1 to 86400"),
+        ({"type": "interval", "hours": 169}, "from 1 to 168"),
+        ({"type": "interval", "secons": 5}, "did you mean seconds"),
+        ({"type": "hourly", "minute": 60}, "from 0 to 59"),
+        ({"type": "hourly", "second": 5}, "needs minute"),
+        ({"type": "daily", "time": "24:00"}, "such as 02:30"),
+        ({"type": "weekly", "days": [], "time": "02:30"}, "weekdays"),
+        ({"type": "weekly", "days": ["monday", "monday"], "time": "02:30"}, "weekdays"),
+        ({"type": "monthly", "day": 32, "time": "02:30"}, "from 1 to 31"),
+        ({"type": "cron", "expression": "* * *"}, "five fields"),
+    ],
+)
+def test_wrong_patterns_are_refused(pattern: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        TaskSchedule(name="n", task_name="t", pattern=pattern)
+    assert caught.value.code is ErrorCode.CONFIG_INVALID_SCHEDULE
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "", "../etc/passwd"])
+def test_a_time_zone_must_exist(zone: str) -> None:
+    with pytest.raises(ConfigurationError, match="IANA"):
+        TaskSchedule(name="n", task_name="t", pattern={"type": "hourly", "minute": 5}, timezone=zone)

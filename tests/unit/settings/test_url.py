@@ -1,0 +1,132 @@
+"""Which URLs are accepted, and that their passwords stay hidden."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies.errors import ConfigurationError, ErrorCode
+from horsies.model.settings import AppConfig, DatabaseUrl, PostgresConfig, ProjectConfig, WorkerConfig, WorkerSettings
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg", "postgresql+asyncpg", "POSTGRES"])
+def test_every_known_scheme_becomes_postgresql(scheme: str) -> None:
+    assert DatabaseUrl.parse(f"{scheme}://u:{SECRET}@h/db").reveal() == f"postgresql://u:{SECRET}@h/db"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://",
+        "postgresql:///db",
+        "postgresql:///db?host=/run/postgresql",
+        "postgresql://%2Frun%2Fpostgresql/db",
+        "postgresql://h:5432/db?sslmode=verify-full",
+        "postgresql://a:1,b:2,c/db?target_session_attrs=read-write",
+        "postgresql://u@[::1]:5432/db",
+        "postgresql://u@[fe80::1%25eth0]/db",
+        "postgresql://u:p%40ss@h/db",
+    ],
+)
+def test_urls_of_servers_are_kept_as_they_are(url: str) -> None:
+    assert DatabaseUrl.parse(url).reveal() == url
+    assert not DatabaseUrl.parse(url).is_embedded
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql://h/db",
+        "h/db",
+        "embedded://host/dir",
+        "embedded://",
+        "embedded:///",
+        "postgresql://h:port/db",
+        "postgresql://h:0/db",
+        "postgresql://h:65536/db",
+        "postgresql://[::1/db",
+        "postgresql://h/d b",
+        "postgresql://h/db#x",
+        "postgresql://h/db?sslmode",
+        "postgresql://h/db?sslmode=maybe",
+        "postgresql://h/db?target_session_attrs=fast",
+        "postgresql://u:pass/word@h/db",
+    ],
+)
+def test_other_urls_are_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        DatabaseUrl.parse(text)
+    assert caught.value.code is ErrorCode.BROKER_INVALID_URL
+
+
+@pytest.mark.parametrize("text", ["", "  ", "embedded"])
+def test_an_empty_url_means_the_embedded_server(text: str) -> None:
+    assert DatabaseUrl.parse(text).is_embedded
+    assert DatabaseUrl.parse(text).embedded_folder is None
+
+
+def test_the_embedded_server_may_have_a_folder() -> None:
+    url = DatabaseUrl.parse("embedded:///srv/my%20data")
+    assert url.is_embedded
+    assert url.embedded_folder == Path("/srv/my data")
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("postgresql://u:hunter2@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://:hunter2@h/db", "postgresql://:***@h/db"),
+        ("postgresql://u:a@hunter2@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:hunter2%2F@a:1,[::1]:2/db", "postgresql://u:***@a:1,[::1]:2/db"),
+        ("postgresql:///db?host=/run&password=hunter2&x=1", "postgresql:///db?host=/run&password=***&x=1"),
+        ("postgresql://h/db?pass%77ord=hunter2", "postgresql://h/db?pass%77ord=***"),
+        ("postgresql://h?sslpassword=hunter2", "postgresql://h?sslpassword=***"),
+        ("postgresql://u@h/db", "postgresql://u@h/db"),
+    ],
+)
+def test_passwords_are_masked(url: str, masked: str) -> None:
+    parsed = DatabaseUrl.parse(url)
+    assert parsed.masked == str(parsed) == f"{parsed}" == masked
+    assert SECRET not in repr(parsed)
+
+
+def test_no_way_of_printing_settings_shows_the_password() -> None:
+    broker = PostgresConfig(
+        database_url=f"postgresql://u:{SECRET}@h/db", session_database_url=f"postgres://u:{SECRET}@g/d"
+    )
+    worker = WorkerConfig.of(AppConfig(broker=broker), WorkerSettings(), ProjectConfig())
+    for shown in (broker, worker):
+        ways = [repr(shown), str(shown), str(shown.model_dump()), shown.model_dump_json(), f"{shown}"]
+        assert not [way for way in ways if SECRET in way]
+    assert SECRET in worker.dsn.reveal()
+
+
+@given(
+    password=st.text(st.characters(categories=["L", "N"]), min_size=4), tail=st.sampled_from(["/#", "", "h:x/", " "])
+)
+def test_no_error_repeats_the_password(password: str, tail: str) -> None:
+    password = f"pw-{password}"
+    with pytest.raises(ConfigurationError) as caught:
+        PostgresConfig(database_url=f"sqlite://user:{password}@{tail}", pool_size=0, schema=f"a:{password}")
+    assert password not in str(caught.value)
+    with pytest.raises(ConfigurationError) as caught:
+        DatabaseUrl.parse(f"postgresql://user:{password}@[{tail}")
+    assert password not in str(caught.value)
+
+
+def test_the_line_of_code_with_the_password_is_not_quoted() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        PostgresConfig(database_url="mysql://u:hunter2@h/db")
+    assert "hunter2" not in str(caught.value)
+    assert str(Path(__file__)) in str(caught.value)
+
+
+def test_a_url_survives_the_way_to_a_child_process() -> None:
+    url = DatabaseUrl.parse(f"postgresql://u:{SECRET}@h/db")
+    assert pickle.loads(pickle.dumps(url)) == url  # noqa: S301
