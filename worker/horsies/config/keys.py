@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_origin
 
 from horsies.config.comments import COMMENTS, EXAMPLES
 from horsies.model.settings import (
@@ -19,6 +18,7 @@ from horsies.model.settings import (
     TuiConfig,
     WorkerSettings,
 )
+from horsies.model.settings.wording import members
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -69,24 +69,16 @@ class Key:
 
     @property
     def is_optional(self) -> bool:
-        return type(None) in _members(self.field.annotation)
+        return type(None) in members(self.field.annotation)
 
     @property
     def kind(self) -> Kind:
-        member = _members(self.field.annotation)[0]
+        member = members(self.field.annotation)[0]
         origin = get_origin(member) or member
         if origin is bool:
             return Kind.BOOLEAN
         is_json = isinstance(origin, type) and issubclass(origin, int | float | list | tuple | Mapping)
         return Kind.JSON if is_json else Kind.TEXT
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    is_union = get_origin(annotation) in (Union, types.UnionType)
-    members = get_args(annotation) if is_union else (annotation,)
-    return tuple(
-        getattr(member, "__origin__", member) if hasattr(member, "__metadata__") else member for member in members
-    )
 
 
 def _target(section: str, name: str) -> Target:
@@ -110,7 +102,7 @@ def _field(section: str, target: Target) -> FieldInfo:
         return _INSIDE_LISTS[section].model_fields[target[-1]]
     model = ROOTS[target[0]]
     for part in target[1:-1]:
-        kinds = [kind for kind in _members(model.model_fields[part].annotation) if kind is not type(None)]
+        kinds = [kind for kind in members(model.model_fields[part].annotation) if kind is not type(None)]
         model = cast("type[Settings]", kinds[0])
     return model.model_fields[target[-1]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +44,8 @@ OPTION = Origin(rank=Rank.OPTION, source="command line")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A value for the setting at `target`; never printed as it is, for it may hold a password."""
+    """A value for the setting at `target`; left out of the repr, for it may hold a password."""
 
     target: Target
-    value: Any
+    value: Any = field(repr=False)
     origin: Origin

@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 
@@ -28,10 +28,17 @@ class Says:
 
 def expectation(field: FieldInfo) -> str:
     """What the field must be, as the end of a sentence that starts with "must be"."""
-    kinds = _members(field.annotation)
+    kinds = members(field.annotation)
     said = next((item.text for item in field.metadata if isinstance(item, Says)), None)
     text = said or _kind(kinds[0]) + _bounds(field)
     return f"{text}, or none" if type(None) in kinds else text
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """The types a value may have, constraints left out; None comes as `NoneType`."""
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    found = get_args(annotation) if is_union else (annotation,)
+    return tuple(get_args(member)[0] if get_origin(member) is Annotated else member for member in found)
 
 
 def shown(value: object) -> str:
@@ -49,11 +56,6 @@ def unknown_key(name: str, known: Iterable[str]) -> tuple[str, str | None]:
     if near := difflib.get_close_matches(name, names, n=1):
         return f"unknown key, did you mean {near[0]}?", None
     return "unknown key", "known here: " + ", ".join(names)
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    is_union = get_origin(annotation) in (Union, types.UnionType)
-    return get_args(annotation) if is_union else (annotation,)
 
 
 def _kind(annotation: Any) -> str:
