@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +18,9 @@ from horsies.errors import (
     WorkflowValidationError,
     raise_together,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("family", [ConfigurationError, TaskDefinitionError, WorkflowValidationError, RegistryError])
@@ -47,6 +51,13 @@ def test_the_location_of_the_caller_is_the_first_frame_outside_horsies() -> None
     assert location is not None
     assert location.file == __file__
     assert "of_caller" in location.source
+
+
+def test_the_source_line_of_an_error_shows_no_password(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text("url = 'postgresql://me:hun@ter2@db/app?password=hunter3&x=1'\n")
+    source = SourceLocation(str(file), 1).source
+    assert source == "url = 'postgresql://me:***@db/app?password=***&x=1'"
 
 
 def test_nothing_is_raised_for_no_error() -> None:

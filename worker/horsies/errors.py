@@ -171,6 +171,10 @@ _OUR_FOLDERS = tuple(
 )
 
 
+def _masked(match: re.Match[str]) -> str:
+    return f"{match[1] or ''}***{match[2] or ''}"
+
+
 def _is_ours(filename: str) -> bool:
     return filename.startswith(_OUR_FOLDERS)
 
