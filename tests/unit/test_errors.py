@@ -53,11 +53,12 @@ def test_the_location_of_the_caller_is_the_first_frame_outside_horsies() -> None
     assert "of_caller" in location.source
 
 
-def test_the_source_line_of_an_error_shows_no_password(tmp_path: Path) -> None:
-    file = tmp_path / "app.py"
-    file.write_text("url = 'postgresql://me:hun@ter2@db/app?password=hunter3&x=1'\n")
-    source = SourceLocation(str(file), 1).source
-    assert source == "url = 'postgresql://me:***@db/app?password=***&x=1'"
+@pytest.mark.parametrize("line", ["url = 'postgresql://me:hunter2@db/app'", "connect(PASSWORD='hunter2')"])
+def test_a_source_line_that_may_hold_a_password_is_not_repeated(tmp_path: Path, line: str) -> None:
+    (tmp_path / "app.py").write_text(line)
+    error = ConfigurationError("wrong", location=SourceLocation(str(tmp_path / "app.py"), 1))
+    assert "hunter2" not in str(error)
+    assert "app.py:1" in str(error)
 
 
 def test_nothing_is_raised_for_no_error() -> None:

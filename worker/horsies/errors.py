@@ -18,6 +18,7 @@ MultipleValidationErrors is mixed into the family's class when several faults ar
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -152,13 +153,16 @@ class SourceLocation:
 
     @property
     def source(self) -> str:
-        return linecache.getline(self.file, self.line).strip()
+        """The line itself; empty where it may hold a password, as the line that names the database may."""
+        line = linecache.getline(self.file, self.line).strip()
+        return "" if _MAY_HOLD_A_SECRET.search(line) else line
 
     def __str__(self) -> str:
         column = "" if self.column is None else f":{self.column}"
         return f"{self.file}:{self.line}{column}"
 
 
+_MAY_HOLD_A_SECRET = re.compile("://|url|dsn|passw|secret|token", re.IGNORECASE)
 _OUR_FOLDERS = tuple(
     str(folder) + "/"
     for folder in (
@@ -169,10 +173,6 @@ _OUR_FOLDERS = tuple(
         Path(__file__).parent.with_name("horsies_tui"),
     )
 )
-
-
-def _masked(match: re.Match[str]) -> str:
-    return f"{match[1] or ''}***{match[2] or ''}"
 
 
 def _is_ours(filename: str) -> bool:

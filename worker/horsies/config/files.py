@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
-from horsies.model.settings.fault import discreet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,7 +71,7 @@ def _syntax_error(path: Path, message: str) -> ConfigurationError:
     location = SourceLocation(file=str(path), line=int(place[1]), column=int(place[2])) if place else None
     text = message[: place.start()] if place else message
     at = f"{path}:{place[1]}:{place[2]}" if place else str(path)
-    return ConfigurationError(f"{at}: not valid TOML: {text}", location=discreet(location))
+    return ConfigurationError(f"{at}: not valid TOML: {text}", location=location)
 
 
 def _lines(text: str) -> Iterator[tuple[Target, int]]:

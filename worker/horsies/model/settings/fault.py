@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -49,22 +48,7 @@ class Fault:
         """The error a user sees; `source` says whose value it was when that was not the user's own code."""
         prefix = f"{source}: " if source else ""
         message = f"{prefix}{name or dotted(self.path)}: {self.text}"
-        return ConfigurationError(message, code=self.code, hint=self.hint, location=discreet(location))
-
-
-class _Unquoted(SourceLocation):
-    """A place whose line is not repeated in the message, because it may hold a password."""
-
-    @property
-    def source(self) -> str:
-        return ""
-
-
-def discreet(location: SourceLocation | None) -> SourceLocation | None:
-    """The place itself, or, where its line may hold a password, one that does not repeat the line."""
-    if location is None or not re.search("://|url|dsn|passw|secret|token", location.source, re.IGNORECASE):
-        return location
-    return _Unquoted(file=location.file, line=location.line, column=location.column)
+        return ConfigurationError(message, code=self.code, hint=self.hint, location=location)
 
 
 def dotted(path: Path) -> str:
