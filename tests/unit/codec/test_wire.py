@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies.codec.wire import MAX_DEPTH, canonical, cleaned, fault_in, is_suspect, parsed
+
+storable_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | storable_text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(storable_text, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def cyclic() -> list[Any]:
+    value: list[Any] = []
+    value.append({"again": value})
+    return value
+
+
+@given(value=json_values)
+def test_json_values_survive_the_round_trip(value: Any) -> None:
+    assert parsed(canonical(value)) == value
+    assert fault_in(value) is None
+
+
+@given(value=st.dictionaries(storable_text, json_values, max_size=4))
+def test_canonical_text_does_not_depend_on_the_order_of_keys(value: dict[str, Any]) -> None:
+    assert canonical(value) == canonical(dict(reversed(value.items())))
+
+
+def test_canonical_text_is_compact_sorted_and_plain() -> None:
+    assert canonical({"b": [1, 2.5, None], "a": "ü"}) == '{"a":"ü","b":[1,2.5,null]}'
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        (math.nan, "NaN"),
+        ([1, {"a": -math.inf}], "NaN or Infinity"),
+        ("a\0b", "NUL"),
+        ({"a\0b": 1}, "NUL"),
+        (["\ud800"], "lone surrogate"),
+        ({1: "a"}, "key that is not text"),
+        ({None: "a"}, "key that is not text"),
+        ((1, 2), "a tuple"),
+        ([{1}], "a set"),
+        (b"", "a bytes"),
+        (object(), "a object"),
+        (nested(MAX_DEPTH + 1), "more than 256 levels"),
+        (nested(100_000), "more than 256 levels"),
+        (cyclic(), "holds itself"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isprintable() else type(value).__name__,
+)
+def test_what_cannot_be_stored_is_found(value: object, fault: str) -> None:
+    assert fault in str(fault_in(value))
+
+
+def test_256_levels_are_allowed() -> None:
+    assert fault_in(nested(MAX_DEPTH)) is None
+
+
+@pytest.mark.parametrize("value", ["a\0b", {"a\0": 1}, ["\udfff"], nested(MAX_DEPTH + 1), [nested(5)] * 500])
+def test_suspicion_falls_on_every_fault_that_has_a_text(value: Any) -> None:
+    assert is_suspect(canonical(value))
+
+
+@given(value=st.lists(json_values, max_size=3))
+def test_what_is_not_suspect_has_no_fault(value: list[Any]) -> None:
+    text = canonical(value)
+    assert is_suspect(text) or fault_in(json.loads(text)) is None
+
+
+@pytest.mark.parametrize("text", ["{", "", "[" * 100_000])
+def test_text_that_is_no_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the class is the promise
+        parsed(text)
+
+
+def test_cleaning_replaces_only_what_cannot_be_stored() -> None:
+    assert cleaned("a\0b\ud800c 🐎 ü") == "a\ufffdb\ufffdc 🐎 ü"
+
+
+@given(text=st.text())
+def test_cleaned_text_can_always_be_stored(text: str) -> None:
+    assert fault_in(cleaned(text)) is None

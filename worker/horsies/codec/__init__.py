@@ -1,0 +1,1 @@
+"""Between Python values and what is stored: typed arguments and results as plain JSON, fingerprints, ids."""

@@ -1,0 +1,145 @@
+"""JSON as it is stored: canonical, and free of what PostgreSQL or another reader would refuse."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pydantic import JsonValue
+
+MAX_DEPTH: Final = 256
+
+MAX_PARSED_DEPTH: Final = 200
+"""What pydantic's own JSON parser still reads; values that it has to read must not be deeper."""
+
+REPLACEMENT: Final = "\ufffd"
+
+_PLAIN_SCALARS = frozenset({int, bool, type(None)})
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+
+
+class PayloadRefused(ValueError):
+    """A value cannot be stored or read; says where and why, and never shows the value."""
+
+    def __init__(self, reason: str, *, parameter: str | None = None) -> None:
+        super().__init__(reason if parameter is None else f"argument {parameter!r}: {reason}")
+        self.reason = reason
+        self.parameter = parameter
+
+
+class Part(NamedTuple):
+    """A piece of a document, looked at by itself only when something is wrong with the whole."""
+
+    value: JsonValue
+    max_depth: int = MAX_DEPTH
+    parameter: str | None = None
+
+
+def stored_text(document: JsonValue, parts: Iterable[Part]) -> str:
+    """The document as it is stored; `PayloadRefused` names the first part that cannot be."""
+    try:
+        text = canonical(document)
+    except ValueError:
+        text = None
+    if text is not None and not is_suspect(text):
+        return text
+    for part in parts:
+        if fault := fault_in(part.value, max_depth=part.max_depth):
+            raise PayloadRefused(fault, parameter=part.parameter)
+    if text is None:
+        raise PayloadRefused("cannot be written as JSON")
+    return text
+
+
+def canonical(value: JsonValue) -> str:
+    """The one text of a JSON value: keys sorted, no white space, characters as they are; `ValueError` if it has none.
+
+    Not everything that `fault_in` finds is refused here: ask `is_suspect` about the text.
+    """
+    try:
+        return _encode(value)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def parsed(text: str | bytes) -> JsonValue:
+    """The value of stored JSON; `ValueError` when it is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def is_suspect(text: str) -> bool:
+    """Whether canonical JSON may hold a fault that encoding lets pass; cheap, and true more often than it must be.
+
+    A NUL is only ever written as this escape, a lone surrogate is in no UTF-8, and fewer brackets than levels allowed
+    cannot be too deep. Whoever gets a yes asks `fault_in`.
+    """
+    if "\\u0000" in text or text.count("[") + text.count("{") > MAX_PARSED_DEPTH:
+        return True
+    return not text.isascii() and not is_unicode(text)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether text can be written as UTF-8, that is, holds no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def fault_in(value: object, *, max_depth: int = MAX_DEPTH) -> str | None:
+    """Why a value is no storable plain JSON, or None when it is.
+
+    Only the plain types themselves count, not their subclasses. Walks without recursion, so that neither deep nor
+    cyclic values can exhaust the stack.
+    """
+    waiting: list[tuple[object, int]] = [(value, 1)]
+    while waiting:
+        item, depth = waiting.pop()
+        if type(item) is list or type(item) is dict:
+            if depth > max_depth:
+                return f"is nested more than {max_depth} levels deep, or holds itself"
+            fault, children = _opened(cast("list[object] | dict[object, object]", item))
+            waiting.extend((child, depth + 1) for child in children)
+        else:
+            fault = _fault_of_scalar(item)
+        if fault is not None:
+            return fault
+    return None
+
+
+def cleaned(text: str) -> str:
+    """Text that can be stored: U+FFFD stands for each NUL and each lone surrogate."""
+    return text.replace("\0", REPLACEMENT).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _opened(container: list[object] | dict[object, object]) -> tuple[str | None, Iterable[object]]:
+    if isinstance(container, list):
+        return None, container
+    faults = (_fault_of_text(key) if type(key) is str else "has a key that is not text" for key in container)
+    return next(filter(None, faults), None), container.values()
+
+
+def _fault_of_scalar(item: object) -> str | None:
+    match item:
+        case str() if type(item) is str:
+            return _fault_of_text(item)
+        case float() if type(item) is float:
+            return None if math.isfinite(item) else "holds NaN or Infinity"
+        case _ if type(item) in _PLAIN_SCALARS:
+            return None
+        case _:
+            return f"holds a {type(item).__qualname__}, which is no plain JSON value"
+
+
+def _fault_of_text(text: str) -> str | None:
+    if "\0" in text:
+        return "holds a NUL character"
+    return None if text.isascii() or is_unicode(text) else "holds a lone surrogate"
