@@ -1,0 +1,35 @@
+"""The JSON form of a value held against the value itself, for what pydantic would write without a word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from horsies.codec.wire import PayloadRefused, canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pydantic import JsonValue
+
+
+def faithful(plain: JsonValue, typed: object) -> JsonValue:
+    """`plain` with each array that stands for a set sorted by the canonical text of its elements.
+
+    Sets come in another order in every process, and equal arguments must have equal fingerprints. A NaN or Infinity
+    that was written as null is refused. `typed` is the same value with its sets and floats still being that; where
+    the two differ in shape, because a serializer of the user's own says so, `plain` is left alone.
+    """
+    if isinstance(plain, dict) and isinstance(typed, dict):
+        inner = cast("dict[object, object]", typed).values()
+        if len(inner) != len(plain):
+            return plain
+        return {key: faithful(value, twin) for (key, value), twin in zip(plain.items(), inner, strict=True)}
+    if plain is None and isinstance(typed, float):
+        raise PayloadRefused("holds NaN or Infinity")
+    if not isinstance(plain, list) or not isinstance(typed, list | tuple | set | frozenset):
+        return plain
+    twins = cast("Collection[object]", typed)
+    if len(twins) != len(plain):
+        return plain
+    ordered = [faithful(value, twin) for value, twin in zip(plain, twins, strict=True)]
+    return sorted(ordered, key=canonical) if isinstance(typed, set | frozenset) else ordered
