@@ -1,0 +1,272 @@
+# pyright: reportReturnType=false
+# The functions here are signatures only.
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, JsonValue, field_validator
+
+from horsies.codec.task import TaskCodec
+from horsies.codec.wire import PayloadRefused
+from horsies.errors import ErrorCode
+from horsies.model.task_error import TaskError
+from horsies.model.task_result import TaskResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from decimal import Decimal as Missing
+
+Done = TaskResult[None, TaskError]
+
+
+class Opaque:
+    pass
+
+
+class Loose(BaseModel):
+    anything: Any
+
+
+class Secret(BaseModel):
+    pin: int
+    notes: dict[str, int] = {}
+
+    @field_validator("pin")
+    @classmethod
+    def _check_pin(cls, pin: int) -> int:
+        if pin > 9999:
+            raise ValueError(f"{pin} is too long")
+        return pin
+
+
+def spread(a: int, b: int = 2, *, c: int = 3) -> Done: ...
+def typed(number: int, text: str = "x") -> Done: ...
+def collecting(first: int, /, *rest: int, flag: bool = False, **extra: str) -> Done: ...
+def guarded(secret: Secret) -> Done: ...
+def anything(value: Any) -> Done: ...
+def loose(value: Loose) -> Done: ...
+def json_only(value: JsonValue) -> Done: ...
+def faulty(known: int, lost: Missing, opaque: Opaque) -> int: ...
+def later(value: Later) -> Done: ...
+
+
+class Later(BaseModel):
+    day: int
+
+
+def plain(value: object) -> Done: ...
+def undeclared() -> None: ...
+
+
+# Without these annotations, which the type checker would miss.
+del plain.__annotations__["value"]
+del undeclared.__annotations__["return"]
+
+
+def codec_of(function: Callable[..., object]) -> TaskCodec:
+    return TaskCodec.of(function).unwrap()
+
+
+def refusal(function: Callable[..., object], *args: object, **kwargs: object) -> PayloadRefused:
+    with pytest.raises(PayloadRefused) as caught:
+        codec_of(function).encode(args, kwargs)
+    return caught.value
+
+
+def nested(levels: int) -> list[Any]:
+    return functools.reduce(lambda inner, _: [inner], range(levels - 1), list[Any]())
+
+
+def test_arguments_are_stored_as_the_caller_split_them() -> None:
+    encoded = codec_of(collecting).encode((1, "2", 3), {"flag": "yes", "note": "n"})
+
+    assert (encoded.args_json, encoded.kwargs_json) == ("[1,2,3]", '{"flag":true,"note":"n"}')
+    assert (encoded.args, encoded.kwargs) == ([1, 2, 3], {"flag": True, "note": "n"})
+    assert encoded.size_bytes == len("[1,2,3]") + len('{"flag":true,"note":"n"}')
+
+
+def test_arguments_come_back_typed() -> None:
+    codec = codec_of(guarded)
+    encoded = codec.encode((), {"secret": Secret(pin=1234)})
+
+    call = codec.decode(encoded.args_json.encode(), encoded.kwargs_json.encode())
+
+    assert (call.args, call.kwargs) == ((), {"secret": Secret(pin=1234)})
+
+
+def test_defaults_are_left_to_the_code_that_runs() -> None:
+    encoded = codec_of(typed).encode((5,), {})
+
+    assert (encoded.args_json, encoded.kwargs_json) == ("[5]", "{}")
+
+
+def test_lax_mode_turns_text_into_the_number_it_holds() -> None:
+    assert codec_of(typed).encode(("5",), {}).args == [5]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "parameter", "reason"),
+    [
+        ((), {}, "number", "missing"),
+        ((1,), {"number": 2}, "number", "given twice"),
+        ((1,), {"colour": 2}, "colour", "unknown"),
+        ((1, "x", 3), {}, None, "3 positional arguments given, at most 2 taken"),
+        (("five",), {}, "number", "valid integer"),
+        ((1,), {"text": 5}, "text", "valid string"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_refused_by_name(
+    args: tuple[object, ...], kwargs: dict[str, object], parameter: str | None, reason: str
+) -> None:
+    refused = refusal(typed, *args, **kwargs)
+
+    assert refused.parameter == parameter
+    assert reason in refused.reason
+    assert str(parameter or "") in str(refused)
+
+
+@given(
+    count=st.integers(0, 4),
+    keywords=st.sets(st.sampled_from(["a", "b", "c", "first", "rest", "flag", "extra", "other"])),
+    function=st.sampled_from([spread, typed, collecting, guarded]),
+)
+def test_what_binds_is_what_python_binds(count: int, keywords: set[str], function: Callable[..., object]) -> None:
+    kwargs = dict.fromkeys(keywords)
+    try:
+        inspect.signature(function).bind(*[None] * count, **kwargs)
+    except TypeError:
+        with pytest.raises(PayloadRefused):
+            codec_of(function).shape.check(count, kwargs)
+    else:
+        codec_of(function).shape.check(count, kwargs)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, "\0", "\ud800", {1: 2}, (1,), {1}, b"", object(), nested(257)],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("function", [plain, json_only])
+def test_without_an_annotation_only_storable_plain_json_is_taken(
+    function: Callable[..., object], value: object
+) -> None:
+    assert refusal(function, value).parameter == "value"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.inf, Loose(anything=math.nan), ["\0"], {"\ud800": 1}, object(), nested(257)],
+    ids=lambda value: type(value).__name__,
+)
+def test_with_an_annotation_what_cannot_be_stored_is_refused_too(value: object) -> None:
+    assert refusal(anything, value).parameter == "value"
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+
+    assert refusal(plain, value).parameter == "value"
+    assert refusal(anything, value).parameter == "value"
+
+
+def test_keys_of_collected_keywords_must_be_storable_as_well() -> None:
+    assert refusal(collecting, 1, **{"a\0b": "x"}).parameter == "extra"
+
+
+@pytest.mark.parametrize("function", [plain, json_only])
+def test_256_levels_survive_the_round_trip(function: Callable[..., object]) -> None:
+    codec = codec_of(function)
+    encoded = codec.encode((nested(256),), {})
+
+    assert codec.decode(encoded.args_json, encoded.kwargs_json).args == (nested(256),)
+
+
+@pytest.mark.parametrize(
+    "value", [{"pin": "9876543x"}, {"pin": 98765432}, {"pin": 1, "notes": {"98765432": "x"}}, "98765432"]
+)
+def test_a_refusal_never_shows_the_value(value: object) -> None:
+    assert "98765432" not in str(refusal(guarded, value))
+
+
+def test_a_refusal_shows_the_place_and_how_many_faults_there_are() -> None:
+    refused = refusal(guarded, {"pin": "x", "notes": {"private": "y"}})
+
+    assert refused.reason.startswith("pin: Input should be a valid integer")
+    assert refused.reason.endswith("(and 1 more)")
+    assert refusal(guarded, {"pin": 1, "notes": {"private": "y"}}).reason.startswith("notes.*: ")
+
+
+@pytest.mark.parametrize(
+    ("args_json", "kwargs_json"),
+    [
+        ("[", "{}"),
+        ("{}", "{}"),
+        ("[]", "[]"),
+        ("[]", "{}"),
+        ('["x"]', "{}"),
+        ("[1]", '{"gone": 1}'),
+        ("[" * 9999, "{}"),
+    ],
+)
+def test_damaged_stored_arguments_are_refused(args_json: str, kwargs_json: str) -> None:
+    with pytest.raises(PayloadRefused):
+        codec_of(typed).decode(args_json, kwargs_json)
+
+
+def test_255_levels_survive_under_any() -> None:
+    codec = codec_of(anything)
+    encoded = codec.encode((), {"value": nested(255)})
+
+    assert codec.decode(encoded.args_json, encoded.kwargs_json).kwargs == {"value": nested(255)}
+
+
+def test_a_model_may_be_as_deep_as_it_can_be_read_again() -> None:
+    codec, deep = codec_of(loose), Loose(anything=nested(199))
+    encoded = codec.encode((deep,), {})
+
+    assert codec.decode(encoded.args_json, encoded.kwargs_json).args == (deep,)
+    assert "more than 200 levels" in refusal(loose, Loose(anything=nested(200))).reason
+
+
+def test_equal_sets_have_equal_texts_whatever_their_order() -> None:
+    one, other = {"ab": {"x", "y"}}, {"ab": {"y", "x"}}
+
+    assert codec_of(anything).encode((one,), {}) == codec_of(anything).encode((other,), {})
+    assert codec_of(anything).encode((one,), {}).args == [{"ab": ["x", "y"]}]
+
+
+def test_a_class_further_down_in_the_module_is_found() -> None:
+    assert codec_of(later).encode(({"day": "3"},), {}).args == [{"day": 3}]
+
+
+def test_all_that_is_wrong_with_a_signature_is_reported_together() -> None:
+    faults = TaskCodec.of(faulty).unwrap_err()
+
+    assert [(fault.code, fault.parameter) for fault in faults] == [
+        (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "lost"),
+        (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "opaque"),
+        (ErrorCode.TASK_INVALID_RETURN_TYPE, None),
+    ]
+    assert faults[0].reason == "name 'Missing' is not defined"
+    assert [fault.may_resolve_later for fault in faults] == [True, False, False]
+
+
+def test_a_return_type_must_be_declared() -> None:
+    (fault,) = TaskCodec.of(undeclared).unwrap_err()
+
+    assert fault.code is ErrorCode.TASK_NO_RETURN_TYPE
+
+
+def test_a_wrapped_function_counts_with_its_own_signature() -> None:
+    @functools.wraps(typed)
+    def wrapper(*args: Any, **kwargs: Any) -> Any: ...
+
+    assert refusal(wrapper).parameter == "number"

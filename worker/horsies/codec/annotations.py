@@ -1,0 +1,81 @@
+"""The annotations of a function, each resolved by itself so that a fault can be laid to one parameter."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from horsies.codec.value import PlainValue, Value, value_of
+from horsies.errors import ErrorCode
+from horsies.model.result import Err, Ok, Result
+from horsies.model.task_error import TaskError
+from horsies.model.task_result import TaskResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RETURN = "return"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureFault:
+    """Why a function cannot be a task; `parameter` is None where its return type is meant."""
+
+    code: ErrorCode
+    reason: str
+    parameter: str | None = None
+    may_resolve_later: bool = False
+    """True when a name is not defined yet, as for a class that stands further down in the module."""
+
+
+def parameter_value(function: Callable[..., object], parameter: inspect.Parameter) -> Result[Value, SignatureFault]:
+    """How arguments for this parameter are written and read."""
+    if parameter.annotation is parameter.empty:
+        return Ok(PlainValue())
+    name = parameter.name
+    return _resolved(function, name, parameter.annotation).and_then(lambda annotation: _adapted(annotation, name))
+
+
+def return_value(function: Callable[..., object], annotation: object) -> Result[Value, SignatureFault]:
+    """How the ok value of this function is written and read."""
+    if annotation is inspect.Signature.empty:
+        reason = "has no return annotation; declare -> TaskResult[T, TaskError]"
+        return Err(SignatureFault(code=ErrorCode.TASK_NO_RETURN_TYPE, reason=reason))
+    return _resolved(function, RETURN, annotation).and_then(_ok_type).and_then(lambda found: _adapted(found, None))
+
+
+def _ok_type(annotation: object) -> Result[object, SignatureFault]:
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is TaskResult and len(arguments) == 2 and arguments[1] is TaskError:
+        return Ok(arguments[0])
+    reason = "must return TaskResult[T, TaskError]"
+    return Err(SignatureFault(code=ErrorCode.TASK_INVALID_RETURN_TYPE, reason=reason))
+
+
+def _resolved(function: Callable[..., object], name: str, annotation: object) -> Result[object, SignatureFault]:
+    """The annotation with its forward references looked up in the function's module."""
+    alone = SimpleNamespace(__annotations__={name: annotation})
+    names = getattr(function, "__globals__", {})
+    try:
+        return Ok(typing.get_type_hints(alone, globalns=names, include_extras=True)[name])
+    except Exception as error:  # noqa: BLE001 - evaluating an annotation runs whatever is written there
+        return Err(_unusable(name, error))
+
+
+def _adapted(annotation: object, name: str | None) -> Result[Value, SignatureFault]:
+    try:
+        return Ok(value_of(annotation))
+    except Exception as error:  # noqa: BLE001 - a class may build its own schema, and raise anything in it
+        return Err(_unusable(name, error))
+
+
+def _unusable(name: str | None, error: Exception) -> SignatureFault:
+    return SignatureFault(
+        code=ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
+        parameter=None if name == RETURN else name,
+        reason=str(error).partition("\n")[0],
+        may_resolve_later=isinstance(error, NameError),
+    )

@@ -1,0 +1,123 @@
+"""The arguments of a task: bound to its signature, written as JSON, and read again by the child that runs it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from horsies.codec.annotations import SignatureFault, parameter_value, return_value
+from horsies.codec.shape import Shape
+from horsies.codec.wire import Part, PayloadRefused, parsed, stored_text
+from horsies.model.result import Err, Ok, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pydantic import JsonValue
+
+    from horsies.codec.value import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedArguments:
+    """Arguments as they are stored: two canonical JSON texts, split by position and name as the caller gave them."""
+
+    args_json: str
+    kwargs_json: str
+
+    @property
+    def args(self) -> list[JsonValue]:
+        return cast("list[JsonValue]", parsed(self.args_json))
+
+    @property
+    def kwargs(self) -> dict[str, JsonValue]:
+        return cast("dict[str, JsonValue]", parsed(self.kwargs_json))
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.args_json.encode()) + len(self.kwargs_json.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Typed arguments, ready for the function."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCodec:
+    """Everything about a function's signature that sending and running it need, worked out once.
+
+    Defaults are not stored: a parameter that the sender left out gets the default of the code that runs.
+    """
+
+    shape: Shape
+    values: Mapping[str, Value]
+    ok: Value
+
+    @classmethod
+    def of(cls, function: Callable[..., object]) -> Result[TaskCodec, tuple[SignatureFault, ...]]:
+        """The codec of a function, or all that is wrong with its signature."""
+        plain = inspect.unwrap(function)
+        signature = inspect.signature(plain)
+        found = {name: parameter_value(plain, each) for name, each in signature.parameters.items()}
+        ok = return_value(plain, signature.return_annotation)
+        faults = tuple(each.error for each in (*found.values(), ok) if isinstance(each, Err))
+        if faults:
+            return Err(faults)
+        values = {name: each.unwrap() for name, each in found.items()}
+        return Ok(cls(shape=Shape.of(signature), values=values, ok=ok.unwrap()))
+
+    def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
+        """Arguments in stored form; `PayloadRefused` names the first that is missing, unknown, doubled or unfit."""
+        self.shape.check(len(args), kwargs)
+        names = tuple(self.shape.names_of(len(args)))
+        by_position = [self._dumped(name, value) for name, value in zip(names, args, strict=True)]
+        by_name = {key: self._dumped(self.shape.name_of(key), value) for key, value in kwargs.items()}
+        return EncodedArguments(
+            args_json=stored_text(by_position, map(self._part, names, by_position)) if args else "[]",
+            kwargs_json=stored_text(by_name, self._keys_and_values(by_name)) if kwargs else "{}",
+        )
+
+    def decode(self, args_json: str | bytes, kwargs_json: str | bytes) -> Call:
+        """Typed arguments from stored ones; `PayloadRefused` when they do not fit this function (any more)."""
+        args, kwargs = _stored(args_json), _stored(kwargs_json)
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise PayloadRefused("stored arguments must be an array and an object")
+        self.shape.check(len(args), kwargs)
+        names = self.shape.names_of(len(args))
+        return Call(
+            args=tuple(self._loaded(name, value) for name, value in zip(names, args, strict=True)),
+            kwargs={key: self._loaded(self.shape.name_of(key), value) for key, value in kwargs.items()},
+        )
+
+    def _dumped(self, name: str, value: object) -> JsonValue:
+        codec = self.values[name]
+        try:
+            return codec.dump(codec.check(value))
+        except PayloadRefused as refused:
+            raise PayloadRefused(refused.reason, parameter=name) from None
+
+    def _loaded(self, name: str, stored: JsonValue) -> object:
+        try:
+            return self.values[name].load(stored)
+        except PayloadRefused as refused:
+            raise PayloadRefused(refused.reason, parameter=name) from None
+
+    def _part(self, name: str, value: JsonValue) -> Part:
+        return Part(value, self.values[name].max_depth, name)
+
+    def _keys_and_values(self, by_name: dict[str, JsonValue]) -> Iterator[Part]:
+        for key, value in by_name.items():
+            yield Part(key, parameter=self.shape.name_of(key))
+            yield self._part(self.shape.name_of(key), value)
+
+
+def _stored(text: str | bytes) -> JsonValue:
+    try:
+        return parsed(text)
+    except ValueError:
+        raise PayloadRefused("stored arguments are no JSON") from None
