@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies.codec.result import StoredResult, checked_result, read_result, stored_result
+from horsies.codec.value import value_of
+from horsies.codec.wire import canonical, fault_in
+from horsies.model.codes import ContractCode, OperationalErrorCode, OutcomeCode
+from horsies.model.task_error import SubWorkflowError, TaskError
+from horsies.model.task_result import TaskResult
+
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "results.json").read_text("utf-8"))
+
+ANYTHING = value_of(Any)
+NUMBER = value_of(int)
+
+RESULTS: dict[str, TaskResult[Any, TaskError]] = {
+    "a value": TaskResult(ok=5),
+    "None": TaskResult(ok=None),
+    "a code of the user's own": TaskResult(
+        err=TaskError(error_code="CARD_DECLINED", message="no funds", data={"attempts": 2})
+    ),
+    "a built-in code": TaskResult(err=TaskError(error_code=OutcomeCode.TASK_TIMEOUT)),
+    "an exception": TaskResult(
+        err=TaskError(error_code=OperationalErrorCode.UNHANDLED_EXCEPTION, message="'sku'", exception=KeyError("sku"))
+    ),
+    "a sub-workflow": TaskResult(
+        err=SubWorkflowError(
+            error_code=OutcomeCode.SUBWORKFLOW_FAILED,
+            sub_workflow_id="018f0000-0001-7004-8203-040506070809",
+            sub_workflow_summary={"failed_tasks": 1},
+        )
+    ),
+}
+
+
+class Hostile:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def stored(returned: object, annotation: Any = Any) -> StoredResult:
+    ok = value_of(annotation)
+    return stored_result(checked_result(returned, ok), ok)
+
+
+def stored_body(error: TaskError) -> dict[str, Any]:
+    return json.loads(stored(TaskResult(err=error)).document)["err"]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_written_in_its_pinned_form(name: str) -> None:
+    assert stored(RESULTS[name]).document == canonical(GOLDEN[name])
+
+
+@pytest.mark.parametrize("name", [name for name in RESULTS if name != "an exception"])
+def test_the_pinned_form_is_read_as_the_result(name: str) -> None:
+    assert read_result(json.dumps(GOLDEN[name]), ANYTHING) == RESULTS[name]
+
+
+def test_a_stored_exception_comes_back_as_its_record() -> None:
+    error = read_result(json.dumps(GOLDEN["an exception"])).err_value
+
+    assert error.error_code is OperationalErrorCode.UNHANDLED_EXCEPTION
+    assert error.exception == GOLDEN["an exception"]["err"]["exception"]
+
+
+def test_an_ok_value_is_stored_as_its_declared_type_wants_it() -> None:
+    assert stored(TaskResult(ok="5"), int) == StoredResult(document='{"ok":5}', error=None)
+
+
+@pytest.mark.parametrize(
+    ("returned", "annotation", "code"),
+    [
+        (None, int, OperationalErrorCode.TASK_EXCEPTION),
+        (5, int, OperationalErrorCode.TASK_EXCEPTION),
+        (TaskResult(err=ValueError()), int, OperationalErrorCode.TASK_EXCEPTION),
+        (TaskResult(ok="five"), int, ContractCode.RETURN_TYPE_MISMATCH),
+        (TaskResult(ok=None), int, ContractCode.RETURN_TYPE_MISMATCH),
+        (TaskResult(ok=object()), Any, OperationalErrorCode.WORKER_SERIALIZATION_ERROR),
+        (TaskResult(ok=math.nan), float, OperationalErrorCode.WORKER_SERIALIZATION_ERROR),
+        (TaskResult(ok="\0"), str, OperationalErrorCode.WORKER_SERIALIZATION_ERROR),
+        (TaskResult(ok=["\ud800"]), list[str], OperationalErrorCode.WORKER_SERIALIZATION_ERROR),
+    ],
+)
+def test_a_return_value_that_does_not_fit_becomes_the_error_that_says_so(
+    returned: object, annotation: Any, code: str
+) -> None:
+    result = stored(returned, annotation)
+
+    assert result.error is not None
+    assert result.error.error_code is code
+    assert json.loads(result.document)["err"]["error_code"] == code
+
+
+def test_a_mismatch_does_not_show_the_value() -> None:
+    assert "hunter2" not in stored(TaskResult(ok="hunter2"), int).document
+
+
+@pytest.mark.parametrize("document", ["", "null", "5", "[]", "{}", '{"ok":1,"err":{}}', '{"err":5}', '{"value":1}'])
+def test_a_document_that_is_no_result_says_so(document: str) -> None:
+    assert read_result(document).err_value.error_code is OperationalErrorCode.RESULT_DESERIALIZATION_ERROR
+
+
+def test_an_error_of_the_wrong_shape_says_so() -> None:
+    document = '{"err":{"message":[]}}'
+
+    assert read_result(document).err_value.error_code is OperationalErrorCode.RESULT_DESERIALIZATION_ERROR
+
+
+def test_an_error_with_fields_of_a_later_release_is_still_read() -> None:
+    assert read_result('{"err":{"error_code":"CARD_DECLINED","severity":9}}').err_value == TaskError(
+        error_code="CARD_DECLINED"
+    )
+
+
+def test_a_value_that_no_longer_fits_its_type_says_so() -> None:
+    assert read_result('{"ok":"five"}', NUMBER).err_value.error_code is ContractCode.PYDANTIC_HYDRATION_ERROR
+
+
+def test_without_the_declared_type_the_value_is_plain_json() -> None:
+    assert read_result('{"ok":{"a":[1]}}').ok_value == {"a": [1]}
+
+
+@pytest.mark.parametrize("data", [object(), math.nan, {"a": "\0"}, {"a": "\ud800"}, [object()]])
+def test_error_data_that_cannot_be_stored_is_replaced_by_its_repr(data: object) -> None:
+    assert stored_body(TaskError(error_code="BROKEN", data=data)) == {
+        "error_code": "BROKEN",
+        "message": None,
+        "data": repr(data),
+        "exception": None,
+    }
+
+
+def test_an_object_without_even_a_repr_is_named() -> None:
+    assert stored_body(TaskError(data=Hostile()))["data"] == "<Hostile: repr raised RuntimeError>"
+
+
+def test_what_no_text_may_hold_becomes_the_replacement_character() -> None:
+    body = stored_body(TaskError(message="a\0b\ud800", exception=ValueError("c\0d")))
+
+    assert body["message"] == "a\ufffdb\ufffd"
+    assert body["exception"]["message"] == "c\ufffdd"
+
+
+@pytest.mark.parametrize("levels", [150, 198, 199, 200, 300, 100_000])
+def test_deep_error_data_is_stored_and_can_be_read_again(levels: int) -> None:
+    data: list[Any] = []
+    for _ in range(levels - 1):
+        data = [data]
+
+    result = read_result(stored(TaskResult(err=TaskError(error_code="DEEP", data=data))).document)
+
+    assert result.err_value.error_code == "DEEP"
+
+
+@given(message=st.none() | st.text(), data=st.none() | st.text() | st.floats() | st.lists(st.text()))
+def test_every_error_can_be_stored_and_read(message: str | None, data: object) -> None:
+    document = stored(TaskResult(err=TaskError(error_code="ANY", message=message, data=data))).document
+
+    assert fault_in(json.loads(document)) is None
+    assert read_result(document).err_value.error_code == "ANY"
