@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from horsies.codec.fingerprint import command_sha, enqueue_sha
+from horsies.codec.task import EncodedArguments
+from horsies.codec.wire import canonical
+
+SENT_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ARGUMENTS = EncodedArguments(args_json='[1,"ü"]', kwargs_json='{"a":null}')
+SEND: dict[str, Any] = {"task_name": "mail.send", "queue_name": "mail", "priority": 5, "sent_at": SENT_AT}
+
+
+def test_an_enqueue_fingerprint_is_the_sha_of_canonical_json() -> None:
+    document = {
+        "name": "mail.send",
+        "queue": "mail",
+        "priority": 5,
+        "args": [1, "ü"],
+        "kwargs": {"a": None},
+        "sent_at": "2026-01-02T03:04:05+00:00",
+        "good_until": "2026-01-02T04:04:05+00:00",
+        "delay": 2.0,
+        "options": {"timeout_ms": 1000},
+    }
+
+    found = enqueue_sha(
+        ARGUMENTS,
+        **SEND,
+        good_until=SENT_AT + timedelta(hours=1),
+        delay_seconds=2,
+        options_json=canonical({"timeout_ms": 1000}),
+    )
+
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert found == sha256(text.encode()).hexdigest()
+
+
+def test_fingerprints_are_pinned() -> None:
+    assert enqueue_sha(ARGUMENTS, **SEND) == "435f37e6e044c36e7dc395c3839d7d7c437bafafa7d92c58de8b46838eb0ab96"
+    assert command_sha("mail.send", ARGUMENTS) == "4a9632ded3cdbb6d9304ec1e39c5a50d796bb72804ca1890742d7ebc77ddc48c"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task_name": "mail.sent"},
+        {"queue_name": "post"},
+        {"priority": 6},
+        {"sent_at": SENT_AT + timedelta(microseconds=1)},
+        {"good_until": SENT_AT},
+        {"delay_seconds": 0.0},
+        {"options_json": '{"timeout_ms":1000}'},
+        {"arguments": EncodedArguments(args_json='[1,"u"]', kwargs_json='{"a":null}')},
+        {"arguments": EncodedArguments(args_json='[1,"ü"]', kwargs_json="{}")},
+    ],
+)
+def test_every_part_of_a_send_changes_its_fingerprint(change: dict[str, Any]) -> None:
+    changed: dict[str, Any] = {"arguments": ARGUMENTS, **SEND, **change}
+
+    assert enqueue_sha(**changed) != enqueue_sha(ARGUMENTS, **SEND)
+
+
+def test_the_zone_in_which_an_instant_is_written_does_not_matter() -> None:
+    elsewhere: dict[str, Any] = {**SEND, "sent_at": SENT_AT.astimezone(timezone(timedelta(hours=9)))}
+
+    assert enqueue_sha(ARGUMENTS, **elsewhere) == enqueue_sha(ARGUMENTS, **SEND)
+
+
+def test_a_command_is_its_name_and_its_arguments() -> None:
+    other = EncodedArguments(args_json="[]", kwargs_json='{"a":null}')
+
+    assert command_sha("mail.send", ARGUMENTS) == command_sha("mail.send", ARGUMENTS)
+    assert len({command_sha("mail.send", ARGUMENTS), command_sha("mail", ARGUMENTS), command_sha("mail", other)}) == 3
