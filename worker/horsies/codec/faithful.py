@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from pydantic import Secret, SecretBytes, SecretStr
+
 from horsies.codec.wire import PayloadRefused, canonical
 
 if TYPE_CHECKING:
@@ -11,13 +13,15 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+_SECRETS: tuple[type[object], ...] = (Secret, SecretBytes, SecretStr)
+
 
 def faithful(plain: JsonValue, typed: object) -> JsonValue:
     """`plain` with each array that stands for a set sorted by the canonical text of its elements.
 
     Sets come in another order in every process, and equal arguments must have equal fingerprints. A NaN or Infinity
-    that was written as null is refused. `typed` is the same value with its sets and floats still being that; where
-    the two differ in shape, because a serializer of the user's own says so, `plain` is left alone.
+    written as null and a secret written as its mask are refused. `typed` is the same value before it became JSON;
+    where the two differ in shape, because a serializer of the user's own says so, `plain` is left alone.
     """
     if isinstance(plain, dict) and isinstance(typed, dict):
         inner = cast("dict[object, object]", typed).values()
@@ -26,6 +30,8 @@ def faithful(plain: JsonValue, typed: object) -> JsonValue:
         return {key: faithful(value, twin) for (key, value), twin in zip(plain.items(), inner, strict=True)}
     if plain is None and isinstance(typed, float):
         raise PayloadRefused("holds NaN or Infinity")
+    if isinstance(typed, _SECRETS) and plain and plain == str(typed):
+        raise PayloadRefused("holds a secret, of which only the mask would be stored")
     if not isinstance(plain, list) or not isinstance(typed, list | tuple | set | frozenset):
         return plain
     twins = cast("Collection[object]", typed)

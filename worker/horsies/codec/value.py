@@ -24,7 +24,7 @@ _READ_ALIKE = frozenset({"int", "str", "float", "bool", "none", "any", "list", "
 # Types whose values need neither pydantic nor any change; they are what most arguments are.
 _OWN_FORM: tuple[Any, ...] = (int, str, float, bool)
 # Types whose JSON form pydantic may write other than we would.
-_TO_BE_COMPARED = frozenset({"set", "frozenset", "any"})
+_TO_BE_COMPARED = frozenset({"set", "frozenset", "any", "is-instance"})
 
 
 class Value(Protocol):
