@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, JsonValue, field_validator
+from pydantic import BaseModel, JsonValue, SecretStr, field_serializer, field_validator
 
 from horsies.codec.task import TaskCodec
 from horsies.codec.wire import PayloadRefused
@@ -34,6 +34,21 @@ class Loose(BaseModel):
     anything: Any
 
 
+class Unfinished(BaseModel):
+    part: Missing
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretStr
+
+
+class Revealed(Login):
+    @field_serializer("password", when_used="json")
+    def _reveal(self, password: SecretStr) -> str:
+        return password.get_secret_value()
+
+
 class Secret(BaseModel):
     pin: int
     notes: dict[str, int] = {}
@@ -54,6 +69,9 @@ def anything(value: Any) -> Done: ...
 def loose(value: Loose) -> Done: ...
 def json_only(value: JsonValue) -> Done: ...
 def faulty(known: int, lost: Missing, opaque: Opaque) -> int: ...
+def login(value: Login) -> Done: ...
+def revealed(value: Revealed) -> Done: ...
+def unfinished(value: Unfinished) -> Done: ...
 def later(value: Later) -> Done: ...
 
 
@@ -177,6 +195,12 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     assert refusal(anything, value).parameter == "value"
 
 
+def test_a_secret_is_refused_unless_its_model_reveals_it() -> None:
+    assert "mask" in refusal(login, Login(user="ada", password=SecretStr("hunter2"))).reason
+    encoded = codec_of(revealed).encode((Revealed(user="ada", password=SecretStr("hunter2")),), {})
+    assert encoded.args == [{"user": "ada", "password": "hunter2"}]
+
+
 def test_keys_of_collected_keywords_must_be_storable_as_well() -> None:
     assert refusal(collecting, 1, **{"a\0b": "x"}).parameter == "extra"
 
@@ -257,6 +281,12 @@ def test_all_that_is_wrong_with_a_signature_is_reported_together() -> None:
     ]
     assert faults[0].reason == "name 'Missing' is not defined"
     assert [fault.may_resolve_later for fault in faults] == [True, False, False]
+
+
+def test_a_model_that_waits_for_a_class_may_resolve_later() -> None:
+    (fault,) = TaskCodec.of(unfinished).unwrap_err()
+
+    assert (fault.parameter, fault.may_resolve_later) == ("value", True)
 
 
 def test_a_return_type_must_be_declared() -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from pydantic import PydanticUserError
+
 from horsies.codec.value import PlainValue, Value, value_of
 from horsies.errors import ErrorCode
 from horsies.model.result import Err, Ok, Result
@@ -72,10 +74,16 @@ def _adapted(annotation: object, name: str | None) -> Result[Value, SignatureFau
         return Err(_unusable(name, error))
 
 
+def _is_unresolved(error: Exception) -> bool:
+    if isinstance(error, PydanticUserError):
+        return error.code == "class-not-fully-defined"
+    return isinstance(error, NameError)
+
+
 def _unusable(name: str | None, error: Exception) -> SignatureFault:
     return SignatureFault(
         code=ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
         parameter=None if name == RETURN else name,
         reason=str(error).partition("\n")[0],
-        may_resolve_later=isinstance(error, NameError),
+        may_resolve_later=_is_unresolved(error),
     )
