@@ -21,7 +21,7 @@ from horsies.model.task_result import TaskResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from decimal import Decimal as Missing
+    from decimal import Decimal as Missing  # noqa: TC004 - absent at run time on purpose
 
 Done = TaskResult[None, TaskError]
 
