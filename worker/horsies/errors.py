@@ -10,7 +10,8 @@ HorsiesError
 ├── UsageError                the command line is wrong
 ├── NotFound                  what was asked for does not exist
 ├── Refused                   nothing asked for was in a state that allows it
-└── Busy                      another process holds the lock
+├── Busy                      another process holds the lock
+└── UnwrapError               the wrong side of an Ok or Err was asked for  (horsies.model.result)
 
 MultipleValidationErrors is mixed into the family's class when several faults are reported at once.
 """
