@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import asyncpg
 
-from horsies.store.failures import STEP_BACK, explain, is_failure_of_database
+from horsies.store.failures import LOST_CONNECTION, STEP_BACK, explain, is_failure_of_database
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from horsies.store.link import Link, Row
     from horsies.store.queries import Query
@@ -192,7 +192,7 @@ class Database:
             return
         try:
             await connection.execute("SELECT 1", timeout=CHECK_TIMEOUT_S)
-        except (*STATEMENT_ERRORS, TimeoutError) as error:
+        except (asyncpg.PostgresError, *LOST_CONNECTION) as error:
             raise _IdleConnectionDied from error
 
     async def _note_release(self, connection: Any) -> None:
@@ -201,9 +201,6 @@ class Database:
 
 class _IdleConnectionDied(Exception):
     """Tells the pool to drop a connection whose check failed; never leaves this module."""
-
-
-STATEMENT_ERRORS: Sequence[type[Exception]] = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 def _bare(connection: Any) -> Any:
@@ -216,5 +213,5 @@ async def _roll_back(connection: asyncpg.pool.PoolConnectionProxy[Row]) -> None:
         return
     try:
         await connection.execute("ROLLBACK", timeout=CHECK_TIMEOUT_S)
-    except (*STATEMENT_ERRORS, TimeoutError):
+    except (asyncpg.PostgresError, *LOST_CONNECTION):
         connection.terminate()

@@ -15,7 +15,8 @@ from horsies.errors import (
     HorsiesError,
 )
 
-_NOT_A_SERVER = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+# The driver says InternalClientError when a connection dies between two steps of one statement.
+LOST_CONNECTION = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 # Errors after which the same batch is simply sent again: the server chose us as the one to step back.
 STEP_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -62,7 +63,7 @@ def explain(error: BaseException, *, where: str) -> HorsiesError:
         return _explain_server(error, where)
     if isinstance(error, TimeoutError):
         return DatabaseUnreachable(f"no answer in time from {where}", hint="is the server up, and is the network?")
-    if isinstance(error, _NOT_A_SERVER):
+    if isinstance(error, LOST_CONNECTION):
         return DatabaseUnreachable(
             f"cannot reach {where}: {_first_line(error)}", hint="is the server up, and is the address right?"
         )
@@ -71,7 +72,7 @@ def explain(error: BaseException, *, where: str) -> HorsiesError:
 
 def is_failure_of_database(error: BaseException) -> bool:
     """Whether `explain` has something to say about it."""
-    return isinstance(error, (asyncpg.PostgresError, *_NOT_A_SERVER))
+    return isinstance(error, (asyncpg.PostgresError, *LOST_CONNECTION))
 
 
 def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
