@@ -1,0 +1,240 @@
+"""horsies: tasks in PostgreSQL, run by supervised workers.
+
+Names are loaded when first used, so that `horsies --help` and other small programs import only what they need.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horsies.app import ChildProcessStartHook as ChildProcessStartHook
+    from horsies.app import Horsies as Horsies
+    from horsies.client.broker import PostgresBroker as PostgresBroker
+    from horsies.client.handle import TaskHandle as TaskHandle
+    from horsies.client.send_options import TaskSendOptions as TaskSendOptions
+    from horsies.client.task_function import TaskFunction as TaskFunction
+    from horsies.errors import BrokerError as BrokerError
+    from horsies.errors import BrokerErrorCode as BrokerErrorCode
+    from horsies.errors import ConfigurationError as ConfigurationError
+    from horsies.errors import ErrorCode as ErrorCode
+    from horsies.errors import HorsiesError as HorsiesError
+    from horsies.errors import MultipleValidationErrors as MultipleValidationErrors
+    from horsies.errors import RegistryError as RegistryError
+    from horsies.errors import SourceLocation as SourceLocation
+    from horsies.errors import TaskDefinitionError as TaskDefinitionError
+    from horsies.errors import ValidationReport as ValidationReport
+    from horsies.errors import WorkflowValidationError as WorkflowValidationError
+    from horsies.model.broker import BrokerOperationError as BrokerOperationError
+    from horsies.model.broker import BrokerResult as BrokerResult
+    from horsies.model.broker import DatabasePing as DatabasePing
+    from horsies.model.broker import WorkerPong as WorkerPong
+    from horsies.model.broker import WorkerStateSnapshot as WorkerStateSnapshot
+    from horsies.model.codes import BUILTIN_CODE_REGISTRY as BUILTIN_CODE_REGISTRY
+    from horsies.model.codes import BuiltInTaskCode as BuiltInTaskCode
+    from horsies.model.codes import ContractCode as ContractCode
+    from horsies.model.codes import OperationalErrorCode as OperationalErrorCode
+    from horsies.model.codes import OutcomeCode as OutcomeCode
+    from horsies.model.codes import RetrievalCode as RetrievalCode
+    from horsies.model.info import TaskAttemptInfo as TaskAttemptInfo
+    from horsies.model.info import TaskContext as TaskContext
+    from horsies.model.info import TaskInfo as TaskInfo
+    from horsies.model.mapping import ExceptionMapper as ExceptionMapper
+    from horsies.model.result import Err as Err
+    from horsies.model.result import JsonValue as JsonValue
+    from horsies.model.result import Ok as Ok
+    from horsies.model.result import Result as Result
+    from horsies.model.result import UnwrapError as UnwrapError
+    from horsies.model.result import is_err as is_err
+    from horsies.model.result import is_ok as is_ok
+    from horsies.model.retry import RetryPolicy as RetryPolicy
+    from horsies.model.sending import TaskSendError as TaskSendError
+    from horsies.model.sending import TaskSendErrorCode as TaskSendErrorCode
+    from horsies.model.sending import TaskSendPayload as TaskSendPayload
+    from horsies.model.sending import TaskSendResult as TaskSendResult
+    from horsies.model.settings import AppConfig as AppConfig
+    from horsies.model.settings import CustomQueueConfig as CustomQueueConfig
+    from horsies.model.settings import PayloadPolicy as PayloadPolicy
+    from horsies.model.settings import PostgresConfig as PostgresConfig
+    from horsies.model.settings import QueueMode as QueueMode
+    from horsies.model.settings import RecoveryConfig as RecoveryConfig
+    from horsies.model.settings import RetentionConfig as RetentionConfig
+    from horsies.model.settings import ScheduleConfig as ScheduleConfig
+    from horsies.model.settings import TaskSchedule as TaskSchedule
+    from horsies.model.settings import WorkerConfig as WorkerConfig
+    from horsies.model.settings import WorkerResilienceConfig as WorkerResilienceConfig
+    from horsies.model.task import TASK_TERMINAL_STATES as TASK_TERMINAL_STATES
+    from horsies.model.task import TaskAttemptOutcome as TaskAttemptOutcome
+    from horsies.model.task import TaskStatus as TaskStatus
+    from horsies.model.task_error import SubWorkflowError as SubWorkflowError
+    from horsies.model.task_error import TaskError as TaskError
+    from horsies.model.task_result import TaskResult as TaskResult
+    from horsies.registry.context import current_task as current_task
+    from horsies.version import __version__ as __version__
+
+_MODULES = {
+    "horsies.app": (
+        "ChildProcessStartHook",
+        "Horsies",
+    ),
+    "horsies.client.broker": ("PostgresBroker",),
+    "horsies.client.handle": ("TaskHandle",),
+    "horsies.client.send_options": ("TaskSendOptions",),
+    "horsies.client.task_function": ("TaskFunction",),
+    "horsies.errors": (
+        "BrokerError",
+        "BrokerErrorCode",
+        "ConfigurationError",
+        "ErrorCode",
+        "HorsiesError",
+        "MultipleValidationErrors",
+        "RegistryError",
+        "SourceLocation",
+        "TaskDefinitionError",
+        "ValidationReport",
+        "WorkflowValidationError",
+    ),
+    "horsies.model.broker": (
+        "BrokerOperationError",
+        "BrokerResult",
+        "DatabasePing",
+        "WorkerPong",
+        "WorkerStateSnapshot",
+    ),
+    "horsies.model.codes": (
+        "BUILTIN_CODE_REGISTRY",
+        "BuiltInTaskCode",
+        "ContractCode",
+        "OperationalErrorCode",
+        "OutcomeCode",
+        "RetrievalCode",
+    ),
+    "horsies.model.info": (
+        "TaskAttemptInfo",
+        "TaskContext",
+        "TaskInfo",
+    ),
+    "horsies.model.mapping": ("ExceptionMapper",),
+    "horsies.model.result": (
+        "Err",
+        "JsonValue",
+        "Ok",
+        "Result",
+        "UnwrapError",
+        "is_err",
+        "is_ok",
+    ),
+    "horsies.model.retry": ("RetryPolicy",),
+    "horsies.model.sending": (
+        "TaskSendError",
+        "TaskSendErrorCode",
+        "TaskSendPayload",
+        "TaskSendResult",
+    ),
+    "horsies.model.settings": (
+        "AppConfig",
+        "CustomQueueConfig",
+        "PayloadPolicy",
+        "PostgresConfig",
+        "QueueMode",
+        "RecoveryConfig",
+        "RetentionConfig",
+        "ScheduleConfig",
+        "TaskSchedule",
+        "WorkerConfig",
+        "WorkerResilienceConfig",
+    ),
+    "horsies.model.task": (
+        "TASK_TERMINAL_STATES",
+        "TaskAttemptOutcome",
+        "TaskStatus",
+    ),
+    "horsies.model.task_error": (
+        "SubWorkflowError",
+        "TaskError",
+    ),
+    "horsies.model.task_result": ("TaskResult",),
+    "horsies.registry.context": ("current_task",),
+    "horsies.version": ("__version__",),
+}
+_WHERE = {name: module for module, names in _MODULES.items() for name in names}
+
+
+__all__ = [
+    "BUILTIN_CODE_REGISTRY",
+    "TASK_TERMINAL_STATES",
+    "AppConfig",
+    "BrokerError",
+    "BrokerErrorCode",
+    "BrokerOperationError",
+    "BrokerResult",
+    "BuiltInTaskCode",
+    "ChildProcessStartHook",
+    "ConfigurationError",
+    "ContractCode",
+    "CustomQueueConfig",
+    "DatabasePing",
+    "Err",
+    "ErrorCode",
+    "ExceptionMapper",
+    "Horsies",
+    "HorsiesError",
+    "JsonValue",
+    "MultipleValidationErrors",
+    "Ok",
+    "OperationalErrorCode",
+    "OutcomeCode",
+    "PayloadPolicy",
+    "PostgresBroker",
+    "PostgresConfig",
+    "QueueMode",
+    "RecoveryConfig",
+    "RegistryError",
+    "Result",
+    "RetentionConfig",
+    "RetrievalCode",
+    "RetryPolicy",
+    "ScheduleConfig",
+    "SourceLocation",
+    "SubWorkflowError",
+    "TaskAttemptInfo",
+    "TaskAttemptOutcome",
+    "TaskContext",
+    "TaskDefinitionError",
+    "TaskError",
+    "TaskFunction",
+    "TaskHandle",
+    "TaskInfo",
+    "TaskResult",
+    "TaskSchedule",
+    "TaskSendError",
+    "TaskSendErrorCode",
+    "TaskSendOptions",
+    "TaskSendPayload",
+    "TaskSendResult",
+    "TaskStatus",
+    "UnwrapError",
+    "ValidationReport",
+    "WorkerConfig",
+    "WorkerPong",
+    "WorkerResilienceConfig",
+    "WorkerStateSnapshot",
+    "WorkflowValidationError",
+    "__version__",
+    "current_task",
+    "is_err",
+    "is_ok",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

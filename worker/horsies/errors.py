@@ -11,7 +11,8 @@ HorsiesError
 ├── NotFound                  what was asked for does not exist
 ├── Refused                   nothing asked for was in a state that allows it
 ├── Busy                      another process holds the lock
-└── UnwrapError               the wrong side of an Ok or Err was asked for  (horsies.model.result)
+├── InsideEventLoop           a blocking call where only `await` can work     (horsies.sync)
+└── UnwrapError               the wrong side of an Ok or Err was asked for    (horsies.model.result)
 
 MultipleValidationErrors is mixed into the family's class when several faults are reported at once.
 """

@@ -7,14 +7,23 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from horsies.errors import BrokerErrorCode, HorsiesError
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 T = TypeVar("T")
 
 
-class InsideEventLoop(RuntimeError):
+class InsideEventLoop(HorsiesError):
     """A blocking call was made on a thread whose event loop is running; waiting there would stop that loop for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a blocking call inside a running event loop",
+            code=BrokerErrorCode.ASYNC_CONTEXT,
+            hint="await the _async twin instead",
+        )
 
 
 class Bridge:
@@ -33,7 +42,7 @@ class Bridge:
         """Wait for `coroutine` on the bridge's loop; an interrupt of the caller cancels it."""
         if is_inside_event_loop():
             coroutine.close()
-            raise InsideEventLoop("a blocking call inside a running event loop: await its _async twin instead")
+            raise InsideEventLoop
         future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
         try:
             return future.result()

@@ -9,12 +9,13 @@ import pytest
 
 from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
+from horsies.store.tasks import TASKS
 from horsies_ops.reads.status import STATUS
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-EVERY_QUERY = list(every_query(SCHEMA, STATUS))
+EVERY_QUERY = list(every_query(SCHEMA, TASKS, STATUS))
 
 
 @pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)

@@ -48,9 +48,9 @@ class Transaction:
     async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
         return query.rows(await self.connection.fetch(query.sql, *arguments, timeout=self._timeout_s))
 
-    async def fetch_raw(self, query: Query[Any], *arguments: object) -> list[Row]:
+    async def fetch_raw(self, query: Query[Any], *arguments: object, timeout_s: float | None = None) -> list[Row]:
         """Rows as the driver gives them, for paths where a value a row is too dear."""
-        return await self.connection.fetch(query.sql, *arguments, timeout=self._timeout_s)
+        return await self.connection.fetch(query.sql, *arguments, timeout=timeout_s or self._timeout_s)
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
         await self.connection.execute(query.sql, *arguments, timeout=self._timeout_s)
@@ -99,8 +99,8 @@ class Database:
         rows = await self.fetch(query, *arguments)
         return rows[0] if rows else None
 
-    async def fetch_raw(self, query: Query[Any], *arguments: object) -> list[Row]:
-        return await self._one_statement(lambda transaction: transaction.fetch_raw(query, *arguments))
+    async def fetch_raw(self, query: Query[Any], *arguments: object, timeout_s: float | None = None) -> list[Row]:
+        return await self._one_statement(lambda each: each.fetch_raw(query, *arguments, timeout_s=timeout_s))
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
         await self._one_statement(lambda transaction: transaction.execute(query, *arguments))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from horsies.model.settings import DatabaseUrl, PostgresConfig
+    from horsies.model.settings import PostgresConfig
 
 MIGRATION_TIMEOUT_S = None
 
@@ -29,15 +29,33 @@ class Links:
     embedded_folder: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A database within reach: an embedded server runs at least until `release`."""
+
+    links: Links
+    lease: Lease | None
+
+    def release(self) -> None:
+        if self.lease is not None:
+            self.lease.release()
+
+
+def reach(settings: PostgresConfig, *, read_only: bool = False) -> Reached:
+    """Find out how to reach the configured database; where it is the embedded one, start or join it. Blocks."""
+    url = settings.database_url
+    lease = EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
+    return Reached(_links(settings, lease, read_only=read_only), lease)
+
+
 @asynccontextmanager
-async def reach(settings: PostgresConfig, *, read_only: bool = False) -> AsyncGenerator[Links]:
+async def reaching(settings: PostgresConfig, *, read_only: bool = False) -> AsyncGenerator[Links]:
     """Yield how to reach the configured database; an embedded server runs until the block is left."""
-    lease = await asyncio.to_thread(_lease, settings.database_url)
+    reached = await asyncio.to_thread(reach, settings, read_only=read_only)
     try:
-        yield _links(settings, lease, read_only=read_only)
+        yield reached.links
     finally:
-        if lease is not None:
-            await asyncio.to_thread(lease.release)
+        await asyncio.to_thread(reached.release)
 
 
 @asynccontextmanager
@@ -46,7 +64,7 @@ async def open_database(
 ) -> AsyncGenerator[Database]:
     """Yield the configured database; `direct` goes past a pooler."""
     async with (
-        reach(settings, read_only=read_only) as links,
+        reaching(settings, read_only=read_only) as links,
         Database(links.direct if direct else links.pooled, size) as database,
     ):
         yield database
@@ -55,14 +73,10 @@ async def open_database(
 @asynccontextmanager
 async def open_for_migration(settings: PostgresConfig) -> AsyncGenerator[Database]:
     """Yield the database as migrations need it: past a pooler, one connection, and no limit on a statement's time."""
-    async with reach(settings) as links:
+    async with reaching(settings) as links:
         link = replace(links.direct, statement_timeout_s=MIGRATION_TIMEOUT_S)
         async with Database(link, PoolSize(largest=1)) as database:
             yield database
-
-
-def _lease(url: DatabaseUrl) -> Lease | None:
-    return EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
 
 
 def _links(settings: PostgresConfig, lease: Lease | None, *, read_only: bool) -> Links:

@@ -1,0 +1,233 @@
+"""`Horsies`, the object that an application makes once and imports everywhere."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+
+from horsies.app.hooks import ChildHooks, ChildProcessStartHook
+from horsies.app.modules import expand_globs, import_modules
+from horsies.app.suppression import Suppression
+from horsies.client.broker import PostgresBroker, Role
+from horsies.client.delivery import BrokerDelivery, Delivery
+from horsies.client.results import Results, blocking
+from horsies.client.task_function import AsyncTaskFunction, TaskFunction
+from horsies.config import load
+from horsies.errors import SourceLocation
+from horsies.model.queues import DEFAULT_QUEUE, queue_fault
+from horsies.registry import TaskRegistry, define
+from horsies.sync import BRIDGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from types import ModuleType
+
+    from horsies.codec.value import Value
+    from horsies.config import LoadedSettings
+    from horsies.model.broker import BrokerResult, DatabasePing
+    from horsies.model.info import TaskInfo
+    from horsies.model.mapping import ExceptionMapper
+    from horsies.model.retry import RetryPolicy
+    from horsies.model.settings import AppConfig
+    from horsies.model.task_error import TaskError
+    from horsies.model.task_result import TaskResult
+
+P = ParamSpec("P")
+T = TypeVar("T")
+AnyTask = TaskFunction[Any, Any]
+
+logger = logging.getLogger("horsies")
+
+
+class TaskDecorator(Protocol):
+    """Turns a function into a task of the same signature."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /
+    ) -> AsyncTaskFunction[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, TaskResult[T, TaskError]], /) -> TaskFunction[P, T]: ...
+
+
+class Horsies:
+    """An application. Making it reads settings and opens nothing; the first call that needs the database reaches it.
+
+    Every `x_async` has a blocking twin `x` for callers without an event loop.
+    """
+
+    def __init__(self, config: AppConfig | None = None) -> None:
+        self.settings: LoadedSettings = load(code=config)
+        self.logger = logger
+        self.role: Role = "producer"
+        self.child_hooks = ChildHooks()
+        self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
+        self._modules: list[str] = list(self.settings.modules)
+        self._suppression = Suppression()
+        self._broker: PostgresBroker | None = None
+        self._making_broker = threading.Lock()
+        self._results = Results(self.get_broker, self._ok_of)
+        self.delivery: Delivery = BrokerDelivery(
+            self.get_broker, self._results, resends=self.config.resend_on_transient_err
+        )
+
+    @property
+    def config(self) -> AppConfig:
+        """The settings in force, from code, files and environment."""
+        return self.settings.app
+
+    @property
+    def tasks(self) -> Mapping[str, AnyTask]:
+        return self._tasks
+
+    def task(
+        self,
+        task_name: str,
+        *,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        retry_policy: RetryPolicy | None = None,
+        exception_mapper: ExceptionMapper | None = None,
+        default_unhandled_error_code: str | None = None,
+        timeout_ms: int | None = None,
+        flags: Iterable[str] | Mapping[str, bool] = (),
+        **unknown: Any,
+    ) -> TaskDecorator:
+        """Register a function as a task; every fault of its definition is reported at once."""
+        options = {
+            "queue_name": queue_name,
+            "priority": priority,
+            "retry_policy": retry_policy,
+            "exception_mapper": exception_mapper,
+            "default_unhandled_error_code": default_unhandled_error_code,
+            "timeout_ms": timeout_ms,
+            "flags": flags,
+            **unknown,
+        }
+        location = SourceLocation.of_caller()
+
+        def register(function: Callable[..., Any], /) -> AnyTask:
+            definition = define(task_name, function, options, queues=self._custom_queues(), location=location)
+            kind = cast("type[AnyTask]", AsyncTaskFunction if definition.is_async else TaskFunction)
+            return self._tasks.register(kind(self, definition))
+
+        return cast("TaskDecorator", register)
+
+    def list_tasks(self) -> list[str]:
+        return sorted(self._tasks)
+
+    def get_valid_queue_names(self) -> list[str]:
+        queues = self._custom_queues()
+        return [DEFAULT_QUEUE] if queues is None else sorted(queues)
+
+    def validate_queue_name(self, queue_name: str | None) -> str:
+        """The name of the queue that a task with this `queue_name` goes to; HRS-200 or HRS-103 where there is none."""
+        if fault := queue_fault(queue_name, self._custom_queues()):
+            raise fault
+        return queue_name or DEFAULT_QUEUE
+
+    def discover_tasks(self, modules: Sequence[str]) -> None:
+        """Name the modules that define tasks, as dotted names or `.py` paths; nothing is imported yet."""
+        if self._modules and list(modules) != self._modules:
+            logger.warning("discover_tasks replaces %s by %s", self._modules, list(modules))
+        self._modules = list(modules)
+
+    def expand_module_globs(self, patterns: Sequence[str], exclude: Sequence[str] | None = None) -> list[str]:
+        return expand_globs(patterns, exclude)
+
+    def get_discovered_task_modules(self) -> list[str]:
+        return list(self._modules)
+
+    def import_task_modules(self, modules: Sequence[str] | None = None) -> list[ModuleType]:
+        """Import the discovered modules, or those given; sends are suppressed meanwhile."""
+        return import_modules(self._modules if modules is None else modules)
+
+    def suppress_sends(self, suppressed: bool) -> None:  # noqa: FBT001  # the documented signature
+        self._suppression.is_asked_for = suppressed
+
+    def are_sends_suppressed(self) -> bool:
+        return self._suppression.is_on
+
+    def set_role(self, role: Literal["producer", "worker", "scheduler"]) -> None:
+        """Say what this process is, which decides the size of its pool; before the broker is first used."""
+        self.role = role
+        if self._broker is not None:
+            self._broker.role = role
+
+    def on_child_process_start(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
+        return self.child_hooks.add(hook)
+
+    def get_broker(self) -> PostgresBroker:
+        """The broker of this process; nothing is connected before its first use."""
+        with self._making_broker:
+            if self._broker is None:
+                self._broker = PostgresBroker(self.config.broker, role=self.role)
+            return self._broker
+
+    def get_result(self, task_id: str, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
+        return BRIDGE.run(self.get_result_async(task_id, timeout_ms))
+
+    async def get_result_async(self, task_id: str, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
+        return await self._results.result(task_id, timeout_ms)
+
+    def get_raw_result(self, task_id: str) -> BrokerResult[dict[str, object] | None]:
+        return blocking(self.get_raw_result_async(task_id))
+
+    async def get_raw_result_async(self, task_id: str) -> BrokerResult[dict[str, object] | None]:
+        return await self._results.raw_result(task_id)
+
+    def get_task_info(
+        self,
+        task_id: str,
+        *,
+        include_result: bool = False,
+        include_failed_reason: bool = False,
+        include_attempts: bool = False,
+    ) -> BrokerResult[TaskInfo | None]:
+        return blocking(
+            self.get_task_info_async(
+                task_id,
+                include_result=include_result,
+                include_failed_reason=include_failed_reason,
+                include_attempts=include_attempts,
+            )
+        )
+
+    async def get_task_info_async(
+        self,
+        task_id: str,
+        *,
+        include_result: bool = False,
+        include_failed_reason: bool = False,
+        include_attempts: bool = False,
+    ) -> BrokerResult[TaskInfo | None]:
+        return await self._results.info(
+            task_id,
+            include_result=include_result,
+            include_failed_reason=include_failed_reason,
+            include_attempts=include_attempts,
+        )
+
+    def ping_database(self) -> BrokerResult[DatabasePing]:
+        return blocking(self.ping_database_async())
+
+    async def ping_database_async(self) -> BrokerResult[DatabasePing]:
+        return await self._results.ping()
+
+    def close(self) -> None:
+        """Close this process's connections; safe twice, and a later call opens new ones."""
+        if self._broker is not None:
+            self._broker.close_blocking()
+
+    async def close_async(self) -> None:
+        if self._broker is not None:
+            await self._broker.close()
+
+    def _custom_queues(self) -> dict[str, int] | None:
+        queues = self.config.custom_queues
+        return None if queues is None else {queue.name: queue.priority for queue in queues}
+
+    def _ok_of(self, task_name: str) -> Value | None:
+        task = self._tasks.get(task_name)
+        return None if task is None else task.definition.codec.ok

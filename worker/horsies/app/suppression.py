@@ -1,0 +1,35 @@
+"""Switching sends off: while modules are imported, in checks, and wherever a program asks for it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+VARIABLE = "HORSIES_SUPPRESS_SENDS"
+
+
+class Suppression:
+    """Whether this process may send; importing counts for every app of the process."""
+
+    imports_under_way = 0
+
+    def __init__(self) -> None:
+        self.is_asked_for = False
+
+    @property
+    def is_on(self) -> bool:
+        return self.is_asked_for or Suppression.imports_under_way > 0 or os.environ.get(VARIABLE) == "1"
+
+
+@contextmanager
+def sends_suppressed() -> Generator[None]:
+    """No send of any app in this process goes out inside this block."""
+    Suppression.imports_under_way += 1
+    try:
+        yield
+    finally:
+        Suppression.imports_under_way -= 1

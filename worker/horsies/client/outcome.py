@@ -1,0 +1,45 @@
+"""From what is found in the database to the result that the caller gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horsies.codec.result import AnyResult, read_result
+from horsies.model.codes import BuiltInTaskCode, OperationalErrorCode, OutcomeCode, RetrievalCode
+from horsies.model.task import TaskStatus
+from horsies.model.task_error import TaskError
+from horsies.model.task_result import TaskResult
+
+if TYPE_CHECKING:
+    from horsies.codec.value import Value
+    from horsies.errors import HorsiesError
+    from horsies.store.tasks import OutcomeRow
+
+
+def result_of(task_id: str, row: OutcomeRow | None, ok: Value | None) -> AnyResult:
+    """The result of a task that is terminal, or that there is no such task."""
+    if row is None:
+        return failed(RetrievalCode.TASK_NOT_FOUND, f"there is no task {task_id}")
+    if row.document is not None:
+        return read_result(row.document, ok)
+    if TaskStatus(row.status) is TaskStatus.CANCELLED:
+        return failed(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
+    return failed(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {task_id} is {row.status} and has no stored result")
+
+
+def not_yet(task_id: str) -> AnyResult:
+    return failed(RetrievalCode.WAIT_TIMEOUT, f"task {task_id} has not ended in time; it goes on")
+
+
+def unreachable(error: HorsiesError) -> AnyResult:
+    return failed(OperationalErrorCode.BROKER_ERROR, error.message)
+
+
+def is_final(result: AnyResult) -> bool:
+    """Whether asking again can give no other answer."""
+    passing = {RetrievalCode.WAIT_TIMEOUT, RetrievalCode.TASK_NOT_FOUND, OperationalErrorCode.BROKER_ERROR}
+    return result.is_ok() or result.err_value.error_code not in passing
+
+
+def failed(code: BuiltInTaskCode, message: str) -> AnyResult:
+    return TaskResult(err=TaskError(error_code=code, message=message))

@@ -1,0 +1,166 @@
+"""Reading tasks back: results, rows, and whether the database answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from horsies.client.outcome import not_yet, result_of, unreachable
+from horsies.codec.result import AnyResult, read_result
+from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
+from horsies.model.broker import BrokerOperationError, BrokerResult, DatabasePing
+from horsies.model.ids import parse_id
+from horsies.model.info import TaskAttemptInfo, TaskInfo
+from horsies.model.result import Err, Ok
+from horsies.model.task import TaskAttemptOutcome, TaskStatus
+from horsies.store.migrate import SCHEMA
+from horsies.sync import BRIDGE, InsideEventLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from horsies.client.broker import PostgresBroker
+    from horsies.codec.value import Value
+    from horsies.store.tasks import AttemptRow, TaskRow
+
+T = TypeVar("T")
+
+
+async def answered(code: BrokerErrorCode, asked: Awaitable[T]) -> BrokerResult[T]:
+    """What was asked for, or the failure as a value: the one place where errors of the store become `Err`."""
+    try:
+        return Ok(await asked)
+    except HorsiesError as error:
+        retryable = isinstance(error, BrokerError) and error.retryable
+        return Err(BrokerOperationError(code=code, message=error.message, retryable=retryable, exception=error))
+    except ValueError as error:
+        return Err(BrokerOperationError(code=code, message=str(error), exception=error))
+
+
+def blocking(asked: Coroutine[Any, Any, BrokerResult[T]]) -> BrokerResult[T]:
+    """Wait for a `BrokerResult` without an event loop; inside one, the refusal is a value too."""
+    try:
+        return BRIDGE.run(asked)
+    except InsideEventLoop as error:
+        text = f"{error.message}; {error.help_text}"
+        return Err(BrokerOperationError(code=BrokerErrorCode.ASYNC_CONTEXT, message=text, exception=error))
+
+
+class Results:
+    """Everything about tasks that a program can ask a broker."""
+
+    def __init__(self, broker: Callable[[], PostgresBroker], ok_of: Callable[[str], Value | None]) -> None:
+        self._broker = broker
+        self._ok_of = ok_of
+
+    async def result(self, task_id: str, timeout_ms: int | None) -> AnyResult:
+        """The task's result once it has one; what keeps it from being had is an err result."""
+        try:
+            session = await self._broker().session()
+            timeout_s = None if timeout_ms is None else timeout_ms / 1000
+            row = await session.waiters.until_settled(UUID(parse_id(task_id)), timeout_s)
+        except TimeoutError:
+            return not_yet(task_id)
+        except HorsiesError as error:
+            return unreachable(error)
+        except ValueError:
+            row = None  # what is no id is the id of no task
+        return result_of(task_id, row, self._ok_of(row.task_name) if row else None)
+
+    async def raw_result(self, task_id: str) -> BrokerResult[dict[str, object] | None]:
+        """The stored document as it is; None where there is no task or no document."""
+        return await answered(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
+
+    async def info(
+        self, task_id: str, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
+    ) -> BrokerResult[TaskInfo | None]:
+        asked = self._info(
+            task_id,
+            include_result=include_result,
+            include_failed_reason=include_failed_reason,
+            include_attempts=include_attempts,
+        )
+        return await answered(BrokerErrorCode.TASK_INFO_QUERY_FAILED, asked)
+
+    async def ping(self) -> BrokerResult[DatabasePing]:
+        """One round trip."""
+        return await answered(BrokerErrorCode.DB_PING_FAILED, self._ping())
+
+    async def _document(self, task_id: str) -> dict[str, object] | None:
+        session = await self._broker().session()
+        rows = await session.tasks.outcomes([UUID(parse_id(task_id))])
+        return json.loads(rows[0].document) if rows and rows[0].document else None
+
+    async def _info(
+        self, task_id: str, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
+    ) -> TaskInfo | None:
+        session = await self._broker().session()
+        identity = UUID(parse_id(task_id))
+        row = await session.tasks.info(identity, with_document=include_result)
+        if row is None:
+            return None
+        attempts = await session.tasks.attempts(identity) if include_attempts else None
+        return _task_info(row, attempts, include_failed_reason=include_failed_reason)
+
+    async def _ping(self) -> DatabasePing:
+        session = await self._broker().session()
+        began = time.perf_counter()
+        await session.database.fetch_raw(SCHEMA.server)
+        return DatabasePing(latency_ms=(time.perf_counter() - began) * 1000)
+
+
+def _task_info(row: TaskRow, attempts: list[AttemptRow] | None, *, include_failed_reason: bool) -> TaskInfo:
+    return TaskInfo(
+        task_id=str(row.id),
+        task_name=row.task_name,
+        status=TaskStatus(row.status),
+        queue_name=row.queue_name,
+        priority=row.priority,
+        retry_count=row.retry_count,
+        max_retries=row.max_retries,
+        crash_count=row.crash_count,
+        flags=json.loads(row.flags),
+        sent_at=row.sent_at,
+        enqueued_at=row.enqueued_at,
+        next_retry_at=row.next_retry_at,
+        claimed_at=row.claimed_at,
+        started_at=row.started_at,
+        completed_at=row.completed_at,
+        failed_at=row.failed_at,
+        good_until=row.good_until,
+        worker_id=_text(row.worker_id),
+        worker_hostname=row.worker_hostname,
+        worker_pid=row.worker_pid,
+        worker_process_name=row.worker_process_name,
+        error_code=row.error_code,
+        workflow_id=_text(row.workflow_id),
+        retry_of=_text(row.retry_of),
+        result=None if row.document is None else read_result(row.document),
+        failed_reason=row.failed_reason if include_failed_reason else None,
+        attempts=None if attempts is None else [_attempt_info(each) for each in attempts],
+    )
+
+
+def _attempt_info(row: AttemptRow) -> TaskAttemptInfo:
+    return TaskAttemptInfo(
+        task_id=str(row.task_id),
+        attempt=row.attempt,
+        claim_token=row.claim_token,
+        outcome=TaskAttemptOutcome(row.outcome),
+        will_retry=row.will_retry,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        error_code=row.error_code,
+        error_message=row.error_message,
+        failed_reason=row.failed_reason,
+        worker_id=_text(row.worker_id),
+        worker_hostname=row.worker_hostname,
+        worker_pid=row.worker_pid,
+        worker_process_name=row.worker_process_name,
+    )
+
+
+def _text(identity: UUID | None) -> str | None:
+    return None if identity is None else str(identity)

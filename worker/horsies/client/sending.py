@@ -1,0 +1,199 @@
+"""From a call to a payload: bound, encoded, measured and fingerprinted, before the database is asked for anything."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from horsies.codec.fingerprint import command_sha, enqueue_sha
+from horsies.codec.ids import IDS
+from horsies.codec.wire import PayloadRefused, canonical
+from horsies.model.expiry import check_good_until
+from horsies.model.queues import effective_priority, is_priority
+from horsies.model.result import Err, Ok
+from horsies.model.sending import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.registry.definition import flags_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from horsies.codec.task import EncodedArguments
+    from horsies.model.settings import AppConfig
+    from horsies.registry import TaskDefinition
+
+LONGEST_KEY_BYTES = 255
+
+logger = logging.getLogger("horsies.send")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions:
+    """What a single send says beside its arguments."""
+
+    good_until: datetime | None = None
+    delay: float | timedelta | None = None
+    idempotency_key: str | None = None
+    flags: Iterable[str] | Mapping[str, bool] | None = None
+    priority: int | None = None
+    connection: object | None = None
+
+
+PLAIN = SendOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCall:
+    """Arguments of one call, for `send_many`."""
+
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def of(cls, item: object) -> BoundCall:
+        """An item of `send_many`: keyword arguments, positional ones, or what `bind` returned."""
+        match item:
+            case BoundCall():
+                return item
+            case Mapping():
+                return cls((), cast("Mapping[str, Any]", item))
+            case tuple():
+                return cls(cast("tuple[Any, ...]", item))
+            case _:
+                raise ValueError(f"must be a mapping, a tuple or a bind value, got {type(item).__qualname__}")
+
+
+class Mould:
+    """Makes the payloads of one task; everything that is the same for each send is worked out once."""
+
+    def __init__(self, task: TaskDefinition, config: AppConfig) -> None:
+        self._task = task
+        self._payload = config.payload
+        self._queue_priority = next((q.priority for q in config.custom_queues or () if q.name == task.queue_name), None)
+        self._options_json = task.stored_options
+        self._flags_json = canonical(dict(task.flags))
+        self._has_warned = False
+
+    def cast(
+        self, options: SendOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> TaskSendResult[TaskSendPayload]:
+        """The payload of one call, or why it cannot be sent."""
+        return self._cast(options, args, kwargs, sent_at=datetime.now(UTC))
+
+    def _cast(
+        self, options: SendOptions, args: Sequence[Any], kwargs: Mapping[str, Any], *, sent_at: datetime
+    ) -> TaskSendResult[TaskSendPayload]:
+        try:
+            if options is not PLAIN:
+                check_options(options)
+            return self._cast_one(options, self._task.codec.encode(args, kwargs), sent_at)
+        except (PayloadRefused, ValueError) as refused:
+            return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
+
+    def cast_many(self, options: SendOptions, calls: Iterable[BoundCall]) -> TaskSendResult[list[TaskSendPayload]]:
+        """The payloads of a bulk send; the first call that cannot be sent is named by its index."""
+        if options.idempotency_key is not None:
+            return Err(refusal(f"{self._task.name}: idempotency_key is for single sends"))
+        payloads: list[TaskSendPayload] = []
+        sent_at = datetime.now(UTC)
+        for index, call in enumerate(calls):
+            result = self._cast(options, call.args, call.kwargs, sent_at=sent_at)
+            if isinstance(result, Err):
+                return Err(replace(result.error, message=f"item {index}: {result.error.message}"))
+            payloads.append(result.value)
+        return Ok(payloads)
+
+    def _size_error(self, encoded: EncodedArguments) -> TaskSendError | None:
+        """Refuse arguments above the limit; warn once of large ones."""
+        policy = self._payload
+        if policy.warn_bytes is None and policy.reject_bytes is None:
+            return None
+        size = encoded.size_bytes
+        if policy.reject_bytes is not None and size > policy.reject_bytes:
+            text = f"{self._task.name}: arguments of {size} bytes, payload_reject_bytes is {policy.reject_bytes}"
+            return TaskSendError(code=TaskSendErrorCode.PAYLOAD_TOO_LARGE, message=text)
+        if policy.warn_bytes is not None and size > policy.warn_bytes and not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s: arguments of %d bytes; store large data elsewhere", self._task.name, size)
+        return None
+
+    def _cast_one(
+        self, options: SendOptions, encoded: EncodedArguments, sent_at: datetime
+    ) -> TaskSendResult[TaskSendPayload]:
+        if too_large := self._size_error(encoded):
+            return Err(too_large)
+        delay = delay_seconds(options.delay)
+        priority = effective_priority(
+            sent_with=options.priority, task=self._task.options.priority, queue=self._queue_priority
+        )
+        name, queue = self._task.name, self._task.queue_name
+        key = options.idempotency_key
+        return Ok(
+            TaskSendPayload(
+                task_id=str(IDS.next()),
+                task_name=name,
+                queue_name=queue,
+                priority=priority,
+                args=encoded.args_json,
+                kwargs=encoded.kwargs_json,
+                sent_at=sent_at,
+                good_until=options.good_until,
+                enqueue_delay_seconds=delay,
+                task_options=self._options_json,
+                flags=self._flags(options),
+                max_retries=self._task.max_retries,
+                idempotency_key=key,
+                command_sha=None if key is None else command_sha(name, encoded),
+                enqueue_sha=enqueue_sha(
+                    encoded,
+                    task_name=name,
+                    queue_name=queue,
+                    priority=priority,
+                    sent_at=sent_at,
+                    good_until=options.good_until,
+                    delay_seconds=delay,
+                    options_json=self._options_json,
+                ),
+            )
+        )
+
+    def _flags(self, options: SendOptions) -> str:
+        if options.flags is None:
+            return self._flags_json
+        return canonical({**self._task.flags, **flags_of(options.flags)})
+
+
+def check_options(options: SendOptions) -> None:
+    """Raise ValueError for an option that makes no sense."""
+    if options.good_until is not None:
+        check_good_until(options.good_until)
+    if options.priority is not None and not is_priority(options.priority):
+        raise ValueError("priority must be a whole number of 1 to 100")
+    delay_seconds(options.delay)
+    key = options.idempotency_key
+    if key is not None and (not key or "\x00" in key or len(key.encode(errors="replace")) > LONGEST_KEY_BYTES):
+        raise ValueError(f"idempotency_key must be text of 1 to {LONGEST_KEY_BYTES} bytes")
+
+
+def delay_seconds(delay: float | timedelta | None) -> float | None:
+    """A delay in seconds; a negative, endless or non-numeric one is refused."""
+    if delay is None:
+        return None
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
+        raise ValueError("delay must be seconds of at least 0, or a timedelta")
+    return float(seconds)
+
+
+def refusal(message: str, *, exception: BaseException | None = None) -> TaskSendError:
+    return TaskSendError(code=TaskSendErrorCode.VALIDATION_FAILED, message=message, exception=exception)
+
+
+def with_delay(options: SendOptions, delay: float | timedelta) -> SendOptions:
+    """The options of a `schedule` call, which brings the delay itself."""
+    if options.delay is not None:
+        raise ValueError("delay is given twice: in with_options and in schedule")
+    return replace(options, delay=delay)

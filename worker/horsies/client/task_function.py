@@ -1,0 +1,252 @@
+"""A task as its author and its senders hold it: call it here, or send it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
+
+from horsies.client.send_options import TaskSendOptions
+from horsies.client.sending import PLAIN, BoundCall, Mould, SendOptions, refusal
+from horsies.codec.wire import PayloadRefused
+from horsies.model.mapping import ExceptionRules
+from horsies.model.result import Err
+from horsies.model.sending import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.registry.calling import call, call_async
+from horsies.sync import is_inside_event_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from datetime import datetime, timedelta
+
+    from horsies.client.delivery import Delivery
+    from horsies.client.handle import TaskHandle
+    from horsies.model.settings import AppConfig
+    from horsies.model.task_error import TaskError
+    from horsies.model.task_result import TaskResult
+    from horsies.registry import TaskDefinition, TaskOptions
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+REPLAYED = frozenset({TaskSendErrorCode.ENQUEUE_FAILED, TaskSendErrorCode.ASYNC_CONTEXT})
+
+
+class Host(Protocol):
+    """What a task needs of its app."""
+
+    @property
+    def config(self) -> AppConfig: ...
+
+    @property
+    def delivery(self) -> Delivery: ...
+
+    def are_sends_suppressed(self) -> bool: ...
+
+
+class TaskFunction(Generic[P, T]):
+    """A registered `def` task. Calling it runs it here; `send` and its kin put it into the queue."""
+
+    def __init__(self, host: Host, definition: TaskDefinition) -> None:
+        self.definition = definition
+        self.host = host
+        self.mould = Mould(definition, host.config)
+        self.__name__ = getattr(definition.function, "__name__", definition.name)
+        self.__doc__ = definition.function.__doc__
+        self.__wrapped__ = definition.function
+        self.__module__ = definition.function.__module__
+
+    @property
+    def task_name(self) -> str:
+        return self.definition.name
+
+    @property
+    def task_queue_name(self) -> str:
+        return self.definition.queue_name
+
+    @property
+    def task_ok_type(self) -> object:
+        """The T of the declared `TaskResult[T, TaskError]`."""
+        return self.definition.ok_type
+
+    @property
+    def task_options(self) -> TaskOptions:
+        return self.definition.options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
+        """Run it in this process, without the queue; an exception becomes an err result, as in a worker."""
+        result = call(self.definition, args, kwargs, app=self._app_rules())
+        return cast("TaskResult[T, TaskError]", result)
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
+        """Store the task; `Ok` means that it is committed."""
+        return self.send_with(PLAIN, args, kwargs)
+
+    async def send_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
+        return await self.send_with_async(PLAIN, args, kwargs)
+
+    def schedule(self, delay: float | timedelta, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
+        """Store the task, to be started `delay` seconds from now at the earliest."""
+        return self.send_with(SendOptions(delay=delay), args, kwargs)
+
+    async def schedule_async(
+        self, delay: float | timedelta, *args: P.args, **kwargs: P.kwargs
+    ) -> TaskSendResult[TaskHandle[T]]:
+        return await self.send_with_async(SendOptions(delay=delay), args, kwargs)
+
+    def send_many(self, items: Iterable[object]) -> TaskSendResult[list[TaskHandle[T]]]:
+        """Store a task for each item (keyword arguments, a tuple, or a `bind` value): all of them or none."""
+        return self.send_many_with(PLAIN, items)
+
+    async def send_many_async(self, items: Iterable[object]) -> TaskSendResult[list[TaskHandle[T]]]:
+        return await self.send_many_with_async(PLAIN, items)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall:
+        """Arguments for `send_many`, checked now; `ValueError` names the one that does not fit."""
+        try:
+            self.definition.codec.encode(args, kwargs)
+        except PayloadRefused as refused:
+            raise ValueError(f"{self.task_name}: {refused}") from None
+        return BoundCall(args, kwargs)
+
+    def with_options(
+        self,
+        *,
+        good_until: datetime | None = None,
+        delay: float | timedelta | None = None,
+        idempotency_key: str | None = None,
+        flags: Iterable[str] | Mapping[str, bool] | None = None,
+        priority: int | None = None,
+        connection: object | None = None,
+    ) -> TaskSendOptions[P, T]:
+        """The same task, sent with these options; nothing is checked before the send."""
+        options = SendOptions(
+            good_until=good_until,
+            delay=delay,
+            idempotency_key=idempotency_key,
+            flags=flags,
+            priority=priority,
+            connection=connection,
+        )
+        return TaskSendOptions(self, options)
+
+    def retry_send(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
+        """Send what a failed send carries once more, under the same id: it is stored at most once."""
+        return self._replay(error, delayed=False)
+
+    async def retry_send_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
+        return await self._replay_async(error, delayed=False)
+
+    def retry_schedule(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
+        """The same for a failed `schedule`; the delay counts from now."""
+        return self._replay(error, delayed=True)
+
+    async def retry_schedule_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
+        return await self._replay_async(error, delayed=True)
+
+    def send_with(
+        self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> TaskSendResult[TaskHandle[T]]:
+        if options.connection is not None:
+            return Err(refusal(f"{self.task_name}: connection= works with the async sends only"))
+        prepared = self._prepared(options, args, kwargs)
+        return prepared if isinstance(prepared, Err) else self._deliver(prepared.value)
+
+    async def send_with_async(
+        self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> TaskSendResult[TaskHandle[T]]:
+        prepared = self._prepared(options, args, kwargs)
+        if isinstance(prepared, Err):
+            return prepared
+        return await self.host.delivery.one_async(self.definition, prepared.value, options.connection)
+
+    def send_many_with(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[list[TaskHandle[T]]]:
+        if options.connection is not None:
+            return Err(refusal(f"{self.task_name}: connection= works with the async sends only"))
+        prepared = self._prepared_many(options, items)
+        if isinstance(prepared, Err):
+            return prepared
+        if is_inside_event_loop():
+            return Err(_async_context(None))
+        return self.host.delivery.many(self.definition, prepared.value)
+
+    async def send_many_with_async(
+        self, options: SendOptions, items: Iterable[object]
+    ) -> TaskSendResult[list[TaskHandle[T]]]:
+        prepared = self._prepared_many(options, items)
+        if isinstance(prepared, Err):
+            return prepared
+        return await self.host.delivery.many_async(self.definition, prepared.value, options.connection)
+
+    def _prepared(
+        self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> TaskSendResult[TaskSendPayload]:
+        if self.host.are_sends_suppressed():
+            return Err(_suppressed())
+        return self.mould.cast(options, args, kwargs)
+
+    def _prepared_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[list[TaskSendPayload]]:
+        if self.host.are_sends_suppressed():
+            return Err(_suppressed())
+        calls: list[BoundCall] = []
+        for index, item in enumerate(items):
+            try:
+                calls.append(BoundCall.of(item))
+            except ValueError as wrong:
+                return Err(refusal(f"item {index}: {wrong}"))
+        return self.mould.cast_many(options, calls)
+
+    def _deliver(self, payload: TaskSendPayload) -> TaskSendResult[TaskHandle[T]]:
+        if is_inside_event_loop():
+            return Err(_async_context(payload))
+        return self.host.delivery.one(self.definition, payload)
+
+    def _replay(self, error: TaskSendError, *, delayed: bool) -> TaskSendResult[TaskHandle[T]]:
+        payload = self._replayable(error, delayed=delayed)
+        return payload if isinstance(payload, Err) else self._deliver(payload)
+
+    async def _replay_async(self, error: TaskSendError, *, delayed: bool) -> TaskSendResult[TaskHandle[T]]:
+        payload = self._replayable(error, delayed=delayed)
+        return (
+            payload if isinstance(payload, Err) else await self.host.delivery.one_async(self.definition, payload, None)
+        )
+
+    def _replayable(self, error: TaskSendError, *, delayed: bool) -> TaskSendPayload | Err[TaskSendError]:
+        if self.host.are_sends_suppressed():
+            return Err(_suppressed())
+        payload = error.payload
+        if payload is None or error.code not in REPLAYED:
+            return Err(refusal(f"{error.code} carries nothing that can be sent again"))
+        if payload.task_name != self.task_name:
+            return Err(refusal(f"the error is of task {payload.task_name!r}, not of {self.task_name!r}"))
+        if (payload.enqueue_delay_seconds is not None) is not delayed:
+            return Err(refusal("use retry_schedule for a delayed send, and retry_send for any other"))
+        return payload
+
+    def _app_rules(self) -> ExceptionRules:
+        config = self.host.config
+        return ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
+
+    def __repr__(self) -> str:
+        return f"<task {self.task_name!r}>"
+
+
+class AsyncTaskFunction(TaskFunction[P, T]):
+    """A registered `async def` task; calling it gives a coroutine."""
+
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
+        run: Callable[..., Any] = call_async
+        return run(self.definition, args, kwargs, app=self._app_rules())
+
+
+def _suppressed() -> TaskSendError:
+    return TaskSendError(code=TaskSendErrorCode.SEND_SUPPRESSED, message="sends are suppressed in this process")
+
+
+def _async_context(payload: TaskSendPayload | None) -> TaskSendError:
+    return TaskSendError(
+        code=TaskSendErrorCode.ASYNC_CONTEXT,
+        message="a blocking send inside a running event loop; await the _async twin, or retry_send_async this error",
+        task_id=payload.task_id if payload else None,
+        payload=payload,
+    )

@@ -1,0 +1,148 @@
+"""Waiting for results: thousands of waiters on one listener, and their looks at the database in common statements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
+from horsies.store.notify import TASK_DONE, Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
+
+    from horsies.store.link import Link
+    from horsies.store.tasks import OutcomeRow
+
+POLL_S = 5.0
+POLL_WHILE_DEAF_S = 1.0
+LARGEST_LOOK = 1000
+
+
+class Looks:
+    """Reads how tasks stand. While one statement is on its way, whoever asks meanwhile goes into the next one."""
+
+    def __init__(self, read: Callable[[list[UUID]], Awaitable[list[OutcomeRow]]]) -> None:
+        self._read = read
+        self._asked: defaultdict[UUID, list[asyncio.Future[OutcomeRow | None]]] = defaultdict(list)
+        self._reading: asyncio.Task[None] | None = None
+
+    async def at(self, task_id: UUID) -> OutcomeRow | None:
+        """The task's row as it stands; None where there is none."""
+        answer: asyncio.Future[OutcomeRow | None] = asyncio.get_running_loop().create_future()
+        self._asked[task_id].append(answer)
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_all())
+        return await answer
+
+    async def _read_all(self) -> None:
+        try:
+            while self._asked:
+                batch = {task_id: self._asked.pop(task_id) for task_id in list(self._asked)[:LARGEST_LOOK]}
+                await self._answer(batch)
+        finally:
+            self._reading = None
+
+    async def _answer(self, batch: dict[UUID, list[asyncio.Future[OutcomeRow | None]]]) -> None:
+        try:
+            found = {row.id: row for row in await self._read(list(batch))}
+        except BaseException as error:  # every waiter must hear of it, or it would wait for ever
+            for answer in (answer for answers in batch.values() for answer in answers if not answer.done()):
+                answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for task_id, answers in batch.items():
+            for answer in answers:
+                if not answer.done():
+                    answer.set_result(found.get(task_id))
+
+
+class Waiters:
+    """All who wait in one event loop. The listener runs while there is anyone, and so does the poll behind it."""
+
+    def __init__(self, link: Link, read: Callable[[list[UUID]], Awaitable[list[OutcomeRow]]]) -> None:
+        self._looks = Looks(read)
+        self._woken_by: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
+        self._listener = Listener(link, {TASK_DONE: self._hear}, on_change=self._set_hearing)
+        self._is_hearing = False
+        self._at_work: list[asyncio.Task[None]] = []
+
+    async def until_settled(self, task_id: UUID, timeout_s: float | None) -> OutcomeRow | None:
+        """The task's row once it is terminal, or None where there is no such row; TimeoutError when time is over."""
+        if timeout_s == 0:
+            return await self._look_once(task_id)
+        async with asyncio.timeout(timeout_s):
+            with self._interest_in(task_id) as woken:
+                while True:
+                    row = await self._looks.at(task_id)
+                    if row is None or is_settled(row):
+                        return row
+                    await woken.wait()
+                    woken.clear()
+
+    async def close(self) -> None:
+        for task in self._at_work:
+            task.cancel()
+        await asyncio.gather(*self._at_work, return_exceptions=True)
+        self._at_work.clear()
+
+    async def _look_once(self, task_id: UUID) -> OutcomeRow | None:
+        row = await self._looks.at(task_id)
+        if row is None or is_settled(row):
+            return row
+        raise TimeoutError
+
+    @contextmanager
+    def _interest_in(self, task_id: UUID) -> Generator[asyncio.Event]:
+        woken = asyncio.Event()
+        self._woken_by[task_id].add(woken)
+        self._start()
+        try:
+            yield woken
+        finally:
+            self._woken_by[task_id].discard(woken)
+            if not self._woken_by[task_id]:
+                del self._woken_by[task_id]
+
+    def _start(self) -> None:
+        if not self._at_work:
+            self._at_work = [asyncio.create_task(self._listener.run()), asyncio.create_task(self._poll())]
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S if self._is_hearing else POLL_WHILE_DEAF_S)
+            self._wake_all()
+
+    def _hear(self, payload: str) -> None:
+        for text in payload.split(","):
+            for woken in self._woken_by.get(_id(text), ()):
+                woken.set()
+
+    def _set_hearing(self, hearing: bool) -> None:  # noqa: FBT001  # the listener's one message
+        self._is_hearing = hearing
+        if hearing:
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for events in self._woken_by.values():
+            for woken in events:
+                woken.set()
+
+
+_NOBODY = UUID(int=0)
+
+
+def _id(text: str) -> UUID:
+    """The id in a notification; anyone may send one, so what is no id is nobody's."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return _NOBODY
+
+
+def is_settled(row: OutcomeRow) -> bool:
+    return TaskStatus(row.status) in TASK_TERMINAL_STATES

@@ -1,0 +1,102 @@
+"""Sending a task: what is sent, what can go wrong, and what it means when the row is there already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from horsies.model.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+    from uuid import UUID
+
+T = TypeVar("T")
+
+
+class TaskSendErrorCode(StrEnum):
+    """Why a send did not store a task."""
+
+    SEND_SUPPRESSED = "SEND_SUPPRESSED"
+    ASYNC_CONTEXT = "ASYNC_CONTEXT"
+    VALIDATION_FAILED = "VALIDATION_FAILED"
+    ENQUEUE_FAILED = "ENQUEUE_FAILED"
+    PAYLOAD_MISMATCH = "PAYLOAD_MISMATCH"
+    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
+    IDEMPOTENCY_KEY_CONFLICT = "IDEMPOTENCY_KEY_CONFLICT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSendPayload:
+    """A task as it is stored, before it is: sending it twice stores it once. Arguments, options and flags are JSON."""
+
+    task_id: str
+    task_name: str
+    queue_name: str
+    priority: int
+    args: str = field(repr=False)
+    kwargs: str = field(repr=False)
+    sent_at: datetime
+    good_until: datetime | None
+    enqueue_delay_seconds: float | None
+    task_options: str
+    flags: str
+    max_retries: int
+    idempotency_key: str | None
+    command_sha: str | None
+    enqueue_sha: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSendError:
+    """A send that stored nothing that is known of; `payload` is what `retry_send` would send again."""
+
+    code: TaskSendErrorCode
+    message: str
+    retryable: bool = False
+    task_id: str | None = None
+    payload: TaskSendPayload | None = None
+    exception: BaseException | None = None
+
+
+TaskSendResult: TypeAlias = Result[T, TaskSendError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingTask:
+    """A row that stood in the way of an insert."""
+
+    id: UUID
+    enqueue_sha: str
+    command_sha: str | None
+    has_same_key: bool
+
+
+class SendOutcome(StrEnum):
+    """What came of storing a task."""
+
+    STORED = "stored"
+    REPEATED = "repeated"
+    """The same send had been stored before."""
+    FIRST_STANDS = "first stands"
+    """Another send with the same idempotency key and the same arguments came first."""
+    OTHER_PAYLOAD = "other payload"
+    OTHER_ARGUMENTS = "other arguments"
+    GONE = "gone"
+    """What stood in the way is no longer there; try again."""
+
+
+def judge(payload: TaskSendPayload, existing: Iterable[ExistingTask]) -> tuple[SendOutcome, str]:
+    """What the rows in the way of `payload` mean, and the id of the task that stands for it."""
+    rows = list(existing)
+    for row in rows:
+        if str(row.id) == payload.task_id:
+            is_same = row.enqueue_sha == payload.enqueue_sha
+            return (SendOutcome.REPEATED if is_same else SendOutcome.OTHER_PAYLOAD), payload.task_id
+    for row in rows:
+        if row.has_same_key:
+            is_same = row.command_sha == payload.command_sha
+            return (SendOutcome.FIRST_STANDS if is_same else SendOutcome.OTHER_ARGUMENTS), str(row.id)
+    return SendOutcome.GONE, payload.task_id

@@ -1,0 +1,90 @@
+"""What can be wrong with the definition of a task, each check yielding the faults it finds."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, cast
+
+from horsies.errors import ErrorCode, HorsiesError, TaskDefinitionError
+from horsies.model.mapping import ExceptionRules, mapping_faults
+from horsies.model.queues import is_priority, queue_fault
+from horsies.model.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from horsies.codec.annotations import SignatureFault
+    from horsies.registry.definition import TaskOptions
+
+LONGEST_NAME = 255
+SHORTEST_TIMEOUT_MS = 1000
+
+
+def signature_error(name: str, fault: SignatureFault) -> HorsiesError:
+    where = "" if fault.parameter is None else f" parameter {fault.parameter!r}:"
+    hint = None
+    if fault.code is ErrorCode.TASK_NO_RETURN_TYPE:
+        hint = "declare what it returns: -> TaskResult[int, TaskError]"
+    elif fault.may_resolve_later:
+        hint = "define the class above the task"
+    return TaskDefinitionError(f"task {name!r}:{where} {fault.reason}", code=fault.code, hint=hint)
+
+
+def unknown_options(names: Iterable[str]) -> Iterator[HorsiesError]:
+    elsewhere = {
+        "good_until": "it belongs to a send: task.with_options(good_until=…)",
+        "auto_retry_for": "it belongs to the policy: retry_policy=RetryPolicy(auto_retry_for=[…])",
+    }
+    for name in names:
+        hint = elsewhere.get(name, "see the options of @app.task")
+        yield TaskDefinitionError(f"unknown option {name!r}", code=ErrorCode.TASK_INVALID_OPTIONS, hint=hint)
+
+
+def name_faults(name: object) -> Iterator[HorsiesError]:
+    if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME or "\x00" in name:
+        text = f"task_name must be text of 1 to {LONGEST_NAME} characters"
+        yield _invalid(text, hint='@app.task("emails.send")')
+
+
+def function_faults(function: object) -> Iterator[HorsiesError]:
+    inner = inspect.unwrap(function) if callable(function) else function
+    if not inspect.isfunction(inner):
+        yield TaskDefinitionError(
+            f"a task must be a plain function, got {type(function).__qualname__}",
+            code=ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED,
+            hint="put @app.task outermost, and give other decorators functools.wraps",
+        )
+
+
+def option_faults(options: TaskOptions, queues: Mapping[str, int] | None) -> Iterator[HorsiesError]:
+    if fault := queue_fault(options.queue_name, queues):
+        yield fault
+    if options.priority is not None and not is_priority(options.priority):
+        yield _invalid("priority must be a whole number of 1 to 100, 1 first")
+    if options.retry_policy is not None and not isinstance(options.retry_policy, RetryPolicy):
+        yield _invalid("retry_policy must be a RetryPolicy")
+    timeout = options.timeout_ms
+    if timeout is not None and (
+        not isinstance(timeout, int) or isinstance(timeout, bool) or timeout < SHORTEST_TIMEOUT_MS
+    ):
+        yield _invalid(f"timeout_ms must be a whole number of at least {SHORTEST_TIMEOUT_MS}")
+    yield from _flag_faults(options.flags)
+    rules = ExceptionRules(mapper=options.exception_mapper or {}, default=options.default_unhandled_error_code)
+    yield from mapping_faults(rules)
+
+
+def _flag_faults(flags: object) -> Iterator[HorsiesError]:
+    if isinstance(flags, str) or not isinstance(flags, (list, tuple, set, frozenset, dict)):
+        yield _invalid(
+            "flags must be a list of names or a dict of name → bool", hint='flags=["infrastructure_resilient"]'
+        )
+        return
+    names = list(cast("Iterable[object]", flags))
+    values = list(cast("dict[object, object]", flags).values()) if isinstance(flags, dict) else []
+    are_names = all(isinstance(name, str) and name for name in names)
+    if not (are_names and all(isinstance(value, bool) for value in values)):
+        yield _invalid("flags must be a list of names or a dict of name → bool")
+
+
+def _invalid(text: str, hint: str | None = None) -> HorsiesError:
+    return TaskDefinitionError(text, code=ErrorCode.TASK_INVALID_OPTIONS, hint=hint)

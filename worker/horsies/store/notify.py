@@ -1,0 +1,72 @@
+"""Channels, and a listener that comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from horsies.errors import HorsiesError
+from horsies.store.failures import LOST_CONNECTION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from horsies.store.link import Connection, Link
+
+TASK_NEW: Final = "horsies_task_new"
+TASK_DONE: Final = "horsies_task_done"
+WORKFLOW_DONE: Final = "horsies_workflow_done"
+EVENTS: Final = "horsies_events"
+WORKER_PING: Final = "horsies_worker_ping"
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+
+logger = logging.getLogger("horsies.notify")
+
+
+class Listener:
+    """Hears channels on one connection of its own, and says whenever it begins or ceases to hear.
+
+    Whoever relies on it must look for themselves when it begins: what was said before went unheard.
+    """
+
+    def __init__(
+        self, link: Link, channels: Mapping[str, Callable[[str], None]], *, on_change: Callable[[bool], None]
+    ) -> None:
+        self._link = link
+        self._channels = channels
+        self._on_change = on_change
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                connection = await self._link.connect()
+            except HorsiesError as error:
+                logger.debug("cannot listen: %s", error.message)
+            else:
+                pause_s = FIRST_PAUSE_S
+                await self._hear(connection)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _hear(self, connection: Connection) -> None:
+        """Pass on what is said until the connection ends."""
+        ended = asyncio.Event()
+        connection.add_termination_listener(lambda _: ended.set())
+        try:
+            for channel in self._channels:
+                await connection.add_listener(channel, self._pass_on)
+            self._on_change(True)  # noqa: FBT003  # heard or not is the whole message
+            await ended.wait()
+        except LOST_CONNECTION as error:
+            logger.debug("stopped listening: %s", error)
+        finally:
+            self._on_change(False)  # noqa: FBT003
+            connection.terminate()
+
+    def _pass_on(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
+        self._channels[channel](str(payload))

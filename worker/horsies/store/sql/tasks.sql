@@ -1,0 +1,48 @@
+-- name: enqueue
+-- Store one task; no row back means that its id or its idempotency key is taken. JSON travels as text, so that a codec
+-- which the caller may have set on a connection of their own changes nothing.
+INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
+                           max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
+VALUES ($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7, clock_timestamp() + make_interval(secs => $8), $9,
+        $10, $11::text::jsonb, $12::text::jsonb, $13, $14, $15)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: in_the_way
+-- The rows that kept `enqueue` from storing a task.
+SELECT id, enqueue_sha, command_sha, idempotency_key IS NOT DISTINCT FROM $3 AND task_name = $2 AS has_same_key
+  FROM horsies_tasks
+ WHERE id = $1
+ UNION
+SELECT id, enqueue_sha, command_sha, true
+  FROM horsies_tasks
+ WHERE task_name = $2 AND idempotency_key = $3;
+
+-- name: enqueue_many
+-- Store tasks that differ in id, arguments and fingerprint only.
+INSERT INTO horsies_tasks (id, args, kwargs, enqueue_sha, task_name, queue_name, priority, sent_at, enqueued_at,
+                           good_until, max_retries, task_options, flags)
+SELECT row.id, row.args::jsonb, row.kwargs::jsonb, row.sha, $5, $6, $7, $8,
+       clock_timestamp() + make_interval(secs => $9), $10, $11, $12::text::jsonb, $13::text::jsonb
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS row(id, args, kwargs, sha);
+
+-- name: outcomes
+-- How the given tasks stand, with the stored document of those that have one.
+SELECT id, task_name, status, result::text AS document
+  FROM horsies_tasks
+ WHERE id = ANY($1::uuid[]);
+
+-- name: info
+SELECT id, task_name, status, queue_name, priority, retry_count, max_retries, crash_count, flags::text AS flags,
+       sent_at, enqueued_at, next_retry_at, claimed_at, started_at, completed_at, failed_at, good_until,
+       claimed_by_worker_id AS worker_id, worker_hostname, worker_pid, worker_process_name, error_code, workflow_id,
+       retry_of, failed_reason, CASE WHEN $2::boolean THEN result::text END AS document
+  FROM horsies_tasks
+ WHERE id = $1;
+
+-- name: attempts
+SELECT task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at, error_code, error_message,
+       failed_reason, worker_id, worker_hostname, worker_pid, worker_process_name
+  FROM horsies_task_attempts
+ WHERE task_id = $1
+ ORDER BY attempt DESC;

@@ -1,0 +1,189 @@
+"""Tasks in the database: stored once, looked at by id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from horsies.model.sending import ExistingTask, SendOutcome, TaskSendPayload, judge
+from horsies.store.queries import Query, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from horsies.store.db import Database, Transaction
+
+TRIES_WHILE_ROWS_VANISH = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredId:
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRow:
+    """How a task stands; `document` is its stored result, as JSON text."""
+
+    id: UUID
+    task_name: str
+    status: str
+    document: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    id: UUID
+    task_name: str
+    status: str
+    queue_name: str
+    priority: int
+    retry_count: int
+    max_retries: int
+    crash_count: int
+    flags: str
+    sent_at: datetime
+    enqueued_at: datetime
+    next_retry_at: datetime | None
+    claimed_at: datetime | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    good_until: datetime | None
+    worker_id: UUID | None
+    worker_hostname: str | None
+    worker_pid: int | None
+    worker_process_name: str | None
+    error_code: str | None
+    workflow_id: UUID | None
+    retry_of: UUID | None
+    failed_reason: str | None
+    document: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    task_id: UUID
+    attempt: int
+    claim_token: int
+    outcome: str
+    will_retry: bool
+    started_at: datetime
+    finished_at: datetime
+    error_code: str | None
+    error_message: str | None
+    failed_reason: str | None
+    worker_id: UUID | None
+    worker_hostname: str | None
+    worker_pid: int | None
+    worker_process_name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQueries:
+    enqueue: Query[StoredId]
+    in_the_way: Query[ExistingTask]
+    enqueue_many: Query[None]
+    outcomes: Query[OutcomeRow]
+    info: Query[TaskRow]
+    attempts: Query[AttemptRow]
+
+
+TASKS = load(TaskQueries, "horsies.store", "tasks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows of one bulk send, and the payload whose other fields they all share."""
+
+    like: TaskSendPayload
+    ids: Sequence[UUID]
+    args: Sequence[str]
+    kwargs: Sequence[str]
+    shas: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStore:
+    """Tasks of one database."""
+
+    database: Database
+
+    async def enqueue(
+        self, payload: TaskSendPayload, *, within: Transaction | None = None, timeout_s: float | None = None
+    ) -> tuple[SendOutcome, str]:
+        """Store a task, or say what stood in its way; with the id of the task that stands for this send.
+
+        Where another open transaction holds the same idempotency key, this waits for it, `timeout_s` at most.
+        """
+        through = within or self.database
+        for _ in range(TRIES_WHILE_ROWS_VANISH):
+            if await through.fetch_raw(TASKS.enqueue, *_columns(payload), timeout_s=timeout_s):
+                return SendOutcome.STORED, payload.task_id
+            rows = await through.fetch(
+                TASKS.in_the_way, UUID(payload.task_id), payload.task_name, payload.idempotency_key
+            )
+            outcome, task_id = judge(payload, rows)
+            if outcome is not SendOutcome.GONE:
+                return outcome, task_id
+        return SendOutcome.GONE, payload.task_id
+
+    async def enqueue_many(self, batches: Iterable[Batch], *, within: Transaction | None = None) -> None:
+        """Store all batches or none, one statement each."""
+
+        async def store(transaction: Transaction) -> None:
+            for batch in batches:
+                await transaction.execute(TASKS.enqueue_many, *_batch_columns(batch))
+
+        await (store(within) if within else self.database.run(store))
+
+    async def outcomes(self, task_ids: Iterable[UUID]) -> list[OutcomeRow]:
+        return await self.database.fetch(TASKS.outcomes, list(task_ids))
+
+    async def info(self, task_id: UUID, *, with_document: bool) -> TaskRow | None:
+        return await self.database.fetch_one(TASKS.info, task_id, with_document)
+
+    async def attempts(self, task_id: UUID) -> list[AttemptRow]:
+        """Executions that came to an end, newest first."""
+        return await self.database.fetch(TASKS.attempts, task_id)
+
+
+def _columns(payload: TaskSendPayload) -> tuple[object, ...]:
+    return (
+        UUID(payload.task_id),
+        payload.task_name,
+        payload.queue_name,
+        payload.priority,
+        payload.args,
+        payload.kwargs,
+        payload.sent_at,
+        payload.enqueue_delay_seconds or 0.0,
+        payload.good_until,
+        payload.max_retries,
+        payload.task_options,
+        payload.flags,
+        payload.idempotency_key,
+        payload.command_sha,
+        payload.enqueue_sha,
+    )
+
+
+def _batch_columns(batch: Batch) -> tuple[object, ...]:
+    like = batch.like
+    return (
+        batch.ids,
+        batch.args,
+        batch.kwargs,
+        batch.shas,
+        like.task_name,
+        like.queue_name,
+        like.priority,
+        like.sent_at,
+        like.enqueue_delay_seconds or 0.0,
+        like.good_until,
+        like.max_retries,
+        like.task_options,
+        like.flags,
+    )
