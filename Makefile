@@ -33,6 +33,7 @@ format: $(READY)  ## rewrite the code in our format
 	@$(BIN)/ruff check --fix .
 
 lock: $(READY)  ## resolve the dependencies anew into requirements/dev.txt (needs uv)
+	@command -v uv > /dev/null || { echo "error: make lock needs uv; hint: pip install uv" >&2; exit 1; }
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet \
 	    --custom-compile-command 'make lock' --extra embedded --group dev pyproject.toml --output-file $(LOCK) --upgrade
 
@@ -41,3 +42,4 @@ schema: $(READY)  ## write docs/schema.sql anew after a change of the migrations
 
 clean:  ## remove what make made
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 class LazyGroup(TyperGroup):
     """Lists the commands from their table; loads the module of the one that is called."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # the framework's signature
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """A stand-in with name and help, enough to be listed or suggested."""
-        command = COMMANDS.get(cmd_name)
-        return None if command is None else TyperCommand(name=cmd_name, help=command)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # Stand-ins with name and help, enough to be listed, completed or suggested.
+        self.commands = {name: TyperCommand(name=name, help=line) for name, line in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: Sequence[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, list(args))

@@ -51,17 +51,24 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     try:
         code = app(args=arguments or ["--help"], prog_name="horsies", standalone_mode=False)
+        sys.stdout.flush()
     except HorsiesError as error:
         return fail(error)
     except typer.TyperException as error:
         return fail(_usage_error(error))
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # The reader has left, as `horsies … | head` does; give the interpreter nothing more to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.FAILED
+    except OSError as error:
+        return _output_failed(error)
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _output_failed(error: OSError) -> int:
+    """The reader has left, as `horsies … | head` does, or the disk is full: give the interpreter nothing to flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return ExitCode.FAILED
+    return fail(HorsiesError(f"the output could not be written: {error.strerror}"))
 
 
 def fail(error: HorsiesError) -> int:

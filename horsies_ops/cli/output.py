@@ -17,11 +17,9 @@ from horsies.errors import HorsiesError, MultipleValidationErrors
 from horsies.model.text import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from rich.console import Console
-
-_RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"
+_BOLD, _RED, _YELLOW, _CYAN, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
 
 
 class Colour:
@@ -36,31 +34,20 @@ class Colour:
         return bool(os.environ.get("HORSIES_FORCE_COLOR")) or stream.isatty()
 
 
-def console() -> Console:
-    """A rich console on stdout for tables; markup off, since cells hold data."""
-    from rich.console import Console
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> None:
+    """Columns as wide as their longest cell, each row one line; those named in `right` are aligned there."""
+    from rich.cells import cell_len
 
+    table = [tuple(columns), *(tuple(safe(cell) for cell in row) for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     coloured = Colour.wanted_on(sys.stdout)
-    return Console(
-        file=sys.stdout,
-        no_color=not coloured,
-        force_terminal=coloured or None,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        soft_wrap=True,
-        width=None if sys.stdout.isatty() else 200,
-    )
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for row in rows:
-        table.add_row(*(safe(cell) for cell in row))
-    console().print(table)
+    for number, row in enumerate(table):
+        cells = [
+            " " * (width - cell_len(cell)) + cell if name in right else cell + " " * (width - cell_len(cell))
+            for name, cell, width in zip(columns, row, widths, strict=True)
+        ]
+        line = "  ".join(cells).rstrip()
+        print_line(f"{_BOLD}{line}{_PLAIN}" if number == 0 and coloured else line)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
@@ -101,13 +88,13 @@ def to_json(value: Any) -> Any:
 
 def talk(line: str) -> None:
     """Say something to the person, not to the program that reads our data."""
-    sys.stderr.write(safe(line) + "\n")
+    _say(safe(line))
 
 
 def warn(line: str, *, hint: str | None = None) -> None:
-    talk(f"warning: {line}")
+    _say(f"{_painted('warning', _YELLOW)}: {safe(line)}")
     if hint:
-        talk(f"hint: {hint}")
+        _say(f"{_painted('hint', _CYAN)}: {safe(hint)}")
 
 
 def report(error: HorsiesError) -> None:
@@ -119,13 +106,34 @@ def report(error: HorsiesError) -> None:
 
 def _report_one(error: HorsiesError) -> None:
     head, message = error.headline.split(": ", 1)
-    sys.stderr.write(f"{_painted(head, _RED)}: {_safe_lines(message)}\n")
-    if error.location is not None:
-        sys.stderr.write(f"  --> {safe(str(error.location))}\n")
+    _say(f"{_painted(head, _RED)}: {_safe_lines(message)}")
+    if error.location is not None and str(error.location) not in error.message:
+        _say(f"  --> {safe(str(error.location))}")
     for note in error.notes:
-        sys.stderr.write(f"note: {_safe_lines(note)}\n")
+        _say(f"note: {_safe_lines(note)}")
     if error.help_text:
-        sys.stderr.write(f"{_painted('hint', _CYAN)}: {_safe_lines(error.help_text)}\n")
+        _say(f"{_painted('hint', _CYAN)}: {_safe_lines(error.help_text)}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.flush()  # what was printed before must also be read before
+    sys.stderr.write(line + "\n")
+
+
+def fault(error: HorsiesError) -> dict[str, object]:
+    """An error as part of a JSON document."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "location": None if error.location is None else str(error.location),
+        "notes": error.notes,
+        "hint": error.help_text,
+    }
+
+
+def faults(error: HorsiesError) -> list[dict[str, object]]:
+    """Every error that `error` stands for, as parts of a JSON document."""
+    return [fault(each) for each in (error.report.errors if isinstance(error, MultipleValidationErrors) else (error,))]
 
 
 def _safe_lines(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from horsies_ops.cli.output import Colour, talk
+from horsies_ops.cli.table import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+
+
+def group(name: str) -> typer.Typer:
+    """An empty group of commands, described as the table of commands describes it."""
+    return typer.Typer(name=name, help=COMMANDS[name], rich_markup_mode=None, add_completion=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

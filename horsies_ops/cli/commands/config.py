@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json as json_text
+from pathlib import Path
 from typing import Any
 
-import typer
+from horsies.config import Origin, describe
+from horsies.errors import ConfigurationError
+from horsies_ops.cli.output import faults, print_json, print_line, print_table
+from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 
-from horsies.config import describe
-from horsies_ops.cli.output import print_json, print_line, print_table
-from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
-
-app = typer.Typer(
-    name="config", rich_markup_mode=None, help="Show the settings and where each comes from, or check them."
-)
+app = group("config")
 
 
 @app.command()
@@ -26,19 +24,29 @@ def show(options: GlobalOptions, *, json: Json = False) -> None:
         settings = [{"key": row.key, "value": row.value, "origin": str(row.origin)} for row in rows]
         print_json({"file": loaded.file, "settings": settings})
     else:
-        print_table(("key", "value", "origin"), [(row.key, _shown(row.value), str(row.origin)) for row in rows])
+        print_table(("key", "value", "origin"), [(row.key, _shown(row.value), _short(row.origin)) for row in rows])
 
 
 @app.command()
 @with_global_options
 def validate(options: GlobalOptions, *, json: Json = False) -> None:
     """Check the settings; every fault is reported at once. Exit 1 when there is one."""
-    loaded = options.settings()
-    loaded.worker_config()
+    try:
+        loaded = options.settings()
+        loaded.worker_config()
+    except ConfigurationError as error:
+        if json:
+            print_json({"ok": False, "file": None, "errors": faults(error)})
+        raise
     if json:
-        print_json({"ok": True, "file": loaded.file})
+        print_json({"ok": True, "file": loaded.file, "errors": []})
     else:
         print_line(f"ok: {loaded.file or 'no file, defaults and environment only'}")
+
+
+def _short(origin: Origin) -> str:
+    """The origin, a file below the working folder by its relative path."""
+    return str(origin).removeprefix(f"{Path.cwd()}/")
 
 
 def _shown(value: Any) -> str:

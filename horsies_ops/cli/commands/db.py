@@ -9,12 +9,12 @@ import humanize
 import typer
 
 from horsies.embedded import EmbeddedServer, other_clusters
-from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, ExitCode
+from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorCode, ExitCode
+from horsies.store.migrate import known_migrations, schema_state
 from horsies.store.migrate import migrate as apply_migrations
-from horsies.store.migrate import schema_state
 from horsies.store.open import open_database, open_for_migration
 from horsies_ops.cli.output import print_facts, print_json, print_line, print_table, report, warn
-from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
+from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.reads.status import DatabaseStatus, database_status
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from horsies.model.settings import PostgresConfig
     from horsies.store.migrate import Migration
 
-app = typer.Typer(
-    name="db", rich_markup_mode=None, help="Migrate and inspect the database; start and stop the embedded one."
-)
+app = group("db")
 
 
 @app.command()
@@ -69,10 +67,11 @@ def url(options: GlobalOptions) -> None:
 @with_global_options
 def start(options: GlobalOptions) -> None:
     """Start the embedded server and keep it running until `horsies db stop`."""
-    server = _require_embedded(options.settings().app.broker)
+    broker = options.settings().app.broker
+    server = _require_embedded(broker)
     options.talk(f"embedded PostgreSQL in {server.folder} …")
-    for other in other_clusters(server.folder):
-        warn(f"another embedded cluster is at {other}", hint="set broker.database_url where both sides must meet")
+    if broker.database_url.embedded_folder is None and not options.quiet:
+        _warn_of_others(server)
     started = server.keep()
     options.talk(
         "started; it runs until `horsies db stop`" if started else "already running; it stays until `horsies db stop`"
@@ -87,9 +86,32 @@ def stop(
     force: Annotated[bool, typer.Option("--force", help="Stop it even while other processes use it.")] = False,
 ) -> None:
     """Stop the embedded server."""
-    server = _require_embedded(options.settings().app.broker)
+    broker = options.settings().app.broker
+    server = _require_embedded(broker)
+    if not force and server.status().running:
+        asyncio.run(_refuse_while_used(broker, server))
     done = server.stop(force=force)
     options.talk("stopped" if done.was_running else "it was not running")
+
+
+def _warn_of_others(server: EmbeddedServer) -> None:
+    for other in other_clusters(server.folder):
+        warn(
+            f"another embedded cluster is at {other}; programs that use it see other tasks",
+            hint="to share one, set broker.database_url to the same server for all",
+        )
+
+
+async def _refuse_while_used(broker: PostgresConfig, server: EmbeddedServer) -> None:
+    """Other programs than ours, psql for one, hold no lock: the server knows them by their sessions."""
+    async with open_database(broker, read_only=True) as database:
+        found = await database_status(database, embedded=True)
+    others = found.connections.used - 1 if found.connections else 0
+    if others:
+        raise Busy(
+            f"the embedded server in {server.folder} has {others} other session{'s' if others > 1 else ''}",
+            hint="--force stops it anyway",
+        )
 
 
 async def _migrate(broker: PostgresConfig) -> Sequence[Migration]:
@@ -98,6 +120,9 @@ async def _migrate(broker: PostgresConfig) -> Sequence[Migration]:
 
 
 async def _pending(broker: PostgresConfig) -> Sequence[Migration]:
+    server = _embedded(broker)
+    if server and not server.status().data_exists:
+        return known_migrations()  # looking must not make a cluster
     async with open_database(broker, read_only=True, direct=True) as database:
         state = await schema_state(database)
         state.refuse_unless_ours()
@@ -153,6 +178,7 @@ def _print_status(status: DatabaseStatus) -> None:
                 (t.name, humanize.intcomma(t.rows_estimate), humanize.naturalsize(t.bytes, binary=True))
                 for t in status.tables
             ],
+            right=("rows (estimate)", "size"),
         )
 
 

@@ -9,9 +9,9 @@ import typer
 
 from horsies.config import write_new
 from horsies_ops.cli.output import print_line
-from horsies_ops.cli.session import GlobalOptions, with_global_options
+from horsies_ops.cli.session import GlobalOptions, group, with_global_options
 
-app = typer.Typer(name="init", rich_markup_mode=None)
+app = group("init")
 
 
 @app.command()

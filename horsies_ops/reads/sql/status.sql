@@ -11,7 +11,9 @@ SELECT current_setting('server_version')                                        
 
 -- name: tables
 SELECT relation.relname::text                            AS name,
-       greatest(relation.reltuples, 0)::bigint           AS rows_estimate,
+       -- The planner's estimate is -1 before the first ANALYZE; the statistics know better until then.
+       CASE WHEN relation.reltuples < 0 THEN pg_stat_get_live_tuples(relation.oid)
+            ELSE relation.reltuples::bigint END          AS rows_estimate,
        pg_total_relation_size(relation.oid)              AS bytes
   FROM pg_class AS relation
   JOIN pg_namespace AS namespace ON namespace.oid = relation.relnamespace

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from horsies.config.lookup import look_up
+from horsies.config.lookup import SECTIONS, look_up
 from horsies.config.origin import CODE, OPTION, Given, Origin, Rank
 from horsies.config.values import from_text, plain
 from horsies.model.settings import AppConfig, CustomQueueConfig, Fault, QueueMode, Settings
@@ -107,7 +107,7 @@ def _set_in(settings: Settings, prefix: Target) -> Iterator[tuple[Target, Any]]:
 def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[Target, Any]]:
     """Keys with their whole values; queues are one table deeper than the other sections."""
     for section, content in table.items():
-        if not isinstance(content, dict):
+        if not isinstance(content, dict) or (not content and section not in SECTIONS):
             yield (section,), content
             continue
         for name, value in cast("dict[str, Any]", content).items():

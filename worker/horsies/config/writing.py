@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import tomli_w
@@ -28,9 +29,12 @@ _INTRODUCTION = """\
 _HEADERS = {QUEUE_SECTION: "[queues.mail]", ENTRY_SECTION: "[[schedule.entries]]"}
 
 
-def render(values: Mapping[str, Any] | None = None) -> str:
-    """The text of a horsies.toml with every key at its default, but for those in `values` (by dotted key)."""
-    sections = ("\n".join(_section(section, values or {})) for section in COMMENTS)
+def render(values: Mapping[str, Any] | None = None, *, settled: bool = True) -> str:
+    """The text of a horsies.toml with every key at its default, but for those in `values` (by dotted key).
+
+    Unless `settled`, defaults are shown as comments: a file that sets nothing lets later defaults through.
+    """
+    sections = ("\n".join(_section(section, values or {}, settled=settled)) for section in COMMENTS)
     return _INTRODUCTION + "".join(f"\n{text}\n" for text in sections)
 
 
@@ -39,18 +43,21 @@ def write_new(path: Path, *, force: bool = False) -> Path:
     target = path / FILE_NAME if path.is_dir() else path
     if target.exists() and not force:
         raise ConfigurationError(f"{target} exists already", hint="--force replaces it")
+    if not target.parent.is_dir():
+        raise ConfigurationError(f"{target}: there is no folder {target.parent}", hint="make the folder first")
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        draft.write_text(render(), encoding="utf-8")
+        draft.write_text(render(settled=False), encoding="utf-8")
         draft.replace(target)
     except OSError as wrong:
         raise ConfigurationError(f"{target}: cannot be written: {wrong.strerror}") from wrong
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
     return target
 
 
-def _section(section: str, values: Mapping[str, Any]) -> Iterator[str]:
+def _section(section: str, values: Mapping[str, Any], *, settled: bool) -> Iterator[str]:
     is_sample = section in _HEADERS
     yield f"# {_HEADERS[section]}" if is_sample else f"[{section}]"
     tables: list[Key] = []
@@ -58,7 +65,7 @@ def _section(section: str, values: Mapping[str, Any]) -> Iterator[str]:
         if section == "tui" and isinstance(key.example, dict):
             tables.append(key)  # a table ends the section it stands in, so it comes last
         else:
-            yield from _key(key, values, is_sample=is_sample)
+            yield from _key(key, values, is_sample=is_sample or not settled)
     for key in tables:
         yield from ("", f"# {key.comment}", *_commented(f"[{key.path}]\n{_toml(key.example)}"))
 

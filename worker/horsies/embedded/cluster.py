@@ -85,7 +85,7 @@ class Cluster:
             return find_binaries(int(major))
         except ConfigurationError as error:
             raise unavailable(
-                f"the data in {self.layout.data} is of PostgreSQL {major}. {error.message}",
+                f"the data in {self.layout.data} is of PostgreSQL {major}: {error.message}",
                 hint=f"install PostgreSQL {major} ({VARIABLE} names its folder), to run it or to pg_upgrade the data; "
                 f"or move {self.layout.folder} away and start empty; or set broker.database_url",
                 notes=error.notes,

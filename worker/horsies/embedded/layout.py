@@ -92,7 +92,7 @@ class Layout:
 
     @property
     def url(self) -> str:
-        return f"postgresql://{ROLE}@/{DATABASE}?host={quote(str(self.socket_folder), safe='')}"
+        return f"postgresql://{ROLE}@/{DATABASE}?host={quote(str(self.socket_folder), safe='/')}"
 
 
 def _is_usable(folder: Path) -> bool:

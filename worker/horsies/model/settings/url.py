@@ -134,7 +134,7 @@ def _masked_query(query: str) -> str:
 def _other_scheme(scheme: str) -> str:
     known = ", ".join(f"{name}://" for name in _SCHEMES)
     # Without "://" the whole text came in as the scheme, and it may hold a password.
-    seen = f"; {scheme}:// is another kind of database" if re.fullmatch(r"[A-Za-z][A-Za-z0-9+]{0,20}", scheme) else ""
+    seen = f"; {scheme} is none of them" if re.fullmatch(r"[A-Za-z][A-Za-z0-9+]{0,20}", scheme) else ""
     return f"accepted are {known}, embedded and embedded:///folder{seen}"
 
 
