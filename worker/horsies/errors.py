@@ -295,7 +295,7 @@ class ValidationReport:
         return "\n\n".join(str(error) for error in self.errors)
 
 
-class MultipleValidationErrors(HorsiesError):
+class MultipleValidationErrors(HorsiesError, ValueError):
     """Several faults of one phase, reported together in `report`."""
 
     report: ValidationReport
@@ -323,15 +323,18 @@ _SEVERAL: dict[type[HorsiesError], type[MultipleValidationErrors]] = {
 }
 
 
-def raise_together(phase: str, errors: Iterable[HorsiesError]) -> None:
-    """Raise one error as itself, several as one object of their family; return when there is none."""
+def raise_together(phase: str, errors: Iterable[HorsiesError], *, family: type[HorsiesError] | None = None) -> None:
+    """Raise one error as itself, several as one object of their family; return when there is none.
+
+    Errors of several families belong to `family`, where one is given.
+    """
     found = tuple(errors)
     if not found:
         return
     if len(found) == 1:
         raise found[0]
     first = found[0]
-    family = next((known for known in _SEVERAL if all(isinstance(error, known) for error in found)), None)
+    family = next((known for known in _SEVERAL if all(isinstance(error, known) for error in found)), family)
     together = _SEVERAL[family] if family else MultipleValidationErrors
     error = together(f"{len(found)} problems in {phase}", code=first.code, location=first.location)
     error.report = ValidationReport(phase=phase, errors=found)

@@ -14,7 +14,7 @@ from horsies.client.delivery import BrokerDelivery, Delivery
 from horsies.client.results import Results, blocking
 from horsies.client.task_function import AsyncTaskFunction, TaskFunction
 from horsies.config import load
-from horsies.errors import SourceLocation
+from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
 from horsies.model.queues import DEFAULT_QUEUE, queue_fault
 from horsies.registry import TaskRegistry, define
 from horsies.sync import BRIDGE
@@ -95,6 +95,13 @@ class Horsies:
         **unknown: Any,
     ) -> TaskDecorator:
         """Register a function as a task; every fault of its definition is reported at once."""
+        if callable(task_name):
+            raise TaskDefinitionError(
+                "task_name is missing",
+                code=ErrorCode.TASK_INVALID_OPTIONS,
+                hint='the decorator is called: @app.task("emails.send")',
+                location=SourceLocation.of_caller(),
+            )
         options = {
             "queue_name": queue_name,
             "priority": priority,

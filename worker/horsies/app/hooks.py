@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
 
@@ -17,7 +17,7 @@ class ChildHooks:
     def __init__(self) -> None:
         self._hooks: list[ChildProcessStartHook] = []
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[ChildProcessStartHook]:
         return iter(tuple(self._hooks))
 
     def add(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
@@ -38,5 +38,7 @@ def _fault(hook: object) -> str | None:
         return f"a child hook must be a function, got {type(hook).__qualname__}"
     if inspect.iscoroutinefunction(hook):
         return "a child hook must not be async"
-    required = [p for p in inspect.signature(hook).parameters.values() if p.default is p.empty and p.kind < 2]
+    optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    parameters = inspect.signature(hook).parameters.values()
+    required = [each for each in parameters if each.default is each.empty and each.kind not in optional]
     return "a child hook is called without arguments" if required else None

@@ -52,6 +52,9 @@ def error_from(exception: BaseException, *, task: ExceptionRules, app: Exception
 
 def mapping_faults(rules: ExceptionRules) -> Iterator[ConfigurationError]:
     """Everything that keeps these rules from working."""
+    if not isinstance(rules.mapper, Mapping):
+        yield _fault("exception_mapper must be a dict")
+        return
     for kind, code in rules.mapper.items():
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             yield _fault(f"exception_mapper: {kind!r} is not an exception class")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 
+from horsies.codec.wire import fault_in
 from horsies.errors import ErrorCode, HorsiesError, TaskDefinitionError
 from horsies.model.mapping import ExceptionRules, mapping_faults
 from horsies.model.queues import is_priority, queue_fault
@@ -12,6 +13,7 @@ from horsies.model.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from types import FunctionType
 
     from horsies.codec.annotations import SignatureFault
     from horsies.registry.definition import TaskOptions
@@ -41,14 +43,14 @@ def unknown_options(names: Iterable[str]) -> Iterator[HorsiesError]:
 
 
 def name_faults(name: object) -> Iterator[HorsiesError]:
-    if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME or "\x00" in name:
+    if not _is_text(name) or len(name) > LONGEST_NAME:
         text = f"task_name must be text of 1 to {LONGEST_NAME} characters"
         yield _invalid(text, hint='@app.task("emails.send")')
 
 
 def function_faults(function: object) -> Iterator[HorsiesError]:
     inner = inspect.unwrap(function) if callable(function) else function
-    if not inspect.isfunction(inner):
+    if not inspect.isfunction(inner) or _hides_another(inner):
         yield TaskDefinitionError(
             f"a task must be a plain function, got {type(function).__qualname__}",
             code=ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED,
@@ -68,12 +70,12 @@ def option_faults(options: TaskOptions, queues: Mapping[str, int] | None) -> Ite
         not isinstance(timeout, int) or isinstance(timeout, bool) or timeout < SHORTEST_TIMEOUT_MS
     ):
         yield _invalid(f"timeout_ms must be a whole number of at least {SHORTEST_TIMEOUT_MS}")
-    yield from _flag_faults(options.flags)
+    yield from flag_faults(options.flags)
     rules = ExceptionRules(mapper=options.exception_mapper or {}, default=options.default_unhandled_error_code)
     yield from mapping_faults(rules)
 
 
-def _flag_faults(flags: object) -> Iterator[HorsiesError]:
+def flag_faults(flags: object) -> Iterator[HorsiesError]:
     if isinstance(flags, str) or not isinstance(flags, (list, tuple, set, frozenset, dict)):
         yield _invalid(
             "flags must be a list of names or a dict of name → bool", hint='flags=["infrastructure_resilient"]'
@@ -81,9 +83,23 @@ def _flag_faults(flags: object) -> Iterator[HorsiesError]:
         return
     names = list(cast("Iterable[object]", flags))
     values = list(cast("dict[object, object]", flags).values()) if isinstance(flags, dict) else []
-    are_names = all(isinstance(name, str) and name for name in names)
-    if not (are_names and all(isinstance(value, bool) for value in values)):
+    if not (all(_is_text(name) for name in names) and all(isinstance(value, bool) for value in values)):
         yield _invalid("flags must be a list of names or a dict of name → bool")
+
+
+def _hides_another(function: FunctionType) -> bool:
+    """Whether this is the inside of a decorator that left no trace of what it wraps: it takes anything, says nothing
+    of its types, and keeps a function to pass it on to."""
+    if function.__annotations__ or function.__closure__ is None:
+        return False
+    kinds = [each.kind for each in inspect.signature(function).parameters.values()]
+    takes_anything = kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    return takes_anything and any(callable(cell.cell_contents) for cell in function.__closure__)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Whether value is text that the database can hold, and not empty."""
+    return isinstance(value, str) and value != "" and fault_in(str(value)) is None
 
 
 def _invalid(text: str, hint: str | None = None) -> HorsiesError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 from horsies.codec.task import TaskCodec
 from horsies.codec.wire import canonical
-from horsies.errors import SourceLocation, raise_together
+from horsies.errors import SourceLocation, TaskDefinitionError, raise_together
 from horsies.model.mapping import ExceptionMapper, ExceptionRules
 from horsies.model.queues import DEFAULT_QUEUE
 from horsies.model.result import Err
@@ -54,7 +54,8 @@ class TaskDefinition:
 
     @property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(inspect.unwrap(self.function))
+        """Whether calling it gives something to await; a wrapper may be async around a function that is not."""
+        return any(map(inspect.iscoroutinefunction, (self.function, inspect.unwrap(self.function))))
 
     @property
     def ok_type(self) -> object:
@@ -94,18 +95,19 @@ def define(
     """The definition of a task, or every fault of it raised together. `queues` are the custom ones, None by default."""
     known = {key: value for key, value in options.items() if key in TaskOptions.names()}
     given = TaskOptions(**known)
-    codec = _codec(function)
+    hidden = list(function_faults(function))
+    codec: Result[TaskCodec, tuple[SignatureFault, ...]] = Err(()) if hidden else TaskCodec.of(function)
     faults = [
         *unknown_options(options.keys() - TaskOptions.names()),
         *name_faults(name),
-        *function_faults(function),
+        *hidden,
         *(signature_error(name, fault) for fault in (codec.error if isinstance(codec, Err) else ())),
         *option_faults(given, queues),
     ]
     where = _place(function) or location
     for fault in faults:
         fault.location = where
-    raise_together(f"task {name!r}", faults)
+    raise_together(f"task {name!r}", faults, family=TaskDefinitionError)
     return TaskDefinition(
         name=name,
         function=function,
@@ -122,10 +124,6 @@ def flags_of(given: Iterable[str] | Mapping[str, bool]) -> dict[str, bool]:
     if isinstance(given, Mapping):
         return dict(cast("Mapping[str, bool]", given))
     return dict.fromkeys(given, True)
-
-
-def _codec(function: Callable[..., Any]) -> Result[TaskCodec, tuple[SignatureFault, ...]]:
-    return TaskCodec.of(function) if inspect.isfunction(inspect.unwrap(function)) else Err(())
 
 
 def _place(function: Callable[..., Any]) -> SourceLocation | None:

@@ -1,0 +1,114 @@
+"""A direct call of a task: whatever its function does is a result."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from horsies import AppConfig, ContractCode, Horsies, OperationalErrorCode, TaskError, TaskResult
+
+
+class Declined(Exception):
+    pass
+
+
+class DeclinedForGood(Declined):
+    pass
+
+
+@pytest.fixture
+def app() -> Horsies:
+    return Horsies(AppConfig(exception_mapper={KeyError: "NO_KEY", Declined: "BY_APP"}))
+
+
+def raising(error: BaseException) -> Any:
+    def run() -> TaskResult[int, TaskError]:
+        raise error
+
+    return run
+
+
+def returning(value: Any) -> Any:
+    def run() -> TaskResult[int, TaskError]:
+        return value
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RuntimeError("x"), OperationalErrorCode.UNHANDLED_EXCEPTION),
+        (SystemExit(3), OperationalErrorCode.UNHANDLED_EXCEPTION),
+        (asyncio.CancelledError(), OperationalErrorCode.UNHANDLED_EXCEPTION),
+        (KeyError("k"), "NO_KEY"),
+        (Declined(), "BY_TASK"),
+        (DeclinedForGood(), OperationalErrorCode.UNHANDLED_EXCEPTION),
+    ],
+)
+def test_an_exception_becomes_the_code_that_is_mapped(app: Horsies, error: BaseException, code: str) -> None:
+    result = app.task("t", exception_mapper={Declined: "BY_TASK"})(raising(error))()
+    assert result.err_value.error_code is code or result.err_value.error_code == code
+    assert result.err_value.exception is error
+
+
+def test_the_default_of_the_task_comes_before_that_of_the_app(app: Horsies) -> None:
+    task = app.task("t", default_unhandled_error_code="OOPS")(raising(RuntimeError()))
+    assert task().err_value.error_code == "OOPS"
+
+
+def test_an_order_to_stop_is_passed_on(app: Horsies) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        app.task("t")(raising(KeyboardInterrupt()))()
+
+
+@pytest.mark.parametrize(
+    ("returned", "code"),
+    [
+        (None, OperationalErrorCode.TASK_EXCEPTION),
+        (5, OperationalErrorCode.TASK_EXCEPTION),
+        (TaskResult[Any, Any](err="no TaskError"), OperationalErrorCode.TASK_EXCEPTION),
+        (TaskResult[Any, Any](ok="no number"), ContractCode.RETURN_TYPE_MISMATCH),
+    ],
+)
+def test_what_is_not_the_declared_result_is_an_error(app: Horsies, returned: Any, code: object) -> None:
+    assert app.task("t")(returning(returned))().err_value.error_code is code
+
+
+def test_an_error_that_was_returned_is_passed_on_as_it_is(app: Horsies) -> None:
+    error = TaskError(error_code="CARD_DECLINED", data={"card": 1})
+    assert app.task("t")(returning(TaskResult[int, TaskError](err=error)))().err_value is error
+
+
+def test_arguments_that_do_not_fit_are_an_error_result(app: Horsies) -> None:
+    @app.task("t")
+    def needs_one(n: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=n)
+
+    result = cast("Any", needs_one)()
+    assert result.err_value.error_code is OperationalErrorCode.UNHANDLED_EXCEPTION
+
+
+def asynchronous(app: Horsies, error: BaseException | None) -> Any:
+    @app.task("t")
+    async def run() -> TaskResult[int, TaskError]:
+        if error is not None:
+            raise error
+        await asyncio.Event().wait()
+        return TaskResult(ok=1)
+
+    return run
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), SystemExit(1), asyncio.CancelledError()])
+async def test_an_async_task_that_raises_is_an_error_result(app: Horsies, error: BaseException) -> None:
+    result = await asynchronous(app, error)()
+    assert result.err_value.error_code is OperationalErrorCode.UNHANDLED_EXCEPTION
+
+
+async def test_a_cancelled_call_of_an_async_task_is_cancelled(app: Horsies) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await asynchronous(app, None)()

@@ -1,0 +1,225 @@
+"""What `@app.task` refuses, with which code."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies import (
+    AppConfig,
+    CustomQueueConfig,
+    ErrorCode,
+    Horsies,
+    HorsiesError,
+    MultipleValidationErrors,
+    QueueMode,
+    TaskDefinitionError,
+    TaskError,
+    TaskResult,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horsies import TaskFunction
+
+
+def sound(n: int) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=n)
+
+
+def define(function: Any = sound, /, name: Any = "t", **options: Any) -> TaskFunction[..., Any]:
+    return Horsies(AppConfig()).task(name, **options)(function)
+
+
+def codes_of(function: Any = sound, /, **options: Any) -> list[ErrorCode | Any]:
+    """The codes of every fault of one definition."""
+    with pytest.raises(HorsiesError) as caught:
+        define(function, **options)
+    error = caught.value
+    return [each.code for each in error.report.errors] if isinstance(error, MultipleValidationErrors) else [error.code]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"name": ""}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"name": "x" * 256}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"name": "a\0b"}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"name": "a\ud800b"}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"queue_name": "mail"}, ErrorCode.CONFIG_INVALID_QUEUE_MODE),
+        ({"priority": 0}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"priority": 101}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"priority": True}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"priority": 1.0}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"retry_policy": {"max_retries": 3}}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"exception_mapper": {ValueError: "not upper"}}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
+        ({"exception_mapper": {"ValueError": "BAD"}}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
+        ({"exception_mapper": [ValueError]}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
+        ({"default_unhandled_error_code": "Oops"}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
+        ({"timeout_ms": 999}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"timeout_ms": 1000.0}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"timeout_ms": True}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"flags": "resilient"}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"flags": [""]}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"flags": [1]}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"flags": {"resilient": "yes"}}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"flags": ["a\0b"]}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"flags": 5}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"good_until": datetime.now(UTC)}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"auto_retry_for": ["BAD"]}, ErrorCode.TASK_INVALID_OPTIONS),
+        ({"whatever": 1}, ErrorCode.TASK_INVALID_OPTIONS),
+    ],
+)
+def test_an_unsound_option_is_refused(options: dict[str, Any], code: ErrorCode) -> None:
+    assert codes_of(**options) == [code]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "x" * 255},
+        {"priority": 1},
+        {"priority": 100},
+        {"timeout_ms": 1000},
+        {"exception_mapper": {ValueError: "BAD_VALUE"}},
+        {"default_unhandled_error_code": "OOPS"},
+        {"flags": ()},
+    ],
+)
+def test_the_edges_of_the_ranges_are_accepted(options: dict[str, Any]) -> None:
+    assert define(**options).task_name
+
+
+def test_an_option_of_a_send_says_where_it_belongs() -> None:
+    with pytest.raises(TaskDefinitionError, match="with_options"):
+        define(good_until=datetime.now(UTC))
+
+
+def custom(queue_name: str | None) -> TaskFunction[..., Any]:
+    config = AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="mail", priority=7)])
+    return Horsies(config).task("t", queue_name=queue_name)(sound)
+
+
+@pytest.mark.parametrize(
+    ("queue_name", "code"),
+    [(None, ErrorCode.CONFIG_INVALID_QUEUE_MODE), ("post", ErrorCode.TASK_INVALID_QUEUE)],
+)
+def test_with_custom_queues_a_task_names_one_of_them(queue_name: str | None, code: ErrorCode) -> None:
+    with pytest.raises(HorsiesError) as caught:
+        custom(queue_name)
+    assert caught.value.code is code
+    assert "mail" in str(caught.value)
+
+
+def test_the_queue_of_a_task_is_the_one_named_or_the_default() -> None:
+    assert custom("mail").task_queue_name == "mail"
+    assert define().task_queue_name == "default"
+
+
+class Unknown:
+    """Nothing that pydantic could read or write."""
+
+
+def without_annotation():  # pyright: ignore[reportUnknownParameterType]
+    return None
+
+
+def with_a_bare_value() -> int:
+    return 1
+
+
+def with_another_error() -> TaskResult[int, str]:  # pyright: ignore[reportInvalidTypeArguments, reportUnknownParameterType]
+    raise NotImplementedError
+
+
+def with_a_strange_parameter(one: Unknown) -> TaskResult[int, TaskError]:
+    raise NotImplementedError
+
+
+def with_a_strange_result() -> TaskResult[Unknown, TaskError]:
+    raise NotImplementedError
+
+
+def with_two_strange_parameters(one: Unknown, other: Unknown) -> int:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("function", "codes"),
+    [
+        (without_annotation, [ErrorCode.TASK_NO_RETURN_TYPE]),
+        (with_a_bare_value, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
+        (with_another_error, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
+        (with_a_strange_parameter, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+        (with_a_strange_result, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+        (
+            with_two_strange_parameters,
+            [
+                ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
+                ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
+                ErrorCode.TASK_INVALID_RETURN_TYPE,
+            ],
+        ),
+    ],
+)
+def test_an_unsound_signature_is_refused(function: Any, codes: list[ErrorCode]) -> None:
+    assert codes_of(function) == codes
+
+
+def wrapping_without_a_trace(function: Callable[..., Any]) -> Callable[..., Any]:
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    del inner.__annotations__["args"], inner.__annotations__["kwargs"], inner.__annotations__["return"]
+    return inner
+
+
+class Callee:
+    def __call__(self, n: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=n)
+
+
+HIDING: list[Any] = [Callee(), Callee, functools.partial(sound, 1), len, wrapping_without_a_trace(sound), 5]
+
+
+@pytest.mark.parametrize("function", HIDING)
+def test_what_hides_its_function_is_refused(function: Any) -> None:
+    assert codes_of(function) == [ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED]
+
+
+def test_a_decorator_without_parentheses_is_refused_at_once() -> None:
+    with pytest.raises(TaskDefinitionError, match="task_name"):
+        Horsies(AppConfig()).task(sound)  # pyright: ignore[reportArgumentType]
+
+
+def test_all_faults_are_reported_together_as_one_error_of_the_family() -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        define(with_a_bare_value, name="", queue_name="mail", priority=0, exception_mapper={1: "X"}, extra=1)
+    assert isinstance(caught.value, MultipleValidationErrors)
+    assert isinstance(caught.value, ValueError)
+    assert [error.code for error in caught.value.report.errors] == [
+        ErrorCode.TASK_INVALID_OPTIONS,
+        ErrorCode.TASK_INVALID_OPTIONS,
+        ErrorCode.TASK_INVALID_RETURN_TYPE,
+        ErrorCode.CONFIG_INVALID_QUEUE_MODE,
+        ErrorCode.TASK_INVALID_OPTIONS,
+        ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER,
+    ]
+
+
+def test_a_fault_names_the_file_and_line_of_the_function() -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        define(with_a_bare_value)
+    line = with_a_bare_value.__code__.co_firstlineno
+    assert f"--> {__file__}:{line}" in str(caught.value)
+
+
+def test_without_a_function_the_line_of_the_decorator_is_named() -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        define(Callee())
+    assert caught.value.location is not None
+    assert caught.value.location.file == __file__
