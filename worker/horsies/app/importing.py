@@ -1,0 +1,100 @@
+"""Importing code of the user's, by dotted name or by file, so that whatever goes wrong says where."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, SourceLocation
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_OURS = f"{Path(__file__).parents[1]}/"
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def is_path(name: str) -> bool:
+    return name.endswith(".py") or "/" in name or "*" in name
+
+
+def put_on_path(folder: Path) -> None:
+    """Let modules in `folder` be imported by their names, as if Python had been started there."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def import_one(name: str) -> ModuleType:
+    """Import a dotted name or a `.py` file. Errors of ours pass as they are, all others become HRS-210."""
+    try:
+        return import_file(Path(name)) if is_path(name) else importlib.import_module(name)
+    except HorsiesError:
+        raise
+    except (Exception, SystemExit) as error:  # a script without its main guard may well end in sys.exit()
+        raise _import_error(name, error) from error
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a file under the name that other modules know it by; a second time gives the same module."""
+    path = path.resolve()
+    known = next((each for each in tuple(sys.modules.values()) if getattr(each, "__file__", None) == str(path)), None)
+    return known or _import_from_package(path) or _import_alone(path)
+
+
+def _import_from_package(path: Path) -> ModuleType | None:
+    """The file as a member of its package, or the app in it would be another one than its siblings import."""
+    folder, parts = path.parent, [] if path.stem == "__init__" else [path.stem]
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    if folder == path.parent or not all(part.isidentifier() for part in parts):
+        return None
+    put_on_path(folder)
+    name = ".".join(parts)
+    spec = importlib.util.find_spec(name)
+    # A package of that name which was imported before, from elsewhere, keeps it.
+    return importlib.import_module(name) if spec is not None and spec.origin == str(path) else None
+
+
+def _import_alone(path: Path) -> ModuleType:
+    name = path.stem
+    if name in sys.modules:
+        # Two files of one name are two modules; the path makes the second name unique and stable.
+        name = f"{name}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # noqa: S101  # a .py file always has a loader
+    assert spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_error(name: str, error: BaseException) -> ConfigurationError:
+    alone = f"python {name}" if is_path(name) else f"python -c 'import {name}'"
+    return ConfigurationError(
+        f"{name} cannot be imported: {type(error).__name__}: {error}",
+        code=ErrorCode.MODULE_EXEC_ERROR,
+        hint=f"it must import cleanly by itself; try: {alone}",
+        location=_place_of(error),
+    )
+
+
+def _place_of(error: BaseException) -> SourceLocation | None:
+    """The line that does not parse, or the last one that ran in code of the user's rather than in a library's."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return SourceLocation(error.filename, error.lineno)
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(("<", _OURS))]
+    own = [each for each in frames if not each.filename.startswith(_LIBRARIES)]
+    place = next(reversed(own or frames), None)
+    return None if place is None else SourceLocation(place.filename, place.lineno or 0)
