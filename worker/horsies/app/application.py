@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
+from horsies.app.check import first_failed_phase
 from horsies.app.hooks import ChildHooks, ChildProcessStartHook
 from horsies.app.modules import expand_globs, import_modules
 from horsies.app.suppression import Suppression
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from horsies.codec.value import Value
     from horsies.config import LoadedSettings
+    from horsies.errors import HorsiesError
     from horsies.model.broker import BrokerResult, DatabasePing
     from horsies.model.info import TaskInfo
     from horsies.model.mapping import ExceptionMapper
@@ -78,7 +80,8 @@ class Horsies:
         return self.settings.app
 
     @property
-    def tasks(self) -> Mapping[str, AnyTask]:
+    def tasks(self) -> TaskRegistry[AnyTask]:
+        """The tasks by name, read as a mapping."""
         return self._tasks
 
     def task(
@@ -149,6 +152,11 @@ class Horsies:
     def import_task_modules(self, modules: Sequence[str] | None = None) -> list[ModuleType]:
         """Import the discovered modules, or those given; sends are suppressed meanwhile."""
         return import_modules(self._modules if modules is None else modules)
+
+    def check(self, *, live: bool = False) -> list[HorsiesError]:
+        """Every error of the first phase of validation that has one; `live` also asks the database."""
+        failed = first_failed_phase(self, live=live)
+        return list(failed.errors) if failed else []
 
     def suppress_sends(self, suppressed: bool) -> None:  # noqa: FBT001  # the documented signature
         self._suppression.is_asked_for = suppressed

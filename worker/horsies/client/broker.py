@@ -21,6 +21,7 @@ from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
     from horsies.model.settings import PostgresConfig
+    from horsies.store.link import Link
 
 Role = Literal["producer", "worker", "scheduler"]
 
@@ -29,9 +30,10 @@ logger = logging.getLogger("horsies.broker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What one event loop uses: its pool, and everyone who waits in it."""
+    """What one event loop uses: its pool, the way past a pooler, and everyone who waits in it."""
 
     database: Database
+    direct: Link
     tasks: TaskStore
     waiters: Waiters
 
@@ -91,7 +93,8 @@ class PostgresBroker:
         links = self._reached.links
         database = Database(links.pooled, self._pool_size())
         tasks = TaskStore(database)
-        return Session(database=database, tasks=tasks, waiters=Waiters(links.direct, tasks.outcomes))
+        waiters = Waiters(links.direct, tasks.outcomes)
+        return Session(database=database, direct=links.direct, tasks=tasks, waiters=waiters)
 
     def _pool_size(self) -> PoolSize:
         settings = self.settings
