@@ -6,6 +6,7 @@ from typing import Final
 
 COMMANDS: Final = {
     "init": "Write a commented horsies.toml to start from.",
+    "check": "Check an app and its tasks; all errors of the first phase that fails.",
     "config": "Show the settings and where each comes from, or check them.",
     "db": "Migrate and inspect the database; start and stop the embedded one.",
 }

@@ -1,0 +1,81 @@
+"""`horsies check`: whether an app would work, before a worker finds out."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from horsies.app.check import faults_of, first_failed_phase
+from horsies.discover import locate_app
+from horsies.errors import ExitCode, HorsiesError, ValidationReport
+from horsies_ops.cli.application import AppArgument, settings_for_app
+from horsies_ops.cli.output import fault, print_json, print_line, report, warn
+from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+
+app = group("check")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How many tasks were found, and the first phase that failed."""
+
+    tasks: int
+    failed: ValidationReport | None
+
+
+@app.command()
+@with_global_options
+def check(
+    options: GlobalOptions,
+    locator: AppArgument = None,
+    *,
+    live: Annotated[bool, typer.Option("--live", help="Ask the database too: schema and notifications.")] = False,
+    json: Json = False,
+) -> int:
+    """Check an app and its tasks; all errors of the first phase that fails."""
+    with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
+        verdict = _examine(options, locator, live=live)
+    if json:
+        print_json(_document(verdict))
+    else:
+        _say(verdict)
+    return ExitCode.FAILED if verdict.failed else ExitCode.DONE
+
+
+def _examine(options: GlobalOptions, locator: str | None, *, live: bool) -> Verdict:
+    phase = "settings"
+    try:
+        settings = settings_for_app(options)
+        phase = "imports"
+        found = locate_app(locator, settings)
+    except HorsiesError as error:
+        return Verdict(tasks=0, failed=ValidationReport(phase=phase, errors=faults_of(error)))
+    try:
+        return Verdict(failed=first_failed_phase(found, live=live), tasks=len(found.tasks))
+    finally:
+        found.close()
+
+
+def _document(verdict: Verdict) -> dict[str, object]:
+    failed = verdict.failed
+    return {
+        "ok": failed is None,
+        "phase": failed.phase if failed else None,
+        "tasks": verdict.tasks,
+        "errors": [fault(error) for error in failed.errors] if failed else [],
+    }
+
+
+def _say(verdict: Verdict) -> None:
+    if verdict.failed:
+        for error in verdict.failed.errors:
+            report(error)
+        return
+    print_line("ok: all validations passed")
+    print_line(f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'}")
+    if not verdict.tasks:
+        warn("the app has no tasks", hint="name their modules in app.modules, or with discover_tasks")
