@@ -95,7 +95,7 @@ async def test_a_connection_that_died_while_idle_is_replaced_unseen(
     other = await asyncpg.connect(database_url)
     await other.execute("SELECT pg_terminate_backend($1)", before.n)
     await other.close()
-    monkeypatch.setattr("horsies.store.db.CHECK_AFTER_IDLE_S", 0.0)
+    monkeypatch.setattr("horsies.store.pool.CHECK_AFTER_IDLE_S", 0.0)
     (after,) = await database.fetch(BACKEND)
     assert after != before
 

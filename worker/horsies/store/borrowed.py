@@ -12,15 +12,13 @@ from horsies.store.link import quoted
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    import asyncpg
-
-    from horsies.store.link import Link, Row
+    from horsies.store.link import Connection, Link
 
 
 @asynccontextmanager
 async def savepoint(connection: object, link: Link, *, timeout_s: float) -> AsyncGenerator[Transaction]:
     """Yield a transaction under a savepoint: what fails in it is undone alone, and the caller's goes on."""
-    borrowed = cast("asyncpg.pool.PoolConnectionProxy[Row]", connection)
+    borrowed = cast("Connection", connection)
     try:
         async with borrowed.transaction(), _search_path(borrowed, link.schema):
             yield Transaction(borrowed, timeout_s=timeout_s)

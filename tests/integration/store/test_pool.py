@@ -1,0 +1,74 @@
+"""The pool: few connections, the one used last first, and none that is in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.store.link import Link
+from horsies.store.pool import Pool, PoolSize
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    pool = Pool(Link(url=database_url, masked_url="test"), PoolSize(largest=2, wait_s=5))
+    yield pool
+    await pool.close()
+
+
+async def test_the_connection_used_last_is_used_next(pool: Pool) -> None:
+    first, second = await pool.acquire(), await pool.acquire()
+    pool.release(first)
+    pool.release(second)
+    assert await pool.acquire() is second
+    pool.release(second)
+
+
+async def test_whoever_comes_when_all_are_in_use_gets_the_next_one_released(pool: Pool) -> None:
+    first, second = await pool.acquire(), await pool.acquire()
+    waiting = asyncio.create_task(pool.acquire())
+    pool.release(first)
+    assert await waiting is first
+    pool.release(first)
+    pool.release(second)
+
+
+async def test_a_failed_connect_gives_its_place_to_the_next(empty_database_url: str) -> None:
+    url = empty_database_url.replace("/test_", "/nope_")
+    pool = Pool(Link(url=url, masked_url="test"), PoolSize(largest=1, wait_s=5))
+    for _ in range(2):
+        with pytest.raises(Exception, match="does not exist"):
+            await pool.acquire()
+
+
+async def test_a_connection_with_an_open_transaction_is_not_handed_on(pool: Pool) -> None:
+    left_open = await pool.acquire()
+    await left_open.execute("BEGIN")
+    pool.release(left_open)
+    assert left_open.is_closed()
+
+
+async def test_a_connection_that_lay_idle_for_too_long_is_closed_but_for_the_smallest_number(database_url: str) -> None:
+    pool = Pool(Link(url=database_url, masked_url="test"), PoolSize(smallest=1, largest=2, idle_s=0))
+    older, newer = await pool.acquire(), await pool.acquire()
+    closed = asyncio.Event()
+    older.add_termination_listener(lambda _: closed.set())
+    pool.release(older)
+    pool.release(newer)
+    await closed.wait()
+    assert older.is_closed()
+    assert not newer.is_closed()
+    await pool.close()
+
+
+async def test_a_connection_in_use_while_the_pool_closes_is_closed_at_its_release(pool: Pool) -> None:
+    in_use = await pool.acquire()
+    await pool.close()
+    assert not in_use.is_closed()
+    pool.release(in_use)
+    assert in_use.is_closed()

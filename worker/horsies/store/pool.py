@@ -1,0 +1,138 @@
+"""Connections to one database, made when needed and used again.
+
+Taking one and giving it back costs no task, no timer and no round trip: a send holds a connection for one statement, and
+the driver's own pool took as long over that as the server takes to store the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import asyncpg
+
+from horsies.store.failures import LOST_CONNECTION
+
+if TYPE_CHECKING:
+    from horsies.store.link import Connection, Link
+
+CHECK_AFTER_IDLE_S = 30.0
+CHECK_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSize:
+    """How many connections, how long to wait for one, and how long an idle one is kept."""
+
+    smallest: int = 0
+    largest: int = 15
+    wait_s: float = 30.0
+    idle_s: float = 1800.0
+    check_idle: bool = True
+
+
+class _Idle(NamedTuple):
+    connection: Connection
+    since: float
+
+
+class Pool:
+    """At most `largest` connections, the one used last first, so that the others can grow old and be closed.
+
+    `smallest` are kept however long they lie idle; none is made before it is needed. Nothing is reset at release,
+    since no session state is kept; a connection that lay idle for half a minute is asked whether it still lives.
+    """
+
+    def __init__(self, link: Link, size: PoolSize) -> None:
+        self._link = link
+        self._size = size
+        self._turns = asyncio.Semaphore(size.largest)
+        self._idle: deque[_Idle] = deque()
+        self._ageing: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def acquire(self) -> Connection:
+        """A connection of the caller's own until `release`; TimeoutError when all are in use for too long."""
+        await self._turn()
+        try:
+            return await self._alive() or await self._link.connect()
+        except BaseException:
+            self._turns.release()
+            raise
+
+    def release(self, connection: Connection) -> None:
+        if self._is_closed or connection.is_in_transaction():
+            connection.terminate()
+        elif not connection.is_closed():
+            self._idle.append(_Idle(connection, time.monotonic()))
+            self._watch_age()
+        self._turns.release()
+
+    async def close(self) -> None:
+        """Close what is idle; a connection in use is closed when it is released."""
+        self._is_closed = True
+        self._stop_watching()
+        while self._idle:
+            await _close(self._idle.pop().connection)
+
+    def terminate(self) -> None:
+        """Drop what is idle without a word; for a process that is going down or was forked."""
+        self._is_closed = True
+        self._stop_watching()
+        while self._idle:
+            self._idle.pop().connection.terminate()
+
+    async def _turn(self) -> None:
+        # Only those who really have to wait pay for a timer.
+        if self._turns.locked():
+            async with asyncio.timeout(self._size.wait_s):
+                await self._turns.acquire()
+        else:
+            await self._turns.acquire()
+
+    async def _alive(self) -> Connection | None:
+        """An idle connection, as far as can be known; a restarted server leaves only dead ones, which are dropped."""
+        while self._idle:
+            connection, since = self._idle.pop()
+            if connection.is_closed():
+                continue
+            is_fresh = time.monotonic() - since < CHECK_AFTER_IDLE_S
+            if is_fresh or not self._size.check_idle or await _answers(connection):
+                return connection
+        return None
+
+    def _watch_age(self) -> None:
+        if self._ageing is None:
+            self._ageing = asyncio.get_running_loop().call_later(self._size.idle_s, self._drop_old)
+
+    def _stop_watching(self) -> None:
+        if self._ageing is not None:
+            self._ageing.cancel()
+            self._ageing = None
+
+    def _drop_old(self) -> None:
+        self._ageing = None
+        oldest_kept = time.monotonic() - self._size.idle_s
+        while len(self._idle) > self._size.smallest and self._idle[0].since <= oldest_kept:
+            self._idle.popleft().connection.terminate()
+        if self._idle:
+            self._watch_age()
+
+
+async def _answers(connection: Connection) -> bool:
+    try:
+        await connection.execute("SELECT 1", timeout=CHECK_TIMEOUT_S)
+    except (asyncpg.PostgresError, *LOST_CONNECTION):
+        connection.terminate()
+        return False
+    return True
+
+
+async def _close(connection: Connection) -> None:
+    try:
+        await connection.close(timeout=CHECK_TIMEOUT_S)
+    except (asyncpg.PostgresError, *LOST_CONNECTION):
+        connection.terminate()
