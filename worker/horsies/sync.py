@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from horsies.errors import BrokerErrorCode, HorsiesError
 
@@ -43,11 +43,11 @@ class Bridge:
         if is_inside_event_loop():
             coroutine.close()
             raise InsideEventLoop
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        loop, call = self._running_loop(), _Call(coroutine)
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(call.run(), loop).result()
         except BaseException:
-            future.cancel()
+            loop.call_soon_threadsafe(call.abandon)
             raise
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -61,6 +61,27 @@ class Bridge:
         # The parent may have forked while holding the lock, and its loop has no thread here.
         self._starting = threading.Lock()
         self._loop = None
+
+
+class _Call(Generic[T]):
+    """A coroutine that its caller may give up at any instant, even before it has begun."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[Any] | None = None
+        self._is_abandoned = False
+
+    async def run(self) -> T:
+        if self._is_abandoned:
+            self._coroutine.close()
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        return await self._coroutine
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 def is_inside_event_loop() -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -51,14 +52,19 @@ def test_an_interrupted_caller_cancels_what_it_waited_for() -> None:
 
     async def wait_for_ever() -> None:
         try:
-            os.kill(os.getpid(), 2)
+            os.kill(os.getpid(), signal.SIGINT)
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled.set()
             raise
 
-    with pytest.raises(KeyboardInterrupt):
-        bridge.run(wait_for_ever())
+    # A job in the background inherits an ignored interrupt.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bridge.run(wait_for_ever())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert cancelled.wait(5)
 
 
