@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +157,7 @@ def test_a_call_that_does_not_fit_is_refused_by_name(
 def test_what_binds_is_what_python_binds(count: int, keywords: set[str], function: Callable[..., object]) -> None:
     kwargs = dict.fromkeys(keywords)
     try:
-        inspect.signature(function).bind(*[None] * count, **kwargs)
+        function(*[None] * count, **kwargs)
     except TypeError:
         with pytest.raises(PayloadRefused):
             codec_of(function).shape.check(count, kwargs)
