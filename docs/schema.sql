@@ -253,8 +253,8 @@ CREATE TABLE public.horsies_workflow_tasks (
     task_name text NOT NULL,
     task_args jsonb DEFAULT '[]'::jsonb NOT NULL,
     task_kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
-    queue_name text NOT NULL,
-    priority smallint NOT NULL,
+    queue_name text,
+    priority smallint,
     dependencies integer[] DEFAULT '{}'::integer[] NOT NULL,
     args_from jsonb DEFAULT '{}'::jsonb NOT NULL,
     workflow_ctx_from text[],
@@ -277,6 +277,7 @@ CREATE TABLE public.horsies_workflow_tasks (
     completed_at timestamp with time zone,
     CONSTRAINT horsies_workflow_tasks_join CHECK ((join_type = ANY (ARRAY['all'::text, 'any'::text, 'quorum'::text]))),
     CONSTRAINT horsies_workflow_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
+    CONSTRAINT horsies_workflow_tasks_queue CHECK ((is_subworkflow OR ((queue_name IS NOT NULL) AND (priority IS NOT NULL)))),
     CONSTRAINT horsies_workflow_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'READY'::text, 'ENQUEUED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'SKIPPED'::text])))
 );
 

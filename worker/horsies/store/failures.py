@@ -44,7 +44,6 @@ _REFUSALS = {
         "the server refused the login", "check the user in broker.database_url and the server's pg_hba.conf"
     ),
     "3D000": _Refusal("the database does not exist", "create it, or correct its name in broker.database_url"),
-    "42501": _Refusal("the role lacks a permission", "grant it, or use another role in broker.database_url"),
 }
 
 _COMES_BACK = {
@@ -80,6 +79,9 @@ def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
     says = _first_line(error)
     if refusal := _REFUSALS.get(state):
         return DatabaseUnreachable(f"{refusal.says}: {says} ({where})", retryable=False, hint=refusal.hint)
+    if "unsupported startup parameter" in says:
+        hint = "behind PgBouncer set broker.pgbouncer_transaction_mode, and broker.session_database_url to the server"
+        return DatabaseUnreachable(f"{where}: {says}", retryable=False, hint=hint)
     if state in _COMES_BACK or state.startswith("08"):
         return DatabaseUnreachable(f"{where}: {says}", hint=_COMES_BACK.get(state, "the connection was lost"))
     if state == "42P01":
@@ -88,7 +90,8 @@ def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
             code=ErrorCode.SCHEMA_NOT_MIGRATED,
             hint="run: horsies db migrate",
         )
-    return StatementFailed(says, sqlstate=state, retryable=state.startswith(_WORTH_ANOTHER_TRY))
+    hint = "grant it, or use another role in broker.database_url" if state == "42501" else None
+    return StatementFailed(says, sqlstate=state, retryable=state.startswith(_WORTH_ANOTHER_TRY), hint=hint)
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
+from horsies.store.failures import StatementFailed
 from horsies.store.link import quoted
 from horsies.store.queries import Query, load
 
@@ -41,6 +42,11 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Namespace:
+    exists: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
     locked: bool
 
@@ -48,6 +54,7 @@ class Locked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaQueries:
     applied: Query[Applied]
+    namespace: Query[Namespace]
     server: Query[Server]
     lock: Query[Locked]
     create_table: Query[None]
@@ -155,13 +162,23 @@ async def migrate(database: Database) -> tuple[Migration, ...]:
     state.refuse_unless_ours()
     if not state.pending:
         return ()
-    return await database.run(lambda transaction: _apply_pending(transaction, database.link.schema))
+    try:
+        return await database.run(lambda transaction: _apply_pending(transaction, database.link.schema))
+    except StatementFailed as error:
+        raise BrokerError(
+            f"the migration failed and nothing was changed: {error.message}",
+            code=BrokerErrorCode.SCHEMA_INIT_FAILED,
+            retryable=error.retryable,
+            hint=error.help_text or "the role must be allowed to create tables, and none of them may exist already",
+        ) from error
 
 
 async def _apply_pending(transaction: Transaction, schema: str) -> tuple[Migration, ...]:
     await _refuse_old_server(transaction)
     await transaction.fetch(SCHEMA.lock, schema)
-    if schema != "public":
+    # Asked first: CREATE SCHEMA needs a right on the database even where the schema is there.
+    (namespace,) = await transaction.fetch(SCHEMA.namespace, quoted(schema))
+    if not namespace.exists:
         await transaction.run_script(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
     await transaction.execute(SCHEMA.create_table)
     applied = await transaction.fetch(SCHEMA.applied)

@@ -41,8 +41,8 @@ CREATE TABLE horsies_workflow_tasks (
     task_name            text        NOT NULL,
     task_args            jsonb       NOT NULL DEFAULT '[]',
     task_kwargs          jsonb       NOT NULL DEFAULT '{}',
-    queue_name           text        NOT NULL,
-    priority             smallint    NOT NULL,
+    queue_name           text,
+    priority             smallint,
     dependencies         integer[]   NOT NULL DEFAULT '{}',
     args_from            jsonb       NOT NULL DEFAULT '{}',
     workflow_ctx_from    text[],
@@ -65,6 +65,8 @@ CREATE TABLE horsies_workflow_tasks (
     completed_at         timestamptz,
     CONSTRAINT horsies_workflow_tasks_index UNIQUE (workflow_id, task_index),
     CONSTRAINT horsies_workflow_tasks_node UNIQUE (workflow_id, node_id),
+    -- A sub-workflow is no task: its nodes have queues, it has none.
+    CONSTRAINT horsies_workflow_tasks_queue CHECK (is_subworkflow OR (queue_name IS NOT NULL AND priority IS NOT NULL)),
     CONSTRAINT horsies_workflow_tasks_priority CHECK (priority BETWEEN 1 AND 100),
     CONSTRAINT horsies_workflow_tasks_join CHECK (join_type IN ('all', 'any', 'quorum')),
     CONSTRAINT horsies_workflow_tasks_status CHECK (

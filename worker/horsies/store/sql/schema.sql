@@ -9,6 +9,9 @@ SELECT current_setting('server_version_num')::integer AS version_num,
        current_schema()                               AS current_schema,
        pg_is_in_recovery()                            AS in_recovery;
 
+-- name: namespace
+SELECT to_regnamespace($1) IS NOT NULL AS exists;
+
 -- name: lock
 -- Held to the end of the transaction; the key is the one of horsies_lock_key, which may not exist yet.
 SELECT pg_advisory_xact_lock(hashtextextended($1::text || '/migrations', 0)) IS NULL AS locked;
