@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 import traceback
-from typing import Annotated
+from typing import NoReturn
 
 import typer
 
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, UsageError
-from horsies.version import __version__
 from horsies_ops.cli.lazy import LazyGroup
-from horsies_ops.cli.output import report
+from horsies_ops.cli.output import Colour, report
 from horsies_ops.cli.session import GlobalOptions, with_global_options
 
 app = typer.Typer(
@@ -25,30 +26,21 @@ app = typer.Typer(
 )
 
 
-def show_version(asked: bool) -> None:  # noqa: FBT001  # the framework calls it with the value alone
-    if asked:
-        typer.echo(f"horsies {__version__}")
-        raise typer.Exit
-
-
 @app.callback()
 @with_global_options
-def root(
-    options: GlobalOptions,
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
-    ] = False,
-) -> None:
-    del options, version  # kept in the context by the decorator; answered by its callback
+def root(options: GlobalOptions) -> None:
+    del options  # the decorator keeps them for the command
 
 
 def main() -> None:
     """Run the command line of this process and leave with its exit code."""
+    signal.signal(signal.SIGTERM, _end_by_signal)
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
+    _open_what_is_closed()
+    Colour.refused = "--no-color" in arguments
     try:
         code = app(args=arguments or ["--help"], prog_name="horsies", standalone_mode=False)
         sys.stdout.flush()
@@ -58,24 +50,46 @@ def run(arguments: list[str]) -> int:
         return fail(_usage_error(error))
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
-    except OSError as error:
-        return _output_failed(error)
+    except BrokenPipeError:
+        return _reader_left()
+    except Exception as error:  # noqa: BLE001  # the edge: a person gets a message, whatever happened
+        return fail(_unexpected(error))
     return code if isinstance(code, int) else ExitCode.DONE
 
 
-def _output_failed(error: OSError) -> int:
-    """The reader has left, as `horsies … | head` does, or the disk is full: give the interpreter nothing to flush."""
+def _reader_left() -> int:
+    """The reader has gone, as `horsies … | head` does: give the interpreter nothing more to flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):
-        return ExitCode.FAILED
-    return fail(HorsiesError(f"the output could not be written: {error.strerror}"))
+    return ExitCode.FAILED
+
+
+def _unexpected(error: Exception) -> HorsiesError:
+    text = str(error).partition("\n")[0]
+    if isinstance(error, OSError):
+        return HorsiesError(text, hint="see that the disk has room and the files may be used")
+    hint = "this is a fault in horsies; --loglevel DEBUG shows where"
+    wrapped = HorsiesError(f"{type(error).__name__}: {text}", hint=hint)
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def fail(error: HorsiesError) -> int:
-    if os.environ.get("HORSIES_LOG__LEVEL", "").upper() == "DEBUG":
+    if logging.getLogger("horsies").isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)
     report(error)
     return error.exit_code
+
+
+def _open_what_is_closed() -> None:
+    """A standard stream that the caller closed is None here; write into nothing instead."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  # as long as the process
+
+
+def _end_by_signal(_number: int, _frame: object) -> NoReturn:
+    # As an ordinary exit it lets go of the embedded server, which a killed process would leave running.
+    raise KeyboardInterrupt
 
 
 def _usage_error(error: typer.TyperException) -> UsageError:

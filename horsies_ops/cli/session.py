@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from horsies_ops.cli.output import Colour, talk
+from horsies.version import __version__
+from horsies_ops.cli.output import talk
 from horsies_ops.cli.table import COMMANDS
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+
+
+def show_version(asked: bool) -> None:  # noqa: FBT001  # the framework calls it with the value alone
+    if asked:
+        typer.echo(f"horsies {__version__}")
+        raise typer.Exit
 
 
 def group(name: str) -> typer.Typer:
@@ -37,7 +44,14 @@ class GlobalOptions:
         typer.Option("--database-url", metavar="URL", help="The database, whatever the settings say."),
     ] = None
     no_color: Annotated[bool, typer.Option("--no-color", help="Never use colour.")] = False
+    loglevel: Annotated[
+        str | None, typer.Option("--loglevel", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR, for the log.")
+    ] = None
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but data and errors.")] = False
+
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
+    ] = False
 
     def over(self, outer: GlobalOptions | None) -> GlobalOptions:
         """These options, and where one was not given, the one that stood before the command's name."""
@@ -52,11 +66,12 @@ class GlobalOptions:
     def settings(self, **options: object) -> LoadedSettings:
         """The settings in force; `options` are what the command line sets, `broker__database_url` for a dotted key."""
         from horsies.config import load
+        from horsies.log import configure
 
-        given = {"broker__database_url": self.database_url, **options}
-        return load(
-            self.config, options={key.replace("__", "."): value for key, value in given.items() if value is not None}
-        )
+        given = {"broker__database_url": self.database_url, "log__level": self.loglevel, **options}
+        loaded = load(self.config, options={key.replace("__", "."): value for key, value in given.items()})
+        configure(loaded.log.level, loaded.log.format)
+        return loaded
 
 
 def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +91,6 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*, _context: typer.Context, **values: Any) -> Any:
         inner = GlobalOptions(**{field.name: values.pop(field.name) for field in fields(GlobalOptions)})
         options = _context.obj = inner.over(_context.obj)
-        Colour.refused = options.no_color
         return command(options, **values)
 
     every = [*own, *shared, context]

@@ -69,7 +69,9 @@ class DatabaseStatus:
 
     @property
     def is_current(self) -> bool:
-        return self.migrations is not None and self.migrations.current == self.migrations.latest
+        """Whether this horsies can work on it."""
+        found = self.migrations
+        return found is not None and not found.pending and found.checksums_ok and found.current <= found.latest
 
 
 async def database_status(database: Database, *, embedded: bool) -> DatabaseStatus:

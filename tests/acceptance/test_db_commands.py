@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
+import pytest
 
 if TYPE_CHECKING:
     from tests.support.executable import Executable
@@ -27,7 +28,7 @@ def test_status_has_the_documented_fields_and_nothing_else_on_stdout(horsies: Ex
     status = horsies("db", "status", "--json", "--database-url", database_url).document
     assert set(status) == {
         "url", "embedded", "reachable", "server_version", "schema", "migrations", "connections", "tables",
-        "oldest_transaction_s", "in_recovery",
+        "oldest_transaction_s", "in_recovery", "error",
     }  # fmt: skip
     assert set(status["migrations"]) == {"current", "latest", "pending", "checksums_ok"}
     assert set(status["connections"]) == {"used", "max"}
@@ -63,17 +64,71 @@ def test_a_missing_database_is_exit_7_and_names_the_setting(horsies: Executable,
     assert "broker.database_url" in answer.stderr
 
 
-def test_a_database_newer_than_the_code_is_refused(horsies: Executable, database_url: str) -> None:
-    async def from_the_future() -> None:
-        connection = await asyncpg.connect(database_url)
-        await connection.execute("INSERT INTO horsies_migrations (version, name, checksum) VALUES (9999, 'later', '')")
-        await connection.close()
+NEWER = "INSERT INTO horsies_migrations (version, name, checksum) VALUES (9999, 'later', '')"
 
-    asyncio.run(from_the_future())
+
+def test_a_database_newer_than_the_code_is_refused(horsies: Executable, database_url: str) -> None:
+    execute(database_url, NEWER)
     answer = horsies("db", "migrate", "--database-url", database_url)
     assert answer.code == 1
     assert "error[SCHEMA_INIT_FAILED]" in answer.stderr
     assert "hint: upgrade horsies" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (NEWER, "newer than this horsies"),
+        ("UPDATE horsies_migrations SET checksum = 'x' WHERE version = 2", "changed after it had been applied"),
+        ("DELETE FROM horsies_migrations WHERE version = 3", "1 pending"),
+    ],
+)
+def test_status_is_exit_1_for_a_schema_that_cannot_be_worked_on(
+    horsies: Executable, database_url: str, sql: str, said: str
+) -> None:
+    execute(database_url, sql)
+    status = horsies("db", "status", "--database-url", database_url)
+    assert status.code == 1
+    assert said in status.stdout
+
+
+def test_a_role_that_owns_its_schema_can_migrate_into_it(horsies: Executable, empty_database_url: str) -> None:
+    execute(empty_database_url, "CREATE ROLE owner_of_one LOGIN")
+    execute(empty_database_url, "CREATE SCHEMA own AUTHORIZATION owner_of_one")
+    url = empty_database_url.replace("horsies@", "owner_of_one@")
+    answer = horsies("db", "migrate", "--database-url", url, HORSIES_BROKER__SCHEMA="own")
+    execute(empty_database_url, "DROP OWNED BY owner_of_one CASCADE")
+    execute(empty_database_url, "DROP ROLE owner_of_one")
+    assert "applied 0001_tasks" in answer.stdout
+
+
+def test_a_missing_permission_is_not_called_unreachable(horsies: Executable, database_url: str) -> None:
+    execute(database_url, "CREATE ROLE outsider LOGIN")
+    answer = horsies("db", "migrate", "--database-url", database_url.replace("horsies@", "outsider@"))
+    execute(database_url, "DROP ROLE outsider")
+    assert answer.code == 1
+    assert "permission denied" in answer.stderr
+    assert "hint: grant it" in answer.stderr
+
+
+def test_a_dry_run_makes_no_cluster(embedded: Executable) -> None:
+    assert "would apply 0001_tasks" in embedded("db", "migrate", "--dry-run").stdout
+    folder = embedded.environment["HORSIES_BROKER__DATABASE_URL"].removeprefix("embedded://")
+    assert not Path(folder).exists()
+
+
+def test_stop_is_refused_while_another_program_has_a_session(embedded: Executable) -> None:
+    embedded("db", "start")
+
+    async def stop_beside_a_session() -> None:
+        connection = await asyncpg.connect(embedded("db", "url").stdout.strip())
+        refused = embedded("db", "stop")
+        assert refused.code == 4
+        assert "1 other session" in refused.stderr
+        assert await connection.fetchval("SELECT 1") == 1
+        await connection.close()
+
+    asyncio.run(stop_beside_a_session())
 
 
 def test_start_and_stop_are_refused_for_a_server_that_is_not_ours(horsies: Executable, database_url: str) -> None:
@@ -110,6 +165,15 @@ def test_a_wrong_password_is_exit_7_names_the_setting_and_is_not_shown(embedded:
     assert "refused the password" in answer.stderr
     assert "hint: check the user and password in broker.database_url" in answer.stderr
     assert "hunter2" not in answer.stdout + answer.stderr
+
+
+def execute(url: str, sql: str) -> None:
+    async def once() -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute(sql)
+        await connection.close()
+
+    asyncio.run(once())
 
 
 async def _demand_a_password(url: str, role: str) -> None:

@@ -59,3 +59,33 @@ def test_a_reader_that_leaves_early_is_no_error(horsies: Executable) -> None:
     command = f"{sys.executable} -m horsies_ops.cli config show | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=horsies.cwd, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+def test_an_unexpected_fault_is_a_message_and_the_traceback_is_for_debugging(horsies: Executable) -> None:
+    url = "postgresql://me@127.0.0.1/db"
+    quiet = horsies("db", "status", "--database-url", url, PGPORT="abc")
+    assert quiet.code == 1
+    assert "Traceback" not in quiet.stderr
+    assert "--loglevel DEBUG" in quiet.stderr
+    loud = horsies("db", "status", "--database-url", url, "--loglevel", "DEBUG", PGPORT="abc")
+    assert "Traceback" in loud.stderr
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "2>&-", ">&- 2>&-"])
+def test_output_that_cannot_be_written_is_no_traceback(horsies: Executable, redirection: str) -> None:
+    command = f"{sys.executable} -m horsies_ops.cli config show {redirection}"
+    done = subprocess.run(["bash", "-c", command], cwd=horsies.cwd, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+
+
+def test_the_version_may_be_asked_for_anywhere(horsies: Executable) -> None:
+    assert horsies("db", "status", "--version").stdout == f"horsies {__version__}\n"
+
+
+def test_no_color_reaches_errors_of_the_command_line_itself(horsies: Executable) -> None:
+    assert "\x1b" in horsies("nope", HORSIES_FORCE_COLOR="1").stderr
+    assert "\x1b" not in horsies("--no-color", "nope", HORSIES_FORCE_COLOR="1").stderr
+
+
+def test_a_mistyped_command_names_the_one_that_was_meant(horsies: Executable) -> None:
+    assert "Did you mean 'config'" in horsies("confg").stderr

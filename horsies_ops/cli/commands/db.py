@@ -13,9 +13,9 @@ from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorC
 from horsies.store.migrate import known_migrations, schema_state
 from horsies.store.migrate import migrate as apply_migrations
 from horsies.store.open import open_database, open_for_migration
-from horsies_ops.cli.output import print_facts, print_json, print_line, print_table, report, warn
+from horsies_ops.cli.output import fault, print_facts, print_json, print_line, print_table, report, to_json, warn
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
-from horsies_ops.reads.status import DatabaseStatus, database_status
+from horsies_ops.reads.status import DatabaseStatus, MigrationFacts, database_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +32,15 @@ def migrate(
     options: GlobalOptions,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be applied, and change nothing.")] = False,
+    json: Json = False,
 ) -> None:
     """Bring the schema up to date."""
     broker = options.settings().app.broker
     found = asyncio.run(_pending(broker) if dry_run else _migrate(broker))
-    _say_migrations(found, verb="would apply" if dry_run else "applied")
+    if json:
+        print_json({"dry_run": dry_run, "migrations": [str(each) for each in found]})
+    else:
+        _say_migrations(found, verb="would apply" if dry_run else "applied")
 
 
 @app.command()
@@ -45,7 +49,7 @@ def status(options: GlobalOptions, *, json: Json = False) -> int:
     """Show how the database is. Exit 1 when migrations are pending, 7 when it cannot be reached."""
     found, unreachable = _look(options.settings().app.broker)
     if json:
-        print_json(found)
+        print_json({**to_json(found), "error": fault(unreachable) if unreachable else None})
     else:
         _print_status(found)
     if unreachable is not None:
@@ -56,11 +60,15 @@ def status(options: GlobalOptions, *, json: Json = False) -> int:
 
 @app.command()
 @with_global_options
-def url(options: GlobalOptions) -> None:
+def url(options: GlobalOptions, *, json: Json = False) -> None:
     """Print the address of the database, its password masked."""
     broker = options.settings().app.broker
     server = _embedded(broker)
-    print_line(server.url if server else broker.database_url.masked)
+    shown = server.url if server else broker.database_url.masked
+    if json:
+        print_json({"url": shown, "embedded": server is not None})
+    else:
+        print_line(shown)
 
 
 @app.command()
@@ -159,13 +167,10 @@ async def _ask(broker: PostgresConfig) -> DatabaseStatus:
 def _print_status(status: DatabaseStatus) -> None:
     facts = {"url": status.url, "reachable": "yes" if status.reachable else "no"}
     if status.migrations and status.connections:
-        pending = len(status.migrations.pending)
         facts |= {
             "server": f"PostgreSQL {status.server_version}" + (" (in recovery)" if status.in_recovery else ""),
             "schema": status.schema or "(none)",
-            "migrations": f"{status.migrations.current} of {status.migrations.latest}"
-            + (f", {pending} pending: run horsies db migrate" if pending else ", up to date")
-            + ("" if status.migrations.checksums_ok else ", a checksum differs"),
+            "migrations": _migrations(status.migrations),
             "connections": f"{status.connections.used} of {status.connections.max}",
             "oldest transaction": _age(status.oldest_transaction_s),
         }
@@ -180,6 +185,19 @@ def _print_status(status: DatabaseStatus) -> None:
             ],
             right=("rows (estimate)", "size"),
         )
+
+
+def _migrations(found: MigrationFacts) -> str:
+    counted = f"{found.current} of {found.latest}"
+    if found.current > found.latest:
+        return f"{counted}: newer than this horsies; upgrade it"
+    if not found.checksums_ok:
+        return f"{counted}: one was changed after it had been applied"
+    return (
+        f"{counted}, {len(found.pending)} pending: run horsies db migrate"
+        if found.pending
+        else f"{counted}, up to date"
+    )
 
 
 def _age(seconds: float | None) -> str:
