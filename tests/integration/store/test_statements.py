@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from horsies.store.execution import EXECUTION
 from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
 from horsies.store.tasks import TASKS
@@ -15,7 +16,7 @@ from horsies_ops.reads.status import STATUS
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-EVERY_QUERY = list(every_query(SCHEMA, TASKS, STATUS))
+EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS))
 
 
 @pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)
