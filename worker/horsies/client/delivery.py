@@ -95,7 +95,7 @@ class BrokerDelivery:
                 outcome, task_id = await session.tasks.enqueue(payload, within=transaction, timeout_s=wait_s)
         except HorsiesError as error:
             return Err(_enqueue_failed(error, payload))
-        refused = _refusal(outcome, payload, task_id)
+        refused = refusal_of(outcome, payload, task_id)
         return Ok(TaskHandle(task_id, self._results)) if refused is None else Err(refused)
 
     @asynccontextmanager
@@ -122,7 +122,8 @@ def _batches(payloads: Sequence[TaskSendPayload]) -> Iterator[Batch]:
         )
 
 
-def _refusal(outcome: SendOutcome, payload: TaskSendPayload, task_id: str) -> TaskSendError | None:
+def refusal_of(outcome: SendOutcome, payload: TaskSendPayload, task_id: str) -> TaskSendError | None:
+    """Why a send that ended like this is refused; None where a task stands for it."""
     match outcome:
         case SendOutcome.STORED | SendOutcome.REPEATED | SendOutcome.FIRST_STANDS:
             return None
