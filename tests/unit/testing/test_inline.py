@@ -1,0 +1,288 @@
+"""`inline`: sends that run at once, without any server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from horsies import (
+    AppConfig,
+    ContractCode,
+    Horsies,
+    OperationalErrorCode,
+    OutcomeCode,
+    RetryPolicy,
+    TaskAttemptOutcome,
+    TaskContext,
+    TaskError,
+    TaskResult,
+    TaskSendErrorCode,
+    TaskStatus,
+    current_task,
+)
+from horsies.testing import inline
+
+
+@dataclass(frozen=True)
+class Invoice:
+    number: int
+    total: Decimal
+
+
+@pytest.fixture
+def app() -> Horsies:
+    return Horsies(AppConfig(exception_mapper={TimeoutError: "SLOW"}))
+
+
+def test_a_send_runs_the_task_and_returns_its_result(app: Horsies) -> None:
+    @app.task("double")
+    def double(number: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=2 * number)
+
+    with inline(app):
+        assert double.send(21).unwrap().get().ok_value == 42
+
+
+def test_arguments_and_results_take_the_way_through_their_stored_form(app: Horsies) -> None:
+    seen: list[Invoice] = []
+
+    @app.task("bill")
+    def bill(invoice: Invoice) -> TaskResult[Invoice, TaskError]:
+        seen.append(invoice)
+        return TaskResult(ok=invoice)
+
+    sent = Invoice(1, Decimal("9.90"))
+    with inline(app):
+        result = bill.send(sent).unwrap().get().ok_value
+    assert seen == [sent] == [result]
+    assert result is not seen[0] is not sent
+
+
+def test_what_cannot_be_encoded_is_refused_as_by_any_send(app: Horsies) -> None:
+    @app.task("double")
+    def double(number: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=2 * number)
+
+    with inline(app) as ended:
+        refused = double.send("many")  # pyright: ignore[reportArgumentType]
+    assert refused.unwrap_err().code is TaskSendErrorCode.VALIDATION_FAILED
+    assert ended == []
+
+
+def test_a_blocking_send_runs_the_task_in_the_calling_thread(app: Horsies) -> None:
+    @app.task("where")
+    def where() -> TaskResult[int, TaskError]:
+        return TaskResult(ok=threading.get_ident())
+
+    with inline(app):
+        assert where.send().unwrap().get().ok_value == threading.get_ident()
+
+
+def test_an_async_task_can_be_sent_without_an_event_loop(app: Horsies) -> None:
+    @app.task("later")
+    async def later() -> TaskResult[str, TaskError]:
+        await asyncio.sleep(0)
+        return TaskResult(ok="now")
+
+    with inline(app):
+        assert later.send().unwrap().get().ok_value == "now"
+
+
+async def test_an_async_task_runs_on_the_senders_loop(app: Horsies) -> None:
+    @app.task("loop")
+    async def loop() -> TaskResult[int, TaskError]:
+        return TaskResult(ok=id(asyncio.get_running_loop()))
+
+    with inline(app):
+        handle = (await loop.send_async()).unwrap()
+    assert (await handle.get_async()).ok_value == id(asyncio.get_running_loop())
+
+
+async def test_a_plain_task_sent_from_a_loop_may_make_blocking_sends(app: Horsies) -> None:
+    @app.task("inner")
+    def inner() -> TaskResult[str, TaskError]:
+        return TaskResult(ok="inner")
+
+    @app.task("outer")
+    def outer() -> TaskResult[str, TaskError]:
+        return inner.send().unwrap().get()
+
+    with inline(app) as ended:
+        handle = (await outer.send_async()).unwrap()
+    assert handle.get().ok_value == "inner"
+    assert [task.task_name for task in ended] == ["inner", "outer"]
+
+
+async def test_a_blocking_send_inside_a_loop_is_refused_as_by_any_send(app: Horsies) -> None:
+    @app.task("noop")
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    with inline(app):
+        refused = noop.send().unwrap_err()
+        assert refused.code is TaskSendErrorCode.ASYNC_CONTEXT
+        assert (await noop.retry_send_async(refused)).unwrap().get().is_ok()
+
+
+def test_an_exception_is_mapped_as_in_a_worker(app: Horsies) -> None:
+    @app.task("slow")
+    def slow() -> TaskResult[None, TaskError]:
+        raise TimeoutError("no answer")
+
+    with inline(app):
+        error = slow.send().unwrap().get().err_value
+    assert (error.error_code, error.message) == ("SLOW", "no answer")
+    assert isinstance(error.exception, dict)
+
+
+def test_retries_are_made_at_once_and_counted(app: Horsies) -> None:
+    attempts: list[TaskContext | None] = []
+
+    @app.task("flaky", retry_policy=RetryPolicy.fixed([60, 300], auto_retry_for=["SLOW"]))
+    def flaky() -> TaskResult[str, TaskError]:
+        attempts.append(current_task())
+        if len(attempts) < 3:
+            raise TimeoutError
+        return TaskResult(ok="at last")
+
+    with inline(app) as ended:
+        assert flaky.send().unwrap().get().ok_value == "at last"
+    assert [context.attempt for context in attempts if context] == [1, 2, 3]
+    (task,) = ended
+    assert (task.status, task.retry_count) == (TaskStatus.COMPLETED, 2)
+    assert [attempt.will_retry for attempt in task.attempts or ()] == [False, True, True]
+    assert task.enqueued_at == task.sent_at + timedelta(seconds=360)
+
+
+def test_a_task_fails_for_good_when_its_retries_are_used_up(app: Horsies) -> None:
+    @app.task("hopeless", retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["SLOW"]))
+    def hopeless() -> TaskResult[None, TaskError]:
+        raise TimeoutError
+
+    with inline(app) as ended:
+        assert hopeless.send().unwrap().get().err_value.error_code == "SLOW"
+    assert (ended[0].status, len(ended[0].attempts or ())) == (TaskStatus.FAILED, 3)
+
+
+def test_a_retry_that_would_be_due_after_good_until_is_not_made(app: Horsies) -> None:
+    @app.task("flaky", retry_policy=RetryPolicy.fixed([60], auto_retry_for=["SLOW"]))
+    def flaky() -> TaskResult[None, TaskError]:
+        raise TimeoutError
+
+    with inline(app) as ended:
+        flaky.with_options(good_until=datetime.now(UTC) + timedelta(seconds=30)).send().unwrap()
+    assert len(ended[0].attempts or ()) == 1
+
+
+def test_a_delay_is_recorded_and_not_waited_for(app: Horsies) -> None:
+    @app.task("noop")
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    with inline(app) as ended:
+        assert noop.schedule(3600).unwrap().get().is_ok()
+    assert ended[0].started_at == ended[0].sent_at + timedelta(hours=1)
+
+
+def test_a_task_past_its_good_until_expires_without_running(app: Horsies) -> None:
+    @app.task("noop")
+    def noop() -> TaskResult[None, TaskError]:
+        raise AssertionError("it ran")
+
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    with inline(app) as ended:
+        error = noop.with_options(good_until=soon).schedule(3600).unwrap().get().err_value
+    assert error.error_code is OutcomeCode.TASK_EXPIRED
+    assert (ended[0].status, ended[0].attempts) == (TaskStatus.EXPIRED, [])
+
+
+def test_an_ok_value_of_another_type_is_a_mismatch(app: Horsies) -> None:
+    @app.task("wrong")
+    def wrong() -> TaskResult[int, TaskError]:
+        return TaskResult(ok="seven")  # pyright: ignore[reportReturnType]
+
+    with inline(app):
+        assert wrong.send().unwrap().get().err_value.error_code is ContractCode.RETURN_TYPE_MISMATCH
+
+
+def test_an_ok_value_without_a_stored_form_is_a_failure_of_the_worker(app: Horsies) -> None:
+    @app.task("infinite")
+    def infinite() -> TaskResult[float, TaskError]:
+        return TaskResult(ok=float("inf"))
+
+    with inline(app) as ended:
+        code = infinite.send().unwrap().get().err_value.error_code
+    assert code is OperationalErrorCode.WORKER_SERIALIZATION_ERROR
+    assert [attempt.outcome for attempt in ended[0].attempts or ()] == [TaskAttemptOutcome.WORKER_FAILURE]
+
+
+def test_bulk_sends_run_every_item_in_order(app: Horsies) -> None:
+    @app.task("double")
+    def double(number: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=2 * number)
+
+    with inline(app):
+        handles = double.send_many([(1,), {"number": 2}, double.bind(3)]).unwrap()
+    assert [handle.get().ok_value for handle in handles] == [2, 4, 6]
+
+
+async def test_bulk_sends_run_in_a_loop_too(app: Horsies) -> None:
+    @app.task("double")
+    async def double(number: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=2 * number)
+
+    with inline(app):
+        handles = (await double.send_many_async([(1,), (2,)])).unwrap()
+    assert [handle.get().ok_value for handle in handles] == [2, 4]
+
+
+def test_one_idempotency_key_runs_one_task(app: Horsies) -> None:
+    ran: list[int] = []
+
+    @app.task("charge")
+    def charge(cents: int) -> TaskResult[int, TaskError]:
+        ran.append(cents)
+        return TaskResult(ok=cents)
+
+    with inline(app):
+        once = charge.with_options(idempotency_key="order-7")
+        first, again = once.send(990).unwrap(), once.send(990).unwrap()
+        other = once.send(1).unwrap_err()
+    assert (ran, again.task_id) == ([990], first.task_id)
+    assert other.code is TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT
+
+
+def test_the_current_task_is_known_inside_and_only_there(app: Horsies) -> None:
+    @app.task("who", timeout_ms=5000, flags=["urgent"])
+    def who() -> TaskResult[str, TaskError]:
+        context = current_task()
+        assert context is not None
+        assert (context.task_name, context.timeout_ms, context.flags) == ("who", 5000, {"urgent": True})
+        return TaskResult(ok=context.task_id)
+
+    with inline(app):
+        handle = who.send().unwrap()
+    assert handle.get().ok_value == handle.task_id
+    assert current_task() is None
+
+
+def test_suppressed_sends_stay_suppressed(app: Horsies) -> None:
+    @app.task("noop")
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    app.suppress_sends(True)
+    with inline(app):
+        assert noop.send().unwrap_err().code is TaskSendErrorCode.SEND_SUPPRESSED
+
+
+def test_sends_go_their_usual_way_again_after_the_block(app: Horsies) -> None:
+    usual = app.delivery
+    with pytest.raises(LookupError), inline(app):
+        raise LookupError
+    assert app.delivery is usual

@@ -1,0 +1,83 @@
+"""Databases with the current schema, on a server of their own, gone afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from horsies.embedded import EmbeddedServer
+from horsies.store.databases import create_database, drop_database
+from horsies.store.db import Database
+from horsies.store.link import Link
+from horsies.store.migrate import migrate
+from horsies.sync import BRIDGE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator
+
+TEMPLATE = "horsies_template"
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryServer:
+    """A running server, and a template from which a database is made in a moment."""
+
+    link: Link
+
+    @contextmanager
+    def database(self) -> Generator[str]:
+        """Yield the URL of a fresh database; it is dropped in the end, whoever is still connected."""
+        name = f"test_{uuid4().hex}"
+        BRIDGE.run(create_database(self.link, name, template=TEMPLATE))
+        try:
+            yield self._at(name).url
+        finally:
+            BRIDGE.run(drop_database(self.link, name))
+
+    async def make_template(self) -> None:
+        await create_database(self.link, TEMPLATE, template="template0")
+        async with Database(self._at(TEMPLATE)) as database:
+            await migrate(database)
+
+    def _at(self, name: str) -> Link:
+        head, _, query = self.link.url.partition("?")
+        url = f"{head.rpartition('/')[0]}/{name}?{query}"
+        return replace(self.link, url=url, masked_url=url)
+
+
+@contextmanager
+def temporary_server() -> Generator[TemporaryServer]:
+    """Start an embedded PostgreSQL that forgets everything in the end; for many databases, one after the other."""
+    folder = Path(tempfile.mkdtemp(prefix="horsies-testing-"))
+    folder.chmod(0o711)  # as root the server runs as another user, who must be able to enter
+    try:
+        with EmbeddedServer(folder / "pg", durable=False).use() as lease:
+            server = TemporaryServer(Link(url=lease.url, masked_url=lease.url))
+            BRIDGE.run(server.make_template())
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def temporary_database() -> Generator[str]:
+    """Yield the URL of a fresh database with the current schema, on a server of its own; a few seconds to start."""
+    with temporary_server() as server, server.database() as url:
+        yield url
+
+
+@asynccontextmanager
+async def temporary_database_async() -> AsyncGenerator[str]:
+    """The same inside a running event loop."""
+    manager = temporary_database()
+    url = await asyncio.to_thread(manager.__enter__)
+    try:
+        yield url
+    finally:
+        await asyncio.to_thread(manager.__exit__, None, None, None)

@@ -1,0 +1,162 @@
+"""Running what is due in the database, in this process, for tests that look at what is really stored."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from horsies.codec.ids import IDS
+from horsies.codec.result import stored_result
+from horsies.codec.task import EncodedArguments
+from horsies.codec.value import PlainValue
+from horsies.codec.wire import cleaned
+from horsies.model.codes import OperationalErrorCode
+from horsies.model.expiry import expired_error
+from horsies.model.info import TaskContext
+from horsies.model.retry import Chances, GiveUp, RetryAt, RetryPolicy, decide_retry
+from horsies.model.task import TaskAttemptOutcome
+from horsies.model.task_result import TaskResult
+from horsies.store.execution import ClaimedTask, ExecutionStore, Failure, Owner
+from horsies.store.failures import StatementFailed
+from horsies.sync import BRIDGE
+from horsies.testing.execution import Execution, Work, execute_async, rules_of, worker_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from horsies.app import Horsies
+
+logger = logging.getLogger("horsies.testing")
+
+
+def drain(app: Horsies, *, queues: Sequence[str] | None = None, limit: int | None = None) -> int:
+    """Run what is due in `queues` (None: in all) until nothing is, at most `limit` times; returns how often one ran."""
+    return BRIDGE.run(drain_async(app, queues=queues, limit=limit))
+
+
+async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limit: int | None = None) -> int:
+    """The same, on the running loop. Tasks that are past their `good_until` are expired in the end.
+
+    What a task sends meanwhile is run too; what is due later, a retry for instance, is left. No time limit is
+    enforced, and nodes of workflows are left alone.
+    """
+    app.import_task_modules()
+    session = await app.get_broker().session()
+    drained = Drain(app, ExecutionStore(session.database, Owner.here(IDS.next())))
+    count = 0
+    while (limit is None or count < limit) and await drained.run_next(queues):
+        count += 1
+    await drained.expire(queues)
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """One owner of tasks, who runs them one after the other."""
+
+    app: Horsies
+    store: ExecutionStore
+
+    async def run_next(self, queues: Sequence[str] | None) -> bool:
+        """Run one task and store how it ended; False where none was due."""
+        task = await self.store.claim(queues=queues, closed=self._closed_queues())
+        if task is None:
+            return False
+        began_s = time.monotonic()
+        execution = await self._execute(task)
+        # Instants are the database's; between two of its own, our clock measures.
+        now = task.started_at + timedelta(seconds=time.monotonic() - began_s)
+        if not await self._record(task, execution, now):
+            logger.warning("task %s was taken away while it ran here; its outcome is not stored", task.id)
+        return True
+
+    async def expire(self, queues: Sequence[str] | None) -> None:
+        while overdue := await self.store.overdue(queues=queues):
+            errors = {each.id: expired_error(task_id=str(each.id), good_until=each.good_until) for each in overdue}
+            await self.store.expire(
+                {id_: stored_result(TaskResult(err=error), PlainValue()).document for id_, error in errors.items()}
+            )
+
+    def _closed_queues(self) -> list[str]:
+        return [queue.name for queue in self.app.config.custom_queues or () if queue.max_concurrency == 0]
+
+    async def _execute(self, task: ClaimedTask) -> Execution:
+        known = self.app.tasks.get(task.task_name)
+        if known is None:
+            message = f"no task is called {task.task_name!r} in this app"
+            return worker_failure(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
+        arguments = EncodedArguments(args_json=task.args, kwargs_json=task.kwargs)
+        work = Work(task=known.definition, arguments=arguments, rules=rules_of(self.app.config))
+        return await execute_async(work, _context(task, self.store.owner))
+
+    async def _record(self, task: ClaimedTask, execution: Execution, now: datetime) -> bool:
+        try:
+            return await self._store(task, execution, now)
+        except StatementFailed as refused:
+            if refused.retryable:
+                raise
+            # The server will never take this result, and the task must come to an end.
+            message = f"the server refused the result: {refused.message}"
+            instead = worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
+            return await self._store(task, instead, now)
+
+    async def _store(self, task: ClaimedTask, execution: Execution, now: datetime) -> bool:
+        stored = execution.stored
+        if stored.error is None:
+            return await self.store.complete(task, stored.document)
+        failure = _failure(execution)
+        chances = Chances(policy=_policy(task), retry_count=task.retry_count, good_until=task.good_until)
+        match decide_retry(chances, failure.error_code, now=now, jitter=SystemRandom().random()):
+            case RetryAt(due_at):
+                return await self.store.retry(task, due_at, failure)
+            case GiveUp():
+                return await self.store.fail(task, stored.document, failure)
+
+
+def _failure(execution: Execution) -> Failure:
+    error = execution.stored.error
+    assert error is not None  # noqa: S101  # the caller has looked
+    message = None if error.message is None else cleaned(error.message)
+    return Failure(
+        outcome=execution.outcome,
+        error_code=error.error_code,
+        message=message,
+        failed_reason=message if execution.outcome is TaskAttemptOutcome.WORKER_FAILURE else None,
+    )
+
+
+def _options(task: ClaimedTask) -> dict[str, Any]:
+    return json.loads(task.task_options)
+
+
+def _policy(task: ClaimedTask) -> RetryPolicy | None:
+    """The policy that was sent with the task; one that makes no sense is none."""
+    try:
+        return RetryPolicy.model_validate(_options(task)["retry_policy"])
+    except (KeyError, ValidationError):
+        return None
+
+
+def _context(task: ClaimedTask, owner: Owner) -> TaskContext:
+    return TaskContext(
+        task_id=str(task.id),
+        task_name=task.task_name,
+        queue_name=task.queue_name,
+        attempt=task.attempts + 1,
+        retry_count=task.retry_count,
+        claim_token=task.claim_token,
+        sent_at=task.sent_at,
+        good_until=task.good_until,
+        timeout_ms=_options(task).get("timeout_ms"),
+        worker_id=str(owner.worker_id),
+        flags=json.loads(task.flags),
+        possible_overlap=task.overlap_possible,
+    )
