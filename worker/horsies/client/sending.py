@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -11,21 +10,27 @@ from typing import TYPE_CHECKING, Any, cast
 
 from horsies.codec.fingerprint import command_sha, enqueue_sha
 from horsies.codec.ids import IDS
+from horsies.codec.task import EncodedArguments
 from horsies.codec.wire import PayloadRefused, canonical
 from horsies.model.expiry import check_good_until
 from horsies.model.queues import effective_priority, is_priority
 from horsies.model.result import Err, Ok
 from horsies.model.sending import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.registry.checks import flag_faults, is_stored_text
 from horsies.registry.definition import flags_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horsies.codec.task import EncodedArguments
     from horsies.model.settings import AppConfig
     from horsies.registry import TaskDefinition
 
 LONGEST_KEY_BYTES = 255
+LONGEST_DELAY_S = 1000 * 365 * 86400
+"""A thousand years; much later than that is no time that the database knows."""
+
+# Of each task name once, however many apps of this process send it.
+_WARNED_OF: set[str] = set()
 
 logger = logging.getLogger("horsies.send")
 
@@ -75,7 +80,6 @@ class Mould:
         self._queue_priority = next((q.priority for q in config.custom_queues or () if q.name == task.queue_name), None)
         self._options_json = task.stored_options
         self._flags_json = canonical(dict(task.flags))
-        self._has_warned = False
 
     def cast(
         self, options: SendOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -115,8 +119,8 @@ class Mould:
         if policy.reject_bytes is not None and size > policy.reject_bytes:
             text = f"{self._task.name}: arguments of {size} bytes, payload_reject_bytes is {policy.reject_bytes}"
             return TaskSendError(code=TaskSendErrorCode.PAYLOAD_TOO_LARGE, message=text)
-        if policy.warn_bytes is not None and size > policy.warn_bytes and not self._has_warned:
-            self._has_warned = True
+        if policy.warn_bytes is not None and size > policy.warn_bytes and self._task.name not in _WARNED_OF:
+            _WARNED_OF.add(self._task.name)
             logger.warning("%s: arguments of %d bytes; store large data elsewhere", self._task.name, size)
         return None
 
@@ -170,11 +174,13 @@ def check_options(options: SendOptions) -> None:
     """Raise ValueError for an option that makes no sense."""
     if options.good_until is not None:
         check_good_until(options.good_until)
+    for fault in () if options.flags is None else flag_faults(options.flags):
+        raise ValueError(fault.message)
     if options.priority is not None and not is_priority(options.priority):
         raise ValueError("priority must be a whole number of 1 to 100")
     delay_seconds(options.delay)
     key = options.idempotency_key
-    if key is not None and (not key or "\x00" in key or len(key.encode(errors="replace")) > LONGEST_KEY_BYTES):
+    if key is not None and not (is_stored_text(key) and len(key.encode()) <= LONGEST_KEY_BYTES):
         raise ValueError(f"idempotency_key must be text of 1 to {LONGEST_KEY_BYTES} bytes")
 
 
@@ -183,9 +189,28 @@ def delay_seconds(delay: float | timedelta | None) -> float | None:
     if delay is None:
         return None
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
-        raise ValueError("delay must be seconds of at least 0, or a timedelta")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= LONGEST_DELAY_S:
+        raise ValueError("delay must be seconds of at least 0 (and less than a thousand years), or a timedelta")
     return float(seconds)
+
+
+def resealed(payload: TaskSendPayload) -> TaskSendPayload:
+    """The payload with fingerprints of what it holds now: whoever changed it sends another payload."""
+    encoded = EncodedArguments(args_json=payload.args, kwargs_json=payload.kwargs)
+    return replace(
+        payload,
+        command_sha=None if payload.idempotency_key is None else command_sha(payload.task_name, encoded),
+        enqueue_sha=enqueue_sha(
+            encoded,
+            task_name=payload.task_name,
+            queue_name=payload.queue_name,
+            priority=payload.priority,
+            sent_at=payload.sent_at,
+            good_until=payload.good_until,
+            delay_seconds=payload.enqueue_delay_seconds,
+            options_json=payload.task_options,
+        ),
+    )
 
 
 def refusal(message: str, *, exception: BaseException | None = None) -> TaskSendError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from horsies.client.send_options import TaskSendOptions
-from horsies.client.sending import PLAIN, BoundCall, Mould, SendOptions, refusal
+from horsies.client.sending import PLAIN, BoundCall, Mould, SendOptions, refusal, resealed
 from horsies.codec.wire import PayloadRefused
 from horsies.model.mapping import ExceptionRules
 from horsies.model.result import Err
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+NO_CONNECTION = "connection= works with the async sends only"
 REPLAYED = frozenset({TaskSendErrorCode.ENQUEUE_FAILED, TaskSendErrorCode.ASYNC_CONTEXT})
 
 
@@ -145,10 +146,12 @@ class TaskFunction(Generic[P, T]):
     def send_with(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> TaskSendResult[TaskHandle[T]]:
-        if options.connection is not None:
-            return Err(refusal(f"{self.task_name}: connection= works with the async sends only"))
         prepared = self._prepared(options, args, kwargs)
-        return prepared if isinstance(prepared, Err) else self._deliver(prepared.value)
+        if isinstance(prepared, Err):
+            return prepared
+        if options.connection is not None:
+            return Err(refusal(f"{self.task_name}: {NO_CONNECTION}"))
+        return self._deliver(prepared.value)
 
     async def send_with_async(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -159,11 +162,11 @@ class TaskFunction(Generic[P, T]):
         return await self.host.delivery.one_async(self.definition, prepared.value, options.connection)
 
     def send_many_with(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[list[TaskHandle[T]]]:
-        if options.connection is not None:
-            return Err(refusal(f"{self.task_name}: connection= works with the async sends only"))
         prepared = self._prepared_many(options, items)
         if isinstance(prepared, Err):
             return prepared
+        if options.connection is not None:
+            return Err(refusal(f"{self.task_name}: {NO_CONNECTION}"))
         if is_inside_event_loop():
             return Err(_async_context(None))
         return self.host.delivery.many(self.definition, prepared.value)
@@ -219,7 +222,7 @@ class TaskFunction(Generic[P, T]):
             return Err(refusal(f"the error is of task {payload.task_name!r}, not of {self.task_name!r}"))
         if (payload.enqueue_delay_seconds is not None) is not delayed:
             return Err(refusal("use retry_schedule for a delayed send, and retry_send for any other"))
-        return payload
+        return resealed(payload)
 
     def _app_rules(self) -> ExceptionRules:
         config = self.host.config

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
 
 from horsies.model.codes import OutcomeCode
 from horsies.model.task_error import TaskError
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
 
 def check_good_until(good_until: datetime) -> None:
-    """Refuse a time that does not say in which time zone it is; one in the past is allowed, and expires."""
-    if good_until.utcoffset() is None:
+    """Refuse what is no time or does not say in which time zone it is; one in the past is allowed, and expires."""
+    if not isinstance(good_until, datetime) or good_until.utcoffset() is None:
         raise ValueError("good_until must have a time zone, such as datetime.now(timezone.utc) + timedelta(hours=1)")
+    try:
+        good_until.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("good_until is later than any time that can be stored") from None
 
 
 def has_expired(good_until: datetime | None, at: datetime) -> bool:

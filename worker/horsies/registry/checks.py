@@ -43,7 +43,7 @@ def unknown_options(names: Iterable[str]) -> Iterator[HorsiesError]:
 
 
 def name_faults(name: object) -> Iterator[HorsiesError]:
-    if not _is_text(name) or len(name) > LONGEST_NAME:
+    if not is_stored_text(name) or len(name) > LONGEST_NAME:
         text = f"task_name must be text of 1 to {LONGEST_NAME} characters"
         yield _invalid(text, hint='@app.task("emails.send")')
 
@@ -83,7 +83,7 @@ def flag_faults(flags: object) -> Iterator[HorsiesError]:
         return
     names = list(cast("Iterable[object]", flags))
     values = list(cast("dict[object, object]", flags).values()) if isinstance(flags, dict) else []
-    if not (all(_is_text(name) for name in names) and all(isinstance(value, bool) for value in values)):
+    if not (all(is_stored_text(name) for name in names) and all(isinstance(value, bool) for value in values)):
         yield _invalid("flags must be a list of names or a dict of name → bool")
 
 
@@ -97,7 +97,7 @@ def _hides_another(function: FunctionType) -> bool:
     return takes_anything and any(callable(cell.cell_contents) for cell in function.__closure__)
 
 
-def _is_text(value: object) -> TypeGuard[str]:
+def is_stored_text(value: object) -> TypeGuard[str]:
     """Whether value is text that the database can hold, and not empty."""
     return isinstance(value, str) and value != "" and fault_in(str(value)) is None
 

@@ -1,0 +1,201 @@
+"""Sends as far as the queue: what is delivered, what is refused before."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies import (
+    AppConfig,
+    Err,
+    Horsies,
+    Ok,
+    TaskError,
+    TaskHandle,
+    TaskResult,
+    TaskSendError,
+    TaskSendErrorCode,
+    TaskSendPayload,
+    TaskSendResult,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horsies.registry import TaskDefinition
+
+AnyHandle = TaskHandle[Any]
+
+
+class Wire:
+    """A delivery that keeps what it gets, or fails as if the server were away."""
+
+    def __init__(self) -> None:
+        self.delivered: list[TaskSendPayload] = []
+        self.is_down = False
+
+    def one(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
+        return asyncio.run(self.one_async(task, payload, None))
+
+    async def one_async(
+        self,
+        task: TaskDefinition,  # noqa: ARG002  # a wire looks at payloads only
+        payload: TaskSendPayload,
+        connection: object | None,  # noqa: ARG002
+    ) -> TaskSendResult[AnyHandle]:
+        if self.is_down:
+            code = TaskSendErrorCode.ENQUEUE_FAILED
+            return Err(TaskSendError(code=code, message="down", task_id=payload.task_id, payload=payload))
+        self.delivered.append(payload)
+        return Ok(TaskHandle[Any](payload.task_id, None))
+
+    def many(self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]) -> TaskSendResult[list[AnyHandle]]:
+        return asyncio.run(self.many_async(task, payloads, None))
+
+    async def many_async(
+        self,
+        task: TaskDefinition,  # noqa: ARG002
+        payloads: Sequence[TaskSendPayload],
+        connection: object | None,  # noqa: ARG002
+    ) -> TaskSendResult[list[AnyHandle]]:
+        self.delivered.extend(payloads)
+        return Ok([TaskHandle[Any](payload.task_id, None) for payload in payloads])
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def app(wire: Wire) -> Horsies:
+    app = Horsies(AppConfig())
+    app.delivery = wire
+    return app
+
+
+def double(n: int) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=2 * n)
+
+
+def code_of(result: TaskSendResult[Any]) -> TaskSendErrorCode:
+    return result.unwrap_err().code
+
+
+def test_a_schedule_brings_its_delay(app: Horsies, wire: Wire) -> None:
+    task = app.task("t")(double)
+    task.schedule(2, 5).unwrap()
+    task.with_options(priority=3).schedule(timedelta(seconds=3), n=5).unwrap()
+    task.with_options(delay=4).send(5).unwrap()
+    assert [payload.enqueue_delay_seconds for payload in wire.delivered] == [2, 3, 4]
+
+
+def test_a_delay_may_be_given_once(app: Horsies) -> None:
+    assert code_of(app.task("t")(double).with_options(delay=1).schedule(2, 5)) is TaskSendErrorCode.VALIDATION_FAILED
+
+
+def test_a_connection_is_for_asynchronous_sends(app: Horsies) -> None:
+    options = app.task("t")(double).with_options(connection=object())
+    assert code_of(options.send(5)) is TaskSendErrorCode.VALIDATION_FAILED
+    assert code_of(options.send_many([(5,)])) is TaskSendErrorCode.VALIDATION_FAILED
+
+
+def test_suppression_comes_before_everything_else(app: Horsies, monkeypatch: pytest.MonkeyPatch) -> None:
+    task: Any = app.task("t")(double)
+    app.suppress_sends(True)
+    assert app.are_sends_suppressed()
+    failed = TaskSendError(code=TaskSendErrorCode.ENQUEUE_FAILED, message="")
+    for result in (
+        task.send("wrong"),
+        task.with_options(connection=object()).send(5),
+        task.send_many([{}]),
+        task.retry_send(failed),
+    ):
+        assert result.unwrap_err() == replace(result.unwrap_err(), task_id=None, payload=None)
+        assert code_of(result) is TaskSendErrorCode.SEND_SUPPRESSED
+    app.suppress_sends(False)
+    assert task.send(5).is_ok()
+    monkeypatch.setenv("HORSIES_SUPPRESS_SENDS", "1")
+    assert code_of(task.send(5)) is TaskSendErrorCode.SEND_SUPPRESSED
+
+
+async def test_a_blocking_send_inside_a_loop_can_be_finished_with_the_async_retry(app: Horsies, wire: Wire) -> None:
+    task = app.task("t")(double)
+    error = task.send(5).unwrap_err()
+    assert (error.code, error.retryable) == (TaskSendErrorCode.ASYNC_CONTEXT, False)
+    assert code_of(task.retry_send(error)) is TaskSendErrorCode.ASYNC_CONTEXT
+    assert (await task.retry_send_async(error)).unwrap().task_id == error.task_id
+    assert wire.delivered == [error.payload]
+    assert code_of(task.send_many([(5,)])) is TaskSendErrorCode.ASYNC_CONTEXT
+
+
+def test_a_failed_send_is_replayed_under_its_id(app: Horsies, wire: Wire) -> None:
+    task = app.task("t")(double)
+    wire.is_down = True
+    plain, delayed = task.send(5).unwrap_err(), task.schedule(9, 5).unwrap_err()
+    wire.is_down = False
+    assert task.retry_send(plain).unwrap().task_id == plain.task_id
+    assert task.retry_schedule(delayed).unwrap().task_id == delayed.task_id
+    assert wire.delivered == [plain.payload, delayed.payload]
+    assert code_of(task.retry_send(delayed)) is TaskSendErrorCode.VALIDATION_FAILED
+    assert code_of(task.retry_schedule(plain)) is TaskSendErrorCode.VALIDATION_FAILED
+
+
+def test_only_what_can_be_sent_again_is_replayed(app: Horsies, wire: Wire) -> None:
+    task, another = app.task("t")(double), app.task("other")(double)
+    wire.is_down = True
+    failed = task.send(5).unwrap_err()
+    assert failed.payload is not None
+    for error in (
+        another.send(5).unwrap_err(),
+        replace(failed, payload=None),
+        replace(failed, code=TaskSendErrorCode.PAYLOAD_MISMATCH),
+    ):
+        assert code_of(task.retry_send(error)) is TaskSendErrorCode.VALIDATION_FAILED
+
+
+def test_a_payload_that_was_changed_is_sealed_again(app: Horsies, wire: Wire) -> None:
+    task = app.task("t")(double)
+    wire.is_down = True
+    error = task.send(5).unwrap_err()
+    wire.is_down = False
+    assert error.payload is not None
+    task.retry_send(replace(error, payload=replace(error.payload, args="[6]"))).unwrap()
+    assert wire.delivered[0].enqueue_sha != error.payload.enqueue_sha
+
+
+def test_a_bulk_send_takes_every_kind_of_item_in_order(app: Horsies, wire: Wire) -> None:
+    task = app.task("t")(double)
+    handles = task.send_many([{"n": 1}, (2,), task.bind(3), task.bind(n=4)]).unwrap()
+    assert [(each.args, each.kwargs) for each in wire.delivered] == [
+        ("[]", '{"n":1}'),
+        ("[2]", "{}"),
+        ("[3]", "{}"),
+        ("[]", '{"n":4}'),
+    ]
+    assert [handle.task_id for handle in handles] == [each.task_id for each in wire.delivered]
+    assert len({each.sent_at for each in wire.delivered}) == 1
+
+
+@pytest.mark.parametrize("bad", [{"n": "x"}, {}, {"m": 1}, (1, 2), "text", 5, None])
+def test_one_bad_item_keeps_all_from_being_sent_and_is_named(app: Horsies, wire: Wire, bad: object) -> None:
+    error = app.task("t")(double).send_many([(1,), (2,), bad]).unwrap_err()
+    assert error.code is TaskSendErrorCode.VALIDATION_FAILED
+    assert "item 2" in error.message
+    assert wire.delivered == []
+
+
+def test_a_key_is_for_single_sends(app: Horsies) -> None:
+    options = app.task("t")(double).with_options(idempotency_key="k")
+    assert code_of(options.send_many([(1,)])) is TaskSendErrorCode.VALIDATION_FAILED
+
+
+def test_binding_checks_the_call(app: Horsies) -> None:
+    task: Any = app.task("t")(double)
+    for args, kwargs in [((), {}), ((1, 2), {}), (("x",), {}), ((1,), {"n": 1}), ((), {"m": 1})]:
+        with pytest.raises(ValueError, match="t: "):
+            task.bind(*args, **kwargs)

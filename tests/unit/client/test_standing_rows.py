@@ -1,0 +1,57 @@
+"""What it means when the row that was to be stored is there already."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from horsies.model.sending import ExistingTask, SendOutcome, TaskSendError, TaskSendErrorCode, TaskSendPayload, judge
+
+MINE, OTHER = UUID(int=1), UUID(int=2)
+PAYLOAD = TaskSendPayload(
+    task_id=str(MINE),
+    task_name="t",
+    queue_name="default",
+    priority=100,
+    args='["secret"]',
+    kwargs='{"password":"secret"}',
+    sent_at=datetime(2030, 1, 1, tzinfo=UTC),
+    good_until=None,
+    enqueue_delay_seconds=None,
+    task_options="{}",
+    flags="{}",
+    max_retries=0,
+    idempotency_key="k",
+    command_sha="command",
+    enqueue_sha="enqueue",
+)
+
+
+def row(identity: UUID, *, enqueue: str = "enqueue", command: str = "command", same_key: bool = True) -> ExistingTask:
+    return ExistingTask(id=identity, enqueue_sha=enqueue, command_sha=command, has_same_key=same_key)
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome", "stands"),
+    [
+        ([], SendOutcome.GONE, MINE),
+        ([row(MINE)], SendOutcome.REPEATED, MINE),
+        ([row(MINE, same_key=False)], SendOutcome.REPEATED, MINE),
+        ([row(MINE, enqueue="another")], SendOutcome.OTHER_PAYLOAD, MINE),
+        ([row(OTHER)], SendOutcome.FIRST_STANDS, OTHER),
+        ([row(OTHER, enqueue="another")], SendOutcome.FIRST_STANDS, OTHER),
+        ([row(OTHER, command="another")], SendOutcome.OTHER_ARGUMENTS, OTHER),
+        ([row(OTHER), row(MINE, same_key=False)], SendOutcome.REPEATED, MINE),
+        ([row(OTHER), row(MINE, enqueue="another", same_key=False)], SendOutcome.OTHER_PAYLOAD, MINE),
+    ],
+)
+def test_what_stands_in_the_way_decides(rows: list[ExistingTask], outcome: SendOutcome, stands: UUID) -> None:
+    assert judge(PAYLOAD, rows) == (outcome, str(stands))
+
+
+def test_an_error_shows_no_arguments() -> None:
+    error = TaskSendError(code=TaskSendErrorCode.ENQUEUE_FAILED, message="no server", payload=PAYLOAD)
+    assert "secret" not in repr(error)
+    assert PAYLOAD.task_id in repr(error)
