@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from horsies.client.outcome import is_final
+from horsies.client.outcome import failed, is_final
 from horsies.client.results import Results, blocking
 from horsies.errors import BrokerErrorCode
 from horsies.model.broker import BrokerOperationError, BrokerResult
+from horsies.model.codes import OperationalErrorCode
 from horsies.model.result import Err
 from horsies.sync import BRIDGE
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from horsies.model.task_result import TaskResult
 
 T = TypeVar("T")
+
+NO_BROKER = failed(OperationalErrorCode.BROKER_ERROR, "this handle has no broker")
 
 
 class TaskHandle(Generic[T]):
@@ -36,7 +39,7 @@ class TaskHandle(Generic[T]):
 
     async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
         if self._known is None:
-            result = await self._of_broker().result(self.task_id, timeout_ms)
+            result = NO_BROKER if self._results is None else await self._results.result(self.task_id, timeout_ms)
             if not is_final(result):
                 return self._typed(result)
             self._known = result
@@ -72,8 +75,3 @@ class TaskHandle(Generic[T]):
     def _typed(self, result: AnyResult) -> TaskResult[T, TaskError]:
         # The value was read by the declared type's own adapter, so this is true wherever the task is registered.
         return cast("TaskResult[T, TaskError]", result)
-
-    def _of_broker(self) -> Results:
-        if self._results is None:
-            raise LookupError("this handle has no broker")
-        return self._results

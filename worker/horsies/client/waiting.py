@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from horsies.errors import BrokerError, BrokerErrorCode
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.store.notify import TASK_DONE, Listener
 
@@ -62,17 +63,21 @@ class Looks:
 
 
 class Waiters:
-    """All who wait in one event loop. The listener runs while there is anyone, and so does the poll behind it."""
+    """All who wait in one event loop. The first starts the listener, and the poll behind it; both run until `close`."""
 
     def __init__(self, link: Link, read: Callable[[list[UUID]], Awaitable[list[OutcomeRow]]]) -> None:
         self._looks = Looks(read)
         self._woken_by: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
         self._listener = Listener(link, {TASK_DONE: self._hear}, on_change=self._set_hearing)
         self._is_hearing = False
+        self._is_closed = False
         self._at_work: list[asyncio.Task[None]] = []
 
     async def until_settled(self, task_id: UUID, timeout_s: float | None) -> OutcomeRow | None:
-        """The task's row once it is terminal, or None where there is no such row; TimeoutError when time is over."""
+        """The task's row once it is terminal, or None where there is no such row; TimeoutError when time is over.
+
+        `BrokerError` when all this is closed meanwhile.
+        """
         if timeout_s == 0:
             return await self._look_once(task_id)
         async with asyncio.timeout(timeout_s):
@@ -83,8 +88,13 @@ class Waiters:
                         return row
                     await woken.wait()
                     woken.clear()
+                    if self._is_closed:
+                        raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
 
     async def close(self) -> None:
+        """Stop, and let everyone go who still waits."""
+        self._is_closed = True
+        self._wake_all()
         for task in self._at_work:
             task.cancel()
         await asyncio.gather(*self._at_work, return_exceptions=True)

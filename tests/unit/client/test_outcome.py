@@ -1,0 +1,68 @@
+"""What `get` returns for what it finds."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from horsies import OperationalErrorCode, TaskError, TaskResult
+from horsies.client.outcome import is_final, not_yet, result_of, unreachable
+from horsies.codec.value import value_of
+from horsies.errors import DatabaseUnreachable
+from horsies.model.codes import BuiltInTaskCode, ContractCode, OutcomeCode, RetrievalCode
+from horsies.store.tasks import OutcomeRow
+
+ID = UUID(int=7)
+
+
+def row(status: str, document: str | None) -> OutcomeRow:
+    return OutcomeRow(id=ID, task_name="t", status=status, document=document)
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (None, RetrievalCode.TASK_NOT_FOUND),
+        (row("CANCELLED", None), OutcomeCode.TASK_CANCELLED),
+        (row("COMPLETED", None), RetrievalCode.RESULT_NOT_AVAILABLE),
+        (row("FAILED", None), RetrievalCode.RESULT_NOT_AVAILABLE),
+        (row("EXPIRED", None), RetrievalCode.RESULT_NOT_AVAILABLE),
+        (row("EXPIRED", '{"err":{"error_code":"TASK_EXPIRED"}}'), OutcomeCode.TASK_EXPIRED),
+        (row("FAILED", '{"err":{"error_code":"WORKER_CRASHED"}}'), OperationalErrorCode.WORKER_CRASHED),
+        (row("COMPLETED", "5"), OperationalErrorCode.RESULT_DESERIALIZATION_ERROR),
+        (row("COMPLETED", '{"ok":1,"err":{}}'), OperationalErrorCode.RESULT_DESERIALIZATION_ERROR),
+        (row("COMPLETED", '{"err":"text"}'), OperationalErrorCode.RESULT_DESERIALIZATION_ERROR),
+        (row("COMPLETED", '{"ok":"no number"}'), ContractCode.PYDANTIC_HYDRATION_ERROR),
+    ],
+)
+def test_what_is_found_has_a_code(found: OutcomeRow | None, code: BuiltInTaskCode) -> None:
+    assert result_of(str(ID), found, value_of(int)).err_value.error_code is code
+
+
+def test_a_code_of_the_users_own_stays_text() -> None:
+    found = row("FAILED", '{"err":{"error_code":"CARD_DECLINED","data":{"card":1}}}')
+    error = result_of(str(ID), found, None).err_value
+    assert (error.error_code, error.data) == ("CARD_DECLINED", {"card": 1})
+
+
+def test_a_value_is_typed_where_the_task_is_known() -> None:
+    found = row("COMPLETED", '{"ok":["a","b"]}')
+    assert result_of(str(ID), found, value_of(frozenset[str])).ok_value == frozenset({"a", "b"})
+    assert result_of(str(ID), found, None).ok_value == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("result", "final"),
+    [
+        (TaskResult[object, TaskError](ok=None), True),
+        (result_of(str(ID), None, None), False),
+        (not_yet(str(ID)), False),
+        (unreachable(DatabaseUnreachable("gone")), False),
+        (result_of(str(ID), row("CANCELLED", None), None), True),
+        (result_of(str(ID), row("COMPLETED", "5"), None), True),
+        (TaskResult[object, TaskError](err=TaskError(message="no code at all")), True),
+    ],
+)
+def test_only_what_may_change_is_asked_for_again(result: TaskResult[object, TaskError], final: bool) -> None:
+    assert is_final(result) is final
