@@ -1,0 +1,386 @@
+"""`drain`: what is due in a real database, run in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import asyncpg
+import pytest
+
+from horsies import (
+    AppConfig,
+    ContractCode,
+    CustomQueueConfig,
+    Horsies,
+    HorsiesError,
+    OperationalErrorCode,
+    OutcomeCode,
+    PostgresConfig,
+    QueueMode,
+    RetryPolicy,
+    TaskAttemptOutcome,
+    TaskError,
+    TaskInfo,
+    TaskResult,
+    TaskStatus,
+    current_task,
+)
+from horsies.testing import drain, drain_async
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horsies import TaskAttemptInfo, TaskHandle
+
+RunSql: TypeAlias = Callable[[str], list[asyncpg.Record]]
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[Horsies]:
+    config = AppConfig(
+        broker=PostgresConfig(database_url=database_url),
+        exception_mapper={TimeoutError: "SLOW"},
+        queue_mode=QueueMode.CUSTOM,
+        custom_queues=[
+            CustomQueueConfig(name="mail", priority=50),
+            CustomQueueConfig(name="urgent", priority=1),
+            CustomQueueConfig(name="closed", max_concurrency=0),
+        ],
+    )
+    app = Horsies(config)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def run_sql(database_url: str) -> RunSql:
+    """Runs a statement in the test's database, as another hand would."""
+
+    async def run(sql: str) -> list[asyncpg.Record]:
+        connection = await asyncpg.connect(database_url)
+        try:
+            return await connection.fetch(sql)
+        finally:
+            await connection.close()
+
+    return lambda sql: asyncio.run(run(sql))
+
+
+def info_of(handle: TaskHandle[Any]) -> TaskInfo:
+    found = handle.info(include_result=True, include_failed_reason=True, include_attempts=True).unwrap()
+    assert found is not None
+    return found
+
+
+def attempts_of(handle: TaskHandle[Any]) -> list[TaskAttemptInfo]:
+    """Newest first."""
+    attempts = info_of(handle).attempts
+    assert attempts is not None
+    return attempts
+
+
+def test_a_due_task_runs_and_its_handle_gets_the_typed_result(app: Horsies) -> None:
+    @app.task("tomorrow", queue_name="mail")
+    def tomorrow(today: datetime) -> TaskResult[datetime, TaskError]:
+        return TaskResult(ok=today + timedelta(days=1))
+
+    handle = tomorrow.send(LONG_AGO).unwrap()
+    assert drain(app) == 1
+    assert handle.get(timeout_ms=0).ok_value == LONG_AGO + timedelta(days=1)
+
+
+def test_a_completed_task_has_the_row_and_the_attempt_of_a_worker(app: Horsies) -> None:
+    @app.task("noop", queue_name="mail")
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    handle = noop.send().unwrap()
+    drain(app)
+    task = info_of(handle)
+    assert (task.status, task.error_code, task.retry_count) == (TaskStatus.COMPLETED, None, 0)
+    assert task.claimed_at == task.started_at
+    assert task.completed_at
+    assert task.failed_at is None
+    (attempt,) = attempts_of(handle)
+    assert (attempt.attempt, attempt.claim_token, attempt.outcome) == (1, 1, TaskAttemptOutcome.COMPLETED)
+    assert (attempt.worker_id, attempt.worker_pid) == (task.worker_id, task.worker_pid)
+    assert attempt.worker_process_name == f"worker-{task.worker_pid}"
+
+
+def test_an_async_task_is_awaited(app: Horsies) -> None:
+    @app.task("later", queue_name="mail")
+    async def later() -> TaskResult[str, TaskError]:
+        await asyncio.sleep(0)
+        return TaskResult(ok="now")
+
+    handle = later.send().unwrap()
+    drain(app)
+    assert handle.get(timeout_ms=0).ok_value == "now"
+
+
+async def test_drain_works_inside_a_running_loop(app: Horsies) -> None:
+    @app.task("noop", queue_name="mail")
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    await noop.send_many_async([(), ()])
+    with pytest.raises(HorsiesError, match="_async twin"):
+        drain(app)
+    assert await drain_async(app) == 2
+    await app.close_async()
+
+
+def test_an_err_result_fails_the_task_with_its_code(app: Horsies) -> None:
+    @app.task("declined", queue_name="mail")
+    def declined() -> TaskResult[None, TaskError]:
+        return TaskResult(err=TaskError(error_code="CARD_DECLINED", message="no\0 funds"))
+
+    handle = declined.send().unwrap()
+    drain(app)
+    task = info_of(handle)
+    assert (task.status, task.error_code, task.failed_reason) == (TaskStatus.FAILED, "CARD_DECLINED", None)
+    (attempt,) = attempts_of(handle)
+    assert (attempt.outcome, attempt.error_message) == (TaskAttemptOutcome.FAILED, "no\N{REPLACEMENT CHARACTER} funds")
+    assert handle.get(timeout_ms=0).err_value.error_code == "CARD_DECLINED"
+
+
+def test_an_exception_is_mapped_to_its_code(app: Horsies) -> None:
+    @app.task("slow", queue_name="mail")
+    def slow() -> TaskResult[None, TaskError]:
+        raise TimeoutError
+
+    handle = slow.send().unwrap()
+    drain(app)
+    assert info_of(handle).error_code == "SLOW"
+
+
+def test_a_retry_is_stored_and_succeeds_once_it_is_due(app: Horsies, run_sql: RunSql) -> None:
+    @app.task("flaky", queue_name="mail", retry_policy=RetryPolicy.fixed([60], auto_retry_for=["SLOW"]))
+    def flaky() -> TaskResult[int, TaskError]:
+        context = current_task()
+        assert context is not None
+        if context.retry_count == 0:
+            raise TimeoutError
+        return TaskResult(ok=context.attempt)
+
+    handle = flaky.send().unwrap()
+    assert drain(app) == 1
+    waiting = info_of(handle)
+    assert (waiting.status, waiting.retry_count, waiting.error_code) == (TaskStatus.PENDING, 1, None)
+    assert waiting.next_retry_at == waiting.enqueued_at > datetime.now(UTC) + timedelta(seconds=50)
+    assert (waiting.worker_id, waiting.started_at, waiting.claimed_at) == (None, None, None)
+
+    assert drain(app) == 0
+    run_sql("UPDATE horsies_tasks SET enqueued_at = now(), next_retry_at = now()")
+    assert drain(app) == 1
+    second, first = attempts_of(handle)
+    assert (first.outcome, first.will_retry, first.error_code) == (TaskAttemptOutcome.FAILED, True, "SLOW")
+    assert (second.outcome, second.will_retry, second.claim_token) == (TaskAttemptOutcome.COMPLETED, False, 2)
+    assert handle.get(timeout_ms=0).ok_value == 2
+
+
+def test_a_task_fails_for_good_when_its_retries_are_used_up(app: Horsies, run_sql: RunSql) -> None:
+    @app.task("hopeless", queue_name="mail", retry_policy=RetryPolicy.fixed([60], auto_retry_for=["SLOW"]))
+    def hopeless() -> TaskResult[None, TaskError]:
+        raise TimeoutError
+
+    handle = hopeless.send().unwrap()
+    for _ in range(2):
+        drain(app)
+        run_sql("UPDATE horsies_tasks SET enqueued_at = now(), next_retry_at = NULL WHERE status = 'PENDING'")
+    task = info_of(handle)
+    assert (task.status, task.error_code, task.retry_count) == (TaskStatus.FAILED, "SLOW", 1)
+    assert [attempt.will_retry for attempt in attempts_of(handle)] == [False, True]
+
+
+def test_a_retry_that_would_come_after_good_until_is_not_made(app: Horsies) -> None:
+    @app.task("flaky", queue_name="mail", retry_policy=RetryPolicy.fixed([3600], auto_retry_for=["SLOW"]))
+    def flaky() -> TaskResult[None, TaskError]:
+        raise TimeoutError
+
+    handle = flaky.with_options(good_until=datetime.now(UTC) + timedelta(minutes=5)).send().unwrap()
+    drain(app)
+    assert (info_of(handle).status, info_of(handle).error_code) == (TaskStatus.FAILED, "SLOW")
+
+
+def test_a_task_past_its_good_until_expires_without_an_attempt(app: Horsies) -> None:
+    @app.task("noop", queue_name="mail")
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    handle = noop.with_options(good_until=LONG_AGO).send().unwrap()
+    assert drain(app) == 0
+    task = info_of(handle)
+    assert (task.status, task.attempts, task.started_at) == (TaskStatus.EXPIRED, [], None)
+    error = handle.get(timeout_ms=0).err_value
+    assert error.error_code is OutcomeCode.TASK_EXPIRED
+    assert error.data == {"task_id": handle.task_id, "worker_id": None}
+
+
+def test_hundreds_of_tasks_expire_together(app: Horsies, run_sql: RunSql) -> None:
+    @app.task("noop", queue_name="mail")
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    noop.with_options(good_until=LONG_AGO).send_many([()] * 701).unwrap()
+    drain(app)
+    assert run_sql("SELECT count(*) FROM horsies_tasks WHERE status = 'EXPIRED'")[0][0] == 701
+
+
+def test_an_unknown_task_is_a_failure_of_the_worker(app: Horsies, database_url: str) -> None:
+    sender = Horsies(AppConfig(broker=PostgresConfig(database_url=database_url)))
+
+    @sender.task("elsewhere")
+    def elsewhere() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    handle = elsewhere.send().unwrap()
+    drain(app)
+    task = info_of(handle)
+    assert (task.status, task.error_code) == (TaskStatus.FAILED, OperationalErrorCode.WORKER_RESOLUTION_ERROR)
+    assert task.failed_reason == "no task is called 'elsewhere' in this app"
+    assert [attempt.outcome for attempt in attempts_of(handle)] == [TaskAttemptOutcome.WORKER_FAILURE]
+    sender.close()
+
+
+def test_damaged_arguments_are_a_failure_of_the_worker(app: Horsies, run_sql: RunSql) -> None:
+    @app.task("double", queue_name="mail")
+    def double(number: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=2 * number)
+
+    handle = double.send(1).unwrap()
+    run_sql("UPDATE horsies_tasks SET args = '[\"many\"]'")
+    drain(app)
+    task = info_of(handle)
+    assert task.error_code == OperationalErrorCode.WORKER_SERIALIZATION_ERROR
+    assert [attempt.outcome for attempt in attempts_of(handle)] == [TaskAttemptOutcome.WORKER_FAILURE]
+    assert "number" in (task.failed_reason or "")
+
+
+def test_a_result_that_the_server_refuses_for_good_fails_the_task(app: Horsies, run_sql: RunSql) -> None:
+    @app.task("noop", queue_name="mail")
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    run_sql("ALTER TABLE horsies_tasks ADD CONSTRAINT picky CHECK (NOT coalesce(result, '{}') ? 'ok')")
+    handle = noop.send().unwrap()
+    drain(app)
+    task = info_of(handle)
+    assert (task.status, task.error_code) == (TaskStatus.FAILED, OperationalErrorCode.WORKER_SERIALIZATION_ERROR)
+    assert "picky" in (task.failed_reason or "")
+
+
+def test_an_ok_value_of_another_type_is_a_mismatch(app: Horsies) -> None:
+    @app.task("wrong", queue_name="mail")
+    def wrong() -> TaskResult[int, TaskError]:
+        return TaskResult(ok="seven")  # pyright: ignore[reportReturnType]
+
+    handle = wrong.send().unwrap()
+    drain(app)
+    assert handle.get(timeout_ms=0).err_value.error_code is ContractCode.RETURN_TYPE_MISMATCH
+
+
+def test_only_the_queues_asked_for_are_drained_and_a_closed_one_never(app: Horsies) -> None:
+    @app.task("letter", queue_name="mail")
+    def letter() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    @app.task("alarm", queue_name="urgent")
+    def alarm() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    @app.task("never", queue_name="closed")
+    def never() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    handles = [task.send().unwrap() for task in (letter, alarm, never)]
+    assert drain(app, queues=["urgent"]) == 1
+    assert [info_of(handle).status for handle in handles] == ["PENDING", "COMPLETED", "PENDING"]
+    assert drain(app) == 1
+    assert info_of(handles[2]).status is TaskStatus.PENDING
+
+
+def test_a_paused_queue_is_left_alone(app: Horsies, run_sql: RunSql) -> None:
+    @app.task("letter", queue_name="mail")
+    def letter() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    letter.send().unwrap()
+    run_sql("INSERT INTO horsies_queues (queue_name, paused_at) VALUES ('mail', now())")
+    assert drain(app) == 0
+
+
+def test_tasks_run_by_priority_and_no_more_than_the_limit(app: Horsies) -> None:
+    ran: list[str] = []
+
+    @app.task("letter", queue_name="mail")
+    def letter() -> TaskResult[None, TaskError]:
+        ran.append("letter")
+        return TaskResult(ok=None)
+
+    @app.task("alarm", queue_name="urgent")
+    def alarm() -> TaskResult[None, TaskError]:
+        ran.append("alarm")
+        return TaskResult(ok=None)
+
+    letter.send_many([(), ()]).unwrap()
+    alarm.send().unwrap()
+    assert drain(app, limit=2) == 2
+    assert ran == ["alarm", "letter"]
+    assert drain(app, limit=0) == 0
+
+
+def test_a_delayed_task_is_not_due(app: Horsies) -> None:
+    @app.task("noop", queue_name="mail")
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    noop.schedule(3600).unwrap()
+    assert drain(app) == 0
+
+
+def test_what_a_task_sends_is_drained_too(app: Horsies) -> None:
+    @app.task("countdown", queue_name="mail")
+    def countdown(number: int) -> TaskResult[int, TaskError]:
+        if number:
+            countdown.send(number - 1).unwrap()
+        return TaskResult(ok=number)
+
+    countdown.send(3).unwrap()
+    assert drain(app) == 4
+
+
+def test_an_outcome_for_a_task_that_was_taken_away_changes_nothing(app: Horsies, run_sql: RunSql) -> None:
+    @app.task("robbed", queue_name="mail")
+    def robbed() -> TaskResult[None, TaskError]:
+        run_sql("UPDATE horsies_tasks SET claim_token = claim_token + 1")
+        return TaskResult(ok=None)
+
+    handle = robbed.send().unwrap()
+    drain(app)
+    assert (info_of(handle).status, info_of(handle).attempts) == (TaskStatus.RUNNING, [])
+
+
+async def test_the_end_of_a_task_is_announced(app: Horsies, database_url: str) -> None:
+    @app.task("noop", queue_name="mail")
+    async def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    heard: asyncio.Queue[object] = asyncio.Queue()
+
+    def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+        heard.put_nowait(payload)
+
+    connection = await asyncpg.connect(database_url)
+    await connection.add_listener("horsies_task_done", hear)
+    ran = (await noop.send_async()).unwrap()
+    expired = (await noop.with_options(good_until=LONG_AGO).send_async()).unwrap()
+    await drain_async(app)
+    assert [await heard.get(), await heard.get()] == [ran.task_id, expired.task_id]
+    await connection.close()
+    await app.close_async()
