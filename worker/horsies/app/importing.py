@@ -16,7 +16,8 @@ from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, SourceLo
 if TYPE_CHECKING:
     from types import ModuleType
 
-_OURS = f"{Path(__file__).parents[1]}/"
+# Frames of the import itself: frozen ones, importlib's, and ours.
+_MACHINERY = ("<", importlib.__file__, f"{Path(__file__).parents[1]}/")
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -94,7 +95,7 @@ def _place_of(error: BaseException) -> SourceLocation | None:
     """The line that does not parse, or the last one that ran in code of the user's rather than in a library's."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return SourceLocation(error.filename, error.lineno)
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(("<", _OURS))]
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_MACHINERY)]
     own = [each for each in frames if not each.filename.startswith(_LIBRARIES)]
     place = next(reversed(own or frames), None)
     return None if place is None else SourceLocation(place.filename, place.lineno or 0)

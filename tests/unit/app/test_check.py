@@ -1,0 +1,174 @@
+"""An app is validated in phases; the first phase with errors reports them all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies import (
+    AppConfig,
+    CustomQueueConfig,
+    ErrorCode,
+    Horsies,
+    HorsiesError,
+    PostgresConfig,
+    QueueMode,
+    ScheduleConfig,
+    TaskError,
+    TaskResult,
+    TaskSchedule,
+)
+from horsies.app.check import first_failed_phase
+from horsies.sync import InsideEventLoop
+
+if TYPE_CHECKING:
+    from tests.support.project import Project
+
+HOURLY = {"type": "hourly", "minute": 0}
+
+
+class CardDeclined(Exception):
+    pass
+
+
+def codes(errors: list[HorsiesError]) -> list[object]:
+    return [error.code for error in errors]
+
+
+def app_with(*schedules: TaskSchedule) -> Horsies:
+    """An app with the task `bill(customer: int, amount: float)` and these schedules."""
+    app = Horsies(AppConfig(schedule=ScheduleConfig(schedules=list(schedules))))
+
+    @app.task("bill")
+    def bill(customer: int, amount: float) -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    del bill
+    return app
+
+
+def schedule(**given: object) -> TaskSchedule:
+    return TaskSchedule.model_validate({"name": "billing", "task_name": "bill", "pattern": HOURLY, **given})
+
+
+def test_a_sound_app_has_no_errors() -> None:
+    assert Horsies().check() == []
+
+
+def test_a_queue_that_a_worker_should_serve_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_WORKER__QUEUES", '["mail", "fax"]')
+    failed = first_failed_phase(Horsies())
+    assert failed is not None
+    assert failed.phase == "settings"
+    assert codes(list(failed.errors)) == [ErrorCode.TASK_INVALID_QUEUE] * 2
+
+
+def test_every_task_module_that_cannot_be_imported_is_reported(project: Project) -> None:
+    project.write("raises.py", "1 / 0")
+    project.write("mistyped.py", "def (:")
+    project.write("fine.py")
+    app = Horsies()
+    app.discover_tasks(["raises.py", "fine.py", "mistyped.py", "gone.py", "no.such.module"])
+    failed = first_failed_phase(app)
+    assert failed is not None
+    assert failed.phase == "imports"
+    assert codes(list(failed.errors)) == [
+        ErrorCode.MODULE_EXEC_ERROR,
+        ErrorCode.MODULE_EXEC_ERROR,
+        ErrorCode.CLI_INVALID_ARGS,
+        ErrorCode.MODULE_EXEC_ERROR,
+    ]
+
+
+def test_errors_of_one_definition_are_told_apart(project: Project) -> None:
+    project.write(
+        "wrong.py", "from horsies import Horsies\n@Horsies().task('t', priority=0, timeout_ms=1)\ndef t(): ..."
+    )
+    app = Horsies()
+    app.discover_tasks(["wrong.py"])
+    found = app.check()
+    assert codes(found) == [
+        ErrorCode.TASK_NO_RETURN_TYPE,
+        ErrorCode.TASK_INVALID_OPTIONS,
+        ErrorCode.TASK_INVALID_OPTIONS,
+    ]
+    assert all(error.location is not None and error.location.line == 2 for error in found)
+
+
+def test_a_task_must_not_hand_out_codes_of_ours() -> None:
+    app = Horsies()
+
+    @app.task("pay", exception_mapper={CardDeclined: "TASK_CANCELLED"}, default_unhandled_error_code="WORKER_CRASHED")
+    def pay() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    found = app.check()
+    assert codes(found) == [ErrorCode.CHECK_RESERVED_CODE_COLLISION] * 2
+    assert {error.location for error in found} == {pay.definition.location}
+    assert found[0].notes == ("of task 'pay'",)
+
+
+def test_nor_must_the_app() -> None:
+    found = Horsies(AppConfig(exception_mapper={CardDeclined: "POISON_TASK"})).check()
+    assert codes(found) == [ErrorCode.CHECK_RESERVED_CODE_COLLISION]
+    assert found[0].notes == ("of the app",)
+
+
+def test_codes_of_ones_own_are_welcome() -> None:
+    app = Horsies(AppConfig(exception_mapper={CardDeclined: "DECLINED"}, default_unhandled_error_code="BROKEN"))
+    assert app.check() == []
+
+
+def test_a_schedule_whose_arguments_fit_its_task_is_sound() -> None:
+    assert app_with(schedule(args=(7,), kwargs={"amount": 9.5})).check() == []
+
+
+def test_a_schedule_must_name_a_registered_task() -> None:
+    (error,) = app_with(schedule(task_name="bil")).check()
+    assert error.code is ErrorCode.TASK_NOT_REGISTERED
+    assert error.notes == ("in schedule 'billing'",)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"args": (7,)}, "amount"), ({"args": ("x", 1)}, "customer"), ({"args": (7, 1), "kwargs": {"vat": 1}}, "vat")],
+)
+def test_the_arguments_of_a_schedule_must_fit_its_task(given: dict[str, object], named: str) -> None:
+    (error,) = app_with(schedule(**given)).check()
+    assert error.code is ErrorCode.CONFIG_INVALID_SCHEDULE
+    assert named in error.message
+
+
+def test_the_queue_of_a_schedule_must_be_configured() -> None:
+    queues = [CustomQueueConfig(name="mail")]
+    schedules = ScheduleConfig(schedules=[schedule(queue_name="fax")])
+    app = Horsies(AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=queues, schedule=schedules))
+    assert codes(app.check()) == [ErrorCode.TASK_INVALID_QUEUE, ErrorCode.TASK_NOT_REGISTERED]
+
+
+def test_every_schedule_is_looked_at_and_a_file_is_pointed_at(project: Project) -> None:
+    entry = '[[schedule.entries]]\nname = "{}"\ntask_name = "none"\npattern = {{ type = "hourly", minute = 0 }}\n'
+    path = project.write("horsies.toml", entry.format("a") + entry.format("b"))
+    found = Horsies().check()
+    assert [error.notes for error in found] == [("in schedule 'a'",), ("in schedule 'b'",)]
+    assert all(error.location is not None and error.location.file == str(path) for error in found)
+
+
+def test_a_later_phase_does_not_run_after_one_with_errors(project: Project) -> None:
+    project.write("raises.py", "1 / 0")
+    app = app_with(schedule(task_name="unknown"))
+    app.discover_tasks(["raises.py"])
+    assert codes(app.check(live=True)) == [ErrorCode.MODULE_EXEC_ERROR]
+
+
+def test_a_server_that_does_not_answer_is_one_error_without_its_password() -> None:
+    app = Horsies(AppConfig(broker=PostgresConfig(database_url="postgresql://me:hunter2@127.0.0.1:1/db")))
+    (error,) = app.check(live=True)
+    assert error.code is ErrorCode.BROKER_INIT_FAILED
+    assert "hunter2" not in str(error)
+
+
+async def test_inside_an_event_loop_the_live_check_is_refused() -> None:
+    with pytest.raises(InsideEventLoop):
+        Horsies().check(live=True)

@@ -1,0 +1,90 @@
+"""User code is imported once, under its right name, and its failures say where."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.app.importing import import_file, import_one
+from horsies.errors import ConfigurationError, ErrorCode, SourceLocation, TaskDefinitionError
+
+if TYPE_CHECKING:
+    from tests.support.project import Project
+
+
+def failure_of(name: str) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as raised:
+        import_one(name)
+    return raised.value
+
+
+def test_a_file_is_imported_once(project: Project) -> None:
+    path = project.write("loose_tasks.py", "made = object()")
+    assert import_file(path) is import_file(Path("loose_tasks.py"))
+
+
+def test_two_files_of_one_name_are_two_modules(project: Project) -> None:
+    first = import_file(project.write("mail/loose.py", "queue = 'mail'"))
+    second = import_file(project.write("reports/loose.py", "queue = 'reports'"))
+    assert (first.queue, second.queue) == ("mail", "reports")
+    assert first.__name__ == "loose"
+    assert sys.modules[second.__name__] is second
+
+
+def test_a_file_in_a_package_is_the_module_that_its_siblings_import(project: Project) -> None:
+    for file in ("shop/__init__.py", "shop/jobs/__init__.py"):
+        project.write(file)
+    project.write("shop/settings.py", "made = object()")
+    jobs = import_file(project.write("shop/jobs/mail.py", "from ..settings import made"))
+    assert jobs.__name__ == "shop.jobs.mail"
+    assert import_file(Path("shop/settings.py")).made is jobs.made
+
+
+def test_the_file_of_a_package_itself_is_the_package(project: Project) -> None:
+    assert import_file(project.write("store_front/__init__.py")).__name__ == "store_front"
+
+
+def test_a_package_whose_name_is_taken_is_imported_by_its_file(project: Project) -> None:
+    project.write("json/__init__.py")
+    assert import_file(project.write("json/my_tasks.py", "mine = True")).mine
+
+
+def test_a_module_that_raises_is_named_with_the_line_that_did(project: Project) -> None:
+    path = project.write("broken.py", "import json\n\njson.loads('{')\n")
+    error = failure_of("broken.py")
+    assert error.code is ErrorCode.MODULE_EXEC_ERROR
+    assert "broken.py cannot be imported: JSONDecodeError" in error.message
+    assert error.location == SourceLocation(str(path), 3)
+    assert "try: python broken.py" in str(error)
+
+
+def test_a_syntax_error_is_at_the_line_that_does_not_parse(project: Project) -> None:
+    path = project.write("unfinished.py", "fine = 1\ndef (:\n")
+    assert failure_of("unfinished.py").location == SourceLocation(str(path), 2)
+
+
+def test_a_module_that_does_not_exist_blames_no_line_of_ours() -> None:
+    error = failure_of("no.such.module")
+    assert (error.code, error.location) == (ErrorCode.MODULE_EXEC_ERROR, None)
+    assert "python -c 'import no.such.module'" in str(error)
+
+
+def test_a_module_that_leaves_is_an_error_like_any_other(project: Project) -> None:
+    project.write("script.py", "import sys\nsys.exit(3)\n")
+    assert "SystemExit: 3" in failure_of("script.py").message
+
+
+def test_an_error_of_ours_passes_as_itself(project: Project) -> None:
+    project.write("wrong_task.py", "from horsies import Horsies\n@Horsies().task('t')\ndef t(): ...\n")
+    with pytest.raises(TaskDefinitionError):
+        import_one("wrong_task.py")
+
+
+def test_a_module_that_raised_is_not_kept(project: Project) -> None:
+    project.write("second_try.py", "1 / 0")
+    failure_of("second_try.py")
+    project.write("second_try.py", "fine = True  # now")
+    assert import_one("second_try.py").fine
