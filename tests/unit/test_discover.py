@@ -1,0 +1,135 @@
+"""Every way to name an app, and every way to name none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies import ConfigurationError, ErrorCode
+from horsies.config import load
+from horsies.discover import find_app, locate_app
+from tests.support.project import APP
+
+if TYPE_CHECKING:
+    from tests.support.project import Project
+
+TWO_APPS = "from horsies import Horsies\nfirst, second = Horsies(), Horsies()\n"
+
+
+def refusal_of(locator: str | None) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as raised:
+        find_app(locator, load())
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    "locator", ["shop.main:app", "shop.main", "shop/main.py:app", "shop/main.py", "./shop/main.py"]
+)
+def test_an_app_is_found_by_module_or_by_file(project: Project, locator: str) -> None:
+    project.write("shop/main.py", APP)
+    assert find_app(locator, load()).list_tasks() == []
+
+
+def test_a_file_in_the_working_folder_needs_no_path(project: Project) -> None:
+    project.write("lone_app.py", APP)
+    assert find_app("lone_app.py", load()) is find_app("lone_app:app", load())
+
+
+def test_without_a_locator_the_settings_name_the_app(project: Project) -> None:
+    project.write("configured.py", APP)
+    project.write("horsies.toml", '[app]\nlocator = "configured:app"\n')
+    assert find_app(None, load()) is find_app("configured", load())
+
+
+def test_a_locator_wins_over_the_settings(project: Project) -> None:
+    project.write("wanted.py", APP)
+    project.write("horsies.toml", '[app]\nlocator = "horsies.sample:app"\n')
+    assert "sample.resize" not in find_app("wanted", load()).tasks
+
+
+def test_one_app_under_two_names_is_one_app(project: Project) -> None:
+    project.write("aliased.py", f"{APP}queue = app\n")
+    find_app("aliased", load())
+
+
+def test_the_tasks_in_other_modules_are_found_too(project: Project) -> None:
+    project.write("main.py", f"{APP}app.discover_tasks(['shop_tasks'])\n")
+    project.write_task("shop_tasks.py", name="resize")
+    assert find_app("main", load()).list_tasks() == ["resize"]
+
+
+def test_an_app_can_be_had_without_its_tasks(project: Project) -> None:
+    project.write("main.py", f"{APP}app.discover_tasks(['not_there'])\n")
+    assert locate_app("main", load()).list_tasks() == []
+
+
+def test_tasks_beside_an_app_in_a_package_belong_to_that_very_app(project: Project) -> None:
+    project.write("depot/__init__.py")
+    project.write("depot/main.py", f"{APP}app.discover_tasks(['depot/tasks.py'])\n")
+    project.write_task("depot/tasks.py", name="count", app="depot.main")
+    assert find_app("depot/main.py", load()).list_tasks() == ["count"]
+
+
+def test_nothing_is_sent_while_an_app_is_imported(project: Project) -> None:
+    project.write("eager.py", f"{APP}app.was_suppressed = app.are_sends_suppressed()\n")
+    app = find_app("eager", load())
+    assert vars(app)["was_suppressed"]
+    assert not app.are_sends_suppressed()
+
+
+@pytest.mark.parametrize("locator", [None, "shop:", ":app", "shop:the app", " "])
+def test_what_cannot_name_an_app_says_how_to_name_one(project: Project, locator: str | None) -> None:
+    error = refusal_of(locator)
+    assert error.code is ErrorCode.CLI_INVALID_ARGS
+    assert "package.module:app" in str(error.help_text)
+
+
+@pytest.mark.parametrize("locator", ["shop.main.py", "shop.main.py:app"])
+def test_a_dotted_name_that_ends_like_a_file_is_ambiguous(project: Project, locator: str) -> None:
+    project.write("shop/main.py", APP)
+    error = refusal_of(locator)
+    assert error.code is ErrorCode.CLI_INVALID_ARGS
+    assert error.help_text == "write shop.main for the module, ./shop.main.py for the file"
+
+
+@pytest.mark.parametrize("locator", ["nowhere.main:app", "nowhere", "nowhere/main.py", "nowhere.py"])
+def test_a_module_or_file_that_is_not_there_says_where_was_looked(project: Project, locator: str) -> None:
+    error = refusal_of(locator)
+    assert error.code is ErrorCode.WORKER_INVALID_LOCATOR
+    assert str(project.folder) in str(error.help_text)
+
+
+def test_a_module_without_an_app_says_how_one_is_made(project: Project) -> None:
+    project.write("empty_module.py")
+    error = refusal_of("empty_module")
+    assert (error.code, error.message) == (ErrorCode.WORKER_INVALID_LOCATOR, "there is no app in empty_module")
+    assert "Horsies()" in str(error.help_text)
+
+
+def test_of_two_apps_one_must_be_named(project: Project) -> None:
+    project.write("two.py", TWO_APPS)
+    error = refusal_of("two")
+    assert error.code is ErrorCode.WORKER_INVALID_LOCATOR
+    assert error.help_text == "name one: two:first or two:second"
+    find_app("two:second", load())
+
+
+def test_a_wrong_name_is_answered_with_the_right_one(project: Project) -> None:
+    project.write("named.py", f"{APP}def create(): ...\n")
+    assert refusal_of("named:ap").message == "there is no 'ap' in named"
+    assert refusal_of("named:create").message == "'create' in named is no app but of type function"
+    assert refusal_of("named:create").help_text == "did you mean named:app?"
+
+
+def test_a_module_that_imports_a_missing_one_is_not_itself_missing(project: Project) -> None:
+    path = project.write("needy.py", f"{APP}import not_installed\n")
+    error = refusal_of("needy:app")
+    assert error.code is ErrorCode.MODULE_EXEC_ERROR
+    assert error.location is not None
+    assert (error.location.file, error.location.line) == (str(path), 3)
+
+
+def test_a_setting_that_is_wrong_in_code_is_reported_as_itself(project: Project) -> None:
+    project.write("wrong.py", "from horsies import AppConfig\nAppConfig(prefetch_buffer=5)\n")
+    assert refusal_of("wrong").code is ErrorCode.CONFIG_INVALID_PREFETCH
