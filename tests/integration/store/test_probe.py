@@ -1,0 +1,28 @@
+"""The probe knows whether a listener would hear."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.errors import DatabaseUnreachable
+from horsies.store.link import Link
+from horsies.store.probe import is_heard
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+
+
+async def test_a_listener_of_the_same_database_hears(database: Database) -> None:
+    assert await is_heard(database, database.link, within_s=10)
+
+
+async def test_a_listener_of_another_database_does_not(database: Database, empty_database: Database) -> None:
+    assert not await is_heard(database, empty_database.link, within_s=0.1)
+
+
+async def test_a_listener_that_cannot_connect_says_why(database: Database) -> None:
+    nowhere = "postgresql://127.0.0.1:1/db"
+    with pytest.raises(DatabaseUnreachable):
+        await is_heard(database, Link(url=nowhere, masked_url=nowhere), within_s=1)
