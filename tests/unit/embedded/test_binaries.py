@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from horsies.embedded import Binaries, find_binaries
-from horsies.embedded.binaries import Place, choose, examine, places
+from horsies.embedded.binaries import Place, choose, examine, examined, places
 from horsies.errors import ConfigurationError, ErrorCode
 
 
@@ -56,6 +56,14 @@ def test_a_version_is_read_from_what_the_program_says(tmp_path: Path, said: str,
     found = examine(Place(bindir=_programs(tmp_path / "bin", said), origin="test"))
     assert found is not None
     assert (found.major, found.version) == (major, version)
+
+
+def test_programs_that_two_ways_lead_to_are_told_of_once(tmp_path: Path) -> None:
+    bindir = _programs(tmp_path / "bin", "(PostgreSQL) 15.18")
+    found = examined(Place(bindir=bindir, origin=origin) for origin in ("PATH", "system"))
+    with pytest.raises(ConfigurationError) as refusal:
+        choose(found, 18)
+    assert refusal.value.notes == (f"PostgreSQL 15.18 in {bindir} does not fit",)
 
 
 def test_a_folder_without_all_programs_holds_no_binaries(tmp_path: Path) -> None:

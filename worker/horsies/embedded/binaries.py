@@ -56,7 +56,7 @@ def find_binaries(version: int | None = None) -> Binaries:
     """
     if named := os.environ.get(VARIABLE):
         return choose(_in_named(Path(named)), version)
-    return choose(_examined(places(os.environ)), version)
+    return choose(examined(places(os.environ)), version)
 
 
 def choose(found: Iterable[Binaries], version: int | None) -> Binaries:
@@ -95,8 +95,14 @@ def examine(place: Place) -> Binaries | None:
     return Binaries(bindir=bindir, major=int(match[2]), version=match[1], origin=place.origin)
 
 
-def _examined(candidates: Iterable[Place]) -> Iterator[Binaries]:
-    return (binaries for place in candidates if (binaries := examine(place)))
+def examined(candidates: Iterable[Place]) -> Iterator[Binaries]:
+    """What is in each of the places, once for all the ways that lead to the same one."""
+    seen: set[Path] = set()
+    for place in candidates:
+        binaries = examine(place)
+        if binaries and binaries.bindir not in seen:
+            seen.add(binaries.bindir)
+            yield binaries
 
 
 def _in_named(bindir: Path) -> list[Binaries]:
