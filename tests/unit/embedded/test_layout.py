@@ -8,7 +8,7 @@ from horsies.embedded.layout import Layout
 
 
 def test_the_url_names_role_database_and_socket_folder() -> None:
-    assert Layout(Path("/srv/a b")).url == "postgresql://horsies@/horsies?host=%2Fsrv%2Fa%20b%2Fsocket"
+    assert Layout(Path("/srv/a b")).url == "postgresql://horsies@/horsies?host=/srv/a%20b/socket"
 
 
 @pytest.mark.parametrize("folder", [Path("/srv") / ("x" * 100), Path("/srv") / ("ü" * 50), Path("/srv/a,b")])
