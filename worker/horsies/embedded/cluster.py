@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from horsies.embedded.binaries import VARIABLE, Binaries, find_binaries
 from horsies.embedded.conf import settings_of, write_conf
 from horsies.embedded.creation import create_data
 from horsies.embedded.folders import make_private
-from horsies.embedded.leftovers import forget_stranger, processes_in, recorded_pid
+from horsies.embedded.leftovers import forget_stranger, recorded_pid, server_processes
 from horsies.embedded.probe import Answer, ask
 from horsies.embedded.programs import Programs
 from horsies.embedded.reachable import reachable
@@ -58,10 +59,11 @@ class Cluster:
     def stop(self) -> None:
         """End all sessions and the server, and return when it is gone."""
         deadline = time.monotonic() + (_STOP_LIMIT_S if self._ask_to_stop() else _ORPHANS_LIMIT_S)
-        while processes_in(self.layout.data) or self.answer is not Answer.NONE:
+        while server_processes(self.layout.data) or self.answer is not Answer.NONE:
             if time.monotonic() > deadline:
                 raise unavailable(f"the server in {self.layout.folder} (pid {self.pid}) does not stop")
             time.sleep(_BETWEEN_LOOKS_S)
+        self._remove_short_socket_folder()
 
     @property
     def data_version(self) -> str | None:
@@ -95,7 +97,7 @@ class Cluster:
         """Whether a server that is up, starting or recovering takes clients; False once nothing is left of it."""
         began = time.monotonic()
         while (answer := self.answer) is not Answer.READY:
-            orphans = processes_in(self.layout.data) if answer is Answer.NONE else []
+            orphans = server_processes(self.layout.data) if answer is Answer.NONE else []
             if answer is Answer.NONE and not orphans:
                 return False
             waited_s = time.monotonic() - began
@@ -110,7 +112,7 @@ class Cluster:
         """Whether there was a server to ask; one in another container is out of reach."""
         # Not by pg_ctl: it needs binaries that may be gone by now, trusts any pid, and waits for zombies.
         pid = self.pid
-        if pid is None or pid not in processes_in(self.layout.data):
+        if pid is None or pid not in server_processes(self.layout.data):
             return False
         os.kill(pid, signal.SIGINT)
         return True
@@ -126,7 +128,17 @@ class Cluster:
         forget_stranger(layout.pid_file)
         forget_stranger(layout.socket_pid_file)
         # pg_ctl puts the server into a session of its own; it must not inherit the lock, which it would hold for life.
-        programs.run("pg_ctl", "start", "-s", "-w", "-t", str(_START_LIMIT_S), data=layout.data)
+        try:
+            programs.run("pg_ctl", "start", "-s", "-w", "-t", str(_START_LIMIT_S), data=layout.data)
+        except (KeyboardInterrupt, SystemExit):
+            self.stop()  # pg_ctl ended with the interruption, the server that it started did not
+            raise
+
+    def _remove_short_socket_folder(self) -> None:
+        """Leave no folder outside our own that nobody could attribute; one that is not empty stays."""
+        if self.layout.socket_folder.parent != self.layout.folder:
+            with suppress(OSError):
+                self.layout.socket_folder.rmdir()
 
     def _programs(self) -> Programs:
         account = server_account(self.layout.data)

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def processes_in(data: Path) -> list[int]:
-    """Pids of the server's processes: each of them, and nothing else, works inside the data folder."""
+def server_processes(data: Path) -> list[int]:
+    """Pids of the processes of a server on the data: each works in its folder, where a person's shell may stand too."""
     import psutil
 
-    where = str(data)
-    return [process.pid for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == where]
+    ours = {"name": "postgres", "cwd": str(data)}
+    return [process.pid for process in psutil.process_iter(list(ours)) if process.info == ours]
 
 
 def recorded_pid(record: Path) -> int | None:
@@ -28,7 +28,7 @@ def recorded_pid(record: Path) -> int | None:
 def forget_stranger(record: Path) -> None:
     """Remove a lock file whose pid has become a zombie or another program, which PostgreSQL takes for its server.
 
-    Call only when no server answers and nothing works in the data folder. A record of a pid that is gone stays:
+    Call only when no server answers and no process of one is left. A record of a pid that is gone stays:
     PostgreSQL clears it after a check of its own, which needs the record.
     """
     import psutil

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from horsies.embedded.leftovers import server_processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_program_that_merely_stands_in_the_data_folder_is_no_server(tmp_path: Path) -> None:
+    visitor = subprocess.Popen(["sleep", "60"], cwd=tmp_path)
+    try:
+        assert server_processes(tmp_path) == []
+    finally:
+        visitor.kill()
+        visitor.wait()
