@@ -18,12 +18,21 @@ from tests.support.embedded import (
     run_script,
     server_log,
     server_process,
+    start_script,
     wait_until,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+_ENDS_ON_SIGTERM = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+lease = server.use()
+print("in", flush=True)
+sys.stdin.readline()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +82,20 @@ def test_a_recorded_pid_that_became_another_program_is_no_obstacle(folder: Path)
         stranger.wait()
 
 
+def test_a_visitor_in_the_data_folder_hinders_neither_start_nor_stop(folder: Path) -> None:
+    server = EmbeddedServer(folder, durable=False)
+    server.use().release()
+    visitor = subprocess.Popen(["sleep", "60"], cwd=folder / "data")
+    try:
+        with server.use() as lease:
+            assert lease.started
+        assert not server.status().running
+        assert visitor.poll() is None
+    finally:
+        visitor.kill()
+        visitor.wait()
+
+
 def test_a_starter_killed_within_initdb_leaves_nothing_half_made() -> None:
     with folder_of_its_own() as folder:
         victim = Client(folder)
@@ -94,6 +117,29 @@ def test_a_server_whose_starter_was_killed_is_joined_as_soon_as_it_takes_clients
     victim.kill()
     with server.use():
         assert run_script("with server.use() as lease: say(started=lease.started)", folder) == [{"started": False}]
+    assert not server.status().running
+
+
+def test_a_user_that_is_told_to_terminate_stops_the_server_on_its_way_out(folder: Path) -> None:
+    user = start_script(_ENDS_ON_SIGTERM, folder)
+    assert user.stdout
+    assert user.stdout.readline() == "in\n"
+    user.terminate()
+    user.communicate()
+    assert user.returncode == 143
+    assert not EmbeddedServer(folder).status().running
+
+
+def test_a_starter_that_is_told_to_terminate_leaves_no_server_behind(folder: Path) -> None:
+    server = EmbeddedServer(folder, durable=False)
+    with server.use():
+        server_process(server).kill()
+    starts = server_log(folder).count("starting PostgreSQL")
+    starter = start_script(_ENDS_ON_SIGTERM, folder)
+    wait_until(lambda: server_log(folder).count("starting PostgreSQL") > starts)
+    starter.terminate()
+    starter.communicate()
+    assert starter.returncode == 143
     assert not server.status().running
 
 

@@ -15,13 +15,13 @@ from horsies.errors import ConfigurationError, ErrorCode
 from tests.support.embedded import NOBODY, folder_of_its_own, run_script, server_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 _REFUSED = """
 from horsies.errors import HorsiesError
 try:
-    server.use()
+    server.{act}()
 except HorsiesError as error:
     say(code=error.code, text=str(error))
 """
@@ -66,13 +66,20 @@ async def test_the_database_and_its_role_are_ours_and_the_server_is_private(fold
 @pytest.mark.parametrize("name", ["x" * 120, "a, b", 'it\'s "odd" \\ here'])
 async def test_a_folder_with_a_difficult_path_works(folder: Path, name: str) -> None:
     server = EmbeddedServer(folder / name, durable=False)
-    try:
-        with server.use() as lease:
-            connection = await asyncpg.connect(lease.url)
-            await connection.close()
-            assert _mode(_socket_folder(server)) == 0o700
-    finally:
-        shutil.rmtree(_socket_folder(server), ignore_errors=True)
+    with server.use() as lease:
+        connection = await asyncpg.connect(lease.url)
+        await connection.close()
+        assert _mode(_socket_folder(server)) == 0o700
+
+
+@pytest.mark.parametrize("name", ["x" * 120, "a, b"])
+def test_a_socket_folder_outside_our_own_goes_with_the_server(folder: Path, name: str) -> None:
+    server = EmbeddedServer(folder / name, durable=False)
+    with server.use():
+        assert not _socket_folder(server).is_relative_to(folder)
+    assert not _socket_folder(server).exists()
+    with server.use() as lease:
+        assert lease.started
 
 
 def test_a_file_in_the_way_is_named_with_the_ways_round_it(folder: Path) -> None:
@@ -112,11 +119,15 @@ def test_a_server_that_does_not_start_shows_its_last_words_and_its_logs(folder: 
     assert not server.status().users_present
 
 
-def test_binaries_that_are_missing_leave_no_data_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("start", [EmbeddedServer.use, EmbeddedServer.keep])
+def test_binaries_that_are_missing_leave_nothing_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[EmbeddedServer], object]
+) -> None:
     monkeypatch.setenv("HORSIES_PG_BINDIR", "/nowhere")
-    with pytest.raises(ConfigurationError, match="HORSIES_PG_BINDIR=/nowhere"):
-        EmbeddedServer(folder).use()
-    assert not (folder / "data").exists()
+    for place in (folder, folder / "new"):
+        with pytest.raises(ConfigurationError, match="HORSIES_PG_BINDIR=/nowhere"):
+            start(EmbeddedServer(place))
+    assert list(folder.iterdir()) == []
 
 
 @as_root
@@ -160,7 +171,7 @@ def test_an_ordinary_user_runs_the_server_itself(folder: Path) -> None:
 
 @as_root
 def test_a_folder_that_cannot_be_written_is_named(folder: Path) -> None:
-    [said] = run_script(_REFUSED, folder / "cluster", uid=NOBODY)
+    [said] = run_script(_REFUSED.format(act="use"), folder / "cluster", uid=NOBODY)
     assert said["code"] == "HRS-220"
     assert str(folder / "cluster") in said["text"]
     assert "broker.database_url" in said["text"]
@@ -169,13 +180,22 @@ def test_a_folder_that_cannot_be_written_is_named(folder: Path) -> None:
 @as_root
 def test_the_server_of_another_user_is_not_touched(folder: Path) -> None:
     with EmbeddedServer(folder, durable=False).use():
-        [said] = run_script(_REFUSED, folder, uid=NOBODY)
+        [said] = run_script(_REFUSED.format(act="use"), folder, uid=NOBODY)
     assert said["code"] == "HRS-220"
 
 
 @as_root
+def test_a_look_at_the_closed_cluster_of_another_user_is_refused(folder: Path) -> None:
+    (folder / "data").mkdir(mode=0o700)
+    (folder / "start.lock").touch(mode=0o600)
+    [said] = run_script(_REFUSED.format(act="status"), folder, uid=NOBODY)
+    assert said["code"] == "HRS-220"
+    assert str(folder) in said["text"]
+
+
+@as_root
 def test_a_user_without_a_name_is_told_to_bring_a_server(folder: Path) -> None:
-    [said] = run_script(_REFUSED, folder, uid=54321)
+    [said] = run_script(_REFUSED.format(act="use"), folder, uid=54321)
     assert "uid 54321 has no name" in said["text"]
     assert "broker.database_url" in said["text"]
 

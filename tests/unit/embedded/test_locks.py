@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from horsies.embedded.locks import exclusive, is_held, is_held_while, share
+from horsies.embedded.locks import Share, exclusive, is_held, is_held_while
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -11,11 +11,21 @@ if TYPE_CHECKING:
 
 def test_a_lock_is_held_until_the_last_share_is_closed(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    first, second = share(lock), share(lock)
-    os.close(first)
+    first, second = Share(lock), Share(lock)
+    first.close()
     assert is_held(lock)
-    os.close(second)
+    second.close()
     assert not is_held(lock)
+
+
+def test_closing_a_share_again_leaves_the_next_file_of_that_number_open(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    first = Share(lock)
+    first.close()
+    second = Share(lock)
+    first.close()
+    assert is_held(lock)
+    second.close()
 
 
 def test_looking_at_a_lock_creates_no_file(tmp_path: Path) -> None:

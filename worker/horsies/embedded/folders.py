@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from horsies.embedded.accounts import first_closed
-from horsies.embedded.unavailable import unavailable
+from horsies.embedded.unavailable import ELSEWHERE, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from horsies.embedded.accounts import Account
 
-_ELSEWHERE = "name another folder with embedded:///dir, or set broker.database_url"
 _OURS = {
     "data", "data.new", "socket", "log", "pg", "horsies.conf", "horsies.conf.new", "command.log",
     "start.lock", "users.lock", "kept",
@@ -33,7 +32,7 @@ def make_folder(folder: Path, account: Account) -> None:
     if closed := first_closed(folder, account):
         raise unavailable(
             f"the embedded server cannot live in {folder}: it runs as {account.name}, who may not enter {closed}",
-            hint=_ELSEWHERE,
+            hint=ELSEWHERE,
         )
 
 
@@ -45,16 +44,16 @@ def make_private(folder: Path, account: Account) -> None:
         os.chown(folder, account.uid, account.gid, follow_symlinks=False)
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != account.uid or facts.st_mode & 0o077:
-        raise unavailable(f"{folder} must be a folder of {account.name} alone (mode 0700)", hint=_ELSEWHERE)
+        raise unavailable(f"{folder} must be a folder of {account.name} alone (mode 0700)", hint=ELSEWHERE)
 
 
 @contextmanager
-def writing_to(folder: Path) -> Generator[None]:
+def working_in(folder: Path) -> Generator[None]:
     """Turn the system's refusal into an error that names the folder and the ways round it."""
     try:
         yield
     except OSError as error:
-        raise unavailable(f"the embedded server cannot use the folder {folder}: {error}", hint=_ELSEWHERE) from error
+        raise unavailable(f"the embedded server cannot use the folder {folder}: {error}", hint=ELSEWHERE) from error
 
 
 def _make_with_parents(folder: Path, *, mode: int) -> None:

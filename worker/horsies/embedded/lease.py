@@ -27,12 +27,19 @@ class Lease:
         atexit.register(self.release)
 
     def release(self) -> None:
-        """Leave the server; the last one out stops it unless it is kept. Again is harmless."""
+        """Leave the server; the last one out stops it unless it is kept. Again is harmless.
+
+        A signal handler may call this or raise to exit, even while it runs: what was cut short is completed at exit.
+        """
         if not self._held or os.getpid() != self._owner:
             return
         self._held = False
+        try:
+            self._leave()
+        except (KeyboardInterrupt, SystemExit):
+            self._held = True
+            raise
         atexit.unregister(self.release)
-        self._leave()
 
     def __enter__(self) -> Self:
         return self

@@ -25,15 +25,22 @@ def exclusive(path: Path) -> Generator[int]:
         os.close(lock)
 
 
-def share(path: Path) -> int:
-    """Take a share of the lock; it lasts until every copy of the returned descriptor is closed."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
+class Share:
+    """A share of the lock; it lasts until it is closed here and in every process that was forked meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give it up. Again is harmless: the number of a closed descriptor may be another file's by then."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
 
 def is_held(path: Path) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import pwd
+import unicodedata
 from pathlib import Path
 
 import platformdirs
 
-from horsies.embedded.unavailable import unavailable
+from horsies.embedded.unavailable import ELSEWHERE, unavailable
 
 _ROOTS_FOLDER = Path("/var/lib/horsies/embedded")
+_UNUSABLE = {"Cc", "Cs"}  # control characters, and what bytes that are no UTF-8 are read as
 
 
 def default_folder() -> Path:
@@ -21,16 +23,32 @@ def default_folder() -> Path:
 
 def located(folder: Path | None) -> Path:
     """The one absolute path by which all users of a folder know it."""
-    try:
-        return (folder or default_folder()).expanduser().resolve()
-    except RuntimeError:
-        raise unavailable(f"uid {os.geteuid()} has no home to keep an embedded server in") from None
+    named = _checked(_expanded(folder or default_folder()))
+    # Path.resolve raises in a circle of links; this leaves it to be refused by the system, by name, on first use.
+    return _checked(Path(os.path.realpath(named)))
 
 
 def other_clusters(folder: Path) -> list[Path]:
     """Clusters in the default places of root and of all users but the one in `folder`; closed homes stay unseen."""
     places = {_ROOTS_FOLDER, _users_folder(), *_folders_in_homes()} - {located(folder)}
     return sorted(place for place in places if _is_cluster(place))
+
+
+def _expanded(folder: Path) -> Path:
+    try:
+        return folder.expanduser()
+    except RuntimeError:
+        raise unavailable(f"uid {os.geteuid()} has no home to keep an embedded server in") from None
+
+
+def _checked(folder: Path) -> Path:
+    """The folder, unless its name is one that PostgreSQL's own files or a URL could not carry."""
+    if any(unicodedata.category(character) in _UNUSABLE for character in str(folder)):
+        raise unavailable(
+            f"the embedded server cannot use the folder {str(folder)!r}: it holds a control character or is not UTF-8",
+            hint=ELSEWHERE,
+        )
+    return folder
 
 
 def _users_folder() -> Path:
@@ -48,5 +66,5 @@ def _folders_in_homes() -> set[Path]:
 def _is_cluster(folder: Path) -> bool:
     try:
         return (folder / "data").is_dir()
-    except PermissionError:
+    except OSError:
         return False

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from horsies.embedded.accounts import server_account
+from horsies.embedded.binaries import find_binaries
 from horsies.embedded.cluster import Cluster
-from horsies.embedded.folders import make_folder, writing_to
+from horsies.embedded.folders import make_folder, working_in
 from horsies.embedded.layout import Layout
 from horsies.embedded.lease import Lease
-from horsies.embedded.locks import exclusive, is_held, is_held_while, share
+from horsies.embedded.locks import Share, exclusive, is_held, is_held_while
 from horsies.embedded.places import located
 from horsies.embedded.probe import Answer
 from horsies.embedded.reports import EmbeddedStatus, StopReport
@@ -50,13 +50,13 @@ class EmbeddedServer:
         """Start the server or join it; it stays up at least until the lease is released."""
         self._make_folder()
         with self._alone() as lock:
-            share_of_users = share(self._layout.users_lock)
+            share = Share(self._layout.users_lock)
             try:
                 started = self._cluster.ensure_running(lock)
             except BaseException:
-                os.close(share_of_users)
+                share.close()
                 raise
-        return Lease(url=self.url, folder=self.folder, started=started, leave=lambda: self._leave(share_of_users))
+            return Lease(url=self.url, folder=self.folder, started=started, leave=lambda: self._leave(share))
 
     def keep(self) -> bool:
         """Start the server or join it, and let it run until `stop`; True when it was started now."""
@@ -86,39 +86,46 @@ class EmbeddedServer:
 
     def status(self) -> EmbeddedStatus:
         """Look at the cluster; starts, creates and changes nothing."""
-        running = self._cluster.answer is not Answer.NONE
-        binaries = self._fitting_binaries()
-        return EmbeddedStatus(
-            folder=self.folder,
-            data_exists=self._layout.data.exists(),
-            running=running,
-            kept=self._layout.kept.exists(),
-            users_present=is_held_while(self._layout.start_lock, self._layout.users_lock),
-            pid=self._cluster.pid if running else None,
-            server_version=binaries.version if binaries else self._cluster.data_version,
-            binaries=binaries.bindir if binaries else None,
-        )
+        with working_in(self.folder):
+            running = self._cluster.answer is not Answer.NONE
+            binaries = self._fitting_binaries()
+            return EmbeddedStatus(
+                folder=self.folder,
+                data_exists=self._layout.data.exists(),
+                running=running,
+                kept=self._layout.kept.exists(),
+                users_present=is_held_while(self._layout.start_lock, self._layout.users_lock),
+                pid=self._cluster.pid if running else None,
+                server_version=binaries.version if binaries else self._cluster.data_version,
+                binaries=binaries.bindir if binaries else None,
+            )
 
     @contextmanager
     def _alone(self) -> Generator[int]:
         """Hold the start lock; what the system refuses meanwhile is told as a fault of the folder."""
-        with writing_to(self.folder), exclusive(self._layout.start_lock) as lock:
+        with working_in(self.folder), exclusive(self._layout.start_lock) as lock:
             yield lock
 
     def _exists(self) -> bool:
-        with writing_to(self.folder):
+        with working_in(self.folder):
             return self.folder.is_dir()
 
     def _make_folder(self) -> None:
-        with writing_to(self.folder):
+        with working_in(self.folder):
+            if not self._layout.data.exists():
+                find_binaries()  # where there are none, nothing is left behind
             make_folder(self.folder, server_account(self._layout.data))
 
-    def _leave(self, share_of_users: int) -> None:
-        if not self._exists():
-            os.close(share_of_users)
-            return
+    def _leave(self, share: Share) -> None:
+        try:
+            if self._exists():
+                self._leave_in_turn(share)
+        finally:
+            share.close()
+
+    def _leave_in_turn(self, share: Share) -> None:
         with self._alone():
-            os.close(share_of_users)
+            share.close()
             is_wanted = self._layout.kept.exists() or is_held(self._layout.users_lock)
             if not is_wanted and self._cluster.answer is not Answer.NONE:
                 self._cluster.stop()

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INSTEAD = "set broker.database_url to a PostgreSQL server of your own"
+ELSEWHERE = "name another folder with embedded:///dir, or set broker.database_url"
 
 
 def unavailable(message: str, *, hint: str = INSTEAD, notes: Sequence[str] = ()) -> ConfigurationError:

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.embedded import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _lease(leave: Callable[[], None]) -> Lease:
+    return Lease(url="postgresql:///", folder=Path("/nowhere"), started=True, leave=leave)
+
+
+def test_a_lease_is_left_once() -> None:
+    left: list[str] = []
+    lease = _lease(lambda: left.append("left"))
+    lease.release()
+    lease.release()
+    assert left == ["left"]
+
+
+@pytest.mark.parametrize("interruption", [SystemExit, KeyboardInterrupt])
+def test_a_release_that_a_signal_cut_short_can_be_completed(interruption: type[BaseException]) -> None:
+    interruptions = [interruption()]
+    left: list[str] = []
+
+    def leave() -> None:
+        if interruptions:
+            raise interruptions.pop()
+        left.append("left")
+
+    lease = _lease(leave)
+    with pytest.raises(interruption):
+        lease.release()
+    lease.release()
+    assert left == ["left"]
+
+
+def test_a_signal_handler_that_releases_does_not_meet_itself() -> None:
+    left: list[str] = []
+
+    def leave() -> None:
+        lease.release()
+        left.append("left")
+
+    lease = _lease(leave)
+    lease.release()
+    assert left == ["left"]
+
+
+def test_a_release_that_failed_is_not_tried_again() -> None:
+    tried: list[str] = []
+
+    def leave() -> None:
+        tried.append("tried")
+        raise PermissionError
+
+    lease = _lease(leave)
+    with pytest.raises(PermissionError):
+        lease.release()
+    lease.release()
+    assert tried == ["tried"]
