@@ -1,1 +1,37 @@
-"""The operators' toolkit: reads, actions and the `horsies` command line."""
+"""The operators' toolkit: reads, actions and the `horsies` command line.
+
+`async with horsies_ops.connect() as ops:` opens it. Names are loaded when first used, so that the command line stays
+light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops as Ops
+    from horsies_ops.ops import connect as connect
+    from horsies_ops.reads.filter import TaskFilter as TaskFilter
+    from horsies_ops.reads.tasks import Order as Order
+    from horsies_ops.reads.tasks import TaskDetail as TaskDetail
+    from horsies_ops.reads.tasks import TaskPage as TaskPage
+    from horsies_ops.reads.tasks import TaskSummary as TaskSummary
+
+_WHERE = {
+    "Ops": "horsies_ops.ops",
+    "Order": "horsies_ops.reads.tasks",
+    "TaskDetail": "horsies_ops.reads.tasks",
+    "TaskFilter": "horsies_ops.reads.filter",
+    "TaskPage": "horsies_ops.reads.tasks",
+    "TaskSummary": "horsies_ops.reads.tasks",
+    "connect": "horsies_ops.ops",
+}
+
+__all__ = ["Ops", "Order", "TaskDetail", "TaskFilter", "TaskPage", "TaskSummary", "connect"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)

@@ -1,0 +1,71 @@
+"""One connection for operators, and all that can be done with it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horsies.config import load
+from horsies.store.open import open_database
+from horsies_ops.reads.status import DatabaseStatus, database_status
+from horsies_ops.reads.tasks import EVERY_TASK, Order, TaskDetail, TaskPage, list_tasks, task_detail
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from uuid import UUID
+
+    from horsies.model.settings import PostgresConfig
+    from horsies.store.db import Database
+    from horsies_ops.reads.filter import TaskFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ops:
+    """What operators read. Rows are frozen values, durations are `timedelta`; a failure raises `HorsiesError`."""
+
+    database: Database
+    is_embedded: bool
+    actor: str | None = None
+    """Who acts, for the audit."""
+
+    async def database_status(self) -> DatabaseStatus:
+        """How the database is; needs none of our tables."""
+        return await database_status(self.database, embedded=self.is_embedded)
+
+    async def list_tasks(
+        self,
+        filter: TaskFilter = EVERY_TASK,  # noqa: A002  # the documented name
+        *,
+        order: Order = Order.NEWEST_FIRST,
+        after: UUID | None = None,
+        limit: int = 50,
+    ) -> TaskPage:
+        """A page of tasks; give its `next` as `after` for the one that follows."""
+        return await list_tasks(self.database, filter, order=order, after=after, limit=limit)
+
+    async def task(self, task_id: str | UUID) -> TaskDetail | None:
+        """Everything about one task; None where there is none."""
+        return await task_detail(self.database, task_id)
+
+
+@asynccontextmanager
+async def connect(
+    database_url: str | None = None, *, read_only: bool = False, actor: str | None = None
+) -> AsyncGenerator[Ops]:
+    """Yield the tools for one database: the one given, else the one that files and environment name.
+
+    With `read_only` the database itself refuses every write.
+    """
+    options = {} if database_url is None else {"broker.database_url": database_url}
+    async with open_ops(load(options=options).app.broker, read_only=read_only, actor=actor) as ops:
+        yield ops
+
+
+@asynccontextmanager
+async def open_ops(
+    settings: PostgresConfig, *, read_only: bool = False, actor: str | None = None
+) -> AsyncGenerator[Ops]:
+    """The same for a caller who has settings already."""
+    async with open_database(settings, read_only=read_only) as database:
+        yield Ops(database=database, is_embedded=settings.database_url.is_embedded, actor=actor)

@@ -1,0 +1,84 @@
+"""Which tasks are meant."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
+
+from horsies.model.ids import parse_id
+from horsies.model.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A glob as LIKE reads it.
+_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Tasks for which every part that is given holds; a part with several values holds when one of them fits.
+
+    `names` and `error_codes` are globs with `*` and `?`. Ages count from the send, `min_wait` from when the task was
+    due, `min_silence` from the last beat of the claim that a live task is under. `text` is looked for in name,
+    arguments and error, in upper and lower case. A filter that makes no sense is a `ValueError` at once.
+    """
+
+    statuses: Sequence[TaskStatus | str] = ()
+    queues: Sequence[str] = ()
+    names: Sequence[str] = ()
+    error_codes: Sequence[str] = ()
+    worker_id: str | None = None
+    workflow_id: str | None = None
+    flag: str | None = None
+    retried: bool | None = None
+    older_than: timedelta | None = None
+    newer_than: timedelta | None = None
+    text: str | None = None
+    min_wait: timedelta | None = None
+    min_run: timedelta | None = None
+    min_silence: timedelta | None = None
+    min_attempts: int | None = None
+    due_later: bool | None = None
+    exclude: TaskFilter | None = None
+
+    def __post_init__(self) -> None:
+        for status in self.statuses:
+            TaskStatus(status)
+        for identity in (self.worker_id, self.workflow_id):
+            if identity is not None:
+                parse_id(identity)
+        if self.exclude is not None and self.exclude.exclude is not None:
+            raise ValueError("a filter within exclude cannot exclude in turn")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every task matches."""
+        return not _parts(self) and (self.exclude is None or self.exclude.is_empty)
+
+    def to_json(self) -> str:
+        """The filter, and the one that it excludes, as the statements take them."""
+        terms = [{"is_wanted": True, **_parts(self)}]
+        if self.exclude is not None and not self.exclude.is_empty:
+            terms.append({"is_wanted": False, **_parts(self.exclude)})
+        return json.dumps(terms)
+
+
+def _parts(wanted: TaskFilter) -> dict[str, object]:
+    """The parts that are given, as plain JSON."""
+    given = {each.name: getattr(wanted, each.name) for each in fields(wanted) if each.name != "exclude"}
+    return {name: _plain(name, value) for name, value in given.items() if value not in (None, (), [])}
+
+
+def _plain(name: str, value: object) -> object:
+    match name, value:
+        case "names" | "error_codes", _:
+            return [glob.translate(_LIKE) for glob in cast("Sequence[str]", value)]
+        case "statuses" | "queues", _:
+            return list(cast("Sequence[str]", value))
+        case _, timedelta():
+            return f"{value.total_seconds()} seconds"
+        case _:
+            return value

@@ -1,0 +1,216 @@
+"""Tasks as operators see them: lists by filter, page by page, and everything about one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from horsies.model.ids import parse_id
+from horsies.store.queries import Query, load
+from horsies.store.tasks import TASKS, AttemptRow
+from horsies_ops.reads.filter import TaskFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime, timedelta
+
+    from horsies.store.db import Database
+
+LOOKED_AT: Final = 5000
+"""How many rows one statement goes through where a filter may pass most of them over."""
+
+NEWEST_SHOWN: Final = 100
+"""How many beats and events of a task are read."""
+
+_FIRST, _LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
+EVERY_TASK: Final = TaskFilter()
+
+
+class Order(StrEnum):
+    """By the time of the send, which is the order of the ids."""
+
+    NEWEST_FIRST = "newest"
+    OLDEST_FIRST = "oldest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSummary:
+    """A task in a list."""
+
+    id: UUID
+    name: str
+    queue: str
+    status: str
+    priority: int
+    attempt_count: int
+    retry_count: int
+    max_retries: int
+    crash_count: int
+    error_code: str | None
+    sent_at: datetime
+    enqueued_at: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    good_until: datetime | None
+    next_retry_at: datetime | None
+    worker_id: UUID | None
+    worker_hostname: str | None
+    worker_pid: int | None
+    workflow_id: UUID | None
+    flags_json: str
+    age: timedelta
+
+    @property
+    def flags(self) -> Mapping[str, bool]:
+        return json.loads(self.flags_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFacts(TaskSummary):
+    """The row of a task, payload included; JSON columns as text, and parsed by the properties."""
+
+    args_json: str
+    kwargs_json: str
+    result_json: str | None
+    failed_reason: str | None
+    claim_token: int
+    claim_expires_at: datetime | None
+    recovery_hold_until: datetime | None
+    overlap_possible: bool
+    no_restart: str | None
+    options_json: str
+    idempotency_key: str | None
+    retry_of: UUID | None
+
+    @property
+    def args(self) -> list[Any]:
+        return json.loads(self.args_json)
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return json.loads(self.kwargs_json)
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        return None if self.result_json is None else json.loads(self.result_json)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was sent along: `retry_policy`, `timeout_ms`."""
+        return json.loads(self.options_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    role: str
+    sender_id: str
+    claim_token: int
+    at: datetime
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEvent:
+    at: datetime
+    kind: str
+    evidence_json: str
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        return json.loads(self.evidence_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDetail:
+    """Everything about one task; attempts, beats and events come newest first."""
+
+    task: TaskFacts
+    attempts: tuple[AttemptRow, ...]
+    beats: tuple[Beat, ...]
+    events: tuple[TaskEvent, ...]
+
+    @property
+    def last_beat(self) -> Beat | None:
+        """The newest beat that counts: one of the claim that the task is under, or was last."""
+        return next((beat for beat in self.beats if beat.claim_token == self.task.claim_token), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPage:
+    """Some of the matching tasks; `next` is what to give as `after` for those that follow, None at the end."""
+
+    tasks: tuple[TaskSummary, ...]
+    next: UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A stretch of ids."""
+
+    size: int
+    lowest: UUID | None
+    highest: UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReadQueries:
+    window: Query[Window]
+    matching: Query[TaskSummary]
+    detail: Query[TaskFacts]
+    beats: Query[Beat]
+    events: Query[TaskEvent]
+
+
+TASK_READS = load(TaskReadQueries, "horsies_ops.reads", "tasks")
+
+
+async def list_tasks(
+    database: Database,
+    wanted: TaskFilter = EVERY_TASK,
+    *,
+    order: Order = Order.NEWEST_FIRST,
+    after: UUID | None = None,
+    limit: int = 50,
+) -> TaskPage:
+    """A page of matching tasks.
+
+    However large the table and however rare a match, each statement goes through a bounded stretch of rows; the page is
+    gathered stretch by stretch.
+    """
+    if limit < 1:
+        raise ValueError("limit must be at least 1")
+    oldest_first = order is Order.OLDEST_FIRST
+    found: list[TaskSummary] = []
+    reached = after or (_FIRST if oldest_first else _LAST)
+    # One more than asked for tells whether anything follows.
+    stretch = limit + 1 if wanted.is_empty else max(limit + 1, LOOKED_AT)
+    while len(found) <= limit:
+        (window,) = await database.fetch(TASK_READS.window, oldest_first, reached, stretch)
+        if window.lowest is None or window.highest is None:
+            break
+        found += await database.fetch(
+            TASK_READS.matching, window.lowest, window.highest, wanted.to_json(), oldest_first, limit + 1 - len(found)
+        )
+        if window.size < stretch:
+            break
+        reached = window.highest if oldest_first else window.lowest
+    page = tuple(found[:limit])
+    return TaskPage(tasks=page, next=page[-1].id if len(found) > limit else None)
+
+
+async def task_detail(database: Database, task_id: str | UUID) -> TaskDetail | None:
+    """Everything about one task, or None where there is none; `ValueError` for what is no id."""
+    identity = UUID(parse_id(str(task_id)))
+    task = await database.fetch_one(TASK_READS.detail, identity)
+    if task is None:
+        return None
+    return TaskDetail(
+        task=task,
+        attempts=tuple(await database.fetch(TASKS.attempts, identity)),
+        beats=tuple(await database.fetch(TASK_READS.beats, identity, NEWEST_SHOWN)),
+        events=tuple(await database.fetch(TASK_READS.events, identity, NEWEST_SHOWN)),
+    )

@@ -1,0 +1,97 @@
+"""Each part of a filter, on rows of which it fits one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.tasks import list_tasks
+from tests.support.task_rows import insert, insert_task
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+
+NOW = datetime.now(UTC)
+HOUR = timedelta(hours=1)
+WORKER, RUN = uuid4(), uuid4()
+RUNNING = {"status": "RUNNING", "claim_token": 1, "claimed_at": NOW, "started_at": NOW - HOUR}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fitting", "other"),
+    [
+        (TaskFilter(statuses=["FAILED", "EXPIRED"]), {"status": "EXPIRED"}, {"status": "COMPLETED"}),
+        (TaskFilter(queues=["a", "b"]), {"queue_name": "b"}, {"queue_name": "c"}),
+        (TaskFilter(names=["mail.*"]), {"task_name": "mail.send"}, {"task_name": "email.send"}),
+        (TaskFilter(names=["a_?"]), {"task_name": "a_b"}, {"task_name": "axb"}),
+        (TaskFilter(error_codes=["SMTP*"]), {"status": "FAILED", "error_code": "SMTP_DOWN"}, {"status": "FAILED"}),
+        (TaskFilter(worker_id=str(WORKER)), {"claimed_by_worker_id": WORKER}, {"claimed_by_worker_id": uuid4()}),
+        (TaskFilter(workflow_id=str(RUN)), {"workflow_id": RUN}, {}),
+        (TaskFilter(flag="vip"), {"flags": {"vip": True}}, {"flags": {"vip": False}}),
+        (TaskFilter(retried=True), {"retry_count": 1}, {"retry_count": 0}),
+        (TaskFilter(retried=False), {"retry_count": 0}, {"retry_count": 1}),
+        (TaskFilter(older_than=HOUR), {"sent_at": NOW - 2 * HOUR}, {"sent_at": NOW}),
+        (TaskFilter(newer_than=HOUR), {"sent_at": NOW}, {"sent_at": NOW - 2 * HOUR}),
+        (TaskFilter(text="BOB"), {"kwargs": {"to": "bob@example.org"}}, {"kwargs": {"to": "eve"}}),
+        (
+            TaskFilter(text="down"),
+            {"status": "FAILED", "result": {"err": {"message": "It's Down"}}},
+            {"status": "FAILED"},
+        ),
+        (TaskFilter(text="50%_"), {"args": ["50%_off"]}, {"args": ["500 off"]}),
+        (TaskFilter(min_wait=HOUR), {"enqueued_at": NOW - 2 * HOUR}, {"enqueued_at": NOW - HOUR / 2}),
+        (TaskFilter(min_run=HOUR), RUNNING, RUNNING | {"started_at": NOW}),
+        (TaskFilter(min_run=HOUR), RUNNING, RUNNING | {"status": "PENDING"}),
+        (TaskFilter(min_silence=HOUR), RUNNING, RUNNING | {"status": "PENDING"}),
+        (TaskFilter(min_attempts=2), {"attempts": 2}, {"attempts": 1}),
+        (TaskFilter(due_later=True), {"enqueued_at": NOW + HOUR}, {"enqueued_at": NOW - HOUR}),
+        (TaskFilter(due_later=False), {"enqueued_at": NOW - HOUR}, {"enqueued_at": NOW + HOUR}),
+    ],
+    ids=str,
+)
+async def test_a_part_of_a_filter_keeps_what_fits_and_excluding_it_keeps_the_rest(
+    database: Database, database_url: str, wanted: TaskFilter, fitting: dict[str, Any], other: dict[str, Any]
+) -> None:
+    match = await insert_task(database_url, **fitting)
+    rest = await insert_task(database_url, **other)
+    kept = await list_tasks(database, wanted)
+    left = await list_tasks(database, TaskFilter(exclude=wanted))
+    assert [task.id for task in kept.tasks] == [match]
+    assert [task.id for task in left.tasks] == [rest]
+
+
+async def test_silence_is_measured_from_the_last_beat_of_the_present_claim(
+    database: Database, database_url: str
+) -> None:
+    lively = await insert_task(database_url, **RUNNING)
+    silent = await insert_task(database_url, **RUNNING)
+    for task_id, token in ((lively, 1), (silent, 0)):
+        beat = {"role": "runner", "sender_id": "w:1", "task_id": task_id, "claim_token": token}
+        await insert(database_url, "horsies_heartbeats", **beat)
+    page = await list_tasks(database, TaskFilter(min_silence=HOUR / 2))
+    assert [task.id for task in page.tasks] == [silent]
+
+
+async def test_every_part_must_hold(database: Database, database_url: str) -> None:
+    await insert_task(database_url, queue_name="a", task_name="x")
+    both = await insert_task(database_url, queue_name="a", task_name="y")
+    page = await list_tasks(database, TaskFilter(queues=["a"], names=["*"], exclude=TaskFilter(names=["x"])))
+    assert [task.id for task in page.tasks] == [both]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"statuses": ["NOPE"]},
+        {"worker_id": "w-7"},
+        {"workflow_id": "4e14a9f1"},
+        {"exclude": TaskFilter(exclude=TaskFilter())},
+    ],
+)
+def test_a_filter_without_sense_is_refused_at_once(parts: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        TaskFilter(**parts)

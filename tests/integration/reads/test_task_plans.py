@@ -1,0 +1,88 @@
+"""What a page costs in a large table."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.tasks import LOOKED_AT, TASK_READS, Order, list_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from horsies.store.db import Database
+
+ROWS = 50_000
+PAGE = 50
+
+# Ids in the order of sending, seven queues, one task in a thousand failed.
+FILL = f"""
+    INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, status, terminal_at)
+    SELECT ('01890a5d-ac96-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'mail.send', 'queue_' || n % 7, now(), '',
+           CASE WHEN n % 1000 = 0 THEN 'FAILED' ELSE 'PENDING' END, CASE WHEN n % 1000 = 0 THEN now() END
+      FROM generate_series(1, {ROWS}) AS n
+"""
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(FILL)
+    await connection.execute("ANALYZE horsies_tasks")
+    yield connection
+    await connection.close()
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+async def _rows_read(connection: asyncpg.Connection[asyncpg.Record], sql: str, *arguments: object) -> int:
+    """How many rows of the tasks table a statement goes through, kept or not."""
+    text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *arguments)
+    scans = [node for node in _nodes(json.loads(text)[0]["Plan"]) if node.get("Relation Name") == "horsies_tasks"]
+    return sum(
+        int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]) for node in scans
+    )
+
+
+@pytest.mark.parametrize("generic", ["force_generic_plan", "force_custom_plan"])
+@pytest.mark.parametrize("oldest_first", [False, True])
+@pytest.mark.parametrize(
+    ("wanted", "bound"),
+    [
+        (TaskFilter(), PAGE + 1),
+        (TaskFilter(queues=["queue_3"]), LOOKED_AT),
+        (TaskFilter(statuses=["FAILED"]), LOOKED_AT),
+    ],
+    ids=["plain", "one queue", "one status"],
+)
+async def test_each_statement_of_a_page_goes_through_a_bounded_number_of_rows(
+    connection: asyncpg.Connection[asyncpg.Record], wanted: TaskFilter, bound: int, oldest_first: bool, generic: str
+) -> None:
+    await connection.execute(f"SET plan_cache_mode = {generic}")
+    start = UUID(int=0 if oldest_first else (1 << 128) - 1)
+    window = (oldest_first, start, bound)
+    assert await _rows_read(connection, TASK_READS.window.sql, *window) <= bound
+    stretch = await connection.fetchrow(TASK_READS.window.sql, *window)
+    assert stretch is not None
+    matching = (stretch["lowest"], stretch["highest"], wanted.to_json(), oldest_first, PAGE + 1)
+    assert await _rows_read(connection, TASK_READS.matching.sql, *matching) <= bound
+
+
+async def test_a_page_is_full_however_far_apart_the_matches_are(
+    connection: asyncpg.Connection[asyncpg.Record], database: Database
+) -> None:
+    wanted = TaskFilter(statuses=["FAILED"])
+    newest = await list_tasks(database, wanted, limit=40)
+    rest = await list_tasks(database, wanted, limit=40, after=newest.next)
+    oldest = await list_tasks(database, wanted, order=Order.OLDEST_FIRST, limit=50)
+    assert (len(newest.tasks), len(rest.tasks), rest.next) == (40, 10, None)
+    assert [task.id for task in (*newest.tasks, *rest.tasks)] == [task.id for task in oldest.tasks][::-1]

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+import horsies_ops
+from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
+from horsies_ops import Order, TaskFilter
+from horsies_ops.reads.tasks import list_tasks, task_detail
+from tests.support.task_rows import insert, insert_task
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from horsies.store.db import Database
+
+
+async def _ids_of_all_pages(database: Database, order: Order, wanted: TaskFilter) -> list[UUID]:
+    ids: list[UUID] = []
+    after = None
+    while True:
+        page = await list_tasks(database, wanted, order=order, after=after, limit=2)
+        ids += [task.id for task in page.tasks]
+        if page.next is None:
+            return ids
+        after = page.next
+
+
+@pytest.mark.parametrize("wanted", [TaskFilter(), TaskFilter(queues=["default"])], ids=["all", "filtered"])
+async def test_pages_hold_every_task_once_in_the_order_of_sending(
+    database: Database, database_url: str, wanted: TaskFilter
+) -> None:
+    ids = [await insert_task(database_url) for _ in range(4)]
+    assert await _ids_of_all_pages(database, Order.NEWEST_FIRST, wanted) == ids[::-1]
+    assert await _ids_of_all_pages(database, Order.OLDEST_FIRST, wanted) == ids
+
+
+async def test_a_task_sent_while_one_pages_moves_no_page(database: Database, database_url: str) -> None:
+    ids = [await insert_task(database_url) for _ in range(3)]
+    first = await list_tasks(database, limit=2)
+    await insert_task(database_url)
+    second = await list_tasks(database, limit=2, after=first.next)
+    assert [task.id for task in (*first.tasks, *second.tasks)] == ids[::-1]
+
+
+async def test_a_detail_has_payload_attempts_beats_and_events(database: Database, database_url: str) -> None:
+    at = datetime.now(UTC) - timedelta(minutes=1)
+    task_id = await insert_task(
+        database_url, status="RUNNING", claim_token=2, args=[1], kwargs={"a": None}, task_options={"timeout_ms": 5000}
+    )
+    for token in (1, 2):
+        beat = {"task_id": task_id, "claim_token": token, "role": "runner", "sender_id": "w:1"}
+        await insert(database_url, "horsies_heartbeats", **beat, sent_at=at + timedelta(seconds=token))
+    attempt = {"task_id": task_id, "attempt": 1, "claim_token": 1, "outcome": "FAILED", "error_code": "SMTP_DOWN"}
+    await insert(database_url, "horsies_task_attempts", **attempt, started_at=at, finished_at=at)
+    await insert(database_url, "horsies_events", kind="child_died", task_id=task_id, evidence={"pid": 7})
+
+    detail = await task_detail(database, str(task_id))
+
+    assert detail is not None
+    assert (detail.task.args, detail.task.kwargs, detail.task.options) == ([1], {"a": None}, {"timeout_ms": 5000})
+    assert [attempt.error_code for attempt in detail.attempts] == ["SMTP_DOWN"]
+    assert [event.evidence for event in detail.events] == [{"pid": 7}]
+    assert detail.last_beat is not None
+    assert (detail.last_beat.claim_token, detail.last_beat.at) == (2, at + timedelta(seconds=2))
+
+
+async def test_a_beat_of_an_earlier_claim_is_not_the_last_beat(database: Database, database_url: str) -> None:
+    task_id = await insert_task(database_url, claim_token=2)
+    beat = {"task_id": task_id, "claim_token": 1, "role": "runner", "sender_id": "w:1"}
+    await insert(database_url, "horsies_heartbeats", **beat)
+    detail = await task_detail(database, task_id)
+    assert detail is not None
+    assert (len(detail.beats), detail.last_beat) == (1, None)
+
+
+async def test_there_is_no_detail_of_an_unknown_task_and_none_of_what_is_no_id(database: Database) -> None:
+    assert await task_detail(database, uuid4()) is None
+    with pytest.raises(ValueError, match="is no id"):
+        await task_detail(database, "nope")
+
+
+async def test_connect_reads_the_database_that_the_environment_names(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HORSIES_BROKER__DATABASE_URL", database_url)
+    task_id = await insert_task(database_url)
+    async with horsies_ops.connect() as ops:
+        assert [task.id for task in (await ops.list_tasks()).tasks] == [task_id]
+        assert (await ops.database_status()).is_current
+
+
+async def test_connect_prefers_the_address_it_is_given(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_BROKER__DATABASE_URL", "postgresql://127.0.0.1:1/nowhere")
+    task_id = await insert_task(database_url)
+    async with horsies_ops.connect(database_url) as ops:
+        detail = await ops.task(task_id)
+    assert detail is not None
+
+
+async def test_the_database_itself_refuses_writes_of_a_read_only_connection(database_url: str) -> None:
+    async with horsies_ops.connect(database_url, read_only=True) as ops:
+        with pytest.raises(HorsiesError, match="read-only transaction"):
+            await ops.database.run(lambda transaction: transaction.run_script("DELETE FROM horsies_tasks"))
+
+
+async def test_a_database_without_tables_is_named_as_such(empty_database_url: str) -> None:
+    async with horsies_ops.connect(empty_database_url, read_only=True) as ops:
+        with pytest.raises(ConfigurationError) as refused:
+            await ops.list_tasks()
+    assert refused.value.code is ErrorCode.SCHEMA_NOT_MIGRATED
