@@ -219,6 +219,7 @@ def test_an_ok_value_without_a_stored_form_is_a_failure_of_the_worker(app: Horsi
         code = infinite.send().unwrap().get().err_value.error_code
     assert code is OperationalErrorCode.WORKER_SERIALIZATION_ERROR
     assert [attempt.outcome for attempt in ended[0].attempts or ()] == [TaskAttemptOutcome.WORKER_FAILURE]
+    assert "cannot be stored" in (ended[0].failed_reason or "")
 
 
 def test_bulk_sends_run_every_item_in_order(app: Horsies) -> None:

@@ -16,12 +16,10 @@ from horsies.codec.ids import IDS
 from horsies.codec.result import stored_result
 from horsies.codec.task import EncodedArguments
 from horsies.codec.value import PlainValue
-from horsies.codec.wire import cleaned
 from horsies.model.codes import OperationalErrorCode
 from horsies.model.expiry import expired_error
 from horsies.model.info import TaskContext
 from horsies.model.retry import Chances, GiveUp, RetryAt, RetryPolicy, decide_retry
-from horsies.model.task import TaskAttemptOutcome
 from horsies.model.task_result import TaskResult
 from horsies.store.execution import ClaimedTask, ExecutionStore, Failure, Owner
 from horsies.store.failures import StatementFailed
@@ -122,14 +120,11 @@ class Drain:
 
 
 def _failure(execution: Execution) -> Failure:
-    error = execution.stored.error
-    assert error is not None  # noqa: S101  # the caller has looked
-    message = None if error.message is None else cleaned(error.message)
     return Failure(
         outcome=execution.outcome,
-        error_code=error.error_code,
-        message=message,
-        failed_reason=message if execution.outcome is TaskAttemptOutcome.WORKER_FAILURE else None,
+        error_code=execution.error_code,
+        message=execution.error_message,
+        failed_reason=execution.failed_reason,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from horsies.codec.result import AnyResult, StoredResult, stored_result
 from horsies.codec.value import PlainValue
-from horsies.codec.wire import PayloadRefused
+from horsies.codec.wire import PayloadRefused, cleaned
 from horsies.model.codes import BuiltInTaskCode, OperationalErrorCode
 from horsies.model.mapping import ExceptionRules
 from horsies.model.task import TaskAttemptOutcome
@@ -30,6 +30,20 @@ class Execution:
 
     stored: StoredResult
     outcome: TaskAttemptOutcome
+
+    @property
+    def error_code(self) -> str | None:
+        return self.stored.error.error_code if self.stored.error else None
+
+    @property
+    def error_message(self) -> str | None:
+        message = self.stored.error.message if self.stored.error else None
+        return None if message is None else cleaned(message)
+
+    @property
+    def failed_reason(self) -> str | None:
+        """What kept a worker from producing an outcome; None where the task's own code decided."""
+        return self.error_message if self.outcome is TaskAttemptOutcome.WORKER_FAILURE else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from horsies.codec.result import AnyResult, StoredResult, read_result, stored_result
 from horsies.codec.task import EncodedArguments
-from horsies.codec.wire import cleaned
 from horsies.model.expiry import expired_error, has_expired
 from horsies.model.info import TaskAttemptInfo, TaskContext, TaskInfo
 from horsies.model.retry import Chances, RetryAt, decide_retry
@@ -59,13 +58,13 @@ class InlineRun:
 
     def record(self, execution: Execution) -> None:
         """Take down how the attempt ended, which settles the task or puts it off."""
-        error = execution.stored.error
-        next_due_at = None if error is None else self._retry_at(error.error_code)
+        is_success = execution.stored.error is None
+        next_due_at = None if is_success else self._retry_at(execution.error_code)
         self._attempts.append(self._attempt(execution, will_retry=next_due_at is not None))
         if next_due_at is not None:
             self._due_at = next_due_at
         else:
-            self._end(TaskStatus.COMPLETED if error is None else TaskStatus.FAILED, execution.stored)
+            self._end(TaskStatus.COMPLETED if is_success else TaskStatus.FAILED, execution.stored)
 
     def info(self) -> TaskInfo:
         """The row that the task would have, with everything that can be asked for."""
@@ -93,6 +92,7 @@ class InlineRun:
             worker_id=self._worker_id if has_run else None,
             error_code=error.error_code if error else None,
             result=self.result,
+            failed_reason=self._attempts[-1].failed_reason if has_run else None,
             attempts=self._attempts[::-1],
         )
 
@@ -131,7 +131,6 @@ class InlineRun:
         )
 
     def _attempt(self, execution: Execution, *, will_retry: bool) -> TaskAttemptInfo:
-        error = execution.stored.error
         number = len(self._attempts) + 1
         return TaskAttemptInfo(
             task_id=self._payload.task_id,
@@ -141,7 +140,8 @@ class InlineRun:
             will_retry=will_retry,
             started_at=self._due_at,
             finished_at=self._due_at,
-            error_code=error.error_code if error else None,
-            error_message=cleaned(error.message) if error and error.message else None,
+            error_code=execution.error_code,
+            error_message=execution.error_message,
+            failed_reason=execution.failed_reason,
             worker_id=self._worker_id,
         )
