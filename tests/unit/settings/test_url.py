@@ -57,12 +57,19 @@ def test_urls_of_servers_are_kept_as_they_are(url: str) -> None:
         "postgresql://h/db?sslmode=maybe",
         "postgresql://h/db?target_session_attrs=fast",
         "postgresql://u:pass/word@h/db",
+        "postgresql://u:12/34@h/db",
+        "postgresql://u:77?x=hunter2@h/db",
+        "postgresql://h/db?user=a@b",
+        "embedded:///srv/a%0Ab",
+        "embedded:///srv/a\tb",
+        "embedded:///srv/%C2%9B31m",
     ],
 )
 def test_other_urls_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         DatabaseUrl.parse(text)
     assert caught.value.code is ErrorCode.BROKER_INVALID_URL
+    assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "embedded"])
@@ -86,6 +93,7 @@ def test_the_embedded_server_may_have_a_folder() -> None:
         ("postgresql://u:hunter2%2F@a:1,[::1]:2/db", "postgresql://u:***@a:1,[::1]:2/db"),
         ("postgresql:///db?host=/run&password=hunter2&x=1", "postgresql:///db?host=/run&password=***&x=1"),
         ("postgresql://h/db?pass%77ord=hunter2", "postgresql://h/db?pass%77ord=***"),
+        ("postgresql://h/db?PassWord=hunter2", "postgresql://h/db?PassWord=***"),
         ("postgresql://h?sslpassword=hunter2", "postgresql://h?sslpassword=***"),
         ("postgresql://u@h/db", "postgresql://u@h/db"),
     ],

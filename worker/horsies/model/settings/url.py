@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
 
 _SCHEMES = ("postgresql", "postgres", "postgresql+psycopg", "postgresql+asyncpg")
-_SECRETS = ("password", "sslpassword")
 _CHOICES = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     "target_session_attrs": ("any", "primary", "standby", "read-write", "read-only", "prefer-standby"),
 }
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:]*)(?::(\d{1,5}))?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _ESCAPE_HINT = "inside a user name or password write / as %2F, : as %3A, @ as %40, # as %23, ? as %3F"
 
 
@@ -91,13 +91,15 @@ class DatabaseUrl:
         if isinstance(value, DatabaseUrl):
             return value
         if not isinstance(value, str):
-            raise _invalid("the database URL must be text")
+            raise _invalid("the database URL must be text", hint='for example "postgresql://user@host:5432/database"')
         return cls.parse(value)
 
 
 def _checked_embedded(folder: str) -> str:
-    if not re.fullmatch(r"/[^\0]*[^/\0][^\0]*", unquote(folder)):
-        raise _invalid("an embedded URL must name an absolute folder", hint="embedded:///var/lib/my-app/database")
+    path = unquote(folder)
+    if not path.startswith("/") or not path.strip("/") or _CONTROL.search(path):
+        hint = "embedded:///var/lib/my-app/database, without line breaks or other control characters"
+        raise _invalid("an embedded URL must name an absolute folder", hint=hint)
     return f"embedded://{folder}"
 
 
@@ -107,6 +109,9 @@ def _check(rest: str) -> None:
         raise _invalid("the database URL must not hold spaces, control characters or #", hint=_ESCAPE_HINT)
     head, _, query = rest.partition("?")
     authority = head.partition("/")[0]
+    if "@" in rest.removeprefix(authority):
+        # A password such as 12/34 would otherwise pass for a port and a database, and be printed.
+        raise _invalid("the database URL must not hold @ after the hosts", hint=_ESCAPE_HINT)
     for host in authority.rpartition("@")[2].split(","):
         found = _HOST.fullmatch(host)
         if found is None or not 1 <= int(found[2] or 1) <= 65_535:
@@ -127,7 +132,7 @@ def _check_query(query: str) -> None:
 def _masked_query(query: str) -> str:
     pairs = [pair.partition("=") for pair in query.split("&")]
     return "&".join(
-        f"{name}=***" if unquote(name) in _SECRETS else name + equals + value for name, equals, value in pairs
+        f"{name}=***" if "password" in unquote(name).lower() else name + equals + value for name, equals, value in pairs
     )
 
 
