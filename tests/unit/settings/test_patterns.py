@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from datetime import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import TaskSchedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.mark.parametrize(
@@ -23,6 +28,10 @@ from horsies.model.settings import TaskSchedule
         {"type": "weekly", "days": ["monday", "friday"], "time": "02:30"},
         {"type": "monthly", "day": 31, "time": "02:30"},
         {"type": "cron", "expression": "*/5 8-18 * * 1-5"},
+        {"type": "cron", "expression": "0,15,30-45/5 0 29 feb sun"},
+        {"type": "cron", "expression": "59 23 31 12 7"},
+        {"type": "cron", "expression": "0 0 29 2 *"},
+        {"type": "cron", "expression": "0 0 31 2 mon"},
     ],
 )
 def test_known_patterns_are_kept_as_they_are(pattern: dict[str, Any]) -> None:
@@ -45,12 +54,38 @@ def test_known_patterns_are_kept_as_they_are(pattern: dict[str, Any]) -> None:
         ({"type": "weekly", "days": ["monday", "monday"], "time": "02:30"}, "weekdays"),
         ({"type": "monthly", "day": 32, "time": "02:30"}, "from 1 to 31"),
         ({"type": "cron", "expression": "* * *"}, "five fields"),
+        ({"type": "cron", "expression": "99 99 * * *"}, "minute 0-59, hour 0-23"),
+        ({"type": "cron", "expression": "60 * * * *"}, "minute 0-59"),
+        ({"type": "cron", "expression": "* 24 * * *"}, "hour 0-23"),
+        ({"type": "cron", "expression": "* * 0 * *"}, "day 1-31"),
+        ({"type": "cron", "expression": "* * * 13 *"}, "month 1-12"),
+        ({"type": "cron", "expression": "* * * * 8"}, "weekday 0-7"),
+        ({"type": "cron", "expression": "*/0 * * * *"}, "five fields"),
+        ({"type": "cron", "expression": "5/5 * * * *"}, "five fields"),
+        ({"type": "cron", "expression": "9-5 * * * *"}, "five fields"),
+        ({"type": "cron", "expression": "1,,2 * * * *"}, "five fields"),
+        ({"type": "cron", "expression": "* * * * fri-sun"}, "five fields"),
+        ({"type": "cron", "expression": "0 0 31 2,4 *"}, "which some date fits"),
     ],
 )
 def test_wrong_patterns_are_refused(pattern: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as caught:
         TaskSchedule(name="n", task_name="t", pattern=pattern)
     assert caught.value.code is ErrorCode.CONFIG_INVALID_SCHEDULE
+
+
+@pytest.fixture
+def no_zone_data() -> Iterator[None]:
+    zoneinfo.reset_tzpath(to=())
+    ZoneInfo.clear_cache()
+    yield
+    zoneinfo.reset_tzpath()
+
+
+@pytest.mark.usefixtures("no_zone_data")
+def test_utc_needs_no_zone_data() -> None:
+    pattern = {"type": "hourly", "minute": 5}
+    assert TaskSchedule(name="n", task_name="t", pattern=pattern, timezone="UTC").timezone == "UTC"
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "../etc/passwd"])

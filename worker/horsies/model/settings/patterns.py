@@ -7,6 +7,7 @@ from datetime import time
 from typing import TYPE_CHECKING, Any, cast
 
 from horsies.errors import ConfigurationError, ErrorCode
+from horsies.model.settings.cron import CRON_IN_WORDS, is_cron
 from horsies.model.settings.wording import unknown_key
 
 if TYPE_CHECKING:
@@ -56,10 +57,6 @@ def _are_weekdays(value: object) -> bool:
     return 0 < len(days) == len({day for day in days if day in _WEEKDAYS})
 
 
-def _is_cron(value: object) -> bool:
-    return isinstance(value, str) and len(value.split()) == 5
-
-
 if TYPE_CHECKING:
     _Rule = tuple[Callable[[object], bool], str]
 
@@ -76,7 +73,7 @@ _FIELDS: dict[str, dict[str, _Rule]] = {
     "daily": {"time": _TIME},
     "weekly": {"days": (_are_weekdays, "a list of different weekdays: " + ", ".join(_WEEKDAYS)), "time": _TIME},
     "monthly": {"day": _whole(1, 31), "time": _TIME},
-    "cron": {"expression": (_is_cron, "five fields such as */5 8-18 * * 1-5")},
+    "cron": {"expression": (is_cron, CRON_IN_WORDS)},
 }
 _OPTIONAL = {"interval": frozenset({"seconds", "minutes", "hours", "days"}), "hourly": frozenset({"second"})}
 

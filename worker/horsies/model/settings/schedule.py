@@ -18,6 +18,8 @@ from horsies.model.settings.wording import Says
 
 
 def _known_zone(name: str) -> str:
+    if name == "UTC":
+        return name  # also where the system has no zone data
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
