@@ -1,0 +1,41 @@
+"""Which texts may name an app; whether there is one is found out by importing, which settings do not do."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies.errors import ConfigurationError, ErrorCode
+from horsies.model.settings import ProjectConfig
+
+
+@pytest.mark.parametrize(
+    "locator",
+    [
+        "tasks:app",
+        "package.module",
+        "package.module:app",
+        "tasks.py",
+        "tasks.py:app",
+        "path/to/file.py",
+        "./pkg.mod.py:app",
+        "/srv/my app/tasks.py:app",
+    ],
+)
+def test_modules_and_files_may_name_an_app(locator: str) -> None:
+    assert ProjectConfig(locator=locator).locator == locator
+
+
+@pytest.mark.parametrize(
+    "locator", ["", "garbage", "two words", ":app", "tasks:", "a:b:c", "a..b:app", "1a.b", "a/file.txt:app", "a/.py"]
+)
+def test_other_texts_are_refused_with_a_hint(locator: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"must be package\.module:app") as caught:
+        ProjectConfig(locator=locator)
+    assert caught.value.code is ErrorCode.WORKER_INVALID_LOCATOR
+    assert ":app" in (caught.value.help_text or "")
+
+
+def test_what_may_be_a_module_or_a_file_is_refused_with_both_readings() -> None:
+    with pytest.raises(ConfigurationError, match="may mean a module or a file") as caught:
+        ProjectConfig(locator="pkg.mod.py")
+    assert caught.value.help_text == "write pkg.mod for the module, ./pkg.mod.py for the file"
