@@ -36,6 +36,7 @@ CONTRADICTIONS: list[tuple[type[Settings], dict[str, Any], ErrorCode, str]] = [
     (PostgresConfig, {"tcp_keepalives_count": 0}, ErrorCode.CONFIG_INVALID_KEEPALIVE, "at least 1"),
     (PostgresConfig, {"pgbouncer_transaction_mode": True}, ErrorCode.BROKER_INVALID_URL, "session_database_url"),
     (PostgresConfig, {"session_database_url": ""}, ErrorCode.BROKER_INVALID_URL, "session_database_url"),
+    (PostgresConfig, {"session_database_url": URL}, ErrorCode.BROKER_INVALID_URL, "the embedded server"),
     (
         PostgresConfig,
         {"pgbouncer_transaction_mode": True, "database_url": URL, "session_database_url": URL},
@@ -161,6 +162,8 @@ def test_settings_are_frozen() -> None:
     settings = RecoveryConfig()
     with pytest.raises(ConfigurationError, match="frozen"):
         settings.max_crashes = 5
+    with pytest.raises(ConfigurationError, match="frozen"):
+        del settings.max_crashes
 
 
 def test_unchecked_settings_go_below_the_public_ranges_also_inside_an_app() -> None:

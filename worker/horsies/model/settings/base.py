@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -70,8 +70,10 @@ class Settings(BaseModel):
         return _build(cls, partial(super().model_validate_strings, obj, **options))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        hint = f"make another {type(self).__name__} with the value you want"
-        raise ConfigurationError(f"{name} cannot be changed: settings are frozen", hint=hint)
+        _refuse_change(self, name)
+
+    def __delattr__(self, name: str) -> None:
+        _refuse_change(self, name)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -90,6 +92,11 @@ class Settings(BaseModel):
         if made is None or faults:
             raise _carrier(cls, faults) from None
         return made
+
+
+def _refuse_change(settings: Settings, name: str) -> NoReturn:
+    hint = f"make another {type(settings).__name__} with the value you want"
+    raise ConfigurationError(f"{name} cannot be changed: settings are frozen", hint=hint)
 
 
 def _made_of_the_rest(given: Any, faults: list[Fault], handler: ModelWrapValidatorHandler[Built]) -> Built | None:

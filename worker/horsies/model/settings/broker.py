@@ -83,6 +83,10 @@ class PostgresConfig(_SchemaConfig):
         session = self.session_database_url
         if session is not None and session.is_embedded:
             yield Fault.of("session_database_url", text="must be the URL of a server, not the embedded one")
+        elif session is not None and self.database_url.is_embedded:
+            text = "must not be given while database_url is the embedded server"
+            hint = "statements and migrations would go to two servers: set database_url to a server as well"
+            yield Fault.of("session_database_url", "database_url", text=text, hint=hint)
         if not self.pgbouncer_transaction_mode:
             return
         hint = "LISTEN, migrations and advisory locks need a connection that does not go through the pooler"
