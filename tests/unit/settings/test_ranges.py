@@ -29,7 +29,7 @@ LONG = {
     "worker_stale_threshold_ms": 7_200_000,
 }
 # A threshold is two beats at least, so the shortest beat decides where it starts.
-RANGES: list[tuple[type[Settings], ErrorCode | None, str, int, int | None, dict[str, Any]]] = [
+RANGES: list[tuple[type[Settings], ErrorCode, str, int, int | None, dict[str, Any]]] = [
     (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "claimed_stale_threshold_ms", 2_000, 3_600_000, BEATS),
     (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "running_stale_threshold_ms", 2_000, 7_200_000, BEATS),
     (RecoveryConfig, ErrorCode.CONFIG_INVALID_RECOVERY, "worker_stale_threshold_ms", 2_000, 7_200_000, BEATS),
@@ -90,10 +90,10 @@ RANGES: list[tuple[type[Settings], ErrorCode | None, str, int, int | None, dict[
     (WorkerSettings, ErrorCode.CONFIG_INVALID_WORKER, "kill_wait_s", 0, None, {}),
     (WorkerSettings, ErrorCode.CONFIG_INVALID_WORKER, "snapshot_interval_ms", 1_000, 300_000, {}),
     (ScheduleConfig, ErrorCode.CONFIG_INVALID_SCHEDULE, "check_interval_seconds", 1, 60, {}),
-    (PayloadPolicy, None, "warn_bytes", 1, None, {}),
-    (PayloadPolicy, None, "reject_bytes", 1, None, {}),
-    (TuiConfig, None, "refresh_ms", 100, 60_000, {}),
-    (TuiConfig, None, "max_rows", 50, 5_000, {}),
+    (PayloadPolicy, ErrorCode.CLI_INVALID_ARGS, "warn_bytes", 1, None, {}),
+    (PayloadPolicy, ErrorCode.CLI_INVALID_ARGS, "reject_bytes", 1, None, {}),
+    (TuiConfig, ErrorCode.CLI_INVALID_ARGS, "refresh_ms", 100, 60_000, {}),
+    (TuiConfig, ErrorCode.CLI_INVALID_ARGS, "max_rows", 50, 5_000, {}),
 ]
 INSIDE = [(model, name, edge, rest) for model, _, name, low, high, rest in RANGES for edge in {low, high or 10**6}]
 OUTSIDE = [
@@ -116,11 +116,11 @@ def test_the_edge_of_a_range_is_inside(model: type[Settings], name: str, edge: i
 
 @pytest.mark.parametrize(("model", "code", "name", "beyond", "rest"), OUTSIDE)
 def test_a_value_beyond_the_edge_is_refused_under_its_own_code(
-    model: type[Settings], code: ErrorCode | None, name: str, beyond: int, rest: dict[str, Any]
+    model: type[Settings], code: ErrorCode, name: str, beyond: int, rest: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigurationError, match=rf"^error.*: {name}: must ") as caught:
         model(**{**rest, name: beyond})
-    assert caught.value.code == code
+    assert caught.value.code is code
 
 
 @pytest.mark.parametrize(("model", "name", "wrong"), NOT_NUMBERS)

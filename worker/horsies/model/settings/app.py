@@ -26,6 +26,7 @@ _MODE = ErrorCode.CONFIG_INVALID_QUEUE_MODE
 _CAP = ErrorCode.CONFIG_INVALID_CLUSTER_CAP
 _PREFETCH = ErrorCode.CONFIG_INVALID_PREFETCH
 _MAPPER = ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER
+_VALUE = ErrorCode.CLI_INVALID_ARGS
 
 
 def _upper_snake(code: str) -> str:
@@ -66,7 +67,7 @@ class AppConfig(Settings):
         _MAPPER,
     ] = Field(default_factory=dict[type[BaseException], str])
     default_unhandled_error_code: Annotated[UpperSnake, Says("a code in UPPER_SNAKE"), _MAPPER] = "UNHANDLED_EXCEPTION"
-    resend_on_transient_err: Annotated[bool, Strict()] = False
+    resend_on_transient_err: Annotated[bool, Strict(), _VALUE] = False
 
     def contradictions(self) -> Iterator[Fault]:
         yield from self._queues_that_do_not_fit_the_mode()

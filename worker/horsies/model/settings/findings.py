@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings.fault import Fault
-from horsies.model.settings.wording import expectation, shown, unknown_key
+from horsies.model.settings.wording import default_in_words, expectation, shown, unknown_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +70,7 @@ def _complaint(error: ErrorDetails, field: FieldInfo, cause: object) -> tuple[st
     if isinstance(cause, ConfigurationError):
         return cause.message, cause.help_text
     got = shown(error["input"]) if len(error["loc"]) == 1 else ""
-    return f"must be {expectation(field)}{got}", None
+    return f"must be {expectation(field)}{got}", default_in_words(field)
 
 
 def _code_of(field: FieldInfo) -> ErrorCode | None:

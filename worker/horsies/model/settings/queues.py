@@ -28,7 +28,7 @@ class CustomQueueConfig(Settings):
     name: Annotated[
         str,
         Field(strict=True, pattern=r"\A[A-Za-z0-9_.-]{1,100}\z"),
-        Says("1 to 100 letters, digits, dots, dashes or underscores"),
+        Says("a name of 1 to 100 letters, digits, dots, dashes or underscores"),
     ]
     priority: Annotated[int, between(1, 100)] = 1
     max_concurrency: Annotated[int | None, at_least(0)] = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, Strict
 
+from horsies.errors import ErrorCode
 from horsies.model.settings.base import Settings
 from horsies.model.settings.ranges import between
 from horsies.model.settings.wording import Says
@@ -24,6 +25,8 @@ def _compiling(patterns: list[str]) -> list[str]:
 
 class TuiConfig(Settings):
     """Looks, refresh rate, keys and named filters of the TUI, and the argument names whose values it hides."""
+
+    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
 
     read_only: Annotated[bool, Strict()] = False
     theme: Annotated[str, Field(min_length=1), Says("the name of a theme")] = "horsies-dark"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,14 @@ def expectation(field: FieldInfo) -> str:
     said = next((item.text for item in field.metadata if isinstance(item, Says)), None)
     text = said or _kind(kinds[0]) + _bounds(field)
     return f"{text}, or none" if type(None) in kinds else text
+
+
+def default_in_words(field: FieldInfo) -> str | None:
+    """What to fall back on, as a hint; None for a field that has no default."""
+    if field.is_required():
+        return None
+    default = field.get_default(call_default_factory=True)
+    return "leave it out for none" if default is None else f"the default is {json.dumps(default, default=str)}"
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
