@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.config import load
+from horsies.config import KEYS, load
+from horsies.config.keys import ENTRY_SECTION
 from horsies.errors import ConfigurationError, ErrorCode, MultipleValidationErrors, SourceLocation
 
 if TYPE_CHECKING:
@@ -66,6 +67,33 @@ def test_a_wrong_value_is_named_with_file_and_line(tmp_path: Path) -> None:
     assert "recovery.check_interval_ms: must be a whole number from 1000 to 600000, got 5" in error.message
 
 
+@pytest.mark.parametrize("key", [key.path for key in KEYS.values() if key.section != ENTRY_SECTION])
+def test_every_wrong_value_has_a_code_and_a_hint(tmp_path: Path, key: str) -> None:
+    section, _, name = key.rpartition(".")
+    error = refused(tmp_path, f"[{section}]\n{name} = 2024-01-01\n")
+    assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2)
+    assert error.code is not None
+    assert error.help_text
+
+
+@pytest.mark.parametrize("header", ['[queues."bad name"]', "[queues.'bad name']", '["queues" . "bad name"]'])
+def test_a_queue_is_named_by_its_table_and_its_place(tmp_path: Path, header: str) -> None:
+    error = refused(tmp_path, f"[app]\n{header}\n")
+    assert 'horsies.toml: queues."bad name": must be a name of 1 to 100 letters' in error.message
+    assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["pattern = { type = 'daly', time = '25:00' }", "[schedule.entries.pattern]\ntype = 'daly'"]
+)
+def test_a_wrong_pattern_is_found_in_its_own_entry(tmp_path: Path, pattern: str) -> None:
+    entry = "[[schedule.entries]]\ntask_name = 't'\nname = "
+    right = "pattern = { type = 'hourly', minute = 5 }\n"
+    error = refused(tmp_path, f"{entry}'a'\n{right}{entry}'b'\n{pattern}\n{entry}'c'\n{right}")
+    assert "schedule.entries[1].pattern: pattern.type must be one of" in error.message
+    assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=8)
+
+
 def test_names_are_those_of_the_file_not_of_the_models(tmp_path: Path) -> None:
     queue = "[queues.mail]\npriority = 0\n"
     entry = "[[schedule.entries]]\nname = 'a'\ntask_name = 't'\n"
@@ -93,6 +121,11 @@ def test_wrong_syntax_is_named_with_line_and_column(tmp_path: Path) -> None:
     error = refused(tmp_path, "[app]\nlocator = \n")
     assert f"{tmp_path / 'horsies.toml'}:2:11: not valid TOML" in error.message
     assert error.location == SourceLocation(file=str(tmp_path / "horsies.toml"), line=2, column=11)
+
+
+def test_a_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    error = refused(tmp_path, f"x = {'[' * 5_000}{']' * 5_000}\n")
+    assert error.message == f"{tmp_path / 'horsies.toml'}: not readable as TOML: nested too deeply"
 
 
 def test_wrong_syntax_beside_a_password_does_not_quote_the_line(tmp_path: Path) -> None:
@@ -132,5 +165,26 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     loop = tmp_path / "loop.toml"
     loop.symlink_to(loop)
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
         load(loop, environ={})
+    assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
+    assert "let this user read it" in (caught.value.help_text or "")
+
+
+def test_a_folder_called_like_the_file_is_passed_by(tmp_path: Path) -> None:
+    (tmp_path / "inner" / "horsies.toml").mkdir(parents=True)
+    (tmp_path / "horsies.toml").write_text("", encoding="utf-8")
+    assert load(environ={}, cwd=tmp_path / "inner").file == tmp_path / "horsies.toml"
+
+
+def test_a_place_that_cannot_be_looked_into_has_no_file(tmp_path: Path) -> None:
+    (tmp_path / "horsies.toml").write_text("", encoding="utf-8")
+    assert load(environ={}, cwd=tmp_path / ("x" * 300)).file == tmp_path / "horsies.toml"
+
+
+def test_a_working_folder_that_was_deleted_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert load(environ={}).file is None

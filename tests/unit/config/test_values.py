@@ -112,6 +112,38 @@ def test_passwords_are_hidden_in_descriptions(tmp_path: Path) -> None:
     assert entries[0]["kwargs"] == {"api_token": "***", "n": 1}
 
 
+def test_patterns_of_hidden_names_may_have_flags_of_their_own(tmp_path: Path) -> None:
+    text = '[tui]\nmask_keys = ["(?x) p w", "pin"]\nfilters = { PW = "a", pin = "b", c = "c" }\n'
+    (tmp_path / "horsies.toml").write_text(text, encoding="utf-8")
+    assert value_of(tmp_path, "tui.filters") == {"PW": "***", "pin": "***", "c": "c"}
+
+
+def test_a_description_is_plain_data_whatever_toml_can_write(tmp_path: Path) -> None:
+    text = (
+        '[[schedule.entries]]\nname = "a"\ntask_name = "t"\npattern = { type = "daily", time = 02:30:00 }\n'
+        "args = [2024-01-01, 2024-01-01T05:00:00Z, nan, -inf, 1.5, { at = 03:00:00 }]\n"
+    )
+    (tmp_path / "horsies.toml").write_text(text, encoding="utf-8")
+    [entry] = value_of(tmp_path, "schedule.entries")
+    assert entry["pattern"] == {"type": "daily", "time": "02:30:00"}
+    assert entry["args"] == ["2024-01-01", "2024-01-01T05:00:00+00:00", "nan", "-inf", 1.5, {"at": "03:00:00"}]
+
+
+def test_a_description_follows_the_order_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "horsies.toml").write_text("[queues.mail]\n[queues.big]\n", encoding="utf-8")
+    keys = [row.key for row in describe(load(environ={}, cwd=tmp_path))]
+    assert [key for key in keys if key.startswith(("queues.", "schedule."))] == [
+        "queues.mail.priority",
+        "queues.mail.max_concurrency",
+        "queues.big.priority",
+        "queues.big.max_concurrency",
+        "schedule.enabled",
+        "schedule.check_interval_seconds",
+        "schedule.entries",
+    ]
+    assert keys.index("schedule.entries") < keys.index("tui.read_only")
+
+
 def test_a_description_names_the_line_a_value_came_from(tmp_path: Path) -> None:
     file = tmp_path / "horsies.toml"
     file.write_text("[worker]\nprocesses = 3\n", encoding="utf-8")

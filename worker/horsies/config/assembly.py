@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -84,7 +86,7 @@ class Assembly:
     def _origin(self, target: Path) -> Origin:
         """The origin of the setting, or of whatever was given inside or around it."""
         near = [
-            item.origin
+            item.origin.within(target[len(place) :])
             for place, item in self.given.items()
             if place == target[: len(place)] or place[: len(target)] == target
         ]
@@ -104,7 +106,7 @@ def value_at(settings: Any, path: Target) -> Any:
 def name_of(target: Path) -> str:
     """The name a setting has in horsies.toml, or in code when it has none there."""
     if target[:2] == ("app", "custom_queues"):
-        return dotted(("queues", *target[2:]))
+        return dotted(("queues", *map(_quoted, target[2:])))
     for length in range(len(target), 1, -1):
         if name := _NAMES.get(target[:length]):
             return dotted((name, *target[length:]))
@@ -114,8 +116,15 @@ def name_of(target: Path) -> str:
 def _target(path: Path, table: Mapping[str, Any]) -> Path:
     """The path of a fault as a target; queues are counted in a list there and go by their names here."""
     if path[:2] == ("app", "custom_queues") and len(path) > 2:
-        return (*path[:2], table["custom_queues"][path[2]]["name"], *path[3:])
+        # The name is no setting of the file's but what its table is called.
+        return (*path[:2], table["custom_queues"][path[2]]["name"], *(part for part in path[3:] if part != "name"))
     return path
+
+
+def _quoted(part: str | int) -> str | int:
+    """The part as TOML wants it; one that is not plain stands in quotes."""
+    is_plain = isinstance(part, int) or re.fullmatch(r"[A-Za-z0-9_-]+", part)
+    return part if is_plain else json.dumps(part, ensure_ascii=False)
 
 
 def _put(table: dict[str, Any], path: Target, value: Any) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, time
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
 from horsies.config.assembly import value_at
+from horsies.config.comments import COMMENTS
 from horsies.config.keys import ENTRIES, ENTRY_SECTION, KEYS, QUEUE_SECTION
 from horsies.model.settings import DatabaseUrl, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from horsies.config.keys import Target
     from horsies.config.loading import LoadedSettings
@@ -32,11 +36,15 @@ class Row:
 
 def describe(loaded: LoadedSettings) -> tuple[Row, ...]:
     """Every setting in the order of horsies.toml, passwords hidden."""
-    hide = re.compile("|".join(f"(?:{pattern})" for pattern in loaded.tui.mask_keys) or r"(?!)", re.IGNORECASE)
+    patterns = [re.compile(pattern, re.IGNORECASE) for pattern in loaded.tui.mask_keys]
+
+    def is_secret(name: str) -> bool:
+        return any(pattern.search(name) for pattern in patterns)
+
     return tuple(
         Row(
             key=key,
-            value=_shown(value_at(getattr(loaded, target[0]), target[1:]), hide),
+            value=_shown(value_at(getattr(loaded, target[0]), target[1:]), is_secret),
             origin=loaded.origin_of(target),
         )
         for key, target in _rows(loaded)
@@ -44,27 +52,37 @@ def describe(loaded: LoadedSettings) -> tuple[Row, ...]:
 
 
 def _rows(loaded: LoadedSettings) -> Iterator[tuple[str, Target]]:
-    for key in KEYS.values():
-        if key.section == QUEUE_SECTION:
+    for section, names in COMMENTS.items():
+        if section == QUEUE_SECTION:
             for queue in loaded.app.custom_queues or ():
-                yield f"queues.{queue.name}.{key.name}", ("app", "custom_queues", queue.name, key.name)
-        elif key.section != ENTRY_SECTION:
-            yield key.path, key.target
-    yield ENTRIES.path, ENTRIES.target
+                yield from (
+                    (f"queues.{queue.name}.{name}", ("app", "custom_queues", queue.name, name)) for name in names
+                )
+        elif section == ENTRY_SECTION:
+            yield ENTRIES.path, ENTRIES.target
+        else:
+            keys = (KEYS[f"{section}.{name}"] for name in names)
+            yield from ((key.path, key.target) for key in keys)
 
 
-def _shown(value: Any, hide: re.Pattern[str]) -> Any:
+def _shown(value: Any, is_secret: Callable[[str], bool]) -> Any:
     match value:
         case DatabaseUrl():
             return value.masked
         case Enum():
             return value.value
         case Settings():
-            return _shown({name: getattr(value, name) for name in type(value).model_fields}, hide)
+            return _shown({name: getattr(value, name) for name in type(value).model_fields}, is_secret)
         case list() | tuple():
-            return [_shown(item, hide) for item in cast("list[Any]", value)]
-        case dict():
-            table = cast("Mapping[str, Any]", value)
-            return {name: HIDDEN if hide.search(name) else _shown(item, hide) for name, item in table.items()}
-        case _:
+            return [_shown(item, is_secret) for item in cast("list[Any]", value)]
+        case Mapping():
+            table = {str(name): item for name, item in cast("Mapping[Any, Any]", value).items()}
+            return {name: HIDDEN if is_secret(name) else _shown(item, is_secret) for name, item in table.items()}
+        case date() | time():
+            return value.isoformat()
+        case None | bool() | int() | str():
             return value
+        case float() if math.isfinite(value):
+            return value
+        case _:
+            return str(value)  # nan and inf, which JSON cannot hold, and values that only code can give

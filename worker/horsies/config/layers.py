@@ -56,7 +56,8 @@ class Layer:
 def from_file(file: ConfigFile, *, rank: Rank) -> Layer:
     layer = Layer()
     for path, value in _leaves(file.table):
-        layer.take(path, value, Origin(rank=rank, source=str(file.path), location=file.location_of(path)))
+        location, inside = file.location_of(path), file.locations_inside(path)
+        layer.take(path, value, Origin(rank=rank, source=str(file.path), location=location, inside=inside))
     return layer.with_implied_mode()
 
 

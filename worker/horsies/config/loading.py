@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from horsies.config.assembly import Assembly
-from horsies.config.files import find, read
+from horsies.config.files import find, read, working_folder
 from horsies.config.layers import Layer, from_code, from_environment, from_fallback, from_file, from_options
 from horsies.config.origin import DEFAULT, Origin, Rank
 from horsies.errors import raise_together
@@ -63,7 +63,7 @@ def load(
     cwd: Path | None = None,
 ) -> LoadedSettings:
     """Resolve default < found file < code < named file < environment < option, or raise every fault together."""
-    file, rank = _file(config_path or environ.get("HORSIES_CONFIG"), cwd or Path.cwd())
+    file, rank = _file(config_path or environ.get("HORSIES_CONFIG"), cwd or working_folder())
     layers = _layers(file, rank=rank, code=code, options=options or {}, environ=environ)
     assembly = Assembly.of(layers, code=code)
     made, errors = assembly.build()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from horsies.config.keys import Target
     from horsies.errors import SourceLocation
+    from horsies.model.settings.fault import Path as Place
 
 
 class Rank(IntEnum):
@@ -30,11 +33,19 @@ class Origin:
     rank: Rank
     source: str = ""
     location: SourceLocation | None = None
+    inside: Mapping[Place, SourceLocation] = field(default_factory=dict["Place", "SourceLocation"], repr=False)
 
     def __str__(self) -> str:
         if self.location is not None:
             return str(self.location)
         return self.source or self.rank.name.lower()
+
+    def within(self, path: Place) -> Origin:
+        """The origin of what stands at `path` inside a value that is a list or a table."""
+        for length in range(len(path), 0, -1):
+            if location := self.inside.get(path[:length]):
+                return replace(self, location=location)
+        return self
 
 
 DEFAULT = Origin(rank=Rank.DEFAULT)
