@@ -23,7 +23,7 @@ def test_init_writes_a_file_that_is_valid_and_does_not_replace_one(horsies: Exec
 def test_the_example_is_valid_as_it_is(horsies: Executable) -> None:
     (horsies.cwd / "horsies.toml").write_text(EXAMPLE.read_text())
     answer = horsies("config", "validate", "--config", "horsies.toml", "--json")
-    assert answer.document == {"ok": True, "file": str(horsies.cwd / "horsies.toml")}
+    assert answer.document == {"ok": True, "file": str(horsies.cwd / "horsies.toml"), "errors": []}
     assert tomllib.loads(EXAMPLE.read_text())["app"]["locator"] == "horsies.sample:app"
 
 
@@ -61,3 +61,20 @@ def test_a_named_file_that_is_missing_says_how_to_make_one(horsies: Executable) 
     answer = horsies("--config", "nope.toml", "config", "show")
     assert answer.code == 1
     assert "horsies init" in answer.stderr
+
+
+def test_show_prints_dates_and_times_of_a_schedule_as_text(horsies: Executable) -> None:
+    (horsies.cwd / "horsies.toml").write_text(
+        '[[schedule.entries]]\nname = "a"\ntask_name = "t"\n'
+        'pattern = { type = "daily", time = 02:30:00 }\nargs = [2024-01-01, nan]\n'
+    )
+    rows = {row["key"]: row["value"] for row in horsies("config", "show", "--json").document["settings"]}
+    assert rows["schedule.entries"][0]["args"] == ["2024-01-01", "nan"]
+    assert '"02:30:00"' in horsies("config", "show").stdout
+
+
+def test_init_makes_no_file_where_a_folder_was_meant(horsies: Executable) -> None:
+    answer = horsies("init", "--path", "nodir/")
+    assert (answer.code, answer.stdout) == (1, "")
+    assert "there is no folder nodir" in answer.stderr
+    assert not (horsies.cwd / "nodir").exists()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json as json_text
-from pathlib import Path
 from typing import Any
 
-from horsies.config import Origin, describe
+from horsies.config import Origin, describe, working_folder
 from horsies.errors import ConfigurationError
 from horsies_ops.cli.output import faults, print_json, print_line, print_table
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
@@ -46,7 +45,7 @@ def validate(options: GlobalOptions, *, json: Json = False) -> None:
 
 def _short(origin: Origin) -> str:
     """The origin, a file below the working folder by its relative path."""
-    return str(origin).removeprefix(f"{Path.cwd()}/")
+    return str(origin).removeprefix(f"{working_folder()}/")
 
 
 def _shown(value: Any) -> str:

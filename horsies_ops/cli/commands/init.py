@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,7 +18,7 @@ app = group("init")
 def init(
     options: GlobalOptions,
     *,
-    path: Annotated[Path, typer.Option("--path", help="The file, or the folder to put it in.")] = Path("horsies.toml"),
+    path: Annotated[str, typer.Option("--path", help="The file, or the folder to put it in.")] = "horsies.toml",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a commented horsies.toml to start from."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from horsies.config import KEYS, SAMPLE_VALUES, describe, load, render, write_new
+from horsies.config import KEYS, SAMPLE_VALUES, Rank, describe, load, render, write_new
 from horsies.config.keys import ROOTS
-from horsies.errors import ConfigurationError, ExitCode
+from horsies.errors import ConfigurationError, ErrorCode, ExitCode
 from horsies.model.settings import CustomQueueConfig, Settings, TaskSchedule
 
 EXAMPLE = Path(__file__).parents[3] / "horsies.toml.example"
@@ -60,9 +61,10 @@ def test_the_example_leaves_the_database_open() -> None:
     assert load(EXAMPLE, environ=environ).app.broker.database_url.reveal() == "postgresql://h/db"
 
 
-def test_what_is_commented_out_works_when_it_is_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_is_commented_out_works_when_it_is_not(tmp_path: Path, *, settled: bool) -> None:
     comments = {f"# {key.comment}" for key in KEYS.values()}
-    kept = [line for line in render().splitlines()[3:] if line not in comments]
+    kept = [line for line in render(settled=settled).splitlines()[3:] if line not in comments]
     text = "\n".join(line.removeprefix("# ") for line in kept).replace(
         'queue_mode = "default"', 'queue_mode = "custom"'
     )
@@ -73,13 +75,11 @@ def test_what_is_commented_out_works_when_it_is_not(tmp_path: Path) -> None:
     assert loaded.tui.filters == {"smtp": "queue:mail err:SMTP*"}
 
 
-def test_init_differs_from_the_example_in_the_locator_only(tmp_path: Path) -> None:
-    written = write_new(tmp_path / "horsies.toml").read_text(encoding="utf-8").splitlines()
-    example = EXAMPLE.read_text(encoding="utf-8").splitlines()
-    assert [line for line, other in zip(written, example, strict=True) if line != other] == [
-        '# locator = "my_package.tasks:app"'
-    ]
-    assert "locator" not in tomllib.loads("\n".join(written))["app"]
+def test_init_shows_all_settings_and_makes_none_so_that_later_defaults_come_through(tmp_path: Path) -> None:
+    file = write_new(tmp_path / "horsies.toml")
+    assert not [row for row in describe(load(file, environ={})) if row.origin.rank is not Rank.DEFAULT]
+    shown, settled = file.read_text(encoding="utf-8").splitlines(), render().splitlines()
+    assert [line.removeprefix("# ") for line in shown] == [line.removeprefix("# ") for line in settled]
 
 
 def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
 def test_force_overwrites_an_existing_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "horsies.toml"
     file.write_text("mine", encoding="utf-8")
-    assert write_new(file, force=True).read_text(encoding="utf-8") == render()
+    assert write_new(file, force=True).read_text(encoding="utf-8") == render(settled=False)
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -104,5 +104,41 @@ def test_a_folder_gets_a_file_with_the_usual_name(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be written: No such file"):
+    with pytest.raises(ConfigurationError, match=r"nowhere/horsies\.toml: there is no folder .*/nowhere") as caught:
         write_new(tmp_path / "nowhere" / "horsies.toml")
+    assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
+
+
+def test_a_name_with_a_slash_at_its_end_is_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no folder"):
+        write_new(f"{tmp_path}/nowhere/")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_to_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be written: File name too long") as caught:
+        write_new(tmp_path / ("x" * 300))
+    assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
+    assert "--path" in (caught.value.help_text or "")
+
+
+def test_force_does_not_replace_what_is_no_regular_file(tmp_path: Path) -> None:
+    link, fifo = tmp_path / "link.toml", tmp_path / "fifo.toml"
+    link.symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(fifo)
+    for target in (link, fifo):
+        with pytest.raises(ConfigurationError, match="is not a regular file"):
+            write_new(target, force=True)
+    assert link.is_symlink()
+    assert fifo.is_fifo()
+
+
+def test_of_two_that_start_a_project_at_once_one_is_refused(tmp_path: Path) -> None:
+    def start(number: int) -> bool:
+        try:
+            return write_new(tmp_path / "horsies.toml").is_file()
+        except ConfigurationError:
+            return False
+
+    with ThreadPoolExecutor() as pool:
+        assert sum(pool.map(start, range(8))) == 1

@@ -1,11 +1,12 @@
 """Settings from files, environment, code and options, and the file that holds them."""
 
 from horsies.config.describing import Row, describe
-from horsies.config.files import FILE_NAME
+from horsies.config.files import FILE_NAME, working_folder
 from horsies.config.keys import KEYS, Key
 from horsies.config.loading import LoadedSettings, load
 from horsies.config.origin import Origin, Rank
-from horsies.config.writing import SAMPLE_VALUES, render, write_new
+from horsies.config.rendering import SAMPLE_VALUES, render
+from horsies.config.writing import write_new
 
 __all__ = [
     "FILE_NAME",
@@ -19,5 +20,6 @@ __all__ = [
     "describe",
     "load",
     "render",
+    "working_folder",
     "write_new",
 ]

@@ -1,99 +1,53 @@
-"""horsies.toml as text: every key with its comment, values formatted by tomli-w."""
+"""The horsies.toml that a new project starts from."""
 
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
 
-import tomli_w
-
-from horsies.config.comments import COMMENTS
-from horsies.config.files import FILE_NAME
-from horsies.config.keys import ENTRY_SECTION, KEYS, QUEUE_SECTION
-from horsies.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from horsies.config.keys import Key
-
-SAMPLE_VALUES: Mapping[str, Any] = {"app.locator": "horsies.sample:app"}
-
-_INTRODUCTION = """\
-# Settings of horsies. Lines that start with "# name =" show a setting that is not made: remove the # to make it.
-# A variable HORSIES_SECTION__KEY replaces a value of this file, a command-line option replaces both.
-# "horsies config show" lists all values in use and where they come from.
-"""
-_HEADERS = {QUEUE_SECTION: "[queues.mail]", ENTRY_SECTION: "[[schedule.entries]]"}
+from horsies.config.files import FILE_NAME, unusable
+from horsies.config.rendering import render
 
 
-def render(values: Mapping[str, Any] | None = None, *, settled: bool = True) -> str:
-    """The text of a horsies.toml with every key at its default, but for those in `values` (by dotted key).
+def write_new(path: str | os.PathLike[str], *, force: bool = False) -> Path:
+    """Write a horsies.toml for a new project, whole or not at all.
 
-    Unless `settled`, defaults are shown as comments: a file that sets nothing lets later defaults through.
+    `path` is the file, or the folder to put it in. An existing file stays unless `force` is given; what is no regular
+    file (a link, a device) stays in any case.
     """
-    sections = ("\n".join(_section(section, values or {}, settled=settled)) for section in COMMENTS)
-    return _INTRODUCTION + "".join(f"\n{text}\n" for text in sections)
-
-
-def write_new(path: Path, *, force: bool = False) -> Path:
-    """Write a horsies.toml for a new project, whole or not at all; an existing file stays unless `force` is given."""
-    target = path / FILE_NAME if path.is_dir() else path
-    if target.exists() and not force:
-        raise ConfigurationError(f"{target} exists already", hint="--force replaces it")
-    if not target.parent.is_dir():
-        raise ConfigurationError(f"{target}: there is no folder {target.parent}", hint="make the folder first")
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    target = Path(path)
     try:
-        draft.write_text(render(settled=False), encoding="utf-8")
-        draft.replace(target)
+        if target.is_dir():
+            target /= FILE_NAME
+        elif os.fspath(path).endswith("/"):
+            raise unusable(f"there is no folder {target}", hint="make the folder first")
+        _refuse_unusual_targets(target)
+        _write(target, render(settled=False), force=force)
+    except FileExistsError:
+        raise unusable(f"{target} exists already", hint="--force replaces it") from None
     except OSError as wrong:
-        raise ConfigurationError(f"{target}: cannot be written: {wrong.strerror}") from wrong
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+        hint = "choose a place that this user may write to: horsies init --path FILE"
+        raise unusable(f"{target}: cannot be written: {wrong.strerror}", hint=hint) from wrong
     return target
 
 
-def _section(section: str, values: Mapping[str, Any], *, settled: bool) -> Iterator[str]:
-    is_sample = section in _HEADERS
-    yield f"# {_HEADERS[section]}" if is_sample else f"[{section}]"
-    tables: list[Key] = []
-    for key in (key for key in KEYS.values() if key.section == section):
-        if section == "tui" and isinstance(key.example, dict):
-            tables.append(key)  # a table ends the section it stands in, so it comes last
+def _refuse_unusual_targets(target: Path) -> None:
+    if not target.parent.is_dir():
+        raise unusable(f"{target}: there is no folder {target.parent}", hint="make the folder first")
+    if os.path.lexists(target) and not stat.S_ISREG(target.lstat().st_mode):
+        raise unusable(f"{target}: is not a regular file", hint="name another one, or remove it first")
+
+
+def _write(target: Path, text: str, *, force: bool) -> None:
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        if force:
+            draft.replace(target)
         else:
-            yield from _key(key, values, is_sample=is_sample or not settled)
-    for key in tables:
-        yield from ("", f"# {key.comment}", *_commented(f"[{key.path}]\n{_toml(key.example)}"))
-
-
-def _key(key: Key, values: Mapping[str, Any], *, is_sample: bool) -> Iterator[str]:
-    yield f"# {key.comment}"
-    is_given = key.path in values
-    value = values[key.path] if is_given else key.default if key.example is None else key.example
-    text = _line(key.name, value)
-    is_setting = is_given or (key.example is None and not is_sample)
-    yield from text.splitlines() if is_setting else _commented(text)
-
-
-def _line(name: str, value: Any) -> str:
-    # A table of its own would end the section, so it is written on one line.
-    if isinstance(value, dict):
-        return f"{name} = {_inline(cast('dict[str, Any]', value))}"
-    return _toml({name: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value})
-
-
-def _toml(table: Mapping[str, Any]) -> str:
-    return tomli_w.dumps(table).rstrip("\n")
-
-
-def _inline(table: Mapping[str, Any]) -> str:
-    pairs = ", ".join(_toml({name: value}) for name, value in table.items())
-    return f"{{ {pairs} }}" if pairs else "{}"
-
-
-def _commented(text: str) -> Iterator[str]:
-    return (f"# {line}" for line in text.splitlines())
+            target.hardlink_to(draft)  # which is refused where there is a file, also one that has just come up
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
