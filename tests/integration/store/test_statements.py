@@ -11,12 +11,14 @@ from horsies.store.execution import EXECUTION
 from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
 from horsies.store.tasks import TASKS
+from horsies.store.workers import WORKERS
 from horsies_ops.reads.status import STATUS
+from horsies_ops.reads.tasks import TASK_READS
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS))
+EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, TASK_READS))
 
 
 @pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)

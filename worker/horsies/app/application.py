@@ -12,6 +12,7 @@ from horsies.app.modules import expand_globs, import_modules
 from horsies.app.suppression import Suppression
 from horsies.client.broker import PostgresBroker, Role
 from horsies.client.delivery import BrokerDelivery, Delivery
+from horsies.client.monitoring import Monitoring
 from horsies.client.results import Results, blocking
 from horsies.client.task_function import AsyncTaskFunction, TaskFunction
 from horsies.config import load
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from horsies.codec.value import Value
     from horsies.config import LoadedSettings
     from horsies.errors import HorsiesError
-    from horsies.model.broker import BrokerResult, DatabasePing
+    from horsies.model.broker import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
     from horsies.model.info import TaskInfo
     from horsies.model.mapping import ExceptionMapper
     from horsies.model.retry import RetryPolicy
@@ -70,6 +71,7 @@ class Horsies:
         self._broker: PostgresBroker | None = None
         self._making_broker = threading.Lock()
         self._results = Results(self.get_broker, self._ok_of)
+        self._monitoring = Monitoring(self.get_broker)
         self.delivery: Delivery = BrokerDelivery(
             self.get_broker, self._results, resends=self.config.resend_on_transient_err
         )
@@ -229,6 +231,48 @@ class Horsies:
 
     async def ping_database_async(self) -> BrokerResult[DatabasePing]:
         return await self._results.ping()
+
+    def ping_workers(
+        self, *, target_worker_id: str | None = None, timeout_seconds: float = 2.0, min_responses: int | None = None
+    ) -> BrokerResult[list[WorkerPong]]:
+        """The workers that answer in time; returns early on the target's answer or on `min_responses` of them."""
+        return blocking(
+            self.ping_workers_async(
+                target_worker_id=target_worker_id, timeout_seconds=timeout_seconds, min_responses=min_responses
+            )
+        )
+
+    async def ping_workers_async(
+        self, *, target_worker_id: str | None = None, timeout_seconds: float = 2.0, min_responses: int | None = None
+    ) -> BrokerResult[list[WorkerPong]]:
+        return await self._monitoring.ping(
+            target_worker_id=target_worker_id, timeout_seconds=timeout_seconds, min_responses=min_responses
+        )
+
+    def list_worker_states(self) -> BrokerResult[list[WorkerStateSnapshot]]:
+        """The newest snapshot of each worker."""
+        return blocking(self.list_worker_states_async())
+
+    async def list_worker_states_async(self) -> BrokerResult[list[WorkerStateSnapshot]]:
+        return await self._monitoring.states()
+
+    def get_worker_state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
+        """The newest snapshot of one worker; None where it has written none."""
+        return blocking(self.get_worker_state_async(worker_id))
+
+    async def get_worker_state_async(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
+        return await self._monitoring.state(worker_id)
+
+    def get_worker_state_history(
+        self, worker_id: str, *, limit: int | None = None
+    ) -> BrokerResult[list[WorkerStateSnapshot]]:
+        """The snapshots of one worker, newest first."""
+        return blocking(self.get_worker_state_history_async(worker_id, limit=limit))
+
+    async def get_worker_state_history_async(
+        self, worker_id: str, *, limit: int | None = None
+    ) -> BrokerResult[list[WorkerStateSnapshot]]:
+        return await self._monitoring.history(worker_id, limit)
 
     def close(self) -> None:
         """Close this process's connections; safe twice, and a later call opens new ones."""
