@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,12 +14,13 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO, cast
 from uuid import UUID
 
-from horsies.errors import HorsiesError, MultipleValidationErrors
+from horsies.errors import HorsiesError
 from horsies.model.text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _BOLD, _RED, _YELLOW, _CYAN, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
 
 
@@ -63,7 +65,9 @@ def print_line(line: str) -> None:
 
 def print_json(document: object) -> None:
     """One document, UTF-8, instants in RFC 3339 UTC, durations in seconds."""
-    sys.stdout.write(json.dumps(to_json(document), ensure_ascii=False, indent=2) + "\n")
+    text = json.dumps(to_json(document), ensure_ascii=False, indent=2)
+    # JSON itself escapes only the first thirty-two controls; the others would act on a terminal just as well.
+    sys.stdout.write(_UNSEEN.sub(lambda character: f"\\u{ord(character[0]):04x}", text) + "\n")
 
 
 def to_json(value: Any) -> Any:
@@ -99,9 +103,8 @@ def warn(line: str, *, hint: str | None = None) -> None:
 
 def report(error: HorsiesError) -> None:
     """Show an error as `error[CODE]: …` and `hint: …`; several faults one after the other."""
-    faults = error.report.errors if isinstance(error, MultipleValidationErrors) else (error,)
-    for fault in faults:
-        _report_one(fault)
+    for each in error.faults:
+        _report_one(each)
 
 
 def _report_one(error: HorsiesError) -> None:
@@ -133,7 +136,7 @@ def fault(error: HorsiesError) -> dict[str, object]:
 
 def faults(error: HorsiesError) -> list[dict[str, object]]:
     """Every error that `error` stands for, as parts of a JSON document."""
-    return [fault(each) for each in (error.report.errors if isinstance(error, MultipleValidationErrors) else (error,))]
+    return [fault(each) for each in error.faults]
 
 
 def _safe_lines(text: str) -> str:

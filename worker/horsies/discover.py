@@ -6,13 +6,13 @@ A locator names it: `package.module:app` or `path/file.py:app`, or the module or
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horsies.app import Horsies
 from horsies.app.importing import import_one, is_path, put_on_path
 from horsies.app.modules import is_missing_file
 from horsies.app.suppression import sends_suppressed
+from horsies.config import working_folder
 from horsies.errors import ConfigurationError, ErrorCode
 
 if TYPE_CHECKING:
@@ -56,19 +56,19 @@ def locate_app(locator: str | None, settings: LoadedSettings) -> Horsies:
     if text is None:
         raise _unusable("no app is named", hint="give it as package.module:app, or set app.locator in horsies.toml")
     place = Locator.parse(text)
-    put_on_path(Path.cwd())
+    put_on_path(working_folder())
     return _app_in(_module_of(place), place)
 
 
 def _module_of(place: Locator) -> ModuleType:
     if is_missing_file(place.module):
-        raise _astray(f"there is no file {place.module}", hint=f"the path counts from {Path.cwd()}")
+        raise _astray(f"there is no file {place.module}", hint=f"the path counts from {working_folder()}")
     try:
         with sends_suppressed():
             return import_one(place.module)
     except ConfigurationError as error:
         if _is_absent(place, error.__cause__):
-            hint = f"modules are looked for in {Path.cwd()} and among the installed packages"
+            hint = f"modules are looked for in {working_folder()} and among the installed packages"
             raise _astray(f"there is no module {place.module}", hint=hint) from None
         raise
 

@@ -203,6 +203,11 @@ class HorsiesError(Exception):
         self.location = location
 
     @property
+    def faults(self) -> tuple[HorsiesError, ...]:
+        """Every fault that this error stands for; itself, unless it reports several together."""
+        return (self,)
+
+    @property
     def headline(self) -> str:
         code = "" if self.code is None else f"[{self.code}]"
         return f"error{code}: {self.message}"
@@ -299,6 +304,10 @@ class MultipleValidationErrors(HorsiesError, ValueError):
     """Several faults of one phase, reported together in `report`."""
 
     report: ValidationReport
+
+    @property
+    def faults(self) -> tuple[HorsiesError, ...]:
+        return self.report.errors
 
     def __str__(self) -> str:
         return f"{self.message}\n\n{self.report}"

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from horsies.app.check import faults_of, first_failed_phase
+from horsies.app.check import first_failed_phase
 from horsies.discover import locate_app
 from horsies.errors import ExitCode, HorsiesError, ValidationReport
 from horsies_ops.cli.application import AppArgument, settings_for_app
@@ -53,7 +53,7 @@ def _examine(options: GlobalOptions, locator: str | None, *, live: bool) -> Verd
         phase = "imports"
         found = locate_app(locator, settings)
     except HorsiesError as error:
-        return Verdict(tasks=0, failed=ValidationReport(phase=phase, errors=faults_of(error)))
+        return Verdict(tasks=0, failed=ValidationReport(phase=phase, errors=error.faults))
     try:
         return Verdict(failed=first_failed_phase(found, live=live), tasks=len(found.tasks))
     finally:

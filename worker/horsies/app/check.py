@@ -10,7 +10,6 @@ from horsies.errors import (
     ConfigurationError,
     ErrorCode,
     HorsiesError,
-    MultipleValidationErrors,
     ValidationReport,
 )
 from horsies.model.mapping import ExceptionRules, mapping_faults, reserved_codes
@@ -33,16 +32,11 @@ def first_failed_phase(app: Horsies, *, live: bool = False) -> ValidationReport 
     return None
 
 
-def faults_of(error: HorsiesError) -> tuple[HorsiesError, ...]:
-    """Each error that one raised object stands for."""
-    return error.report.errors if isinstance(error, MultipleValidationErrors) else (error,)
-
-
 def _raised_by(call: Callable[[], object]) -> tuple[HorsiesError, ...]:
     try:
         call()
     except HorsiesError as error:
-        return faults_of(error)
+        return error.faults
     return ()
 
 
