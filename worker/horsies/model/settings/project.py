@@ -12,7 +12,7 @@ from horsies.model.settings.base import Settings
 from horsies.model.settings.wording import Says, shown
 
 _NAME = r"[^\W\d]\w*"
-_MODULE = re.compile(rf"{_NAME}(?:\.{_NAME})+|{_NAME}(?:\.{_NAME})*:{_NAME}")
+_MODULE = re.compile(rf"{_NAME}(?:\.{_NAME})*(?::{_NAME})?")
 _FILE = re.compile(rf"(?P<path>[^:\x00-\x1f]*[^:/\x00-\x1f]\.py)(?::{_NAME})?")
 _FORMS = "package.module:app, package.module, path/file.py:app or path/file.py"
 
