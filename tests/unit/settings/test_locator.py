@@ -26,7 +26,7 @@ def test_modules_and_files_may_name_an_app(locator: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "locator", ["", "garbage", "two words", ":app", "tasks:", "a:b:c", "a..b:app", "1a.b", "a/file.txt:app", "a/.py"]
+    "locator", ["", "two words", ":app", "tasks:", "a:b:c", "a..b:app", "1a.b", "a/file.txt:app", "a/.py"]
 )
 def test_other_texts_are_refused_with_a_hint(locator: str) -> None:
     with pytest.raises(ConfigurationError, match=r"must be package\.module:app") as caught:
