@@ -111,6 +111,7 @@ def test_a_delay_is_stored_in_seconds(delay: Any) -> None:
         {"flags": "resilient"},
         {"flags": {"resilient": 1}},
         {"flags": 5},
+        {"connection": "postgresql:///db"},
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from tests.support.tasks import app_on, ask
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from horsies import Horsies
+    from tests.support.cluster import Cluster
+
+
+@pytest.fixture(scope="module")
+def shared_url(cluster: Cluster) -> Iterator[str]:
+    """One database for the tests of a module, which change rows and nothing else."""
+    with cluster.database(migrated=True) as url:
+        yield url
+
+
+@pytest.fixture
+def database_url(shared_url: str) -> Iterator[str]:
+    yield shared_url
+    ask(shared_url, "TRUNCATE horsies_tasks, horsies_task_attempts")
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[Horsies]:
+    """An app for asynchronous tests."""
+    app = app_on(database_url)
+    yield app
+    await app.close_async()
+
+
+@pytest.fixture
+def blocking_app(database_url: str) -> Iterator[Horsies]:
+    """An app for tests without an event loop."""
+    app = app_on(database_url)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """A connection of the test's own, as any program has one."""
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()

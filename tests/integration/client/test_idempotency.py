@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from horsies import TaskSendErrorCode
+from tests.support.tasks import app_on, ask
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from horsies import Horsies
+
+
+def test_twenty_producers_with_one_key_make_one_task(database_url: str) -> None:
+    """Each has an app, a pool and a thread of its own, as separate programs would."""
+    apps = [app_on(database_url) for _ in range(20)]
+
+    def produce(app: Horsies) -> str:
+        async def send() -> str:
+            return (await app.tasks["double"].with_options(idempotency_key="k").send_async(5)).unwrap().task_id
+
+        return asyncio.run(send())
+
+    with ThreadPoolExecutor(20) as producers:
+        ids = set(producers.map(produce, apps))
+    assert ask(database_url, "SELECT id::text FROM horsies_tasks") == [(ids.pop(),)]
+    assert not ids
+
+
+async def test_the_first_task_stands_also_once_it_has_ended(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    options = app.tasks["double"].with_options(idempotency_key="k")
+    first = (await options.send_async(5)).unwrap()
+    await connection.execute("UPDATE horsies_tasks SET status = 'COMPLETED', terminal_at = now()")
+    assert (await options.send_async(5)).unwrap().task_id == first.task_id
+    await connection.execute("DELETE FROM horsies_tasks")
+    assert (await options.send_async(5)).unwrap().task_id != first.task_id
+
+
+async def test_other_arguments_under_the_same_key_are_a_conflict(app: Horsies) -> None:
+    options = app.tasks["double"].with_options(idempotency_key="k")
+    first = (await options.send_async(5)).unwrap()
+    error = (await options.send_async(6)).unwrap_err()
+    assert (error.code, error.retryable) == (TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT, False)
+    assert first.task_id in error.message
+
+
+async def test_a_key_belongs_to_its_task(app: Horsies) -> None:
+    first = await app.tasks["double"].with_options(idempotency_key="k").send_async(5)
+    other = await app.tasks["tomorrow"].with_options(idempotency_key="k").send_async("2030-01-01")
+    assert first.unwrap().task_id != other.unwrap().task_id
+
+
+async def test_a_send_waits_for_an_open_transaction_with_its_key(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    task = app.tasks["double"]
+    transaction = connection.transaction()
+    await transaction.start()
+    first = (await task.with_options(idempotency_key="k", connection=connection).send_async(5)).unwrap()
+    waiting = asyncio.create_task(task.with_options(idempotency_key="k").send_async(5))
+    await _someone_waits(connection)
+    await transaction.commit()
+    assert (await waiting).unwrap().task_id == first.task_id
+
+
+async def test_a_send_takes_the_place_of_one_that_was_rolled_back(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    task = app.tasks["double"]
+    transaction = connection.transaction()
+    await transaction.start()
+    first = (await task.with_options(idempotency_key="k", connection=connection).send_async(5)).unwrap()
+    waiting = asyncio.create_task(task.with_options(idempotency_key="k").send_async(6))
+    await _someone_waits(connection)
+    await transaction.rollback()
+    assert (await waiting).unwrap().task_id != first.task_id
+
+
+async def test_the_wait_ends_with_the_pool_timeout(database_url: str, connection: asyncpg.Connection[Any]) -> None:
+    app = app_on(database_url, settings={"pool_timeout": 1})
+    task = app.tasks["double"]
+    async with connection.transaction():
+        await task.with_options(idempotency_key="k", connection=connection).send_async(5)
+        began = time.monotonic()
+        error = (await task.with_options(idempotency_key="k").send_async(5)).unwrap_err()
+        waited = time.monotonic() - began
+    assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, True)
+    assert 0.9 < waited < 3
+    assert (await task.retry_send_async(error)).is_ok()
+    await app.close_async()
+
+
+async def _someone_waits(connection: asyncpg.Connection[Any]) -> None:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(10):
+        while not await connection.fetchval(waiting):
+            # The view is a snapshot of the transaction unless it is told to look again.
+            await connection.execute("SELECT pg_stat_clear_snapshot()")

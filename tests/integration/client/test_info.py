@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from horsies import BrokerErrorCode, TaskAttemptOutcome, TaskStatus
+from tests.support.tasks import settle
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from horsies import Horsies
+
+_ATTEMPT = """
+INSERT INTO horsies_task_attempts
+    (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at, error_code)
+SELECT id, $1, $1 * 10, $2, $1 = 1, now(), now(), CASE WHEN $2 = 'FAILED' THEN 'BUSY' END FROM horsies_tasks
+"""
+
+
+async def test_only_what_is_asked_for_is_told(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    handle = (await app.tasks["double"].send_async(5)).unwrap()
+    await settle(connection, [handle.task_id])
+    info = (await handle.info_async()).unwrap()
+    assert info is not None
+    assert (info.task_id, info.status) == (handle.task_id, TaskStatus.COMPLETED)
+    assert (info.result, info.failed_reason, info.attempts) == (None, None, None)
+    assert abs(info.sent_at - datetime.now(UTC)).total_seconds() < 60
+
+
+async def test_attempts_come_newest_first(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    handle = (await app.tasks["double"].send_async(5)).unwrap()
+    none_yet = (await handle.info_async(include_attempts=True)).unwrap()
+    assert none_yet is not None
+    assert none_yet.attempts == []
+    await connection.execute(_ATTEMPT, 1, "FAILED")
+    await connection.execute(_ATTEMPT, 2, "COMPLETED")
+    info = (await app.get_task_info_async(handle.task_id, include_attempts=True)).unwrap()
+    assert info is not None
+    assert info.attempts is not None
+    assert [(each.attempt, each.outcome, each.will_retry, each.error_code) for each in info.attempts] == [
+        (2, TaskAttemptOutcome.COMPLETED, False, None),
+        (1, TaskAttemptOutcome.FAILED, True, "BUSY"),
+    ]
+
+
+async def test_the_result_and_the_reason_are_told_on_request(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    handle = (await app.tasks["double"].send_async(5)).unwrap()
+    await settle(connection, [handle.task_id])
+    await connection.execute("UPDATE horsies_tasks SET failed_reason = 'why not'")
+    info = (await handle.info_async(include_result=True, include_failed_reason=True)).unwrap()
+    assert info is not None
+    assert info.result is not None
+    assert (info.result.ok_value, info.failed_reason) == (10, "why not")
+
+
+async def test_the_stored_document_can_be_had_as_it_is(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    handle = (await app.tasks["double"].send_async(5)).unwrap()
+    assert (await app.get_raw_result_async(handle.task_id)).unwrap() is None
+    await settle(connection, [handle.task_id])
+    assert (await app.get_raw_result_async(handle.task_id)).unwrap() == {"ok": 10}
+
+
+async def test_an_unknown_task_is_none_and_what_is_no_id_is_refused(app: Horsies) -> None:
+    assert (await app.get_task_info_async(str(uuid4()))).unwrap() is None
+    assert (await app.get_raw_result_async(str(uuid4()))).unwrap() is None
+    assert (await app.get_task_info_async("no id")).unwrap_err().code is BrokerErrorCode.TASK_INFO_QUERY_FAILED
+
+
+async def test_blocking_twins_refuse_inside_an_event_loop_with_a_value(app: Horsies) -> None:
+    handle = (await app.tasks["double"].send_async(5)).unwrap()
+    for result in (
+        handle.info(),
+        app.get_task_info(handle.task_id),
+        app.get_raw_result(handle.task_id),
+        app.ping_database(),
+    ):
+        assert result.unwrap_err().code is BrokerErrorCode.ASYNC_CONTEXT
+
+
+def test_blocking_twins_work_without_a_loop(blocking_app: Horsies) -> None:
+    handle = blocking_app.tasks["double"].send(5).unwrap()
+    assert handle.info().unwrap() is not None
+    assert blocking_app.get_task_info(handle.task_id).unwrap() is not None
+    assert blocking_app.get_raw_result(handle.task_id).unwrap() is None
+    assert blocking_app.ping_database().unwrap().latency_ms > 0
+    assert blocking_app.get_result(handle.task_id, 0).is_err()

@@ -1,0 +1,163 @@
+"""Waiting for results."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from horsies import BrokerErrorCode, OperationalErrorCode, OutcomeCode, RetrievalCode, TaskHandle
+from tests.support.tasks import app_on, settle
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from horsies import Horsies
+
+# Less than the poll takes to come by: what arrives within it was told, not found.
+AT_ONCE_S = 3.0
+WAITERS = 5000
+
+_LISTENER = """
+SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'LISTEN%' AND state = 'idle'
+"""
+
+
+@pytest.fixture
+async def handle(app: Horsies) -> TaskHandle[int]:
+    return (await app.tasks["double"].send_async(5)).unwrap()
+
+
+async def heard(connection: asyncpg.Connection[Any]) -> int:
+    """Wait until somebody listens for results in this database; the pid of that connection."""
+    async with asyncio.timeout(10):
+        while not (pid := await connection.fetchval(_LISTENER)):
+            pass
+    return pid
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 50])
+async def test_a_task_that_goes_on_is_a_timeout_and_a_later_get_has_the_result(
+    handle: TaskHandle[int], connection: asyncpg.Connection[Any], timeout_ms: int
+) -> None:
+    assert (await handle.get_async(timeout_ms)).err_value.error_code is RetrievalCode.WAIT_TIMEOUT
+    await settle(connection, [handle.task_id])
+    assert (await handle.get_async(timeout_ms)).ok_value == 10
+
+
+async def test_a_result_is_told_to_those_who_wait(handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
+    waiting = asyncio.create_task(handle.get_async())
+    await heard(connection)
+    await settle(connection, [handle.task_id])
+    async with asyncio.timeout(AT_ONCE_S):
+        assert (await waiting).ok_value == 10
+
+
+async def test_a_result_nobody_tells_of_is_found_by_the_poll(
+    handle: TaskHandle[int], connection: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies.client.waiting.POLL_S", 0.2)
+    waiting = asyncio.create_task(handle.get_async())
+    await heard(connection)
+    await settle(connection, [handle.task_id], announced=False)
+    async with asyncio.timeout(AT_ONCE_S):
+        assert (await waiting).ok_value == 10
+
+
+async def test_a_lost_listener_is_replaced_and_the_result_still_arrives(
+    handle: TaskHandle[int], connection: asyncpg.Connection[Any]
+) -> None:
+    waiting = asyncio.create_task(handle.get_async())
+    await connection.execute("SELECT pg_terminate_backend($1)", await heard(connection))
+    await settle(connection, [handle.task_id])
+    async with asyncio.timeout(AT_ONCE_S):
+        assert (await waiting).ok_value == 10
+
+
+async def test_notifications_that_are_no_ids_are_nobodys(
+    handle: TaskHandle[int], connection: asyncpg.Connection[Any]
+) -> None:
+    waiting = asyncio.create_task(handle.get_async())
+    await heard(connection)
+    await connection.execute("SELECT pg_notify('horsies_task_done', 'nonsense,,')")
+    await settle(connection, [handle.task_id])
+    async with asyncio.timeout(AT_ONCE_S):
+        assert (await waiting).ok_value == 10
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "code"),
+    [
+        ("CANCELLED", None, OutcomeCode.TASK_CANCELLED),
+        ("FAILED", '{"err": {"error_code": "CARD_DECLINED"}}', "CARD_DECLINED"),
+        ("EXPIRED", '{"err": {"error_code": "TASK_EXPIRED"}}', OutcomeCode.TASK_EXPIRED),
+        ("COMPLETED", None, RetrievalCode.RESULT_NOT_AVAILABLE),
+        ("COMPLETED", "[]", OperationalErrorCode.RESULT_DESERIALIZATION_ERROR),
+    ],
+)
+async def test_every_end_of_a_task_is_a_result_and_is_kept(
+    handle: TaskHandle[int], connection: asyncpg.Connection[Any], status: str, document: str | None, code: str
+) -> None:
+    await settle(connection, [handle.task_id], document, status=status)
+    assert (await handle.get_async()).err_value.error_code == code
+    await connection.execute("DELETE FROM horsies_tasks")
+    assert (await handle.get_async()).err_value.error_code == code
+
+
+async def test_what_may_change_is_not_kept(handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
+    await connection.execute("CREATE TEMP TABLE kept AS SELECT * FROM horsies_tasks")
+    await connection.execute("DELETE FROM horsies_tasks")
+    assert (await handle.get_async()).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
+    await connection.execute("INSERT INTO horsies_tasks SELECT * FROM kept")
+    await settle(connection, [handle.task_id])
+    assert (await handle.get_async()).ok_value == 10
+
+
+@pytest.mark.parametrize("task_id", [str(uuid4()), "no id at all"])
+async def test_an_unknown_id_is_not_found(app: Horsies, task_id: str) -> None:
+    assert (await app.get_result_async(task_id)).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
+
+
+async def test_a_value_is_typed_where_its_task_is_registered(
+    app: Horsies, connection: asyncpg.Connection[Any], database_url: str
+) -> None:
+    handle = (await app.tasks["tomorrow"].send_async(date(2030, 1, 1))).unwrap()
+    await settle(connection, [handle.task_id], '{"ok": "2030-01-02"}')
+    assert (await handle.get_async()).ok_value == date(2030, 1, 2)
+    stranger = type(app)(app_on(database_url).config)
+    assert (await stranger.get_result_async(handle.task_id)).ok_value == "2030-01-02"
+    await stranger.close_async()
+
+
+async def test_a_database_that_is_away_is_a_broker_error_and_is_not_kept() -> None:
+    app = app_on("postgresql://nobody@127.0.0.1:1/nothing")
+    assert (await app.get_result_async(str(uuid4()))).err_value.error_code is OperationalErrorCode.BROKER_ERROR
+    assert (await app.ping_database_async()).unwrap_err().code is BrokerErrorCode.DB_PING_FAILED
+    await app.close_async()
+
+
+async def test_who_waits_is_let_go_when_the_app_is_closed(
+    app: Horsies, handle: TaskHandle[int], connection: asyncpg.Connection[Any]
+) -> None:
+    waiting = asyncio.create_task(handle.get_async())
+    await heard(connection)
+    await app.close_async()
+    async with asyncio.timeout(AT_ONCE_S):
+        assert (await waiting).err_value.error_code is OperationalErrorCode.BROKER_ERROR
+
+
+async def test_five_thousand_waiters_share_one_listener_and_a_small_pool(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    handles = (await app.tasks["double"].send_many_async([(n,) for n in range(WAITERS)])).unwrap()
+    waiting = asyncio.gather(*(handle.get_async() for handle in handles))
+    await heard(connection)
+    ours = "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
+    queries = [row["query"] for row in await connection.fetch(ours)]
+    assert sum(query.upper().startswith("LISTEN") for query in queries) == 1
+    assert len(queries) <= app.config.broker.pool_size + app.config.broker.max_overflow + 1
+    await settle(connection, [handle.task_id for handle in handles])
+    assert {result.ok_value for result in await waiting} == {10}

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horsies import TaskSendErrorCode
+from tests.support.tasks import app_on, count_tasks, heard_on
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from horsies import Horsies, TaskFunction
+
+ITEMS = 2500
+
+
+def doubling(app: Horsies) -> TaskFunction[..., Any]:
+    return app.tasks["double"]
+
+
+def test_a_bulk_send_stores_all_in_order(blocking_app: Horsies, database_url: str) -> None:
+    handles = doubling(blocking_app).send_many([{"n": number} for number in range(10)]).unwrap()
+    assert count_tasks(database_url) == 10
+    for number, handle in enumerate(handles):
+        document = blocking_app.get_task_info(handle.task_id).unwrap()
+        assert document is not None, number
+
+
+async def test_2500_items_take_three_statements_and_keep_their_order(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    handles = (await doubling(app).send_many_async([(number,) for number in range(ITEMS)])).unwrap()
+    by_id = {str(row["id"]): row["args"] for row in await connection.fetch("SELECT id, args FROM horsies_tasks")}
+    assert [by_id[handle.task_id] for handle in handles] == [f"[{number}]" for number in range(ITEMS)]
+    # Each statement reads the clock for its own rows; rows of one transaction share their xmin.
+    stored = (
+        "SELECT count(DISTINCT enqueued_at) AS instants, count(DISTINCT xmin::text) AS transactions FROM horsies_tasks"
+    )
+    row = await connection.fetchrow(stored)
+    assert row is not None
+    assert row["transactions"] == 1
+    assert row["instants"] >= 3
+
+
+async def test_one_bad_item_late_in_the_list_stores_nothing(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    items: list[object] = [(number,) for number in range(ITEMS)]
+    items[1700] = ("no number",)
+    error = (await doubling(app).send_many_async(items)).unwrap_err()
+    assert error.code is TaskSendErrorCode.VALIDATION_FAILED
+    assert "item 1700" in error.message
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0
+
+
+async def test_a_bulk_send_is_announced_once_a_queue(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    heard = await heard_on(connection, "horsies_task_new")
+    await doubling(app).send_many_async([(number,) for number in range(ITEMS)])
+    assert await heard.get() == "default"
+    # Whatever was said before this answer has been heard by now.
+    await connection.fetchval("SELECT 1")
+    assert heard.empty()
+
+
+async def test_nothing_to_send_needs_no_database() -> None:
+    app = app_on("postgresql://nobody@127.0.0.1:1/nothing")
+    assert (await doubling(app).send_many_async([])).unwrap() == []
+
+
+async def test_a_bulk_send_can_be_part_of_the_callers_transaction(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    transaction = connection.transaction()
+    await transaction.start()
+    options = doubling(app).with_options(connection=connection)
+    assert len((await options.send_many_async([(1,), (2,)])).unwrap()) == 2
+    await transaction.rollback()
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from horsies import TaskSendErrorCode, TaskStatus
+from tests.support.tasks import app_on, ask, count_tasks
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from horsies import Horsies
+
+
+def test_a_send_stores_a_pending_task(blocking_app: Horsies, database_url: str) -> None:
+    handle = blocking_app.tasks["double"].send(5, note="x").unwrap()
+    rows = ask(
+        database_url, "SELECT id::text, status, args::text, kwargs::text, enqueued_at - sent_at FROM horsies_tasks"
+    )
+    ((task_id, status, args, kwargs, gap),) = rows
+    assert (task_id, status, args, kwargs) == (handle.task_id, "PENDING", "[5]", '{"note": "x"}')
+    assert abs(gap) < timedelta(seconds=5)
+
+
+async def test_an_asynchronous_send_stores_the_same(app: Horsies) -> None:
+    handle = (await app.tasks["double"].send_async(5)).unwrap()
+    info = (await handle.info_async()).unwrap()
+    assert info is not None
+    assert (info.task_name, info.status, info.queue_name, info.priority) == (
+        "double",
+        TaskStatus.PENDING,
+        "default",
+        100,
+    )
+
+
+async def test_a_schedule_is_due_later(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    await app.tasks["double"].schedule_async(3600, 5)
+    due_in = await connection.fetchval("SELECT enqueued_at - now() FROM horsies_tasks")
+    assert timedelta(seconds=3590) < due_in <= timedelta(seconds=3600)
+
+
+async def test_the_options_of_a_send_are_stored(app: Horsies) -> None:
+    good_until = datetime(2040, 1, 1, tzinfo=UTC)
+    options = app.tasks["double"].with_options(good_until=good_until, priority=3, flags={"fast": True, "slow": False})
+    handle = (await options.send_async(5)).unwrap()
+    info = (await handle.info_async()).unwrap()
+    assert info is not None
+    assert (info.good_until, info.priority, info.flags) == (good_until, 3, {"fast": True, "slow": False})
+
+
+async def test_what_is_refused_leaves_no_row(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    task: Any = app.tasks["double"]
+    for result in (
+        await task.send_async("x"),
+        await task.schedule_async(-1, 5),
+        await task.with_options(good_until=datetime(2040, 1, 1)).send_async(5),  # noqa: DTZ001
+        await task.with_options(connection="no connection").send_async(5),
+    ):
+        assert result.unwrap_err().code is TaskSendErrorCode.VALIDATION_FAILED
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0
+
+
+async def test_the_same_payload_is_stored_once(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    task = app.tasks["double"]
+    error = task.send(5).unwrap_err()
+    first, again = await task.retry_send_async(error), await task.retry_send_async(error)
+    assert first.unwrap().task_id == again.unwrap().task_id == error.task_id
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
+
+
+async def test_another_payload_under_the_same_id_is_refused(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    task = app.tasks["double"]
+    error = task.send(5).unwrap_err()
+    assert error.payload is not None
+    await task.retry_send_async(error)
+    changed = replace(error, payload=replace(error.payload, args="[6]"))
+    refused = (await task.retry_send_async(changed)).unwrap_err()
+    assert (refused.code, refused.retryable) == (TaskSendErrorCode.PAYLOAD_MISMATCH, False)
+    assert await connection.fetchval("SELECT args::text FROM horsies_tasks") == "[5]"
+
+
+async def test_a_blocking_send_in_a_loop_is_finished_under_the_same_id(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    task = app.tasks["double"]
+    error = task.schedule(60, 5).unwrap_err()
+    assert error.code is TaskSendErrorCode.ASYNC_CONTEXT
+    handle = (await task.retry_schedule_async(error)).unwrap()
+    assert handle.task_id == error.task_id
+    assert await connection.fetchval("SELECT id::text FROM horsies_tasks") == error.task_id
+
+
+def test_a_suppressed_send_leaves_no_row(blocking_app: Horsies, database_url: str) -> None:
+    blocking_app.suppress_sends(True)
+    assert blocking_app.tasks["double"].send(5).unwrap_err().code is TaskSendErrorCode.SEND_SUPPRESSED
+    assert count_tasks(database_url) == 0
+
+
+async def test_a_database_without_tables_names_the_command(empty_database_url: str) -> None:
+    app = app_on(empty_database_url)
+    error = (await app.tasks["double"].send_async(5)).unwrap_err()
+    await app.close_async()
+    assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, False)
+    assert "horsies db migrate" in error.message

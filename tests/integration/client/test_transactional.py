@@ -1,0 +1,113 @@
+"""Tasks that are part of the caller's own transaction."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from horsies import RetrievalCode, TaskSendErrorCode
+from horsies.store.db import Database
+from horsies.store.link import Link
+from horsies.store.migrate import migrate
+from tests.support.tasks import app_on, heard_on
+
+if TYPE_CHECKING:
+    from horsies import Horsies
+
+
+async def test_a_rolled_back_task_was_never_sent(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    transaction = connection.transaction()
+    await transaction.start()
+    assert (await app.tasks["double"].with_options(connection=connection).send_async(5)).is_ok()
+    await transaction.rollback()
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0
+
+
+async def test_a_task_is_there_and_announced_with_the_commit(
+    app: Horsies, connection: asyncpg.Connection[Any], database_url: str
+) -> None:
+    listening = await asyncpg.connect(database_url)
+    heard = await heard_on(listening, "horsies_task_new")
+    async with connection.transaction():
+        handle = (await app.tasks["double"].with_options(connection=connection).send_async(5)).unwrap()
+        assert (await handle.get_async(0)).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
+        await listening.fetchval("SELECT 1")
+        assert heard.empty()
+    assert await heard.get() == "default"
+    assert (await handle.get_async(0)).err_value.error_code is RetrievalCode.WAIT_TIMEOUT
+    await listening.close()
+
+
+async def test_a_failed_send_leaves_the_transaction_usable(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    await connection.execute("CREATE TEMP TABLE orders (n int)")
+    await app.tasks["double"].with_options(idempotency_key="k").send_async(5)
+    async with connection.transaction():
+        await connection.execute("INSERT INTO orders VALUES (1)")
+        options = app.tasks["double"].with_options(connection=connection, idempotency_key="k")
+        assert (await options.send_async(6)).unwrap_err().code is TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT
+        await connection.execute("INSERT INTO orders VALUES (2)")
+    assert await connection.fetchval("SELECT count(*) FROM orders") == 2
+
+
+async def test_a_send_that_the_server_refuses_leaves_the_transaction_usable(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    await connection.execute("CREATE TEMP TABLE orders (n int)")
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("ALTER TABLE horsies_tasks ADD CHECK (args <> '[5]')")
+    await connection.execute("INSERT INTO orders VALUES (1)")
+    error = (await app.tasks["double"].with_options(connection=connection).send_async(5)).unwrap_err()
+    assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, False)
+    assert (await app.tasks["double"].with_options(connection=connection).send_async(6)).is_ok()
+    assert await connection.fetchval("SELECT count(*) FROM orders") == 1
+    await transaction.rollback()
+
+
+async def test_without_a_transaction_the_send_is_one(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    await app.tasks["double"].with_options(connection=connection).send_async(5)
+    assert not connection.is_in_transaction()
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
+
+
+async def test_codecs_that_the_caller_has_set_change_nothing(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    for kind in ("json", "jsonb"):
+        await connection.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+    await connection.set_type_codec("uuid", encoder=str, decoder=str, schema="pg_catalog")
+    options = app.tasks["double"].with_options(connection=connection, idempotency_key="k")
+    first = (await options.send_async(5)).unwrap()
+    assert (await options.send_async(5)).unwrap().task_id == first.task_id
+    assert (await options.send_async(6)).unwrap_err().code is TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT
+    assert await connection.fetchval("SELECT args FROM horsies_tasks") == [5]
+
+
+async def test_a_pooled_connection_will_do(app: Horsies, database_url: str) -> None:
+    async with asyncpg.create_pool(database_url, min_size=1) as pool, pool.acquire() as connection:
+        assert (await app.tasks["double"].with_options(connection=connection).send_async(5)).is_ok()
+
+
+async def test_our_schema_is_found_and_the_callers_search_path_is_kept(
+    empty_database_url: str,
+) -> None:
+    connection = await asyncpg.connect(empty_database_url)
+    await connection.execute('CREATE SCHEMA "OurQueue"')
+    link = Link(url=empty_database_url, masked_url="test", schema="OurQueue")
+    async with Database(link) as database:
+        await migrate(database)
+    app = app_on(empty_database_url, settings={"schema": "OurQueue"})
+    before = await connection.fetchval("SHOW search_path")
+    async with connection.transaction():
+        handle = (await app.tasks["double"].with_options(connection=connection).send_async(5)).unwrap()
+        assert await connection.fetchval("SHOW search_path") == before
+    assert await connection.fetchval('SELECT id::text FROM "OurQueue".horsies_tasks') == handle.task_id
+    await app.close_async()
+    await connection.close()
+
+
+async def test_a_closed_connection_is_a_failure_that_may_be_tried_again(app: Horsies, database_url: str) -> None:
+    closed = await asyncpg.connect(database_url)
+    await closed.close()
+    error = (await app.tasks["double"].with_options(connection=closed).send_async(5)).unwrap_err()
+    assert error.code is TaskSendErrorCode.ENQUEUE_FAILED
