@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from horsies.errors import BrokerErrorCode, HorsiesError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -54,6 +56,7 @@ class Bridge:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(_Threads())
                 threading.Thread(target=self._loop.run_forever, name="horsies-bridge", daemon=True).start()
             return self._loop
 
@@ -61,6 +64,24 @@ class Bridge:
         # The parent may have forked while holding the lock, and its loop has no thread here.
         self._starting = threading.Lock()
         self._loop = None
+
+
+class _Threads(ThreadPoolExecutor):
+    """One daemon thread a call. The usual executors refuse work once the interpreter exits; names must be looked up
+    and servers started for an `atexit` handler too."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                done.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001  # whoever asked hears of it
+                done.set_exception(error)
+
+        done.set_running_or_notify_cancel()
+        threading.Thread(target=work, name="horsies-bridge-work", daemon=True).start()
+        return done
 
 
 class _Call(Generic[T]):

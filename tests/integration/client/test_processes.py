@@ -1,0 +1,143 @@
+"""Threads, forks, several loops and apps, and the last moments of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from horsies import HorsiesError
+from tests.support.tasks import app_on, ask, count_tasks
+
+ROOT = Path(__file__).parents[3]
+PRELUDE = """
+import asyncio, atexit, gc, os, sys, threading, warnings
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+from tests.support.tasks import app_on, ask, settle
+url = sys.argv[1]
+app = app_on(url)
+double = app.tasks["double"]
+"""
+
+
+def said_by(script: str, url: str) -> str:
+    """What a process says that begins with an app; it must end well and complain of nothing."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "worker")])
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + script, url],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_threads_send_through_one_pool(database_url: str) -> None:
+    app = app_on(database_url, settings={"pool_size": 2, "max_overflow": 0})
+    with ThreadPoolExecutor(10) as threads:
+        results = list(threads.map(app.tasks["double"].send, range(100)))
+    assert all(result.is_ok() for result in results)
+    ours = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
+    )
+    assert ask(database_url, ours)[0][0] <= 2
+    assert count_tasks(database_url) == 100
+    app.close()
+
+
+def test_loops_that_follow_each_other_send(database_url: str) -> None:
+    app = app_on(database_url)
+    for number in range(3):
+        assert asyncio.run(app.tasks["double"].send_async(number)).is_ok()
+    assert count_tasks(database_url) == 3
+
+
+def test_two_apps_of_one_process_keep_apart(database_url: str) -> None:
+    one, other = app_on(database_url), app_on(database_url)
+    assert one.get_broker() is not other.get_broker()
+    assert one.get_broker() is one.get_broker()
+    handle = one.tasks["double"].send(5).unwrap()
+    one.close()
+    assert other.get_task_info(handle.task_id).unwrap() is not None
+    other.close()
+
+
+def test_closing_twice_is_harmless_and_a_later_send_opens_again(database_url: str) -> None:
+    app = app_on(database_url)
+    app.close()
+    app.tasks["double"].send(5).unwrap()
+    app.close()
+    app.close()
+    assert app.tasks["double"].send(5).is_ok()
+    app.close()
+
+
+async def test_closing_inside_a_loop_needs_the_async_twin(database_url: str) -> None:
+    app = app_on(database_url)
+    await app.tasks["double"].send_async(5)
+    with pytest.raises(HorsiesError):
+        app.close()
+    await app.close_async()
+    await app.close_async()
+
+
+def test_a_process_that_just_ends_says_nothing(database_url: str) -> None:
+    assert said_by("double.send(1).unwrap().get(0)\n", database_url) == ""
+    assert count_tasks(database_url) == 1
+
+
+def test_the_first_send_may_be_at_interpreter_exit(database_url: str) -> None:
+    script = "atexit.register(lambda: print(double.send(1).is_ok()))\n"
+    assert said_by(script, database_url) == "True\n"
+    assert count_tasks(database_url) == 1
+
+
+def test_a_later_send_may_be_at_interpreter_exit(database_url: str) -> None:
+    script = "double.send(1).unwrap()\natexit.register(lambda: print(double.send(2).is_ok()))\n"
+    assert said_by(script, database_url) == "True\n"
+    assert count_tasks(database_url) == 2
+
+
+FORK = """
+first = double.send(1).unwrap()
+first.get(0)
+child = os.fork()
+if child == 0:
+    double.send(2).unwrap()
+    gc.collect()
+    {leave}
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+settled = "UPDATE horsies_tasks SET status = 'COMPLETED', result = '{{\\"ok\\": 10}}', terminal_at = now()"
+threading.Timer(0.2, ask, [url, settled]).start()
+print(first.get(9000).ok_value)
+print(double.send(3).is_ok())
+"""
+
+
+@pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)"])
+def test_a_forked_child_sends_and_leaves_its_parent_alone(database_url: str, leave: str) -> None:
+    assert said_by(FORK.format(leave=leave), database_url) == "10\nTrue\n"
+    assert count_tasks(database_url) == 3
+
+
+def test_a_child_forked_inside_a_loop_sends(database_url: str) -> None:
+    script = """
+async def main():
+    (await double.send_async(1)).unwrap()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if double.send(2).is_ok() and asyncio.run(double.send_async(3)).is_ok() else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print((await double.send_async(4)).is_ok())
+asyncio.run(main())
+"""
+    assert said_by(script, database_url) == "0\nTrue\n"
+    assert count_tasks(database_url) == 4
