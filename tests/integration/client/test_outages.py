@@ -1,0 +1,124 @@
+"""Sends while the server is away, or goes away at the wrong moment."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies import OperationalErrorCode, TaskSendErrorCode
+from horsies.embedded import EmbeddedServer
+from horsies.store.db import Database
+from horsies.store.link import Link
+from horsies.store.migrate import migrate
+from tests.support.embedded import folder_of_its_own
+from tests.support.proxy import Proxy
+from tests.support.tasks import app_on, count_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    import asyncpg
+
+
+class OwnServer:
+    """A server that a test may stop and start."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = server
+        self.url = ""
+
+    @contextmanager
+    def up(self) -> Generator[str]:
+        with self._server.use() as lease:
+            self.url = lease.url
+            yield lease.url
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnServer]:
+    """Migrated, and down."""
+
+    async def prepare(url: str) -> None:
+        async with Database(Link(url=url, masked_url=url)) as database:
+            await migrate(database)
+
+    with folder_of_its_own() as folder:
+        server = OwnServer(EmbeddedServer(folder, durable=False))
+        with server.up() as url:
+            asyncio.run(prepare(url))
+        yield server
+
+
+def test_a_send_that_found_no_server_is_stored_once_by_its_retries(server: OwnServer) -> None:
+    app = app_on(server.url)
+    task = app.tasks["double"]
+    error = task.send(5).unwrap_err()
+    assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, True)
+    again = task.retry_send(error).unwrap_err()
+    assert again.payload == error.payload
+    with server.up():
+        assert task.retry_send(again).unwrap().task_id == error.task_id
+        assert task.retry_send(again).unwrap().task_id == error.task_id
+        assert count_tasks(server.url) == 1
+        app.close()
+
+
+def test_a_server_that_comes_back_is_used_again(server: OwnServer) -> None:
+    app = app_on(server.url)
+    with server.up():
+        handle = app.tasks["double"].send(5).unwrap()
+    assert app.tasks["double"].send(6).unwrap_err().retryable
+    assert app.tasks["double"].send_many([(6,)]).unwrap_err().retryable
+    assert handle.get(0).err_value.error_code is OperationalErrorCode.BROKER_ERROR
+    assert handle.info().unwrap_err().retryable
+    with server.up():
+        assert app.tasks["double"].send(7).is_ok()
+        assert handle.info().unwrap() is not None
+        app.close()
+
+
+async def test_a_send_is_tried_again_by_itself_where_that_is_asked_for(database_url: str) -> None:
+    async with Proxy(database_url).running() as proxy:
+        app = app_on(proxy.url, resend_on_transient_err=True)
+        proxy.refusals = 2
+        assert (await app.tasks["double"].send_async(5)).is_ok()
+        assert proxy.refusals == 0
+        await app.close_async()
+
+
+async def test_what_may_not_be_retried_is_not_tried_again(database_url: str) -> None:
+    app = app_on(database_url.replace("/test_", "/gone_"), resend_on_transient_err=True)
+    async with asyncio.timeout(1):
+        error = (await app.tasks["double"].send_async(5)).unwrap_err()
+    assert not error.retryable
+    await app.close_async()
+
+
+async def test_a_lost_answer_leaves_one_task_after_the_retry(
+    database_url: str, connection: asyncpg.Connection[Any]
+) -> None:
+    async with Proxy(database_url).running() as proxy:
+        app = app_on(proxy.url)
+        task = app.tasks["double"]
+        proxy.lose_answer_to = b"answered late"
+        error = (await task.send_async(5, note="answered late")).unwrap_err()
+        assert (error.code, error.retryable, proxy.lost) == (TaskSendErrorCode.ENQUEUE_FAILED, True, 1)
+        assert await connection.fetchval("SELECT id::text FROM horsies_tasks") == error.task_id
+        assert (await task.retry_send_async(error)).unwrap().task_id == error.task_id
+        assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
+        await app.close_async()
+
+
+async def test_a_lost_answer_is_made_up_for_without_the_caller_where_that_is_asked_for(
+    database_url: str, connection: asyncpg.Connection[Any]
+) -> None:
+    async with Proxy(database_url).running() as proxy:
+        app = app_on(proxy.url, resend_on_transient_err=True)
+        proxy.lose_answer_to = b"answered late"
+        handle = (await app.tasks["double"].send_async(5, note="answered late")).unwrap()
+        assert await connection.fetchval("SELECT array_agg(id::text) FROM horsies_tasks") == [handle.task_id]
+        assert proxy.lost == 1
+        await app.close_async()
