@@ -161,10 +161,9 @@ _MODULES = {
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
 
-__all__ = [
-    "BUILTIN_CODE_REGISTRY",
-    "TASK_TERMINAL_STATES",
+__all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promised
     "AppConfig",
+    "BUILTIN_CODE_REGISTRY",
     "BrokerError",
     "BrokerErrorCode",
     "BrokerOperationError",
@@ -198,6 +197,7 @@ __all__ = [
     "ScheduleConfig",
     "SourceLocation",
     "SubWorkflowError",
+    "TASK_TERMINAL_STATES",
     "TaskAttemptInfo",
     "TaskAttemptOutcome",
     "TaskContext",
