@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+import asyncpg
+
 from horsies.errors import HorsiesError
 from horsies.store.failures import LOST_CONNECTION
 
@@ -48,25 +50,27 @@ class Listener:
             except HorsiesError as error:
                 logger.debug("cannot listen: %s", error.message)
             else:
-                pause_s = FIRST_PAUSE_S
-                await self._hear(connection)
+                if await self._hear(connection):
+                    pause_s = FIRST_PAUSE_S
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def _hear(self, connection: Connection) -> None:
-        """Pass on what is said until the connection ends."""
-        ended = asyncio.Event()
+    async def _hear(self, connection: Connection) -> bool:
+        """Pass on what is said until the connection ends; whether anything could be heard on it."""
+        ended, is_hearing = asyncio.Event(), False
         connection.add_termination_listener(lambda _: ended.set())
         try:
             for channel in self._channels:
                 await connection.add_listener(channel, self._pass_on)
+            is_hearing = True
             self._on_change(True)  # noqa: FBT003  # heard or not is the whole message
             await ended.wait()
-        except LOST_CONNECTION as error:
+        except (asyncpg.PostgresError, *LOST_CONNECTION) as error:
             logger.debug("stopped listening: %s", error)
         finally:
             self._on_change(False)  # noqa: FBT003
             connection.terminate()
+        return is_hearing
 
     def _pass_on(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
         self._channels[channel](str(payload))
