@@ -108,16 +108,18 @@ def test_a_later_send_may_be_at_interpreter_exit(database_url: str) -> None:
 
 FORK = """
 first = double.send(1).unwrap()
-first.get(0)
+first.get(50)
 child = os.fork()
 if child == 0:
     double.send(2).unwrap()
     gc.collect()
     {leave}
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-settled = "UPDATE horsies_tasks SET status = 'COMPLETED', result = '{{\\"ok\\": 10}}', terminal_at = now()"
-threading.Timer(0.2, ask, [url, settled]).start()
-print(first.get(9000).ok_value)
+def run():
+    ask(url, "UPDATE horsies_tasks SET status = 'COMPLETED', result = '{{\\"ok\\": 10}}', terminal_at = now()")
+    ask(url, "SELECT pg_notify('horsies_task_done', $1)", first.task_id)
+threading.Timer(0.2, run).start()
+print(first.get(3000).ok_value)
 print(double.send(3).is_ok())
 """
 
