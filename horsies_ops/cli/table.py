@@ -9,4 +9,5 @@ COMMANDS: Final = {
     "check": "Check an app and its tasks; all errors of the first phase that fails.",
     "config": "Show the settings and where each comes from, or check them.",
     "db": "Migrate and inspect the database; start and stop the embedded one.",
+    "task": "List tasks, look at one, or send one.",
 }

@@ -1,0 +1,137 @@
+"""`horsies task`: look at tasks and send them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+
+from horsies.client.sending import SendOptions
+from horsies.codec.wire import canonical
+from horsies.errors import ExitCode, NotFound
+from horsies.model.text import safe
+from horsies_ops.cli.option_types import flat, identity, one_id, several, statuses, time
+from horsies_ops.cli.output import print_json, print_line
+from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.task_sending import json_array, json_object, result_document, task_to_send
+from horsies_ops.cli.task_sending import send as send_task
+from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
+from horsies_ops.ops import open_ops
+from horsies_ops.reads.filter import TaskFilter
+
+if TYPE_CHECKING:
+    from horsies.model.settings import PostgresConfig
+    from horsies_ops.reads.tasks import TaskDetail, TaskPage
+
+app = group("task")
+
+
+@app.command("list")
+@with_global_options
+def list_(
+    options: GlobalOptions,
+    *,
+    status: Annotated[list[Any] | None, several("Tasks in one of these states.", parser=statuses)] = None,
+    queue: Annotated[list[Any] | None, several("Tasks of these queues.")] = None,
+    name: Annotated[list[Any] | None, several("Tasks of these names; * and ? stand for anything.")] = None,
+    error: Annotated[list[Any] | None, several("Tasks that ended with these codes; globs as well.")] = None,
+    worker: Annotated[UUID | None, one_id("Tasks that this worker holds or last held.")] = None,
+    workflow: Annotated[UUID | None, one_id("Tasks of this run of a workflow.")] = None,
+    flag: Annotated[str | None, typer.Option(metavar="NAME", help="Tasks with this flag set.")] = None,
+    older_than: Annotated[timedelta | None, time("Sent longer ago than this, as 5m or 2h.")] = None,
+    newer_than: Annotated[timedelta | None, time("Sent more recently than this.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 50,
+    after: Annotated[UUID | None, one_id("Go on after this task: `next` of the page before.")] = None,
+    json: Json = False,
+) -> None:
+    """List tasks, the newest first."""
+    wanted = TaskFilter(
+        statuses=flat(status),
+        queues=flat(queue),
+        names=flat(name),
+        error_codes=flat(error),
+        worker_id=str(worker) if worker else None,
+        workflow_id=str(workflow) if workflow else None,
+        flag=flag,
+        older_than=older_than,
+        newer_than=newer_than,
+    )
+    page = asyncio.run(_list(options.settings().app.broker, wanted, after=after, limit=limit))
+    if json:
+        print_json(page_document(page))
+    else:
+        _show_page(options, page)
+
+
+@app.command()
+@with_global_options
+def show(
+    options: GlobalOptions,
+    task_id: Annotated[UUID, typer.Argument(parser=identity, metavar="ID")],
+    *,
+    full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
+    json: Json = False,
+) -> None:
+    """Show everything about one task. Exit 5 when there is none."""
+    detail = asyncio.run(_detail(options.settings().app.broker, task_id))
+    if detail is None:
+        raise NotFound(f"there is no task {task_id}", hint="horsies task list --json shows whole ids")
+    if json:
+        print_json(detail_document(detail))
+    else:
+        print_detail(detail, full=full)
+
+
+@app.command()
+@with_global_options
+def send(
+    options: GlobalOptions,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    *,
+    args: Annotated[str, typer.Option(metavar="JSON", help="Positional arguments, an array.")] = "[]",
+    kwargs: Annotated[str, typer.Option(metavar="JSON", help="Arguments by name, an object.")] = "{}",
+    queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Another queue than the task's own.")] = None,
+    priority: Annotated[int | None, typer.Option(min=1, max=100, metavar="N", help="1 is claimed first.")] = None,
+    delay: Annotated[timedelta | None, time("Not before this time has passed.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Idempotency key: sent twice, stored once.")] = None,
+    locator: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="The app that defines the task and checks the arguments.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result. Exit 1 when it is an error.")] = False,
+    json: Json = False,
+) -> int:
+    """Send a task; where an app is named or configured, it checks the arguments."""
+    arguments = json_array(args), json_object(kwargs)
+    given = SendOptions(priority=priority, delay=delay, idempotency_key=key)
+    with task_to_send(options, name, locator=locator, queue=queue) as task:
+        handle = send_task(task, given, *arguments)
+        if wait:
+            options.talk(f"sent {handle.task_id}, waiting for its result")
+        result = result_document(task, handle) if wait else None
+    if json:
+        print_json({"id": handle.task_id, "result": result})
+    else:
+        print_line(handle.task_id if result is None else safe(canonical(result)))
+    return ExitCode.FAILED if result is not None and "err" in result else ExitCode.DONE
+
+
+async def _list(settings: PostgresConfig, wanted: TaskFilter, *, after: UUID | None, limit: int) -> TaskPage:
+    async with open_ops(settings, read_only=True) as ops:
+        return await ops.list_tasks(wanted, after=after, limit=limit)
+
+
+async def _detail(settings: PostgresConfig, task_id: UUID) -> TaskDetail | None:
+    async with open_ops(settings, read_only=True) as ops:
+        return await ops.task(task_id)
+
+
+def _show_page(options: GlobalOptions, page: TaskPage) -> None:
+    if not page.tasks:
+        options.talk("no tasks")
+        return
+    print_page(page)
+    if page.next is not None:
+        options.talk(f"more: --after {page.next}")

@@ -1,0 +1,51 @@
+"""Kinds of options that commands share: how they are read, and how they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+import typer
+
+from horsies.model.ids import parse_id
+from horsies.model.task import TaskStatus
+from horsies_ops.cli.durations import duration
+
+
+def identity(text: str) -> UUID:
+    """A whole id."""
+    try:
+        return UUID(parse_id(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; --json shows whole ids") from None
+
+
+def values(text: str) -> list[str]:
+    """One value or several, with commas between."""
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def statuses(text: str) -> list[TaskStatus]:
+    """The same for states, in upper or lower case."""
+    try:
+        return [TaskStatus(name.upper()) for name in values(text)]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not among {', '.join(TaskStatus).lower()}") from None
+
+
+def several(describes: str, *, parser: Callable[[str], list[Any]] = values) -> Any:
+    """An option that may be given more than once, each time with several values; `flat` makes one tuple of them."""
+    return typer.Option(parser=parser, metavar="A,B", help=describes)
+
+
+def flat(given: Iterable[Iterable[Any]] | None) -> tuple[Any, ...]:
+    return tuple(each for some in given or () for each in some)
+
+
+def one_id(describes: str) -> Any:
+    return typer.Option(parser=identity, metavar="ID", help=describes)
+
+
+def time(describes: str) -> Any:
+    return typer.Option(parser=duration, metavar="TIME", help=describes)

@@ -1,0 +1,103 @@
+"""Sending a task by its name: checked by the app that defines it, or stored as given where no app is at hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from horsies import Horsies, JsonValue, TaskError, TaskResult
+from horsies.client.task_function import TaskFunction
+from horsies.codec.result import stored_result
+from horsies.codec.wire import parsed
+from horsies.errors import ErrorCode, HorsiesError, UsageError, raise_together
+from horsies.model.result import Err
+from horsies.registry.checks import name_faults
+from horsies_ops.cli.application import load_app, settings_for_app
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from horsies.client.handle import TaskHandle
+    from horsies.client.sending import SendOptions
+    from horsies.errors import BrokerErrorCode
+    from horsies_ops.cli.session import GlobalOptions
+
+
+@contextmanager
+def task_to_send(
+    options: GlobalOptions, name: str, *, locator: str | None, queue: str | None
+) -> Generator[TaskFunction[..., Any]]:
+    """Yield the task of that name, bound for `queue` where one is given; HRS-300, 200 or 103 where it cannot be."""
+    is_app_named = locator is not None or settings_for_app(options).locator is not None
+    with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
+        app = load_app(options, locator) if is_app_named else Horsies()
+    try:
+        yield _registered(app, name, queue) if is_app_named else _unregistered(app, name, queue)
+    finally:
+        app.close()
+
+
+def send(
+    task: TaskFunction[..., Any], options: SendOptions, args: list[Any], kwargs: dict[str, Any]
+) -> TaskHandle[Any]:
+    """Send the task, or raise why it could not be."""
+    sent = task.send_with(options, tuple(args), kwargs)
+    if not isinstance(sent, Err):
+        return sent.value
+    error = sent.error
+    if isinstance(error.exception, HorsiesError):
+        raise error.exception  # what the database said has its own exit code and hint
+    raise HorsiesError(error.message, code=cast("BrokerErrorCode", error.code))  # a code of the send, shown as such
+
+
+def result_document(task: TaskFunction[..., Any], handle: TaskHandle[Any]) -> dict[str, Any]:
+    """Wait for the result, however long that takes: `{"ok": …}` or `{"err": …}`."""
+    return cast("dict[str, Any]", parsed(stored_result(handle.get(), task.definition.codec.ok).document))
+
+
+def _registered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
+    task = app.tasks.find(name)
+    if queue is None:
+        return task
+    return TaskFunction(app, replace(task.definition, queue_name=app.validate_queue_name(queue)))
+
+
+def _unregistered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
+    # Asked for beforehand, since the app would blame the line where the stand-in is written.
+    raise_together("the command line", name_faults(name))
+    app.validate_queue_name(queue)
+    return app.task(name, queue_name=queue)(_as_given)
+
+
+def _as_given(*args: JsonValue, **kwargs: JsonValue) -> TaskResult[JsonValue, TaskError]:
+    """Stands for a task whose code is elsewhere: takes whatever is plain JSON, and is never run."""
+    raise NotImplementedError
+
+
+def json_array(text: str) -> list[Any]:
+    return _of_type(list, "--args", "an array", text)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    return _of_type(dict, "--kwargs", "an object", text)
+
+
+def _of_type(kind: type[Any], option: str, described: str, text: str) -> Any:
+    try:
+        value = parsed(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise _bad_json(f"{option} is no JSON at {place}: {error.msg}", option) from None
+    except ValueError as error:
+        raise _bad_json(f"{option} is no JSON: {error}", option) from None
+    if not isinstance(value, kind):
+        raise _bad_json(f"{option} must be {described} in JSON", option)
+    return value
+
+
+def _bad_json(message: str, option: str) -> UsageError:
+    example = """'[1, "two"]'""" if option == "--args" else """'{"name": "value"}'"""
+    return UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=f"for example {option} {example}")

@@ -1,0 +1,195 @@
+"""`horsies task list` and `show`, from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tests.support.executable import Executable
+from tests.support.task_rows import insert, insert_task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LISTED = {
+    "id", "name", "queue", "status", "priority", "retry_count", "max_retries", "crash_count", "error_code", "sent_at",
+    "enqueued_at", "claimed_at", "started_at", "finished_at", "good_until", "next_retry_at", "worker_id",
+    "worker_hostname", "worker_pid", "workflow_id", "flags", "age_s",
+}  # fmt: skip
+SHOWN = LISTED | {
+    "args", "kwargs", "result", "failed_reason", "claim_token", "claim_expires_at", "recovery_hold_until",
+    "overlap_possible", "no_restart", "retry_policy", "timeout_ms", "idempotency_key", "retry_of", "last_beat",
+    "verdict", "attempts", "events",
+}  # fmt: skip
+ATTEMPT = {
+    "attempt", "claim_token", "outcome", "will_retry", "started_at", "finished_at", "error_code", "error_message",
+    "failed_reason", "worker_id", "worker_hostname", "worker_pid",
+}  # fmt: skip
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, database_url: str) -> Executable:
+    """The executable on a database with tables and no tasks."""
+    return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
+
+
+def _stored(database_url: str, **columns: Any) -> str:
+    return str(asyncio.run(insert_task(database_url, **columns)))
+
+
+def test_the_list_has_the_documented_fields_the_newest_task_first(tasks: Executable, database_url: str) -> None:
+    ids = [_stored(database_url) for _ in range(2)]
+    document = tasks("task", "list", "--json").document
+    assert [task["id"] for task in document["tasks"]] == ids[::-1]
+    assert set(document) == {"tasks", "next", "total"}
+    assert set(document["tasks"][0]) == LISTED
+    assert (document["next"], document["total"]) == (None, None)
+
+
+def test_the_table_fits_eighty_columns_and_shows_short_ids(tasks: Executable, database_url: str) -> None:
+    task_id = _stored(
+        database_url, task_name="n" * 200, queue_name="q" * 90, status="COMPLETED", error_code="E" * 99, attempts=20
+    )
+    lines = tasks("task", "list", COLUMNS="80").stdout.splitlines()
+    assert lines[0].split() == ["id", "status", "name", "queue", "age", "tries", "error"]
+    assert lines[1].startswith(f"{task_id[-8:]}  COMPLETED  nnn")
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_next_page_begins_after_the_last_task_of_the_one_before(tasks: Executable, database_url: str) -> None:
+    ids = [_stored(database_url) for _ in range(3)]
+    first = tasks("task", "list", "--json", "--limit", "2").document
+    second = tasks("task", "list", "--json", "--limit", "2", "--after", first["next"]).document
+    assert [task["id"] for task in (*first["tasks"], *second["tasks"])] == ids[::-1]
+    assert f"more: --after {first['next']}" in tasks("task", "list", "--limit", "2").stderr
+
+
+def test_filters_may_be_combined_and_given_with_commas(tasks: Executable, database_url: str) -> None:
+    wanted = {"status": "FAILED", "queue_name": "mail", "error_code": "SMTP_DOWN", "flags": {"vip": True}}
+    found = _stored(database_url, **wanted)
+    for other in ({"status": "COMPLETED"}, {"queue_name": "web"}, {"error_code": "OTHER"}, {"flags": {"vip": False}}):
+        _stored(database_url, **wanted | other)
+    given = ("--status", "failed,expired", "--queue", "mail", "--error", "SMTP*", "--flag", "vip", "--newer-than", "1h")
+    document = tasks("task", "list", "--json", *given).document
+    assert [task["id"] for task in document["tasks"]] == [found]
+
+
+def test_an_empty_list_says_so_on_stderr_and_nothing_on_stdout(tasks: Executable) -> None:
+    answer = tasks("task", "list")
+    assert (answer.code, answer.stdout, answer.stderr) == (0, "", "no tasks\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--status", "nope", "pending, claimed, running"),
+        ("--older-than", "5x", "write 5m, 30s"),
+        ("--worker", "w-7", "is no id"),
+        ("--limit", "0", "--limit"),
+    ],
+)
+def test_a_wrong_option_is_exit_2_and_named(tasks: Executable, option: str, value: str, says: str) -> None:
+    answer = tasks("task", "list", option, value)
+    assert answer.code == 2
+    assert option in answer.stderr
+    assert says in answer.stderr
+
+
+def test_show_has_the_documented_fields(tasks: Executable, database_url: str) -> None:
+    task_id = _stored(database_url, status="RUNNING", claim_token=1, task_options={"timeout_ms": 5000})
+    asyncio.run(_add_history(database_url, UUID(task_id)))
+    document = tasks("task", "show", task_id, "--json").document
+    assert set(document) == SHOWN
+    assert (document["timeout_ms"], document["retry_policy"], document["verdict"]) == (5000, None, None)
+    assert set(document["last_beat"]) == {"role", "at", "age_s"}
+    assert [set(attempt) for attempt in document["attempts"]] == [ATTEMPT]
+    assert [(set(event), event["evidence"]) for event in document["events"]] == [
+        ({"at", "kind", "evidence"}, {"pid": 7})
+    ]
+
+
+async def _add_history(database_url: str, task_id: UUID) -> None:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(
+        """INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, started_at, finished_at)
+           VALUES ($1, 1, 1, 'FAILED', now(), now())""",
+        task_id,
+    )
+    await connection.close()
+    await insert(database_url, "horsies_heartbeats", task_id=task_id, claim_token=1, role="runner", sender_id="w:1")
+    await insert(database_url, "horsies_events", kind="child_died", task_id=task_id, evidence={"pid": 7})
+
+
+def test_show_as_text_names_attempts_and_events(tasks: Executable, database_url: str) -> None:
+    task_id = _stored(database_url, claim_token=1, kwargs={"to": "bob"})
+    asyncio.run(_add_history(database_url, UUID(task_id)))
+    text = tasks("task", "show", task_id).stdout
+    for fact in (task_id, '{"to": "bob"}', "attempt", "FAILED", "event", "child_died"):
+        assert fact in text
+
+
+def test_an_unknown_task_is_exit_5_and_what_is_no_id_exit_2(tasks: Executable) -> None:
+    unknown = tasks("task", "show", "01890a5d-ac96-774b-bcce-b302099a8057")
+    assert (unknown.code, unknown.stdout) == (5, "")
+    assert "there is no task 01890a5d-ac96-774b-bcce-b302099a8057" in unknown.stderr
+    assert tasks("task", "show", "9a8057").code == 2
+
+
+HOSTILE = "\x1b]0;owned\x07\x9b31m[bold]\u202egnp.exe\r\n"
+
+
+@pytest.mark.parametrize("full", [(), ("--full",)], ids=["cut", "full"])
+def test_hostile_text_is_shown_harmless(tasks: Executable, database_url: str, full: tuple[str, ...]) -> None:
+    long = HOSTILE + "x" * 1_000_000
+    task_id = _stored(
+        database_url,
+        task_name=long,
+        queue_name=HOSTILE,
+        args=[long],
+        kwargs={HOSTILE: long},
+        status="FAILED",
+        error_code=HOSTILE,
+        failed_reason=long,
+        result={"err": {"message": long}},
+    )
+    answers = {
+        "list": tasks("task", "list"),
+        "list as JSON": tasks("task", "list", "--json"),
+        "show": tasks("task", "show", task_id, *full),
+        "show as JSON": tasks("task", "show", task_id, "--json"),
+    }
+    for answer in answers.values():
+        assert answer.code == 0
+        assert not any(_acts_on_a_terminal(character) for character in answer.stdout)
+    assert "[bold]" in answers["list"].stdout
+    assert answers["show as JSON"].document["args"] == [long]
+    assert len(answers["list"].stdout) < 1000
+    assert (len(answers["show"].stdout) > 1_000_000) is bool(full)
+
+
+def _acts_on_a_terminal(character: str) -> bool:
+    return (character < " " and character != "\n") or "\x7f" <= character <= "\x9f" or character == "\u202e"
+
+
+@pytest.mark.parametrize(
+    "command", [("list",), ("show", "01890a5d-ac96-774b-bcce-b302099a8057"), ("send", "x")], ids=str
+)
+def test_a_database_without_tables_is_told_how_to_get_them_and_gets_none(
+    horsies: Executable, empty_database_url: str, command: tuple[str, ...]
+) -> None:
+    answer = horsies("task", *command, "--database-url", empty_database_url)
+    assert answer.code == 1
+    assert "error[HRS-219]" in answer.stderr
+    assert "horsies db migrate" in answer.stderr
+    assert horsies("db", "status", "--json", "--database-url", empty_database_url).document["tables"] == []
+
+
+def test_an_unreachable_database_is_exit_7(horsies: Executable) -> None:
+    for command in (("list",), ("send", "x")):
+        answer = horsies("task", *command, "--database-url", "postgresql://me:hunter2@127.0.0.1:1/db")
+        assert answer.code == 7
+        assert "hunter2" not in answer.stdout + answer.stderr

@@ -1,0 +1,156 @@
+"""`horsies task send`, from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from tests.support.executable import Answer, Executable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+APP = """
+from horsies import Horsies, TaskError, TaskResult
+
+print("hello from the app")
+app = Horsies()
+
+@app.task("double")
+def double(number: int) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=2 * number)
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, database_url: str) -> Executable:
+    """The executable on a database with tables and no tasks."""
+    return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
+
+
+def _row(tasks: Executable, task_id: str) -> dict[str, Any]:
+    return tasks("task", "show", task_id, "--json").document
+
+
+def test_a_task_is_sent_as_given_where_no_app_is_known(tasks: Executable) -> None:
+    sent = tasks("task", "send", "mail.send", "--args", '[1, "é"]', "--kwargs", '{"to": null}', "--priority", "7")
+    assert sent.code == 0
+    row = _row(tasks, sent.stdout.strip())
+    assert (row["name"], row["queue"], row["priority"], row["status"]) == ("mail.send", "default", 7, "PENDING")
+    assert (row["args"], row["kwargs"]) == ([1, "é"], {"to": None})
+
+
+def test_a_delay_moves_the_time_when_a_task_is_due(tasks: Executable) -> None:
+    sent = tasks("task", "send", "x", "--delay", "1h", "--json").document
+    assert set(sent) == {"id", "result"}
+    row = _row(tasks, sent["id"])
+    assert row["enqueued_at"] > row["sent_at"]
+
+
+def test_the_same_key_sends_once(tasks: Executable) -> None:
+    first, second = (tasks("task", "send", "x", "--args", "[1]", "--key", "k") for _ in range(2))
+    other = tasks("task", "send", "x", "--args", "[2]", "--key", "k")
+    assert first.stdout == second.stdout
+    assert other.code == 1
+    assert "error[IDEMPOTENCY_KEY_CONFLICT]" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "says"),
+    [
+        ("--args", "[1,", "--args is no JSON at line 1 column 4"),
+        ("--kwargs", '{"a": }', "--kwargs is no JSON at line 1 column 7"),
+        ("--args", '{"a": 1}', "--args must be an array"),
+        ("--kwargs", "[]", "--kwargs must be an object"),
+        ("--args", "[" * 100_000, "--args is no JSON: nested too deep"),
+    ],
+)
+def test_bad_json_is_exit_2_and_says_where(tasks: Executable, option: str, text: str, says: str) -> None:
+    answer = tasks("task", "send", "x", option, text)
+    assert answer.code == 2
+    assert f"error[HRS-206]: {says}" in answer.stderr
+
+
+def test_values_that_cannot_be_stored_are_refused(tasks: Executable) -> None:
+    answer = tasks("task", "send", "x", "--args", "[NaN]")
+    assert answer.code == 1
+    assert "error[VALIDATION_FAILED]" in answer.stderr
+    assert tasks("task", "list", "--json").document["tasks"] == []
+
+
+def test_a_name_that_is_too_long_is_refused_without_blaming_a_line_of_ours(tasks: Executable) -> None:
+    answer = tasks("task", "send", "x" * 256)
+    assert answer.code == 1
+    assert "255" in answer.stderr
+    assert "-->" not in answer.stderr
+
+
+def test_a_queue_that_is_not_configured_is_refused(tasks: Executable) -> None:
+    answer = tasks("task", "send", "x", "--queue", "mail")
+    assert answer.code == 1
+    assert "error[HRS-200]" in answer.stderr
+
+
+def test_an_app_checks_the_arguments(tasks: Executable, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(APP)
+    good = tasks("task", "send", "double", "--args", "[21]", "--app", "main:app")
+    wrong = tasks("task", "send", "double", "--args", '["many"]', "--app", "main:app")
+    unknown = tasks("task", "send", "treble", "--app", "main:app")
+    assert (good.code, len(good.stdout.splitlines())) == (0, 1)
+    assert (wrong.code, unknown.code) == (1, 1)
+    assert "error[VALIDATION_FAILED]: double: argument 'number'" in wrong.stderr
+    assert "error[HRS-300]" in unknown.stderr
+    assert "registered are: double" in unknown.stderr
+
+
+def test_the_app_sends_to_the_database_named_on_the_command_line(
+    horsies: Executable, tmp_path: Path, database_url: str
+) -> None:
+    (tmp_path / "main.py").write_text(APP)
+    sent = horsies("task", "send", "double", "--args", "[1]", "--app", "main:app", "--database-url", database_url)
+    listed = horsies("task", "list", "--json", "--database-url", database_url).document
+    assert [task["id"] for task in listed["tasks"]] == [sent.stdout.strip()]
+
+
+async def _beside_a_worker(
+    database_url: str, status: str, result: dict[str, Any], command: Callable[[], Answer]
+) -> Answer:
+    """Run a command while the first task that arrives is ended at once, with this result."""
+    connection = await asyncpg.connect(database_url)
+    arrived = asyncio.Event()
+
+    def notice(*_: object) -> None:
+        arrived.set()
+
+    await connection.add_listener("horsies_task_new", notice)
+    running = asyncio.create_task(asyncio.to_thread(command))
+    await arrived.wait()
+    end = "UPDATE horsies_tasks SET status = $1, terminal_at = now(), result = $2 RETURNING id::text"
+    task_id = await connection.fetchval(end, status, json.dumps(result))
+    await connection.execute("SELECT pg_notify('horsies_task_done', $1)", task_id)
+    answer = await running
+    await connection.close()
+    return answer
+
+
+def test_waiting_prints_the_result(tasks: Executable, database_url: str) -> None:
+    def send() -> Answer:
+        return tasks("task", "send", "double", "--wait")
+
+    answer = asyncio.run(_beside_a_worker(database_url, "COMPLETED", {"ok": 42}, send))
+    assert (answer.code, answer.stdout) == (0, '{"ok":42}\n')
+
+
+def test_waiting_for_a_task_that_fails_is_exit_1(tasks: Executable, database_url: str) -> None:
+    def send() -> Answer:
+        return tasks("task", "send", "double", "--wait", "--json")
+
+    failure = {"err": {"error_code": "SMTP_DOWN", "message": "no answer"}}
+    answer = asyncio.run(_beside_a_worker(database_url, "FAILED", failure, send))
+    assert answer.code == 1
+    assert answer.document["result"]["err"]["error_code"] == "SMTP_DOWN"

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import typer
+
+from horsies_ops.cli.durations import duration
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("5m", timedelta(minutes=5)),
+        ("30s", timedelta(seconds=30)),
+        ("2h", timedelta(hours=2)),
+        ("1d", timedelta(days=1)),
+        ("250ms", timedelta(milliseconds=250)),
+        ("90", timedelta(seconds=90)),
+        ("1.5h", timedelta(minutes=90)),
+        ("0", timedelta(0)),
+        (" 5 M ", timedelta(minutes=5)),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, meant: timedelta) -> None:
+    assert duration(text) == meant
+
+
+@pytest.mark.parametrize("text", ["", "m", "-5m", "5x", "5m30s", "1e3", "nan", "٥m", "5 minutes"])
+def test_what_is_no_duration_is_refused_with_the_forms_that_are(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="write 5m, 30s, 2h, 1d, 250ms or plain seconds"):
+        duration(text)
+
+
+def test_a_duration_beyond_all_time_is_refused() -> None:
+    with pytest.raises(typer.BadParameter, match="too long a time"):
+        duration("9" * 400 + "d")
