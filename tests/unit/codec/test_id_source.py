@@ -52,3 +52,9 @@ def test_a_forked_child_goes_its_own_way_even_when_the_lock_was_held() -> None:
     ours = {source.next().bytes for _ in range(50)}
     assert len(theirs) == len(ours) == 50
     assert not theirs & ours
+
+
+def test_a_series_takes_its_place_among_single_ids() -> None:
+    source = IdSource()
+    ids = [str(source.next()), *source.take(1000), str(source.next()), *source.take(0), str(source.next())]
+    assert sorted(set(ids)) == ids

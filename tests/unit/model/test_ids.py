@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.ids import RANDOM_BYTES, mint, parse_id, short_form
+from horsies.model.ids import RANDOM_BYTES, mint, parse_id, series, short_form
 
 milliseconds = st.integers(0, 2**48 - 2)
 chance = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES)
@@ -41,6 +41,15 @@ def test_a_full_tail_borrows_the_next_millisecond() -> None:
 
 def test_the_known_layout() -> None:
     assert str(mint(0x018F00000001, bytes(range(10)))) == "018f0000-0001-7004-8203-040506070809"
+
+
+@pytest.mark.parametrize("tail", [bytes(10), b"\xff" * 10, b"\x00" * 4 + b"\xff" * 6], ids=["low", "full", "carry"])
+def test_a_series_is_what_minting_one_by_one_would_give(tail: bytes) -> None:
+    minted = [mint(1000, tail)]
+    for _ in range(4):
+        minted.append(mint(1000, tail, minted[-1]))
+    assert series(minted[0], 5) == [str(each) for each in minted]
+    assert series(minted[0], 0) == []
 
 
 def test_an_id_is_held_in_lower_case() -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from uuid import UUID
 
-from horsies.model.ids import RANDOM_BYTES, mint
-
-if TYPE_CHECKING:
-    from uuid import UUID
+from horsies.model.ids import RANDOM_BYTES, mint, series
 
 
 class IdSource:
@@ -25,8 +22,18 @@ class IdSource:
 
     def next(self) -> UUID:
         with self._lock:
-            self._last = mint(time.time_ns() // 1_000_000, os.urandom(RANDOM_BYTES), self._last)
-            return self._last
+            return self._minted()
+
+    def take(self, count: int) -> list[str]:
+        """So many ids in a row, as text."""
+        with self._lock:
+            taken = series(self._minted(), count)
+            self._last = UUID(taken[-1]) if taken else self._last
+            return taken
+
+    def _minted(self) -> UUID:
+        self._last = mint(time.time_ns() // 1_000_000, os.urandom(RANDOM_BYTES), self._last)
+        return self._last
 
     def _start_afresh(self) -> None:
         # Two processes that counted on from the same id would make the same ids; and the lock may have been held

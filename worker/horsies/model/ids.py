@@ -14,6 +14,8 @@ _TAIL_BITS = 74
 _LOW_BITS = 62
 _TAIL_MASK = (1 << _TAIL_BITS) - 1
 _LOW_MASK = (1 << _LOW_BITS) - 1
+_NODE_DIGITS = 12
+_NODE_MASK = (1 << 4 * _NODE_DIGITS) - 1
 _VERSION = 7 << 76
 _VARIANT = 2 << 62
 _CANONICAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -30,13 +32,26 @@ def mint(time_ms: int, random_bytes: bytes, previous: UUID | None = None) -> UUI
         last = _order_of(previous)
         if order >> _TAIL_BITS <= last >> _TAIL_BITS:
             order = last + 1
-    clock, tail = order >> _TAIL_BITS, order & _TAIL_MASK
-    return UUID(int=clock << 80 | _VERSION | tail >> _LOW_BITS << 64 | _VARIANT | tail & _LOW_MASK)
+    return UUID(int=_with_fixed_bits(order))
+
+
+def series(first: UUID, count: int) -> list[str]:
+    """Ids in a row, beginning with `first`, as text: what `mint` would give one by one within one millisecond."""
+    start = _order_of(first)
+    if (start & _NODE_MASK) + count <= _NODE_MASK:
+        head, node = str(first)[:-_NODE_DIGITS], start & _NODE_MASK
+        return [f"{head}{each:012x}" for each in range(node, node + count)]
+    return [str(UUID(int=_with_fixed_bits(order))) for order in range(start, start + count)]
 
 
 def _order_of(minted: UUID) -> int:
     """The id without its fixed bits: 48 of milliseconds, 74 of tail."""
     return (minted.int >> 80) << _TAIL_BITS | (minted.int >> 64 & 0xFFF) << _LOW_BITS | minted.int & _LOW_MASK
+
+
+def _with_fixed_bits(order: int) -> int:
+    clock, tail = order >> _TAIL_BITS, order & _TAIL_MASK
+    return clock << 80 | _VERSION | tail >> _LOW_BITS << 64 | _VARIANT | tail & _LOW_MASK
 
 
 def parse_id(text: str) -> str:
