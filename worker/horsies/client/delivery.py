@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-from uuid import UUID
 
 from horsies.client.handle import TaskHandle
+from horsies.codec.fingerprint import instant_json
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.sending import SendOutcome, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
@@ -16,9 +17,10 @@ from horsies.store.tasks import Batch
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from horsies.client.broker import PostgresBroker, Session
+    from horsies.client.pattern import Bulk
     from horsies.client.results import Results
     from horsies.registry import TaskDefinition
     from horsies.store.db import Transaction
@@ -38,10 +40,10 @@ class Delivery(Protocol):
         self, task: TaskDefinition, payload: TaskSendPayload, connection: object | None
     ) -> TaskSendResult[AnyHandle]: ...
 
-    def many(self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]) -> TaskSendResult[list[AnyHandle]]: ...
+    def many(self, task: TaskDefinition, payloads: Bulk) -> TaskSendResult[list[AnyHandle]]: ...
 
     async def many_async(
-        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload], connection: object | None
+        self, task: TaskDefinition, payloads: Bulk, connection: object | None
     ) -> TaskSendResult[list[AnyHandle]]: ...
 
 
@@ -70,23 +72,23 @@ class BrokerDelivery:
             await asyncio.sleep(pause_s)
         return await self._store(payload, connection)
 
-    def many(self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]) -> TaskSendResult[list[AnyHandle]]:
+    def many(self, task: TaskDefinition, payloads: Bulk) -> TaskSendResult[list[AnyHandle]]:
         return BRIDGE.run(self.many_async(task, payloads, None))
 
     async def many_async(
         self,
         task: TaskDefinition,  # noqa: ARG002
-        payloads: Sequence[TaskSendPayload],
+        payloads: Bulk,
         connection: object | None,
     ) -> TaskSendResult[list[AnyHandle]]:
         if not payloads:
             return Ok([])
         try:
             async with self._within(connection) as (session, transaction):
-                await session.tasks.enqueue_many(list(_batches(payloads)), within=transaction)
+                await session.tasks.enqueue_many(_Batches(payloads), within=transaction)
         except HorsiesError as error:
             return Err(_enqueue_failed(error, None))
-        return Ok([TaskHandle(payload.task_id, self._results) for payload in payloads])
+        return Ok([TaskHandle(task_id, self._results) for task_id in payloads.ids])
 
     async def _store(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
         wait_s = self._broker().settings.pool_timeout if payload.idempotency_key else None
@@ -110,16 +112,24 @@ class BrokerDelivery:
             yield session, transaction
 
 
-def _batches(payloads: Sequence[TaskSendPayload]) -> Iterator[Batch]:
-    for start in range(0, len(payloads), BATCH_ROWS):
-        rows = payloads[start : start + BATCH_ROWS]
-        yield Batch(
-            like=rows[0],
-            ids=[UUID(row.task_id) for row in rows],
-            args=[row.args for row in rows],
-            kwargs=[row.kwargs for row in rows],
-            shas=[row.enqueue_sha for row in rows],
-        )
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """The batches of a bulk send, each made when its turn comes; they can be gone through again."""
+
+    bulk: Bulk
+
+    def __iter__(self) -> Iterator[Batch]:
+        bulk, like = self.bulk, self.bulk[0]
+        sent_at_json = instant_json(bulk.sent_at)
+        for start in range(0, len(bulk), BATCH_ROWS):
+            rows = bulk.arguments[start : start + BATCH_ROWS]
+            yield Batch(
+                like=like,
+                ids="\n".join(bulk.ids[start : start + BATCH_ROWS]),
+                args="\n".join([row.args_json for row in rows]),
+                kwargs="\n".join([row.kwargs_json for row in rows]),
+                shas="\n".join([bulk.pattern.seal.sha(row, sent_at_json) for row in rows]),
+            )
 
 
 def refusal_of(outcome: SendOutcome, payload: TaskSendPayload, task_id: str) -> TaskSendError | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
+from horsies.client.mould import Mould
 from horsies.client.send_options import TaskSendOptions
-from horsies.client.sending import PLAIN, BoundCall, Mould, SendOptions, refusal, resealed
+from horsies.client.sending import PLAIN, BoundCall, SendOptions, refusal, resealed
 from horsies.codec.wire import PayloadRefused
 from horsies.model.mapping import ExceptionRules
 from horsies.model.result import Err
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from horsies.client.delivery import Delivery
     from horsies.client.handle import TaskHandle
+    from horsies.client.pattern import Bulk
     from horsies.model.settings import AppConfig
     from horsies.model.task_error import TaskError
     from horsies.model.task_result import TaskResult
@@ -186,16 +188,10 @@ class TaskFunction(Generic[P, T]):
             return Err(_suppressed())
         return self.mould.cast(options, args, kwargs)
 
-    def _prepared_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[list[TaskSendPayload]]:
+    def _prepared_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[Bulk]:
         if self.host.are_sends_suppressed():
             return Err(_suppressed())
-        calls: list[BoundCall] = []
-        for index, item in enumerate(items):
-            try:
-                calls.append(BoundCall.of(item))
-            except ValueError as wrong:
-                return Err(refusal(f"item {index}: {wrong}"))
-        return self.mould.cast_many(options, calls)
+        return self.mould.cast_many(options, items)
 
     def _deliver(self, payload: TaskSendPayload) -> TaskSendResult[TaskHandle[T]]:
         if is_inside_event_loop():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -26,14 +27,47 @@ def enqueue_sha(
     options_json: str = "{}",
 ) -> str:
     """The same for a send that is repeated under the same id, and for no other; `options_json` is canonical."""
-    # The arguments are canonical text already; writing them here, in the order of the keys, saves encoding them again.
-    document = (
-        f'{{"args":{arguments.args_json},"delay":{_number(delay_seconds)},'
-        f'"good_until":{_instant(good_until)},"kwargs":{arguments.kwargs_json},"name":{canonical(task_name)},'
-        f'"options":{options_json},"priority":{priority},"queue":{canonical(queue_name)},'
-        f'"sent_at":{_instant(sent_at)}}}'
+    seal = EnqueueSeal.of(
+        task_name=task_name,
+        queue_name=queue_name,
+        priority=priority,
+        good_until=good_until,
+        delay_seconds=delay_seconds,
+        options_json=options_json,
     )
-    return sha256(document.encode()).hexdigest()
+    return seal.sha(arguments, instant_json(sent_at))
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueSeal:
+    """`enqueue_sha` for sends that differ in their arguments and their moment only; the rest is written once.
+
+    All parts are canonical text already: put down in the order of the keys, nothing is encoded again.
+    """
+
+    _between: str
+    _after: str
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        task_name: str,
+        queue_name: str,
+        priority: int,
+        good_until: datetime | None,
+        delay_seconds: float | None,
+        options_json: str,
+    ) -> EnqueueSeal:
+        return cls(
+            f',"delay":{_number(delay_seconds)},"good_until":{instant_json(good_until)},"kwargs":',
+            f',"name":{canonical(task_name)},"options":{options_json},"priority":{priority},'
+            f'"queue":{canonical(queue_name)},"sent_at":',
+        )
+
+    def sha(self, arguments: EncodedArguments, sent_at_json: str) -> str:
+        document = f'{{"args":{arguments.args_json}{self._between}{arguments.kwargs_json}{self._after}{sent_at_json}}}'
+        return sha256(document.encode()).hexdigest()
 
 
 def command_sha(task_name: str, arguments: EncodedArguments) -> str:
@@ -42,7 +76,7 @@ def command_sha(task_name: str, arguments: EncodedArguments) -> str:
     return sha256(document.encode()).hexdigest()
 
 
-def _instant(at: datetime | None) -> str:
+def instant_json(at: datetime | None) -> str:
     return "null" if at is None else f'"{at.astimezone(UTC).isoformat()}"'
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from horsies.codec.wire import PayloadRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -51,11 +51,9 @@ class Shape:
             if name not in filled and not (name in keywords and name in self.keywords):
                 raise PayloadRefused("missing", parameter=name)
 
-    def names_of(self, count: int) -> Iterator[str]:
+    def names_of(self, count: int) -> tuple[str, ...]:
         """The parameter that takes each of so many positional arguments."""
-        yield from self.positional[:count]
-        for _ in range(len(self.positional), count):
-            yield self.rest or ""
+        return self.positional[:count] + (self.rest or "",) * (count - len(self.positional))
 
     def name_of(self, keyword: str) -> str:
         """The parameter that takes this keyword."""

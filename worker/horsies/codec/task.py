@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from horsies.codec.annotations import SignatureFault, parameter_value, return_value
 from horsies.codec.shape import Shape
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from horsies.codec.value import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedArguments:
+class EncodedArguments(NamedTuple):
     """Arguments as they are stored: two canonical JSON texts, split by position and name as the caller gave them."""
 
     args_json: str
@@ -74,8 +73,8 @@ class TaskCodec:
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Arguments in stored form; `PayloadRefused` names the first that is missing, unknown, doubled or unfit."""
         self.shape.check(len(args), kwargs)
-        names = tuple(self.shape.names_of(len(args)))
-        by_position = [self._dumped(name, value) for name, value in zip(names, args, strict=True)]
+        names = self.shape.names_of(len(args))
+        by_position = list(map(self._dumped, names, args))
         by_name = {key: self._dumped(self.shape.name_of(key), value) for key, value in kwargs.items()}
         return EncodedArguments(
             args_json=stored_text(by_position, map(self._part, names, by_position)) if args else "[]",

@@ -19,7 +19,10 @@ MAX_PARSED_DEPTH: Final = 200
 REPLACEMENT: Final = "\ufffd"
 
 _PLAIN_SCALARS = frozenset({int, bool, type(None)})
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+# A value that holds itself ends in a RecursionError; looking for it in each value costs more than that one does.
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, sort_keys=True, check_circular=False, separators=(",", ":")
+).encode
 
 
 class PayloadRefused(ValueError):

@@ -1,7 +1,7 @@
 """Connections to one database, made when needed and used again.
 
-Taking one and giving it back costs no task, no timer and no round trip: a send holds a connection for one statement, and
-the driver's own pool took as long over that as the server takes to store the row.
+Taking one and giving it back costs no task, no timer and no round trip: a send holds a connection for one statement,
+and the driver's own pool spent two timers and a task on that, a sixth of the whole send.
 """
 
 from __future__ import annotations

@@ -1,0 +1,60 @@
+"""What `send_many` writes, row by row, and what it leaves when the server refuses a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies import TaskError, TaskResult, TaskSendErrorCode, is_err
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import asyncpg
+
+    from horsies import Horsies, TaskFunction
+    from tests.support.cluster import Cluster
+
+
+@pytest.fixture
+def database_url(cluster: Cluster) -> Iterator[str]:
+    """A database of the test's own, whose tables it may change."""
+    with cluster.database(migrated=True) as url:
+        yield url
+
+
+@pytest.fixture
+def say(app: Horsies) -> TaskFunction[[str], None]:
+    @app.task("say")
+    def say(text: str) -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    return say
+
+
+async def test_each_row_has_a_fingerprint_of_its_own(
+    say: TaskFunction[[str], None], connection: asyncpg.Connection[Any]
+) -> None:
+    (await say.send_many_async([("a",), {"text": "a"}, say.bind("b")])).unwrap()
+    assert await connection.fetchval("SELECT count(DISTINCT enqueue_sha) FROM horsies_tasks") == 3
+
+
+async def test_text_with_line_breaks_arrives_as_it_was_sent(
+    say: TaskFunction[[str], None], connection: asyncpg.Connection[Any]
+) -> None:
+    texts = ["one\ntwo", "\r\n", "\u2028", ""]
+    (await say.send_many_async([(text,) for text in texts])).unwrap()
+    rows = await connection.fetch("SELECT args ->> 0 AS text FROM horsies_tasks ORDER BY id")
+    assert [row["text"] for row in rows] == texts
+
+
+async def test_a_batch_that_the_server_refuses_undoes_those_before_it(
+    say: TaskFunction[[str], None], connection: asyncpg.Connection[Any]
+) -> None:
+    await connection.execute("""ALTER TABLE horsies_tasks ADD CHECK (args <> '["1500"]')""")
+    result = await say.send_many_async([(str(n),) for n in range(2500)])
+    assert is_err(result)
+    assert result.error.code is TaskSendErrorCode.ENQUEUE_FAILED
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0
+    assert (await say.send_async("and on")).is_ok()

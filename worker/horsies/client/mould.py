@@ -1,0 +1,123 @@
+"""Makes the payloads of one task; whatever is the same for each send is worked out once."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from horsies.client.pattern import Bulk, Pattern
+from horsies.client.sending import PLAIN, SendOptions, arguments_of, check_options, delay_seconds, refusal
+from horsies.codec.fingerprint import EnqueueSeal
+from horsies.codec.ids import IDS
+from horsies.codec.wire import canonical
+from horsies.model.queues import effective_priority
+from horsies.model.result import Err, Ok
+from horsies.model.sending import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.registry.definition import flags_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from horsies.codec.task import EncodedArguments
+    from horsies.model.settings import AppConfig
+    from horsies.registry import TaskDefinition
+
+LONGEST_UTF8 = 4
+"""Bytes of the longest character, so that short text need not be encoded to be measured."""
+
+# Of each task name once, however many apps of this process send it.
+_WARNED_OF: set[str] = set()
+
+logger = logging.getLogger("horsies.send")
+
+
+class Mould:
+    """Turns calls of one task into payloads, before the database is asked for anything."""
+
+    def __init__(self, task: TaskDefinition, config: AppConfig) -> None:
+        self._task = task
+        self._limits = config.payload
+        self._queue_priority = next((q.priority for q in config.custom_queues or () if q.name == task.queue_name), None)
+        self._options_json = task.stored_options
+        self._plain = self._pattern(PLAIN)
+
+    def cast(
+        self, options: SendOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> TaskSendResult[TaskSendPayload]:
+        """The payload of one call, or why it cannot be sent."""
+        try:
+            pattern = self._plain if options is PLAIN else self._pattern(options)
+            encoded = self._task.codec.encode(args, kwargs)
+        except ValueError as refused:
+            return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
+        if (too_large := self._size_error(encoded)) is not None:
+            return Err(too_large)
+        return Ok(pattern.payload(str(IDS.next()), encoded, datetime.now(UTC)))
+
+    def cast_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[Bulk]:
+        """The payloads of a bulk send; the first item that cannot be sent is named by its index."""
+        if options.idempotency_key is not None:
+            return Err(refusal(f"{self._task.name}: idempotency_key is for single sends"))
+        try:
+            pattern = self._plain if options is PLAIN else self._pattern(options)
+        except ValueError as refused:
+            return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
+        arguments: list[EncodedArguments] = []
+        for index, item in enumerate(items):
+            encoded = self._encoded(index, item)
+            if isinstance(encoded, Err):
+                return encoded
+            arguments.append(encoded)
+        return Ok(Bulk(pattern=pattern, sent_at=datetime.now(UTC), ids=IDS.take(len(arguments)), arguments=arguments))
+
+    def _encoded(self, index: int, item: object) -> EncodedArguments | Err[TaskSendError]:
+        try:
+            args, kwargs = arguments_of(item)
+            encoded = self._task.codec.encode(args, kwargs)
+        except ValueError as refused:
+            return Err(refusal(f"item {index}: {self._task.name}: {refused}", exception=refused))
+        too_large = self._size_error(encoded, f"item {index}: ")
+        return encoded if too_large is None else Err(too_large)
+
+    def _size_error(self, encoded: EncodedArguments, where: str = "") -> TaskSendError | None:
+        """Refuse arguments above the limit; warn once of large ones."""
+        warn, reject = self._limits.warn_bytes, self._limits.reject_bytes
+        limit = warn if reject is None or (warn is not None and warn < reject) else reject
+        if limit is None or LONGEST_UTF8 * (len(encoded.args_json) + len(encoded.kwargs_json)) <= limit:
+            return None
+        name, size = self._task.name, encoded.size_bytes
+        if reject is not None and size > reject:
+            text = f"{where}{name}: arguments of {size} bytes, payload_reject_bytes is {reject}"
+            return TaskSendError(code=TaskSendErrorCode.PAYLOAD_TOO_LARGE, message=text)
+        if warn is not None and size > warn and name not in _WARNED_OF:
+            _WARNED_OF.add(name)
+            logger.warning("%s: arguments of %d bytes; store large data elsewhere", name, size)
+        return None
+
+    def _pattern(self, options: SendOptions) -> Pattern:
+        """`ValueError` for an option that makes no sense."""
+        check_options(options)
+        task, delay = self._task, delay_seconds(options.delay)
+        priority = effective_priority(
+            sent_with=options.priority, task=task.options.priority, queue=self._queue_priority
+        )
+        return Pattern(
+            task_name=task.name,
+            queue_name=task.queue_name,
+            priority=priority,
+            good_until=options.good_until,
+            delay_seconds=delay,
+            task_options=self._options_json,
+            flags=canonical({**task.flags, **flags_of(() if options.flags is None else options.flags)}),
+            max_retries=task.max_retries,
+            idempotency_key=options.idempotency_key,
+            seal=EnqueueSeal.of(
+                task_name=task.name,
+                queue_name=task.queue_name,
+                priority=priority,
+                good_until=options.good_until,
+                delay_seconds=delay,
+                options_json=self._options_json,
+            ),
+        )

@@ -1,0 +1,72 @@
+"""What sends have in common, and the payloads made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+from horsies.codec.fingerprint import EnqueueSeal, command_sha, instant_json
+from horsies.model.sending import TaskSendPayload
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from horsies.codec.task import EncodedArguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """What all sends of one task with the same options have in common."""
+
+    task_name: str
+    queue_name: str
+    priority: int
+    good_until: datetime | None
+    delay_seconds: float | None
+    task_options: str
+    flags: str
+    max_retries: int
+    idempotency_key: str | None
+    seal: EnqueueSeal
+
+    def payload(self, task_id: str, encoded: EncodedArguments, sent_at: datetime) -> TaskSendPayload:
+        return TaskSendPayload(
+            task_id=task_id,
+            task_name=self.task_name,
+            queue_name=self.queue_name,
+            priority=self.priority,
+            args=encoded.args_json,
+            kwargs=encoded.kwargs_json,
+            sent_at=sent_at,
+            good_until=self.good_until,
+            enqueue_delay_seconds=self.delay_seconds,
+            task_options=self.task_options,
+            flags=self.flags,
+            max_retries=self.max_retries,
+            idempotency_key=self.idempotency_key,
+            command_sha=None if self.idempotency_key is None else command_sha(self.task_name, encoded),
+            enqueue_sha=self.seal.sha(encoded, instant_json(sent_at)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bulk(Sequence[TaskSendPayload]):
+    """The payloads of one bulk send. Thousands of them share all but a few fields, so each is made when looked at."""
+
+    pattern: Pattern
+    sent_at: datetime
+    ids: Sequence[str]
+    arguments: Sequence[EncodedArguments]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> TaskSendPayload: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TaskSendPayload]: ...
+    def __getitem__(self, index: int | slice) -> TaskSendPayload | list[TaskSendPayload]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        return self.pattern.payload(self.ids[index], self.arguments[index], self.sent_at)
