@@ -13,6 +13,26 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION public.horsies_lock_in_flight(cluster_is_capped boolean, capped_queues text[]) RETURNS TABLE(queue_name text, tasks bigint)
+    LANGUAGE plpgsql ROWS 10
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+BEGIN
+    IF cluster_is_capped THEN
+        PERFORM pg_advisory_xact_lock(horsies_lock_key('claim'));
+    END IF;
+    PERFORM pg_advisory_xact_lock(capped.key)
+       FROM (SELECT horsies_lock_key('claim/' || queue) AS key FROM unnest(capped_queues) AS queue ORDER BY key) AS capped;
+    RETURN QUERY
+    SELECT t.queue_name, count(*)
+      FROM horsies_tasks AS t
+     WHERE t.status IN ('CLAIMED', 'RUNNING')
+       AND (t.status = 'RUNNING' OR t.claim_expires_at IS NULL OR t.claim_expires_at > now())
+     GROUP BY t.queue_name;
+END
+$$;
+
 CREATE FUNCTION public.horsies_lock_key(purpose text) RETURNS bigint
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ SELECT hashtextextended(current_schema() || '/' || purpose, 0) $$;
@@ -409,7 +429,7 @@ CREATE INDEX horsies_workflows_root ON public.horsies_workflows USING btree (roo
 
 CREATE INDEX horsies_workflows_status ON public.horsies_workflows USING btree (status, updated_at);
 
-CREATE TRIGGER horsies_tasks_announce AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.horsies_announce_new_tasks();
+CREATE TRIGGER horsies_tasks_announce AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS added FOR EACH STATEMENT WHEN ((current_setting('horsies.announce'::text, true) IS DISTINCT FROM 'off'::text)) EXECUTE FUNCTION public.horsies_announce_new_tasks();
 
 ALTER TABLE ONLY public.horsies_workflow_tasks
     ADD CONSTRAINT horsies_workflow_tasks_sub_workflow_id_fkey FOREIGN KEY (sub_workflow_id) REFERENCES public.horsies_workflows(id) ON DELETE SET NULL;

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from horsies.client.announcing import Announcements
 from horsies.client.loops import PerLoop
 from horsies.client.waiting import Waiters
 from horsies.embedded import other_clusters
@@ -36,9 +37,11 @@ class Session:
     direct: Link
     tasks: TaskStore
     waiters: Waiters
+    announcements: Announcements
 
     async def close(self) -> None:
         await self.waiters.close()
+        await self.announcements.close()
         await self.database.close()
 
 
@@ -94,7 +97,13 @@ class PostgresBroker:
         database = Database(links.pooled, self._pool_size())
         tasks = TaskStore(database)
         waiters = Waiters(links.direct, tasks.outcomes)
-        return Session(database=database, direct=links.direct, tasks=tasks, waiters=waiters)
+        return Session(
+            database=database,
+            direct=links.direct,
+            tasks=tasks,
+            waiters=waiters,
+            announcements=Announcements(tasks.announce),
+        )
 
     def _pool_size(self) -> PoolSize:
         settings = self.settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +14,7 @@ from horsies.errors import BrokerError, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.sending import SendOutcome, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
 from horsies.store.borrowed import savepoint
-from horsies.store.tasks import Batch
+from horsies.store.tasks import Batch, Sent
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
@@ -93,12 +94,26 @@ class BrokerDelivery:
     async def _store(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
         wait_s = self._broker().settings.pool_timeout if payload.idempotency_key else None
         try:
-            async with self._within(connection) as (session, transaction):
-                outcome, task_id = await session.tasks.enqueue(payload, within=transaction, timeout_s=wait_s)
+            if connection is None:
+                sent = await self._store_alone(payload, wait_s)
+            else:
+                async with self._within(connection) as (session, transaction):
+                    sent = await session.tasks.enqueue(payload, within=transaction, timeout_s=wait_s)
         except HorsiesError as error:
             return Err(_enqueue_failed(error, payload))
-        refused = refusal_of(outcome, payload, task_id)
-        return Ok(TaskHandle(task_id, self._results)) if refused is None else Err(refused)
+        refused = refusal_of(sent.outcome, payload, sent.task_id)
+        return Ok(TaskHandle(sent.task_id, self._results)) if refused is None else Err(refused)
+
+    async def _store_alone(self, payload: TaskSendPayload, wait_s: float | None) -> Sent:
+        """Store in a transaction of its own, and see to it that workers hear of it."""
+        session = await self._broker().session()
+        asked_at = time.monotonic()
+        sent = await session.tasks.enqueue(payload, timeout_s=wait_s)
+        if sent.is_announced:
+            session.announcements.announced(payload.queue_name, asked_at=asked_at)
+        elif sent.is_announced is False and not payload.enqueue_delay_seconds:
+            session.announcements.stored_silently(payload.queue_name)
+        return sent
 
     @asynccontextmanager
     async def _within(self, connection: object | None) -> AsyncGenerator[tuple[Session, Transaction | None]]:

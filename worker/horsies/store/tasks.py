@@ -25,6 +25,20 @@ class StoredId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    is_announced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What came of a send, the id of the task that stands for it, and whether workers hear of what it stored."""
+
+    outcome: SendOutcome
+    task_id: str
+    is_announced: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRow:
     """How a task stands; `document` is its stored result, as JSON text."""
 
@@ -84,7 +98,9 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueries:
-    enqueue: Query[StoredId]
+    enqueue: Query[Announced]
+    enqueue_within: Query[Announced]
+    announce: Query[Announced]
     in_the_way: Query[ExistingTask]
     enqueue_many: Query[None]
     outcomes: Query[OutcomeRow]
@@ -118,22 +134,27 @@ class TaskStore:
 
     async def enqueue(
         self, payload: TaskSendPayload, *, within: Transaction | None = None, timeout_s: float | None = None
-    ) -> tuple[SendOutcome, str]:
-        """Store a task, or say what stood in its way; with the id of the task that stands for this send.
+    ) -> Sent:
+        """Store a task, or say what stood in its way.
 
         Where another open transaction holds the same idempotency key, this waits for it, `timeout_s` at most.
         """
-        through = within or self.database
+        through, query = (self.database, TASKS.enqueue) if within is None else (within, TASKS.enqueue_within)
         for _ in range(TRIES_WHILE_ROWS_VANISH):
-            if await through.fetch_raw(TASKS.enqueue, *_columns(payload), timeout_s=timeout_s):
-                return SendOutcome.STORED, payload.task_id
+            stored = await through.fetch_raw(query, *_columns(payload), timeout_s=timeout_s)
+            if stored:
+                return Sent(SendOutcome.STORED, payload.task_id, stored[0]["is_announced"])
             rows = await through.fetch(
                 TASKS.in_the_way, UUID(payload.task_id), payload.task_name, payload.idempotency_key
             )
             outcome, task_id = judge(payload, rows)
             if outcome is not SendOutcome.GONE:
-                return outcome, task_id
-        return SendOutcome.GONE, payload.task_id
+                return Sent(outcome, task_id)
+        return Sent(SendOutcome.GONE, payload.task_id)
+
+    async def announce(self, queue_names: Iterable[str]) -> None:
+        """Tell workers that there is something to do."""
+        await self.database.fetch_raw(TASKS.announce, list(queue_names))
 
     async def enqueue_many(self, batches: Iterable[Batch], *, within: Transaction | None = None) -> None:
         """Store all batches or none, one statement each; `batches` may be gone through more than once."""

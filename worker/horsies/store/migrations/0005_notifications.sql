@@ -1,4 +1,5 @@
--- New work is announced once a statement and queue. Every other message is sent by the statement that causes it.
+-- New work is announced once a statement and queue. Every other message is sent by the statement that causes it, and a
+-- statement that announces new work itself switches the trigger off for its own transaction.
 
 CREATE FUNCTION horsies_announce_new_tasks() RETURNS trigger
     LANGUAGE plpgsql
@@ -16,7 +17,9 @@ $$;
 CREATE TRIGGER horsies_tasks_announce
     AFTER INSERT ON horsies_tasks
     REFERENCING NEW TABLE AS added
-    FOR EACH STATEMENT EXECUTE FUNCTION horsies_announce_new_tasks();
+    FOR EACH STATEMENT
+    WHEN (current_setting('horsies.announce', true) IS DISTINCT FROM 'off')
+    EXECUTE FUNCTION horsies_announce_new_tasks();
 
 -- The key of an advisory lock: the same purpose in two schemas of one database must not collide.
 CREATE FUNCTION horsies_lock_key(purpose text) RETURNS bigint

@@ -1,12 +1,31 @@
 -- name: enqueue
--- Store one task; no row back means that its id or its idempotency key is taken. JSON travels as text, so that a codec
--- which the caller may have set on a connection of their own changes nothing.
+-- Store one task in a transaction of its own; no row back means that its id or its idempotency key is taken.
+-- A transaction that notifies holds a lock of the whole cluster until its commit is on disk, so of all that send to a
+-- queue at once only one does, the one whose turn it is; the others are told that nobody has heard of their task.
+WITH turn AS MATERIALIZED (
+    SELECT $8 = 0 AND pg_try_advisory_xact_lock(horsies_lock_key('announce/' || $3)) AS is_ours,
+           set_config('horsies.announce', 'off', true)
+)
+INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
+                           max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
+SELECT $1, $2, $3::text, $4, $5::text::jsonb, $6::text::jsonb, $7, clock_timestamp() + make_interval(secs => $8), $9,
+       $10, $11::text::jsonb, $12::text::jsonb, $13, $14, $15
+  FROM turn
+ON CONFLICT DO NOTHING
+RETURNING (SELECT count(pg_notify('horsies_task_new', $3)) = 1 FROM turn WHERE turn.is_ours) AS is_announced;
+
+-- name: enqueue_within
+-- The same in a transaction of the caller's, which may last: the trigger announces at its commit. JSON travels as text,
+-- so that a codec which the caller may have set on the connection changes nothing.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
                            max_retries, task_options, flags, idempotency_key, command_sha, enqueue_sha)
 VALUES ($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7, clock_timestamp() + make_interval(secs => $8), $9,
         $10, $11::text::jsonb, $12::text::jsonb, $13, $14, $15)
 ON CONFLICT DO NOTHING
-RETURNING id;
+RETURNING true AS is_announced;
+
+-- name: announce
+SELECT count(pg_notify('horsies_task_new', queue_name)) > 0 AS is_announced FROM unnest($1::text[]) AS queue_name;
 
 -- name: in_the_way
 -- The rows that kept `enqueue` from storing a task.
