@@ -1,0 +1,151 @@
+"""Tasks in real processes: what is handed over comes back, with the code it deserves."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.model.task import TaskAttemptOutcome
+from tests.support.pool import Stable, assignment, stable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+FAILED, WORKER_FAILURE = TaskAttemptOutcome.FAILED, TaskAttemptOutcome.WORKER_FAILURE
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[Stable]:
+    async with stable() as pool:
+        yield pool
+
+
+async def test_every_task_handed_over_ends_once(pool: Stable) -> None:
+    given = [assignment("noop") for _ in range(500)]
+    for start in range(0, 500, 50):
+        pool.child.run(given[start : start + 50])
+    await pool.events.until(lambda: len(pool.events.endings) == 500)
+    assert pool.events.begun == [each.key for each in given]
+    assert {ending.outcome for ending in pool.events.endings.values()} == {TaskAttemptOutcome.COMPLETED}
+    assert pool.child.is_idle
+
+
+async def test_arguments_and_results_larger_than_any_buffer_pass_both_ways(pool: Stable) -> None:
+    text = "x" * (8 << 20)
+    assert await pool.value(pool.give("echo", text)) == text
+
+
+async def test_a_chunk_of_large_arguments_passes(pool: Stable) -> None:
+    given = [assignment("echo", "x" * (2 << 20)) for _ in range(8)]
+    pool.child.run(given)
+    await pool.events.until(lambda: len(pool.events.endings) == 8)
+    assert all(len(ending.document) > 2 << 20 for ending in pool.events.endings.values())
+
+
+async def test_a_task_knows_its_own_attempt(pool: Stable) -> None:
+    given = assignment("who", attempt=3, possible_overlap=True, flags=b'{"careful":true}')
+    pool.child.run([given])
+    assert await pool.value(given.key) == "who 3 True {'careful': True}"
+
+
+@pytest.mark.parametrize(
+    ("task_name", "args", "outcome", "code"),
+    [
+        ("unheard_of", [], WORKER_FAILURE, "WORKER_RESOLUTION_ERROR"),
+        ("echo", [{"no": "text"}], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
+        ("unencodable", [], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
+        ("huge", [65], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
+        ("mistyped", [], FAILED, "RETURN_TYPE_MISMATCH"),
+        ("exit", [], FAILED, "UNHANDLED_EXCEPTION"),
+        ("interrupt", [], FAILED, "UNHANDLED_EXCEPTION"),
+        ("recurse", [0], FAILED, "UNHANDLED_EXCEPTION"),
+        ("eat_memory_mapped", [], FAILED, "TOO_MUCH"),
+    ],
+)
+async def test_each_failure_has_its_code_and_leaves_the_child_alive(
+    pool: Stable, task_name: str, args: list[object], outcome: TaskAttemptOutcome, code: str
+) -> None:
+    ending = await pool.run(task_name, *args)
+    assert (ending.outcome, ending.error_code) == (outcome, code)
+    assert json.loads(ending.document)["err"]["error_code"] == code
+    assert await pool.value(pool.give("pid")) == pool.events.born[0]
+
+
+async def test_what_has_not_begun_can_be_recalled(pool: Stable, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    first, *rest = given = [assignment("wait_for", str(gate)), *(assignment("noop") for _ in range(63))]
+    pool.child.run(given)
+    await pool.begun(first.key)
+    pool.child.recall()
+    await pool.events.until(lambda: bool(pool.events.recalls))
+    assert pool.events.recalls == [each.key for each in rest]
+    gate.touch()
+    await pool.ending(first.key)
+    assert list(pool.events.endings) == [first.key]
+
+
+async def test_lines_arrive_with_the_task_that_wrote_them(pool: Stable) -> None:
+    key = pool.give("talk")
+    await pool.ending(key)
+    await pool.events.until(lambda: len(pool.events.lines) == 4)
+    said = pool.events.lines
+    assert [line for line in said if line[0] == key] == [
+        (key, "stdout", "first"),
+        (key, "stderr", "oh"),
+        (key, "stdout", "second"),
+    ]
+    assert (None, "stdout", "from C") in said
+
+
+async def test_a_fork_of_a_child_is_heard_on_its_pipe_and_not_on_its_line(pool: Stable) -> None:
+    assert await pool.value(pool.give("fork")) == 0
+    await pool.events.until(lambda: bool(pool.events.lines))
+    assert pool.events.lines == [(None, "stdout", "from the fork")]
+
+
+async def test_coroutines_of_one_child_run_at_the_same_time(pool: Stable) -> None:
+    one, other = assignment("meet", "one", "other"), assignment("meet", "other", "one")
+    pool.child.run([one, other])
+    assert [await pool.value(one.key), await pool.value(other.key)] == ["one", "other"]
+
+
+async def test_coroutines_beyond_the_limit_wait_their_turn() -> None:
+    async with stable(async_concurrency=2) as pool:
+        given = [assignment("nap", 60) for _ in range(3)]
+        pool.child.run(given)
+        await pool.begun(given[0].key, given[1].key)
+        assert pool.child.unbegun == (given[2].key,)
+        pool.child.cancel(given[0].key)
+        await pool.begun(given[2].key)
+
+
+async def test_functions_and_coroutines_take_turns_in_order(pool: Stable) -> None:
+    given = [assignment(name, *args) for name, args in [("pid", ()), ("nap", (0.01,)), ("pid", ()), ("nap", (0.01,))]]
+    pool.child.run(given)
+    await pool.events.until(lambda: len(pool.events.endings) == 4)
+    assert list(pool.events.endings) == [each.key for each in given]
+
+
+async def test_a_cancelled_coroutine_ends_and_its_neighbour_does_not(pool: Stable) -> None:
+    one, other = assignment("nap", 60), assignment("nap", 60)
+    pool.child.run([one, other])
+    await pool.begun(one.key, other.key)
+    pool.child.cancel(one.key)
+    assert (await pool.ending(one.key)).error_code == "TASK_CANCELLED"
+    assert pool.child.begun == (other.key,)
+
+
+async def test_what_has_not_begun_is_given_back_when_it_is_cancelled(pool: Stable, tmp_path: Path) -> None:
+    busy, waiting = assignment("wait_for", str(tmp_path / "never")), assignment("noop")
+    pool.child.run([busy, waiting])
+    await pool.begun(busy.key)
+    pool.child.cancel(waiting.key)
+    await pool.events.until(lambda: pool.events.recalls == [waiting.key])
+
+
+async def test_an_exit_in_a_task_made_by_a_coroutine_ends_neither_the_loop_nor_the_child(pool: Stable) -> None:
+    assert await pool.value(pool.give("exit_on_the_side")) == "still here"
+    assert await pool.value(pool.give("nap", 0)) == pool.events.born[0]

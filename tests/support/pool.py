@@ -1,0 +1,142 @@
+"""A pool under test: its events are kept, and tests await them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from horsies.engine.messages import Assignment
+from horsies.engine.pool import Pool
+from horsies.engine.spec import ChildSpec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from horsies.engine.deaths import ChildDied
+    from horsies.engine.messages import Ending, Key, Stream
+    from horsies.engine.supervise import Child
+
+APP = f"{Path(__file__).with_name('pool_app.py')}:app"
+
+
+def assignment(task_name: str, *args: object, **details: Any) -> Assignment:
+    usual: dict[str, Any] = {
+        "task_id": str(uuid4()),
+        "claim_token": 1,
+        "task_name": task_name,
+        "args": json.dumps(args).encode(),
+        "kwargs": b"{}",
+        "queue_name": "default",
+        "attempt": 1,
+        "retry_count": 0,
+        "sent_at": datetime.now(UTC),
+        "worker_id": "a worker",
+    }
+    return Assignment(**usual | details)
+
+
+class Events:
+    """Keeps what a pool says, and wakes those who wait for it."""
+
+    def __init__(self) -> None:
+        self.begun: list[Key] = []
+        self.endings: dict[Key, Ending] = {}
+        self.deaths: dict[int, ChildDied] = {}
+        self.recalls: list[Key] = []
+        self.beats: dict[int, int] = defaultdict(int)
+        self.lines: list[tuple[Key | None, Stream, str]] = []
+        self.born: list[int] = []
+        self._changed = asyncio.Event()
+
+    async def until(self, holds: Callable[[], bool], *, within_s: float = 20.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def ready(self, child: Child) -> None:
+        self.born.append(child.pid)
+        self._changed.set()
+
+    def began(self, child: Child, key: Key) -> None:
+        self.begun.append(key)
+        self._changed.set()
+
+    def ended(self, child: Child, key: Key, ending: Ending) -> None:
+        assert key not in self.endings
+        self.endings[key] = ending
+        self._changed.set()
+
+    def recalled(self, child: Child, keys: Sequence[Key]) -> None:
+        self.recalls += keys
+        self._changed.set()
+
+    def beat(self, child: Child, keys: Sequence[Key]) -> None:
+        self.beats[child.pid] += 1
+        self._changed.set()
+
+    def said(self, child: Child, key: Key | None, stream: Stream, line: str) -> None:
+        self.lines.append((key, stream, line))
+        self._changed.set()
+
+    def died(self, child: Child, death: ChildDied) -> None:
+        self.deaths[child.pid] = death
+        self._changed.set()
+
+
+class Stable:
+    """A pool with its events, and the moves that most tests make."""
+
+    def __init__(self, pool: Pool, events: Events) -> None:
+        self.pool = pool
+        self.events = events
+
+    @property
+    def child(self) -> Child:
+        """The child that takes work; the first, where there are several."""
+        return self.free[0]
+
+    @property
+    def free(self) -> list[Child]:
+        return sorted((each for each in self.pool.children if each.accepts_work), key=lambda each: each.pid)
+
+    def give(self, task_name: str, *args: object, to: Child | None = None) -> Key:
+        given = assignment(task_name, *args)
+        (to or self.child).run([given])
+        return given.key
+
+    async def ending(self, key: Key) -> Ending:
+        await self.events.until(lambda: key in self.events.endings)
+        return self.events.endings[key]
+
+    async def value(self, key: Key) -> Any:
+        return json.loads((await self.ending(key)).document)["ok"]
+
+    async def death(self, pid: int) -> ChildDied:
+        await self.events.until(lambda: pid in self.events.deaths)
+        return self.events.deaths[pid]
+
+    async def begun(self, *keys: Key) -> None:
+        await self.events.until(lambda: set(keys) <= set(self.events.begun))
+
+    async def run(self, task_name: str, *args: object) -> Ending:
+        return await self.ending(self.give(task_name, *args))
+
+
+@asynccontextmanager
+async def stable(size: int = 1, **spec: Any) -> AsyncIterator[Stable]:
+    """A pool with the tasks of `pool_app`, stopped at the end whatever its children are doing."""
+    events = Events()
+    usual: dict[str, Any] = {"app_locator": APP}
+    pool = Pool(ChildSpec(**usual | spec), size, events)
+    try:
+        await pool.start()
+        yield Stable(pool, events)
+    finally:
+        await pool.kill_all("the test is over")

@@ -1,0 +1,228 @@
+"""Tasks that do to their process whatever can be done to one."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from horsies import AppConfig, Horsies, TaskError, TaskResult, current_task
+
+app = Horsies(AppConfig())
+
+
+class Stubborn:
+    """A value that fits `object` and has no JSON form."""
+
+
+@app.task("noop")
+def noop() -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+@app.task("echo")
+def echo(text: str) -> TaskResult[str, TaskError]:
+    return TaskResult(ok=text)
+
+
+@app.task("pid")
+def pid() -> TaskResult[int, TaskError]:
+    return TaskResult(ok=os.getpid())
+
+
+@app.task("who")
+def who() -> TaskResult[str, TaskError]:
+    task = current_task()
+    assert task is not None
+    return TaskResult(ok=f"{task.task_name} {task.attempt} {task.possible_overlap} {task.flags}")
+
+
+@app.task("wait_for")
+def wait_for(file: str) -> TaskResult[int, TaskError]:
+    """Until the file is there."""
+    while not Path(file).exists():  # noqa: ASYNC110
+        time.sleep(0.01)
+    return TaskResult(ok=os.getpid())
+
+
+@app.task("segfault")
+def segfault() -> TaskResult[None, TaskError]:
+    ctypes.string_at(0)
+    return TaskResult(ok=None)
+
+
+@app.task("leave")
+def leave(status: int) -> TaskResult[None, TaskError]:
+    os._exit(status)
+
+
+@app.task("close_line")
+def close_line() -> TaskResult[None, TaskError]:
+    for descriptor in _sockets():
+        os.close(descriptor)
+    time.sleep(60)
+    return TaskResult(ok=None)
+
+
+@app.task("talk_rubbish")
+def talk_rubbish() -> TaskResult[None, TaskError]:
+    os.write(_sockets()[0], b"\0\0\0\4rubb")
+    time.sleep(60)
+    return TaskResult(ok=None)
+
+
+@app.task("eat_memory")
+def eat_memory() -> TaskResult[int, TaskError]:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    return TaskResult(ok=len(bytearray(1 << 31)))
+
+
+@app.task("eat_memory_mapped", exception_mapper={MemoryError: "TOO_MUCH"})
+def eat_memory_mapped() -> TaskResult[int, TaskError]:
+    raise MemoryError
+
+
+@app.task("exit")
+def exit_() -> TaskResult[None, TaskError]:
+    sys.exit(3)
+
+
+@app.task("interrupt")
+def interrupt() -> TaskResult[None, TaskError]:
+    raise KeyboardInterrupt
+
+
+@app.task("recurse")
+def recurse(depth: int) -> TaskResult[None, TaskError]:
+    return recurse(depth + 1)
+
+
+@app.task("unencodable")
+def unencodable() -> TaskResult[object, TaskError]:
+    return TaskResult(ok=Stubborn())
+
+
+@app.task("mistyped")
+def mistyped() -> TaskResult[int, TaskError]:
+    return TaskResult(ok="no number")  # type: ignore[arg-type]  # pyright: ignore
+
+
+@app.task("huge")
+def huge(megabytes: int) -> TaskResult[str, TaskError]:
+    return TaskResult(ok="x" * (megabytes << 20))
+
+
+@app.task("die_after")
+def die_after() -> TaskResult[str, TaskError]:
+    """End well, and die before anything else can happen."""
+    main = threading.main_thread()
+
+    def strike() -> None:
+        while current_task_has_not_ended(main):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=strike, daemon=True).start()
+    return TaskResult(ok="done")
+
+
+def current_task_has_not_ended(main: threading.Thread) -> bool:
+    """Whether the main thread is anywhere but waiting for the next task."""
+    frame = sys._current_frames().get(main.ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == "wait" and frame.f_code.co_filename.endswith("inbox.py"):
+            return False
+        frame = frame.f_back
+    return True
+
+
+@app.task("leave_someone_behind")
+def leave_someone_behind(file: str) -> TaskResult[int, TaskError]:
+    """Start a program that holds every line open, then wait to be killed."""
+    for descriptor in _sockets():
+        os.set_inheritable(descriptor, True)
+    other = subprocess.Popen(["sleep", "60"], close_fds=False)
+    Path(file).write_text(str(other.pid))
+    time.sleep(60)
+    return TaskResult(ok=other.pid)
+
+
+@app.task("burn")
+def burn(seconds: float) -> TaskResult[None, TaskError]:
+    """Hold the interpreter in C code that uses the CPU all the time."""
+    library = ctypes.PyDLL(None)
+    library.clock.restype = ctypes.c_long
+    base = ctypes.create_string_buffer(1 << 20)
+    until = time.monotonic() + seconds
+    sys.setswitchinterval(1000)  # no other thread runs before this one waits
+    while time.monotonic() < until:
+        library.memset(base, 1, len(base))
+    return TaskResult(ok=None)
+
+
+@app.task("talk")
+def talk() -> TaskResult[None, TaskError]:
+    print("first\nsecond", end="")
+    print("oh", file=sys.stderr)
+    os.write(1, b"from C\n")
+    return TaskResult(ok=None)
+
+
+@app.task("fork")
+def fork() -> TaskResult[int, TaskError]:
+    """A forked process that prints and ends must not be heard on the line."""
+    forked = os.fork()
+    if not forked:
+        print("from the fork", flush=True)
+        os._exit(0)
+    _, status = os.waitpid(forked, 0)
+    return TaskResult(ok=status)
+
+
+@app.task("nap")
+async def nap(seconds: float) -> TaskResult[int, TaskError]:
+    await asyncio.sleep(seconds)
+    return TaskResult(ok=os.getpid())
+
+
+MEETING: set[str] = set()
+
+
+@app.task("meet")
+async def meet(me: str, other: str) -> TaskResult[str, TaskError]:
+    """Ends only if the other one runs at the same time."""
+    MEETING.add(me)
+    while other not in MEETING:
+        await asyncio.sleep(0.005)
+    return TaskResult(ok=me)
+
+
+@app.task("exit_on_the_side")
+async def exit_on_the_side() -> TaskResult[str, TaskError]:
+    async def leave_loop() -> None:
+        sys.exit(4)
+
+    try:
+        await asyncio.create_task(leave_loop())
+    except SystemExit:
+        return TaskResult(ok="still here")
+    return TaskResult(ok="not raised")
+
+
+def _sockets() -> list[int]:
+    found: list[int] = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.append(int(name))
+    return sorted(found)

@@ -1,0 +1,1 @@
+"""The worker: claims tasks, runs them in supervised processes, and records how they ended."""

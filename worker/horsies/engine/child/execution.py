@@ -1,0 +1,210 @@
+"""One attempt: resolve, decode, call, check, encode. Whatever happens on the way is an ending with a code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from horsies.codec.result import AnyResult, stored_result
+from horsies.codec.value import PlainValue
+from horsies.codec.wire import cleaned
+from horsies.engine.messages import MAX_REPORT_BYTES, Ending
+from horsies.model.codes import OperationalErrorCode, OutcomeCode
+from horsies.model.info import TaskContext
+from horsies.model.mapping import ExceptionRules, error_from
+from horsies.model.task import TaskAttemptOutcome
+from horsies.model.task_error import TaskError
+from horsies.model.task_result import TaskResult
+from horsies.registry.calling import call, call_async
+from horsies.registry.context import running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from horsies.codec.task import Call
+    from horsies.engine.messages import Assignment
+    from horsies.model.codes import BuiltInTaskCode
+    from horsies.model.settings import AppConfig
+    from horsies.registry import TaskDefinition
+    from horsies.registry.registry import Defined
+
+# Room for the rest of the report around its document.
+LARGEST_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024
+
+
+class RunnableApp(Protocol):
+    """What a child needs of an app."""
+
+    @property
+    def config(self) -> AppConfig: ...
+    @property
+    def tasks(self) -> Mapping[str, Defined]: ...
+    @property
+    def child_hooks(self) -> Iterable[Callable[[], None]]: ...
+    def import_task_modules(self, modules: Sequence[str] | None = None) -> object: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A task of the app, with what is asked for at each run worked out once."""
+
+    definition: TaskDefinition
+    is_async: bool
+
+
+class Failed(Exception):
+    """The attempt came to nothing, and not by the doing of the task's own code."""
+
+    def __init__(self, code: BuiltInTaskCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Execution:
+    """Runs assignments with the tasks of one app. `MemoryError` leaves it where no mapping of the user's names it:
+    a process that has run out of memory cannot be trusted with more work."""
+
+    def __init__(self, app: RunnableApp) -> None:
+        config = app.config
+        self._rules = ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
+        self._tasks = {
+            name: Known(definition=task.definition, is_async=task.definition.is_async)
+            for name, task in app.tasks.items()
+        }
+
+    def is_async(self, assignment: Assignment) -> bool:
+        known = self._tasks.get(assignment.task_name)
+        return known is not None and known.is_async
+
+    def run(self, assignment: Assignment) -> Ending:
+        """Run a `def` task here and now; also the place where an unknown one ends."""
+        try:
+            task = self._resolved(assignment)
+            with running(_context_of(assignment)):
+                arguments = _decoded(task, assignment)
+                return self._ended(task, self._called(task, arguments))
+        except Failed as failed:
+            return _failure(failed)
+
+    async def run_async(self, assignment: Assignment) -> Ending:
+        """Run an `async def` task on the running loop."""
+        try:
+            task = self._resolved(assignment)
+            with running(_context_of(assignment)):
+                arguments = _decoded(task, assignment)
+                return self._ended(task, await self._awaited(task, arguments))
+        except Failed as failed:
+            return _failure(failed)
+
+    def _resolved(self, assignment: Assignment) -> TaskDefinition:
+        known = self._tasks.get(assignment.task_name)
+        if known is None:
+            message = f"no task is called {assignment.task_name!r} in this worker"
+            raise Failed(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
+        return known.definition
+
+    def _called(self, task: TaskDefinition, arguments: Call) -> AnyResult:
+        try:
+            return call(task, arguments.args, arguments.kwargs, app=self._rules)
+        except BaseException as raised:  # noqa: BLE001  # user code may raise anything
+            return self._result_of(raised, task)
+
+    async def _awaited(self, task: TaskDefinition, arguments: Call) -> AnyResult:
+        try:
+            return await call_async(task, arguments.args, arguments.kwargs, app=self._rules)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as raised:  # noqa: BLE001  # the same
+            return self._result_of(raised, task)
+
+    def _result_of(self, raised: BaseException, task: TaskDefinition) -> AnyResult:
+        """What `call` lets pass: orders to stop that only the task's own code can have given, and failing checks."""
+        if isinstance(raised, MemoryError):
+            raise raised
+        if isinstance(raised, Exception):
+            message = f"the returned value cannot be checked: {type(raised).__qualname__}"
+            raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from raised
+        return TaskResult(err=error_from(raised, task=task.exception_rules, app=self._rules))
+
+    def _ended(self, task: TaskDefinition, result: AnyResult) -> Ending:
+        _refuse_to_go_on_without_memory(result)
+        try:
+            stored = stored_result(result, task.codec.ok)
+        except MemoryError:
+            raise
+        except Exception as error:
+            message = f"the result cannot be stored: {type(error).__qualname__}"
+            raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
+        document = stored.document.encode()
+        if len(document) > LARGEST_DOCUMENT_BYTES:
+            message = f"the result has {len(document)} bytes, where {LARGEST_DOCUMENT_BYTES} are the most"
+            raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
+        if stored.error is None:
+            return Ending(outcome=TaskAttemptOutcome.COMPLETED, document=document)
+        # A success that could not be stored is no failure of the task's own.
+        outcome = TaskAttemptOutcome.WORKER_FAILURE if result.is_ok() else TaskAttemptOutcome.FAILED
+        return _failed_ending(stored.error, outcome, document)
+
+
+def _decoded(task: TaskDefinition, assignment: Assignment) -> Call:
+    try:
+        return task.codec.decode(assignment.args, assignment.kwargs)
+    except MemoryError:
+        raise
+    except Exception as error:  # validators are user code and may raise anything
+        message = f"the stored arguments cannot be read: {error}"
+        raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
+
+
+def _refuse_to_go_on_without_memory(result: AnyResult) -> None:
+    error = result.err
+    is_mapped = error is None or error.error_code is not OperationalErrorCode.UNHANDLED_EXCEPTION
+    if error is not None and not is_mapped and isinstance(error.exception, MemoryError):
+        raise error.exception
+
+
+def cancelled() -> Ending:
+    """The ending of a coroutine that its worker has cancelled."""
+    error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="cancelled by its worker")
+    return _ending(TaskResult(err=error), TaskAttemptOutcome.FAILED)
+
+
+def _failure(failed: Failed) -> Ending:
+    error = TaskError(error_code=failed.code, message=failed.message)
+    return _ending(TaskResult(err=error), TaskAttemptOutcome.WORKER_FAILURE)
+
+
+def _ending(result: AnyResult, outcome: TaskAttemptOutcome) -> Ending:
+    stored = stored_result(result, PlainValue())
+    return _failed_ending(result.err_value, outcome, stored.document.encode())
+
+
+def _failed_ending(error: TaskError, outcome: TaskAttemptOutcome, document: bytes) -> Ending:
+    return Ending(
+        outcome=outcome,
+        document=document,
+        error_code=None if error.error_code is None else str(error.error_code),
+        error_message=None if error.message is None else cleaned(error.message),
+    )
+
+
+def _context_of(assignment: Assignment) -> TaskContext:
+    flags: dict[str, Any] = {} if assignment.flags == b"{}" else json.loads(assignment.flags)
+    return TaskContext(
+        task_id=assignment.task_id,
+        task_name=assignment.task_name,
+        queue_name=assignment.queue_name,
+        attempt=assignment.attempt,
+        retry_count=assignment.retry_count,
+        claim_token=assignment.claim_token,
+        sent_at=assignment.sent_at,
+        good_until=assignment.good_until,
+        timeout_ms=assignment.timeout_ms,
+        worker_id=assignment.worker_id,
+        flags=flags,
+        possible_overlap=assignment.possible_overlap,
+    )

@@ -1,0 +1,96 @@
+"""How children die, told from what the kernel says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from horsies.engine.messages import ExitStatus
+
+if TYPE_CHECKING:
+    from horsies.engine.messages import Key
+
+
+class Cause(StrEnum):
+    """Why a child is no more; the first five are crashes."""
+
+    CHILD_SIGNAL = "CHILD_SIGNAL"
+    CHILD_EXIT = "CHILD_EXIT"
+    CHILD_MEMORY = "CHILD_MEMORY"
+    CHILD_PROTOCOL = "CHILD_PROTOCOL"
+    HEARTBEAT_LOST = "HEARTBEAT_LOST"
+    KILLED = "KILLED"
+    RETIRED = "RETIRED"
+
+    @property
+    def is_crash(self) -> bool:
+        return self not in (Cause.KILLED, Cause.RETIRED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """Why a child is being killed; passed before the signal is sent, so that the death is known for what it is."""
+
+    cause: Cause
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildDied:
+    """A child that is gone, with everything it had in hand. Its process group is gone too."""
+
+    pid: int
+    cause: Cause
+    why: str
+    signal: int | None
+    exit_status: int | None
+    max_rss_bytes: int
+    begun: tuple[Key, ...]
+    """What its code may have worked on."""
+    unbegun: tuple[Key, ...]
+    """What was handed over and never touched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitStatus:
+    """What the kernel tells about an ended process."""
+
+    signal: int | None
+    exit_status: int | None
+    max_rss_bytes: int
+
+    @classmethod
+    def reap(cls, pid: int) -> WaitStatus:
+        """Collect a process that has ended."""
+        _, status, usage = os.wait4(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return cls(
+            signal=-code if code < 0 else None,
+            exit_status=code if code >= 0 else None,
+            max_rss_bytes=usage.ru_maxrss * 1024,
+        )
+
+    def judged(self, sentence: Sentence | None, *, was_asked_to_leave: bool) -> Sentence:
+        """The cause of the death. A sentence counts only where it was carried out: a child that ended by itself in
+        the same instant died of its own cause."""
+        if sentence is not None and self.signal == signal.SIGKILL:
+            return sentence
+        if self.signal is not None:
+            return Sentence(cause=Cause.CHILD_SIGNAL, why=f"killed by {_name_of(self.signal)}")
+        match self.exit_status:
+            case ExitStatus.OUT_OF_MEMORY:
+                return Sentence(cause=Cause.CHILD_MEMORY, why="ran out of memory")
+            case ExitStatus.DONE if was_asked_to_leave:
+                return Sentence(cause=Cause.RETIRED, why="left when asked")
+            case status:
+                return Sentence(cause=Cause.CHILD_EXIT, why=f"left with exit status {status}")
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,96 @@
+"""Messages on a stream: four bytes of length, then the message."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Iterable, Iterator
+
+_LENGTH = struct.Struct("!I")
+READ_BYTES: Final = 256 * 1024
+
+
+class ProtocolFault(Exception):
+    """The other side does not speak as agreed."""
+
+
+def framed(messages: Iterable[bytes]) -> bytes:
+    """Messages as they go onto the stream, one after the other."""
+    return b"".join(part for message in messages for part in (_LENGTH.pack(len(message)), message))
+
+
+class FrameReader:
+    """Cuts a stream into messages, whatever pieces it arrives in."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._unread = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The messages that are complete with `data`; `ProtocolFault` only after those before the fault."""
+        self._unread += data
+        start = 0
+        try:
+            while (end := self._end_of_message(start)) is not None:
+                message = bytes(self._unread[start + _LENGTH.size : end])
+                # Before it is handed out: whatever its reader does, nobody reads it twice.
+                start = end
+                yield message
+        finally:
+            del self._unread[:start]
+
+    def _end_of_message(self, start: int) -> int | None:
+        if len(self._unread) - start < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._unread, start)
+        if length > self._max_bytes:
+            raise ProtocolFault(f"a message of {length} bytes, where {self._max_bytes} are the most")
+        end = start + _LENGTH.size + length
+        return end if end <= len(self._unread) else None
+
+
+class FrameWriter:
+    """Writes to a non-blocking socket without ever waiting: what does not fit now leaves as soon as there is room.
+
+    A peer that is gone is no error here, for its death is known from elsewhere; what is said to it is dropped.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._unsent = bytearray()
+        self._is_closed = False
+
+    def write(self, messages: Iterable[bytes]) -> None:
+        if self._is_closed:
+            return
+        data = framed(messages)
+        if self._unsent:
+            self._unsent += data
+        elif (sent := self._send(data)) < len(data) and not self._is_closed:
+            self._unsent += memoryview(data)[sent:]
+            self._loop.add_writer(self._sock, self._flush)
+
+    def close(self) -> None:
+        if self._unsent:
+            self._loop.remove_writer(self._sock)
+        self._unsent.clear()
+        self._is_closed = True
+
+    def _flush(self) -> None:
+        del self._unsent[: self._send(self._unsent)]
+        if not self._unsent:
+            self._loop.remove_writer(self._sock)
+
+    def _send(self, data: bytes | bytearray) -> int:
+        try:
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.close()
+            return 0

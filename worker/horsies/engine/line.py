@@ -1,0 +1,79 @@
+"""The worker's end of the line to a child: orders out, reports in, without ever waiting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import MsgspecError
+
+from horsies.engine.frames import READ_BYTES, FrameReader, FrameWriter, ProtocolFault
+from horsies.engine.messages import MAX_REPORT_BYTES, decode_report, encode
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Callable
+
+    from horsies.engine.messages import Order, Report
+
+
+class Line:
+    """Hands every report to `take`; a `ProtocolFault` out of it, or rubbish on the line, is told to `broken`.
+
+    A line that closes is told by `closed` and means nothing by itself.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        *,
+        take: Callable[[Report], None],
+        broken: Callable[[str], None],
+        closed: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._take = take
+        self._broken = broken
+        self._closed = closed
+        self._reader = FrameReader(max_bytes=MAX_REPORT_BYTES)
+        self._writer = FrameWriter(loop, sock)
+        loop.add_reader(sock, self._read)
+
+    def send(self, *orders: Order) -> None:
+        self._writer.write([encode(order) for order in orders])
+
+    def drain(self) -> None:
+        """Take everything that has been sent and not read yet."""
+        while self._read():
+            pass
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._sock)
+        self._writer.close()
+
+    def _read(self) -> bool:
+        """Take what is there; False when there is no more for now, or for good."""
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._sock)
+            self._closed()
+            return False
+        return self._has_understood(data)
+
+    def _has_understood(self, data: bytes) -> bool:
+        try:
+            for frame in self._reader.feed(data):
+                self._take(decode_report(frame))
+        except (ProtocolFault, MsgspecError) as fault:
+            # Nothing after the first wrong byte can be trusted.
+            self._loop.remove_reader(self._sock)
+            self._broken(str(fault))
+            return False
+        return True

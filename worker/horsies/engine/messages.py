@@ -1,0 +1,162 @@
+"""What a worker and its children say to each other, one message a frame.
+
+The worker gives orders, the child reports. Arguments and results travel as the JSON bytes in which they are stored;
+only the child ever decodes them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003  # msgspec reads annotations at run time
+from enum import IntEnum
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct, msgpack
+
+from horsies.model.task import TaskAttemptOutcome  # noqa: TC001  # the same
+
+MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
+"""The largest report that a worker takes from a child."""
+
+MAX_ORDER_BYTES: Final = 2**31
+"""More than a row of the database can hold: a child believes its worker."""
+
+
+class Key(NamedTuple):
+    """One attempt of one task."""
+
+    task_id: str
+    claim_token: int
+
+
+class Message(Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """A message; the class name says which one."""
+
+
+class Assignment(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+    """A task as it is handed over: what its code will be told, and its arguments in stored form."""
+
+    task_id: str
+    claim_token: int
+    task_name: str
+    args: bytes
+    kwargs: bytes
+    context: bytes | None = None
+    queue_name: str
+    attempt: int
+    retry_count: int
+    sent_at: datetime
+    good_until: datetime | None = None
+    timeout_ms: int | None = None
+    worker_id: str
+    flags: bytes = b"{}"
+    possible_overlap: bool = False
+
+    @property
+    def key(self) -> Key:
+        return Key(self.task_id, self.claim_token)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.args) + len(self.kwargs) + len(self.context or b"")
+
+
+class Ending(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+    """How an attempt ended, with the result document as it is to be stored."""
+
+    outcome: TaskAttemptOutcome
+    document: bytes
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+class Run(Message, frozen=True):
+    """Run these, in this order, after what you already have."""
+
+    assignments: tuple[Assignment, ...]
+
+
+class Recall(Message, frozen=True):
+    """Give back what you have not begun; answered by `Recalled`."""
+
+
+class Cancel(Message, frozen=True):
+    """Stop this one if it can be stopped: unbegun it is given back, a coroutine is cancelled, a function runs on."""
+
+    key: Key
+
+
+class Answer(Message, frozen=True):
+    """I have heard your beat."""
+
+
+class Quit(Message, frozen=True):
+    """Leave once nothing is running."""
+
+
+class Loaded(Message, frozen=True):
+    """The app is imported; so many hooks follow, each with a time limit of its own."""
+
+    hooks: int
+
+
+class Ready(Message, frozen=True):
+    """The app is imported and the hooks have run."""
+
+    rss_bytes: int
+
+
+class StartFailed(Message, frozen=True):
+    """The app could not be brought up; the child leaves."""
+
+    message: str
+
+
+class Began(Message, frozen=True):
+    """This one is being run from now on; nothing of it has been decoded yet."""
+
+    key: Key
+
+
+class Ended(Message, frozen=True):
+    key: Key
+    ending: Ending
+
+
+class Recalled(Message, frozen=True):
+    """These are given back and will not begin here."""
+
+    keys: tuple[Key, ...]
+
+
+class Beat(Message, frozen=True):
+    """I live, and this is what I have begun and not ended."""
+
+    keys: tuple[Key, ...]
+
+
+Stream: TypeAlias = Literal["stdout", "stderr"]
+
+
+class Said(Message, frozen=True):
+    """A line that code in the child wrote; without a key where nobody knows which task it was."""
+
+    key: Key | None
+    stream: Stream
+    line: str
+
+
+Order: TypeAlias = Run | Recall | Cancel | Answer | Quit
+Report: TypeAlias = Loaded | Ready | StartFailed | Began | Ended | Recalled | Beat | Said
+
+
+class ExitStatus(IntEnum):
+    """How a child leaves when it knows why."""
+
+    DONE = 0
+    START_FAILED = 1
+    OUT_OF_MEMORY = 71
+
+
+encode = msgpack.Encoder().encode
+decode_order = msgpack.Decoder(Order).decode
+decode_report = msgpack.Decoder(Report).decode

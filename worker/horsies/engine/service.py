@@ -1,0 +1,74 @@
+"""Loops with one duty each, and what runs them together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from horsies.errors import HorsiesError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+log = logging.getLogger("horsies.service")
+
+
+class Service(Protocol):
+    """A loop with one duty."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until stop is set, then finish what is in hand."""
+        ...
+
+
+class ServiceEnded(HorsiesError):
+    """A loop ended that nobody had told to."""
+
+
+async def run_together(services: Sequence[Service], stop: asyncio.Event) -> None:
+    """Run all until `stop` is set, then stop them in the order given, each after those before it have finished.
+
+    One that ends by itself sets `stop`, and once the others have finished `ServiceEnded` is raised. Cancelled, all are.
+    """
+    running = [_Running(service) for service in services]
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([stopping, *(each.task for each in running)], return_when=asyncio.FIRST_COMPLETED)
+        died = [] if stop.is_set() else [each for each in running if each.task.done()]
+        for each in died:
+            log.critical("%s ended by itself; the worker stops", each.service.name, exc_info=each.error)
+        stop.set()
+        for each in running:
+            await each.finish()
+    finally:
+        await _cancel([stopping, *(each.task for each in running)])
+    if died := died or [each for each in running if each.error is not None]:
+        raise ServiceEnded(f"{died[0].service.name} ended by itself") from died[0].error
+
+
+class _Running:
+    """A service at work, with a signal of its own to stop."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._stop = asyncio.Event()
+        self.task = asyncio.create_task(service.run(self._stop), name=service.name)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What it ended with, if not well."""
+        return self.task.exception() if self.task.done() and not self.task.cancelled() else None
+
+    async def finish(self) -> None:
+        self._stop.set()
+        await asyncio.wait([self.task])
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[object]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
