@@ -1,0 +1,100 @@
+"""Short tasks travel together, for as long as that stays short."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies.model.chunks import CHUNK_MS, Prospect, RunTimes, chunk_size, cut, recall_after_ms, weighted
+
+run_times = st.floats(0, 10_000)
+prospects = st.builds(Prospect, run_ms=st.none() | run_times, has_timeout=st.booleans(), is_capped=st.booleans())
+
+
+@pytest.mark.parametrize(
+    ("run_ms", "size"), [(None, 1), (0.0, 64), (0.1, 64), (0.3125, 64), (0.5, 40), (1, 20), (19, 1), (20, 1), (900, 1)]
+)
+def test_a_chunk_is_at_most_twenty_milliseconds_of_work(run_ms: float | None, size: int) -> None:
+    assert chunk_size(run_ms, max_chunk=64, is_capped=False) == size
+
+
+def test_a_capped_queue_and_a_chunk_limit_of_one_know_no_chunks() -> None:
+    assert chunk_size(0.1, max_chunk=64, is_capped=True) == 1
+    assert chunk_size(0.1, max_chunk=1, is_capped=False) == 1
+
+
+@given(run_ms=run_times, max_chunk=st.integers(1, 64))
+def test_a_chunk_holds_at_least_one_and_never_more_than_its_time_or_limit(run_ms: float, max_chunk: int) -> None:
+    size = chunk_size(run_ms, max_chunk=max_chunk, is_capped=False)
+
+    assert 1 <= size <= max_chunk
+    assert size == 1 or size * run_ms <= CHUNK_MS * 1.000001
+
+
+@given(estimate_ms=run_times, run_ms=run_times)
+def test_an_estimate_moves_towards_what_was_seen_and_never_past_it(estimate_ms: float, run_ms: float) -> None:
+    low, high = sorted((estimate_ms, run_ms))
+    assert low - 1e-9 <= weighted(estimate_ms, run_ms) <= high + 1e-9
+
+
+def test_one_slow_run_is_soon_forgotten() -> None:
+    times = RunTimes()
+    times.observe(task_name="noop", queue_name="quick", run_ms=500)
+    for _ in range(400):
+        times.observe(task_name="noop", queue_name="quick", run_ms=0.1)
+
+    assert chunk_size(times.of_queue("quick"), max_chunk=64, is_capped=False) == 64
+
+
+def test_one_run_that_was_held_up_does_not_end_chunks() -> None:
+    assert chunk_size(weighted(0.1, 15), max_chunk=64, is_capped=False) > 16
+
+
+def test_tasks_and_queues_are_told_apart() -> None:
+    times = RunTimes()
+    times.observe(task_name="noop", queue_name="mixed", run_ms=1)
+    times.observe(task_name="report", queue_name="mixed", run_ms=33)
+
+    assert (times.of_task("noop"), times.of_task("report"), times.of_queue("mixed")) == (1, 33, 2)
+    assert times.of_task("unheard") is None
+    assert times.of_queue("unheard") is None
+
+
+@pytest.mark.parametrize(
+    ("run_times", "sizes"),
+    [
+        ([], []),
+        ([5.0, 5.0, 5.0, 5.0, 5.0], [4, 1]),
+        ([15.0, 10.0, 10.0], [1, 2]),
+        ([500.0, 1.0], [1, 1]),
+        ([None, None], [1, 1]),
+        ([1.0, None, 1.0], [1, 1, 1]),
+    ],
+)
+def test_tasks_are_cut_into_chunks_by_what_they_should_take(run_times: list[float | None], sizes: list[int]) -> None:
+    assert cut([Prospect(run_ms=each) for each in run_times], max_chunk=64) == sizes
+
+
+@pytest.mark.parametrize("alone", [Prospect(run_ms=0.0, has_timeout=True), Prospect(run_ms=0.0, is_capped=True)])
+def test_a_task_with_a_timeout_or_under_a_cap_shares_no_chunk(alone: Prospect) -> None:
+    short = Prospect(run_ms=0.0)
+
+    assert cut([short, short, alone, short, short], max_chunk=64) == [2, 1, 2]
+
+
+@given(tasks=st.lists(prospects, max_size=200), max_chunk=st.integers(1, 64))
+def test_cutting_loses_nothing_and_keeps_every_chunk_short(tasks: list[Prospect], max_chunk: int) -> None:
+    sizes = cut(tasks, max_chunk=max_chunk)
+
+    assert sum(sizes) == len(tasks)
+    rest = iter(tasks)
+    for size in sizes:
+        chunk = [next(rest) for _ in range(size)]
+        assert 1 <= size <= max_chunk
+        assert size == 1 or sum(task.share_ms for task in chunk) <= CHUNK_MS * 1.000001
+
+
+@pytest.mark.parametrize(("estimate_ms", "limit_ms"), [(0, 200), (5, 200), (20, 200), (21, 210), (100, 1_000)])
+def test_a_chunk_is_called_back_after_ten_times_its_estimate(estimate_ms: float, limit_ms: float) -> None:
+    assert recall_after_ms(estimate_ms) == limit_ms
