@@ -1,0 +1,132 @@
+"""How much a worker asks for in one pass.
+
+What it can run now or soon is counted in places, which its children offer; caps, batches and the buffer cut that down.
+What is in flight elsewhere in the fleet only the database can count: caps are handed on to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MOST_CHUNKS: Final = 2
+"""In a child's hands: one at work, one waiting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildLoad:
+    """What a child that takes work has in its hands."""
+
+    held: int = 0
+    """Tasks handed to it that have not ended."""
+    chunks: int = 0
+    """The hand-overs that they came in."""
+    is_async: bool = False
+    """All that it runs are `async def`."""
+    is_short: bool = False
+    """All that it holds should end within one chunk's time, so something may wait behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedQueue:
+    """A queue as this worker sees it: its cap in the fleet, and how many of its tasks make a chunk."""
+
+    name: str
+    max_concurrency: int | None = None
+    chunk_size: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the settings allow; 0 is no limit for the batch and for the claims held."""
+
+    prefetch_buffer: int = 0
+    max_claim_batch: int = 0
+    max_claim_per_worker: int = 0
+    async_concurrency: int = 10
+    cluster_wide_cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRoom:
+    """At most `room` tasks of this queue; `cap` counts all that are in flight in the fleet."""
+
+    name: str
+    room: int
+    cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimPass:
+    """One claim: at most `limit` tasks over all queues, of which the first `startable` may run at once."""
+
+    limit: int
+    startable: int
+    queues: tuple[QueueRoom, ...]
+    cluster_cap: int | None = None
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether the claim has to count what others have in flight."""
+        return self.cluster_cap is not None or any(queue.cap is not None for queue in self.queues)
+
+
+def places_free(child: ChildLoad, chunk_size: int, *, depth: int, async_concurrency: int) -> int:
+    """How many tasks of a queue a child can take now: run at once, or have waiting behind a chunk of short ones.
+
+    At most `depth` chunks are in a child's hands. Nothing ever waits behind a task that may take its time.
+    """
+    if child.held and child.is_async:
+        return max(0, async_concurrency - child.held)
+    if child.held and not child.is_short:
+        return 0
+    if chunk_size > 1:
+        return chunk_size * max(0, depth - child.chunks)
+    return 1 if child.chunks < MOST_CHUNKS else 0
+
+
+def next_pass(
+    queues: Iterable[ServedQueue], children: Sequence[ChildLoad], limits: Limits, *, claimed: int
+) -> ClaimPass | None:
+    """What to ask for while so many CLAIMED rows wait here; None where there is room for nothing."""
+    served = [queue for queue in queues if queue.max_concurrency != 0]
+    places = _places_by_size({queue.chunk_size for queue in served}, children, limits)
+    ahead = limits.prefetch_buffer - claimed
+    rooms = tuple(
+        QueueRoom(name=queue.name, room=room, cap=queue.max_concurrency)
+        for queue in served
+        if (room := _least(places[queue.chunk_size] + ahead, limits.max_claim_batch or None, queue.max_concurrency)) > 0
+    )
+    startable = _places_together(places, children, limits) - claimed
+    held_claims = limits.max_claim_per_worker - claimed if limits.max_claim_per_worker else None
+    total = sum(queue.room for queue in rooms)
+    limit = _least(total, startable + limits.prefetch_buffer, held_claims, limits.cluster_wide_cap)
+    if limit <= 0:
+        return None
+    return ClaimPass(
+        limit=limit, startable=max(0, min(limit, startable)), queues=rooms, cluster_cap=limits.cluster_wide_cap
+    )
+
+
+def _places_by_size(sizes: set[int], children: Iterable[ChildLoad], limits: Limits) -> dict[int, int]:
+    # Where some tasks come one by one, the place behind a chunk is theirs: a pass over quick and slow queues then never
+    # brings a second chunk that would have to wait behind a slow task, or be given back.
+    depth = MOST_CHUNKS - 1 if 1 in sizes else MOST_CHUNKS
+    free = partial(places_free, depth=depth, async_concurrency=limits.async_concurrency)
+    return {size: sum(free(child, size) for child in children) for size in sizes}
+
+
+def _places_together(places: dict[int, int], children: Iterable[ChildLoad], limits: Limits) -> int:
+    """Places for a mix of all queues: a chunk and what waits behind it, but those for `async def` tasks only once."""
+    in_chunks = max((places[size] for size in places if size > 1), default=0)
+    one_by_one = places.get(1, 0)
+    shared = sum(max(0, limits.async_concurrency - child.held) for child in children if child.held and child.is_async)
+    return in_chunks + one_by_one - (shared if in_chunks and one_by_one else 0)
+
+
+def _least(first: int, *others: int | None) -> int:
+    return min([first, *(other for other in others if other is not None)])
