@@ -1,0 +1,78 @@
+"""The promises of a worker in numbers and in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies.model.bounds import (
+    ConnectionBudget,
+    RecoveryBounds,
+    caps_in_words,
+    connection_budget,
+    in_seconds,
+    queue_in_words,
+    recovery_bounds,
+)
+from horsies.model.settings.app import AppConfig
+from horsies.model.settings.queues import CustomQueueConfig
+from horsies.model.settings.recovery import RecoveryConfig
+from horsies.model.settings.url import DatabaseUrl
+from horsies.model.settings.worker import WorkerConfig
+
+
+def test_a_bound_is_the_threshold_and_one_check() -> None:
+    assert recovery_bounds(RecoveryConfig()) == RecoveryBounds(claimed_ms=150_000, running_ms=330_000)
+
+
+def test_flagged_tasks_get_a_longer_threshold_but_no_longer_check() -> None:
+    bounds = recovery_bounds(RecoveryConfig(resilient_multiplier=3), is_resilient=True)
+
+    assert (bounds.claimed_ms, bounds.running_ms, bounds.child_death_ms) == (390_000, 930_000, 1_000)
+
+
+def test_the_bounds_are_said_in_seconds() -> None:
+    words = recovery_bounds(RecoveryConfig()).in_words()
+
+    assert words == "CLAIMED <= 150 s, RUNNING <= 330 s, child death <= 1 s"
+
+
+@pytest.mark.parametrize(("ms", "words"), [(0, "0 s"), (300, "0.3 s"), (1_500, "1.5 s"), (7_800_000, "7800 s")])
+def test_seconds_are_written_as_short_as_they_are(ms: int, words: str) -> None:
+    assert in_seconds(ms) == words
+
+
+@pytest.mark.parametrize("processes", [1, 32])
+def test_a_worker_needs_the_same_connections_for_any_number_of_processes(processes: int) -> None:
+    worker = WorkerConfig(dsn=DatabaseUrl.parse("embedded"), processes=processes)
+
+    assert connection_budget(worker) == ConnectionBudget(worker=7, children=2 * processes)
+
+
+def test_the_budget_of_connections_in_words() -> None:
+    words = ConnectionBudget(worker=7, children=8).in_words()
+
+    assert words == "at most 7, and 8 more while tasks send tasks"
+
+
+@pytest.mark.parametrize(
+    ("max_concurrency", "words"),
+    [
+        (None, "mail (priority 1, no cap)"),
+        (5, "mail (priority 1, at most 5 in flight in the fleet)"),
+        (0, "mail (priority 1, closed: nothing is claimed)"),
+    ],
+)
+def test_the_cap_of_a_queue_in_words(max_concurrency: int | None, words: str) -> None:
+    assert queue_in_words(CustomQueueConfig(name="mail", max_concurrency=max_concurrency)) == words
+
+
+@pytest.mark.parametrize(
+    ("app", "words"),
+    [
+        (AppConfig(), "fleet: no cap; nothing claimed ahead, no lease"),
+        (AppConfig(cluster_wide_cap=9), "fleet: at most 9 in flight; nothing claimed ahead, no lease"),
+        (AppConfig(prefetch_buffer=4, claim_lease_ms=60_000), "fleet: no cap; 4 claimed ahead, lease 60 s"),
+    ],
+)
+def test_what_bounds_the_fleet_in_words(app: AppConfig, words: str) -> None:
+    assert caps_in_words(app) == words
