@@ -1,0 +1,99 @@
+"""A worker that was cut off, and a judge that has not listened."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies.model.fence import Fence, Listening, may_hand_over, silent_child_limit_s
+from horsies.model.settings.recovery import RecoveryConfig
+
+DEFAULT = RecoveryConfig()
+LIMIT_S = 90.0  # the claimed threshold of 120 s less one claimer beat of 30 s
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DOWN = Fence.of(DEFAULT, now=0.0)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(("now", "is_fenced"), [(0, False), (LIMIT_S, False), (LIMIT_S + 0.1, True)])
+def test_a_worker_is_fenced_one_beat_before_its_claims_may_be_taken(now: float, is_fenced: bool) -> None:
+    assert DOWN.blocks(now) == is_fenced
+
+
+def test_every_statement_that_succeeds_keeps_the_fence_down() -> None:
+    assert not DOWN.after_statement(80.0).blocks(80.0 + LIMIT_S)
+
+
+def test_a_fence_that_was_up_stays_up_until_a_worker_beat_succeeds() -> None:
+    back = DOWN.after_statement(100.0)
+
+    assert back.blocks(100.0)
+    assert back.after_statement(101.0).blocks(101.0)
+    assert not back.after_worker_beat(101.0).blocks(101.0)
+
+
+def test_a_beat_sent_before_a_long_sleep_proves_nothing_afterwards() -> None:
+    assert DOWN.after_worker_beat(1.0).blocks(500.0)
+
+
+def test_an_answer_that_comes_late_does_not_set_time_back() -> None:
+    assert not DOWN.after_statement(80.0).after_worker_beat(10.0).blocks(80.0 + LIMIT_S)
+
+
+@given(st.lists(st.tuples(st.floats(0, 200), st.booleans()), max_size=20), st.floats(0, 1_000))
+def test_whoever_was_silent_beyond_the_limit_is_fenced_whatever_came_before(
+    successes: list[tuple[float, bool]], silence_s: float
+) -> None:
+    fence, now = DOWN, 0.0
+    for pause_s, is_beat in successes:
+        now += pause_s
+        fence = fence.after_worker_beat(now) if is_beat else fence.after_statement(now)
+
+    assert fence.blocks(now + LIMIT_S + 0.1 + silence_s)
+
+
+@pytest.mark.parametrize(("took_s", "is_safe"), [(0, True), (149.9, True), (150, False), (400, False)])
+def test_what_a_slow_start_returned_is_given_back(took_s: float, is_safe: bool) -> None:
+    assert may_hand_over(DEFAULT, took_s=took_s) == is_safe
+
+
+def test_a_parent_ends_its_silent_child_before_any_judge_would() -> None:
+    assert silent_child_limit_s(DEFAULT) == 285.0
+
+
+@pytest.mark.parametrize(
+    ("beats", "since"),
+    [
+        ([30], 0),
+        ([30, 60, 90], 0),
+        ([45], 0),
+        ([45.1], 45.1),
+        ([30, 600, 630], 600),
+        ([-1], -1),
+        ([30, -3_600, -3_570], -3_600),
+        ([30, 3_600], 3_600),
+    ],
+)
+def test_a_gap_or_a_jump_of_the_clock_begins_a_new_series(beats: list[float], since: float) -> None:
+    series = Listening.begun(at(0))
+    for seconds in beats:
+        series = series.after_beat(at(seconds), DEFAULT)
+
+    assert series == Listening(since=at(since), last_beat_at=at(beats[-1]))
+
+
+def test_the_length_of_a_gap_follows_the_worker_beat() -> None:
+    quick = RecoveryConfig(worker_heartbeat_interval_ms=1_000)
+
+    assert Listening.begun(at(0)).after_beat(at(1.5), quick).since == at(0)
+    assert Listening.begun(at(0)).after_beat(at(1.6), quick).since == at(1.6)
+
+
+def test_amnesty_lasts_one_running_threshold_from_the_first_beat() -> None:
+    assert Listening(since=at(0), last_beat_at=at(90)).amnesty_until(DEFAULT) == at(300)

@@ -1,0 +1,80 @@
+"""When a worker that was cut off stops taking work, and since when it has listened without a break.
+
+Instants that a worker compares with each other are seconds of its monotonic clock; those that others judge by are the
+database's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from horsies.model.settings.recovery import RecoveryConfig
+
+UNBROKEN_BEATS: Final = 1.5
+"""A gap between two worker beats that is longer than so many intervals breaks the series."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Keeps a worker that was cut off from claiming and starting, for others may soon take its claims for lost.
+
+    Each success counts from the moment its statement was sent: an answer read after a long sleep proves nothing about
+    the time asleep.
+    """
+
+    limit_s: float
+    last_success_at: float
+    is_up: bool = False
+    """It was up when a statement succeeded, and no worker beat has since."""
+
+    @classmethod
+    def of(cls, recovery: RecoveryConfig, *, now: float) -> Self:
+        limit_ms = recovery.claimed_stale_threshold_ms - recovery.claimer_heartbeat_interval_ms
+        return cls(limit_s=limit_ms / 1_000, last_success_at=now)
+
+    def blocks(self, now: float) -> bool:
+        return self.is_up or now - self.last_success_at > self.limit_s
+
+    def after_statement(self, sent_at: float) -> Self:
+        """Any statement shows that the database is there; it does not take a fence down."""
+        return replace(self, last_success_at=max(self.last_success_at, sent_at), is_up=self.blocks(sent_at))
+
+    def after_worker_beat(self, sent_at: float) -> Self:
+        return replace(self, last_success_at=max(self.last_success_at, sent_at), is_up=False)
+
+
+def may_hand_over(recovery: RecoveryConfig, *, took_s: float) -> bool:
+    """Whether rows that a start returned are still safely ours, or have to be given back."""
+    return took_s * 1_000 < recovery.running_stale_threshold_ms / 2
+
+
+def silent_child_limit_s(recovery: RecoveryConfig) -> float:
+    """How long a child may be silent and idle before its own parent ends it: shortly before any judge would act."""
+    return (recovery.running_stale_threshold_ms - recovery.runner_heartbeat_interval_ms / 2) / 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """An unbroken series of worker beats, in database time. Only silence after `since` counts against others."""
+
+    since: datetime
+    last_beat_at: datetime
+
+    @classmethod
+    def begun(cls, beat_at: datetime) -> Self:
+        return cls(since=beat_at, last_beat_at=beat_at)
+
+    def after_beat(self, beat_at: datetime, recovery: RecoveryConfig) -> Self:
+        """The series with one more beat, or a new one after a gap or a jump of the database's clock."""
+        longest_gap = timedelta(milliseconds=UNBROKEN_BEATS * recovery.worker_beat_ms)
+        is_unbroken = self.last_beat_at <= beat_at <= self.last_beat_at + longest_gap
+        return replace(self, since=self.since if is_unbroken else beat_at, last_beat_at=beat_at)
+
+    def amnesty_until(self, recovery: RecoveryConfig) -> datetime:
+        """Until then this worker has not listened long enough to judge by silence."""
+        return self.since + timedelta(milliseconds=recovery.running_stale_threshold_ms)
