@@ -1,0 +1,298 @@
+"""Everything that the engine reports: to its log, to metrics, to tests, and where it matters to `horsies_events`.
+
+a task:        TaskClaimed, TaskStarted, TaskFinished, TaskReleased, TaskPoisoned,
+               ClaimLost, LateResultRefused, LateBeatRefused
+a child:       ChildReady, ChildDied, ChildSilent, ChunkRecalled
+a worker:      WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped, ServiceDied
+the database:  DatabaseLost, DatabaseRestored, ListenerDegraded, ListenerRestored, AmnestyStarted, AmnestyEnded
+
+An event with a `kind` is written down as a row of that kind, which `record_of` makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from horsies.model.task import TaskStatus
+
+
+class EventKind(StrEnum):
+    """The kinds of rows in `horsies_events`, whoever writes them."""
+
+    LATE_RESULT_REFUSED = "late_result_refused"
+    LATE_BEAT_REFUSED = "late_beat_refused"
+    TASK_RECOVERED = "task_recovered"
+    TASK_POISONED = "task_poisoned"
+    CHILD_DIED = "child_died"
+    OVERLAP_POSSIBLE = "overlap_possible"
+    WORKER_LOST = "worker_lost"
+    WORKER_RETURNED = "worker_returned"
+    SWEEP_FINISHED = "sweep_finished"
+    AMNESTY_STARTED = "amnesty_started"
+    AMNESTY_ENDED = "amnesty_ended"
+    LISTENER_DEGRADED = "listener_degraded"
+    LISTENER_RESTORED = "listener_restored"
+    OPERATION_DISABLED = "operation_disabled"
+    OPERATION_ENABLED = "operation_enabled"
+    HOOK_FAILED = "hook_failed"
+    FLEET_MISMATCH = "fleet_mismatch"
+    WORKFLOW_HEALED = "workflow_healed"
+    OUTBOX_QUARANTINED = "outbox_quarantined"
+    WORKFLOW_RETRIED = "workflow_retried"
+    RETENTION_FINISHED = "retention_finished"
+    SCHEDULE_SKIPPED = "schedule_skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened in one worker."""
+
+    kind: ClassVar[EventKind | None] = None
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEvent(Event):
+    """Something that happened to one attempt of a task."""
+
+    task_id: str
+    claim_token: int
+    queue_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskClaimed(TaskEvent):
+    """It is ours, and waits for a place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStarted(TaskEvent):
+    """It is RUNNING in the table; its child may still be busy with others of its chunk."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFinished(TaskEvent):
+    """Its outcome is stored. `status` is PENDING where it is to run again."""
+
+    task_name: str
+    status: TaskStatus
+    error_code: str | None
+    run_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReleased(TaskEvent):
+    """It was given back without having begun; nothing is counted."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimLost(TaskEvent):
+    """Another hand moved it before it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateResultRefused(TaskEvent):
+    """An outcome came for a row that had moved on; the row stays as it is."""
+
+    kind: ClassVar[EventKind | None] = EventKind.LATE_RESULT_REFUSED
+
+    status: str | None
+    """What the row says now; None where it is gone. The same for token and owner."""
+    token_now: int | None
+    owner_now: str | None
+    outcome: str
+    error_code: str | None
+    started_at: datetime | None
+    moved_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateBeatRefused(TaskEvent):
+    """A beat came for a row that is no longer ours; told once for each task."""
+
+    kind: ClassVar[EventKind | None] = EventKind.LATE_BEAT_REFUSED
+
+    status: str | None
+    token_now: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPoisoned(TaskEvent):
+    """It crashed as often as a task may, and is not tried again."""
+
+    kind: ClassVar[EventKind | None] = EventKind.TASK_POISONED
+
+    crash_count: int
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildReady(Event):
+    """A child has imported the app and takes work."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildDied(TaskEvent):
+    """A child ended by itself with this task in hand."""
+
+    kind: ClassVar[EventKind | None] = EventKind.CHILD_DIED
+
+    pid: int
+    cause: str
+    signal: int | None
+    exit_status: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSilent(Event):
+    """A child does not beat, but works: its parent vouches for it."""
+
+    pid: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRecalled(Event):
+    """A chunk took too long; what it had not begun goes elsewhere."""
+
+    pid: int
+    unbegun: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted(Event):
+    """It listens and claims."""
+
+    queues: tuple[str, ...]
+    processes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFenced(Event):
+    """It was cut off for so long that it takes no work until a beat has succeeded."""
+
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerUnfenced(Event):
+    """A beat has succeeded; it takes work again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReturned(Event):
+    """It had been declared lost, and goes on under a new id."""
+
+    kind: ClassVar[EventKind | None] = EventKind.WORKER_RETURNED
+
+    former_worker_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDraining(Event):
+    """It was told to stop: no more claims, and so much time for what runs; None waits for ever."""
+
+    running: int
+    grace_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopped(Event):
+    """It has left; outcomes that could not be stored are left to recovery."""
+
+    unstored: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceDied(Event):
+    """A loop ended that nobody had told to; the worker stops."""
+
+    service: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseLost(Event):
+    """A statement found no server; it is tried again."""
+
+    duty: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseRestored(Event):
+    duty: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerDegraded(Event):
+    """Notifications do not arrive; due work is found by the poll."""
+
+    kind: ClassVar[EventKind | None] = EventKind.LISTENER_DEGRADED
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerRestored(Event):
+    kind: ClassVar[EventKind | None] = EventKind.LISTENER_RESTORED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmnestyStarted(Event):
+    """This worker had not listened for a while; until then silence is no proof."""
+
+    kind: ClassVar[EventKind | None] = EventKind.AMNESTY_STARTED
+
+    until: datetime
+    outage_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmnestyEnded(Event):
+    kind: ClassVar[EventKind | None] = EventKind.AMNESTY_ENDED
+
+    outage_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """A row of `horsies_events`; what has no column of its own is evidence."""
+
+    kind: EventKind
+    worker_id: str
+    task_id: str | None
+    queue_name: str | None
+    claim_token: int | None
+    evidence: Mapping[str, object]
+
+
+_COLUMNS = frozenset(each.name for each in fields(TaskEvent))
+
+
+def record_of(event: Event) -> EventRecord | None:
+    """The row that an event leaves; None for one that is only reported."""
+    if event.kind is None:
+        return None
+    values = {each.name: getattr(event, each.name) for each in fields(event)}
+    return EventRecord(
+        kind=event.kind,
+        worker_id=event.worker_id,
+        task_id=values.get("task_id"),
+        queue_name=values.get("queue_name"),
+        claim_token=values.get("claim_token"),
+        evidence={name: value for name, value in values.items() if name not in _COLUMNS},
+    )
