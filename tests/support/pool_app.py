@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -65,15 +67,22 @@ def leave(status: int) -> TaskResult[None, TaskError]:
 
 @app.task("close_line")
 def close_line() -> TaskResult[None, TaskError]:
-    for descriptor in _sockets():
-        os.close(descriptor)
+    os.close(_line())
+    time.sleep(60)
+    return TaskResult(ok=None)
+
+
+@app.task("hang_up")
+def hang_up() -> TaskResult[None, TaskError]:
+    """Close the line for good, also for the thread that reads it."""
+    socket.socket(fileno=os.dup(_line())).shutdown(socket.SHUT_RDWR)
     time.sleep(60)
     return TaskResult(ok=None)
 
 
 @app.task("talk_rubbish")
 def talk_rubbish() -> TaskResult[None, TaskError]:
-    os.write(_sockets()[0], b"\0\0\0\4rubb")
+    os.write(_line(), b"\0\0\0\4rubb")
     time.sleep(60)
     return TaskResult(ok=None)
 
@@ -114,6 +123,15 @@ def mistyped() -> TaskResult[int, TaskError]:
     return TaskResult(ok="no number")  # type: ignore[arg-type]  # pyright: ignore
 
 
+KEPT: list[bytes] = []
+
+
+@app.task("grow")
+def grow(megabytes: int) -> TaskResult[None, TaskError]:
+    KEPT.append(b"x" * (megabytes << 20))
+    return TaskResult(ok=None)
+
+
 @app.task("huge")
 def huge(megabytes: int) -> TaskResult[str, TaskError]:
     return TaskResult(ok="x" * (megabytes << 20))
@@ -144,12 +162,11 @@ def current_task_has_not_ended(main: threading.Thread) -> bool:
 
 
 @app.task("leave_someone_behind")
-def leave_someone_behind(file: str) -> TaskResult[int, TaskError]:
-    """Start a program that holds every line open, then wait to be killed."""
-    for descriptor in _sockets():
-        os.set_inheritable(descriptor, True)
+def leave_someone_behind() -> TaskResult[int, TaskError]:
+    """Start a program that holds every line open, say which, then wait to be killed."""
+    os.set_inheritable(_line(), True)
     other = subprocess.Popen(["sleep", "60"], close_fds=False)
-    Path(file).write_text(str(other.pid))
+    print(other.pid)
     time.sleep(60)
     return TaskResult(ok=other.pid)
 
@@ -158,7 +175,6 @@ def leave_someone_behind(file: str) -> TaskResult[int, TaskError]:
 def burn(seconds: float) -> TaskResult[None, TaskError]:
     """Hold the interpreter in C code that uses the CPU all the time."""
     library = ctypes.PyDLL(None)
-    library.clock.restype = ctypes.c_long
     base = ctypes.create_string_buffer(1 << 20)
     until = time.monotonic() + seconds
     sys.setswitchinterval(1000)  # no other thread runs before this one waits
@@ -216,13 +232,6 @@ async def exit_on_the_side() -> TaskResult[str, TaskError]:
     return TaskResult(ok="not raised")
 
 
-def _sockets() -> list[int]:
-    found: list[int] = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            found.append(int(name))
-    return sorted(found)
+def _line() -> int:
+    """The descriptor of the line to the worker."""
+    return json.loads(sys.argv[1])["channel_fd"]

@@ -83,6 +83,8 @@ class WaitStatus:
         match self.exit_status:
             case ExitStatus.OUT_OF_MEMORY:
                 return Sentence(cause=Cause.CHILD_MEMORY, why="ran out of memory")
+            case ExitStatus.LINE_LOST:
+                return Sentence(cause=Cause.CHILD_PROTOCOL, why="its line to the worker was closed from inside")
             case ExitStatus.DONE if was_asked_to_leave:
                 return Sentence(cause=Cause.RETIRED, why="left when asked")
             case status:

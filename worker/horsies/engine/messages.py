@@ -155,6 +155,7 @@ class ExitStatus(IntEnum):
     DONE = 0
     START_FAILED = 1
     OUT_OF_MEMORY = 71
+    LINE_LOST = 72
 
 
 encode = msgpack.Encoder().encode

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from horsies.engine.frames import READ_BYTES, FrameReader, framed
-from horsies.engine.messages import MAX_ORDER_BYTES, decode_order, encode
+from horsies.engine.messages import MAX_ORDER_BYTES, ExitStatus, decode_order, encode
 
 if TYPE_CHECKING:
     import socket
@@ -31,14 +31,14 @@ class Channel:
         os.register_at_fork(after_in_child=self._forsake)
 
     def send(self, *reports: Report) -> None:
-        """Hand reports over together; once the worker is gone they are lost, and so is this process soon."""
+        """Hand reports over together. Without a line there is nobody to work for: the process ends."""
         data = framed([encode(report) for report in reports])
         with self._sending:
             if self._is_open:
                 try:
                     self._sock.sendall(data)
                 except OSError:
-                    self._is_open = False
+                    os._exit(ExitStatus.LINE_LOST)
 
     def orders(self) -> Iterator[Order]:
         """Every order until the worker closes its end."""

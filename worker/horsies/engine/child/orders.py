@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, assert_never
 
-from horsies.engine.child.guard import end_group
-from horsies.engine.messages import Answer, Cancel, Quit, Recall, Recalled, Run
+from horsies.engine.messages import Answer, Cancel, ExitStatus, Quit, Recall, Recalled, Run
 
 if TYPE_CHECKING:
     from horsies.engine.child.channel import Channel
@@ -21,7 +21,7 @@ def obey(channel: Channel, inbox: Inbox, guard: Guard, runner: Runner) -> None:
         for order in channel.orders():
             _follow(order, channel, inbox, guard, runner)
     finally:
-        end_group()
+        os._exit(ExitStatus.LINE_LOST)
 
 
 def _follow(order: Order, channel: Channel, inbox: Inbox, guard: Guard, runner: Runner) -> None:

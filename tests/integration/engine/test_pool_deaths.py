@@ -1,0 +1,146 @@
+"""Children that die: known from the kernel, one cause each, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from horsies.engine.deaths import Cause
+from tests.support.pool import Stable, assignment, stable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[Stable]:
+    async with stable() as pool:
+        yield pool
+
+
+async def test_a_killed_child_costs_its_own_task_and_nothing_else(tmp_path: Path) -> None:
+    async with stable(4) as pool:
+        gate = tmp_path / "gate"
+        children = pool.free
+        keys = [pool.give("wait_for", str(gate), to=child) for child in children]
+        await pool.begun(*keys)
+        os.kill(children[0].pid, signal.SIGKILL)
+        death = await pool.death(children[0].pid)
+        assert (death.cause, death.signal) == (Cause.CHILD_SIGNAL, signal.SIGKILL)
+        assert (death.begun, death.unbegun) == ((keys[0],), ())
+        gate.touch()
+        assert [await pool.value(key) for key in keys[1:]] == [child.pid for child in children[1:]]
+        await pool.events.until(lambda: len(pool.free) == 4)
+        assert list(pool.events.deaths) == [children[0].pid]
+
+
+@pytest.mark.parametrize(
+    ("task_name", "args", "cause", "signal_number", "exit_status"),
+    [
+        ("segfault", [], Cause.CHILD_SIGNAL, signal.SIGSEGV, None),
+        ("leave", [3], Cause.CHILD_EXIT, None, 3),
+        ("leave", [0], Cause.CHILD_EXIT, None, 0),
+        ("close_line", [], Cause.CHILD_PROTOCOL, None, 72),
+        ("hang_up", [], Cause.CHILD_PROTOCOL, None, 72),
+        ("talk_rubbish", [], Cause.CHILD_PROTOCOL, signal.SIGKILL, None),
+        ("eat_memory", [], Cause.CHILD_MEMORY, None, 71),
+    ],
+)
+async def test_each_way_to_die_has_its_cause(
+    pool: Stable, task_name: str, args: list[object], cause: Cause, signal_number: int | None, exit_status: int | None
+) -> None:
+    victim = pool.child.pid
+    key = pool.give(task_name, *args)
+    death = await pool.death(victim)
+    assert (death.cause, death.signal, death.exit_status) == (cause, signal_number, exit_status)
+    assert death.begun == (key,)
+    await pool.events.until(lambda: len(pool.events.born) == 2)
+    assert await pool.value(pool.give("pid")) == pool.events.born[1]
+
+
+async def test_a_fatal_fault_leaves_its_traceback_in_the_log(pool: Stable) -> None:
+    victim = pool.child.pid
+    pool.give("segfault")
+    await pool.death(victim)
+    assert any("pool_app.py" in line for _, stream, line in pool.events.lines if stream == "stderr")
+
+
+async def test_a_death_is_known_though_a_grandchild_holds_the_line(pool: Stable) -> None:
+    victim = pool.child
+    pool.give("leave_someone_behind")
+    await pool.events.until(lambda: bool(pool.events.lines))
+    grandchild = psutil.Process(int(pool.events.lines[0][2]))
+    os.kill(victim.pid, signal.SIGKILL)
+    await pool.death(victim.pid)
+    await asyncio.to_thread(grandchild.wait, 2)
+
+
+async def test_a_result_that_was_sent_before_the_death_counts(pool: Stable) -> None:
+    victim = pool.child.pid
+    key = pool.give("die_after")
+    death = await pool.death(victim)
+    assert await pool.value(key) == "done"
+    assert (death.signal, death.begun) == (signal.SIGKILL, ())
+
+
+async def test_of_a_chunk_only_what_had_begun_is_lost(pool: Stable) -> None:
+    given = [assignment("noop"), assignment("leave", 3), assignment("noop"), assignment("noop")]
+    victim = pool.child
+    victim.run(given)
+    death = await pool.death(victim.pid)
+    assert death.begun == (given[1].key,)
+    assert death.unbegun == (given[2].key, given[3].key)
+    assert list(pool.events.endings) == [given[0].key]
+
+
+async def test_the_only_task_of_an_idle_child_counts_as_begun(pool: Stable) -> None:
+    victim = pool.child
+    os.kill(victim.pid, signal.SIGSTOP)
+    key = pool.give("noop")
+    victim.kill("stopped")
+    assert (await pool.death(victim.pid)).begun == (key,)
+
+
+async def test_a_killed_child_is_known_by_the_first_reason_given(pool: Stable, tmp_path: Path) -> None:
+    victim = pool.child
+    await pool.begun(pool.give("wait_for", str(tmp_path / "never")))
+    victim.kill("TASK_TIMEOUT")
+    victim.kill("another reason")
+    death = await pool.death(victim.pid)
+    assert (death.cause, death.why) == (Cause.KILLED, "TASK_TIMEOUT")
+    assert not victim.accepts_work
+
+
+async def test_a_stopped_child_is_killed_after_the_limit(tmp_path: Path) -> None:
+    async with stable(beat_s=0.05, silent_limit_s=0.5) as pool:
+        victim = pool.child
+        key = pool.give("wait_for", str(tmp_path / "never"))
+        await pool.begun(key)
+        os.kill(victim.pid, signal.SIGSTOP)
+        death = await pool.death(victim.pid)
+        assert (death.cause, death.begun) == (Cause.HEARTBEAT_LOST, (key,))
+
+
+async def test_a_silent_child_that_burns_cpu_is_vouched_for() -> None:
+    async with stable(beat_s=0.05, silent_limit_s=0.5) as pool:
+        child = pool.child
+        await pool.begun(key := pool.give("burn", 2.0))
+        beats_before = pool.events.beats[child.pid]
+        await pool.ending(key)
+        assert pool.events.beats[child.pid] - beats_before < 5
+        assert not pool.events.deaths
+
+
+async def test_a_child_that_is_not_answered_ends_itself() -> None:
+    # Its beats are slower than the patience it has with its worker, so that no answer can come in time.
+    async with stable(beat_s=60, unanswered_limit_s=0.5) as pool:
+        victim = pool.child
+        death = await pool.death(victim.pid)
+        assert death.cause is Cause.CHILD_SIGNAL
+        assert any("has not answered" in line for _, _, line in pool.events.lines)
