@@ -1,8 +1,8 @@
 """What becomes of the tasks that a child held when it ended.
 
 Only what had begun is settled; the rest of a chunk goes back untouched. A death of its own is a crash for everything
-that ran inside; a child that we kill costs its neighbours no crash. Delays count from the moment the outcome is stored,
-on the database's clock: whether they end before `good_until` is for the statement to say.
+that ran inside; a child that we kill costs its neighbours no crash. What only the row can say is left to the statement
+that writes: whether a delay ends before `good_until`, on the database's clock, and whether a crash is one too many.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from horsies.model.task_error import TaskError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horsies.model.codes import BuiltInTaskCode
     from horsies.model.retry import RetryPolicy
 
 
@@ -45,12 +44,18 @@ class KillReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """A child that died: `signal` for CHILD_SIGNAL, `exit_status` for CHILD_EXIT."""
+    """A child that died: `signal` for CHILD_SIGNAL, `exit_status` for CHILD_EXIT, `why` in words for all."""
 
     cause: Cause
     pid: int
+    why: str
     signal: int | None = None
     exit_status: int | None = None
+
+    @property
+    def message(self) -> str:
+        """What an attempt row keeps of it."""
+        return f"{self.cause}: process {self.pid} {self.why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,20 +100,25 @@ class Settle:
 
     error: TaskError
     retry_delay_s: float | None
-    is_crash: bool = False
     failed_reason: str | None = None
+    poison: TaskError | None = None
+    """For a crash, and only then: what the task ends with, whatever its policy, where it was the last one allowed."""
+
+    @property
+    def is_crash(self) -> bool:
+        return self.poison is not None
 
 
 Fate: TypeAlias = HandBack | Drop | Settle
 
 
-def fate_of(task: HeldTask, death: Death, *, max_crashes: int, jitter: float) -> Fate:
+def fate_of(task: HeldTask, death: Death, *, jitter: float) -> Fate:
     """What to write for a task whose child has ended; `jitter` is a draw from 0..1."""
     if not task.has_begun:
         return HandBack()
     match death:
         case Crash():
-            return _crashed(task, death, max_crashes=max_crashes, jitter=jitter)
+            return _crashed(task, death, jitter=jitter)
         case Kill(task_id=task.task_id, reason=KillReason.ROW_LOST):
             return Drop()
         case Kill(task_id=task.task_id, reason=KillReason.TIMEOUT):
@@ -126,63 +136,49 @@ def retry_delay_s(policy: RetryPolicy | None, retry_count: int, code: str | None
     return delay_seconds(policy, retry_count + 1, jitter)
 
 
-def crash_message(crash: Crash) -> str:
-    """The death in words, its cause first; what an attempt row keeps of it."""
-    match crash.cause:
-        case Cause.CHILD_SIGNAL:
-            words = f"killed by {_signal_name(crash.signal)}"
-        case Cause.CHILD_EXIT:
-            words = f"left with status {crash.exit_status}"
-        case Cause.CHILD_MEMORY:
-            words = "out of memory"
-        case Cause.CHILD_PROTOCOL:
-            words = "broke off the talk with its worker"
-        case Cause.HEARTBEAT_LOST:
-            words = "silent and idle for too long"
-        case _:
-            assert_never(crash.cause)
-    return f"{crash.cause}: process {crash.pid} {words}"
-
-
 def interruption(reason: str) -> str:
     """The `failed_reason` of a task that goes on after its process or worker did not."""
     return f"recovered after worker interruption: {reason}"
 
 
-def _crashed(task: HeldTask, crash: Crash, *, max_crashes: int, jitter: float) -> Settle:
-    if task.crash_count + 1 >= max_crashes:
-        return _poisoned(task, crash)
+def _crashed(task: HeldTask, crash: Crash, *, jitter: float) -> Settle:
     code = OperationalErrorCode.WORKER_CRASHED
-    return _settled(
-        TaskError(error_code=code, message=crash_message(crash), data=_evidence(crash)),
-        delay_s=retry_delay_s(task.policy, task.retry_count, code, jitter=jitter),
-        reason="CHILD_DIED",
-        is_crash=True,
+    delay_s = retry_delay_s(task.policy, task.retry_count, code, jitter=jitter)
+    return Settle(
+        error=TaskError(error_code=code, message=crash.message, data=_evidence(crash)),
+        retry_delay_s=delay_s,
+        failed_reason=crash.message if delay_s is None else interruption("CHILD_DIED"),
+        poison=_poison(task, crash),
     )
 
 
-def _poisoned(task: HeldTask, crash: Crash) -> Settle:
+def _poison(task: HeldTask, crash: Crash) -> TaskError:
     crashes = task.crash_count + 1
-    causes = [*task.earlier_crashes, crash_message(crash)]
-    error = TaskError(
+    return TaskError(
         error_code=OperationalErrorCode.POISON_TASK,
-        message=f"crashed {crashes} times, the last time {crash_message(crash)}",
-        data=_evidence(crash) | {"crash_count": crashes, "causes": causes},
+        message=f"crashed {crashes} times, last by {crash.message}",
+        data=_evidence(crash) | {"crash_count": crashes, "causes": [*task.earlier_crashes, crash.message]},
     )
-    return _settled(error, delay_s=None, reason="CHILD_DIED", is_crash=True)
 
 
 def _timed_out(task: HeldTask, *, jitter: float) -> Settle:
-    code = OutcomeCode.TASK_TIMEOUT
-    error = _error(code, f"ran longer than its timeout of {task.timeout_ms} ms", timeout_ms=task.timeout_ms)
-    return _settled(error, delay_s=retry_delay_s(task.policy, task.retry_count, code, jitter=jitter))
+    code, limit_ms = OutcomeCode.TASK_TIMEOUT, task.timeout_ms
+    message = f"ran longer than its timeout of {limit_ms} ms"
+    return Settle(
+        error=TaskError(error_code=code, message=message, data={"timeout_ms": limit_ms}),
+        retry_delay_s=retry_delay_s(task.policy, task.retry_count, code, jitter=jitter),
+    )
 
 
 def _cut(task: HeldTask, kill: Kill) -> Settle:
     is_neighbour = kill.reason is not KillReason.SHUTDOWN
     why = "cut together with a neighbour in its process" if is_neighbour else "cut by a stopping worker"
-    error = _error(OperationalErrorCode.SHUTDOWN, why, pid=kill.pid)
-    return _settled(error, delay_s=_delay_after_shutdown(task), reason="SHUTDOWN")
+    delay_s = _delay_after_shutdown(task)
+    return Settle(
+        error=TaskError(error_code=OperationalErrorCode.SHUTDOWN, message=why, data={"pid": kill.pid}),
+        retry_delay_s=delay_s,
+        failed_reason=why if delay_s is None else interruption("SHUTDOWN"),
+    )
 
 
 def _delay_after_shutdown(task: HeldTask) -> float | None:
@@ -192,20 +188,18 @@ def _delay_after_shutdown(task: HeldTask) -> float | None:
     return 0.0 if may_retry else None
 
 
-def _settled(error: TaskError, *, delay_s: float | None, reason: str | None = None, is_crash: bool = False) -> Settle:
-    """An interrupted task that goes on says in its row by what; one that has ended says so in its error."""
-    failed_reason = None if reason is None else error.message if delay_s is None else interruption(reason)
-    return Settle(error=error, retry_delay_s=delay_s, is_crash=is_crash, failed_reason=failed_reason)
-
-
-def _error(code: BuiltInTaskCode, message: str, **data: object) -> TaskError:
-    return TaskError(error_code=code, message=message, data=data)
-
-
 def _evidence(crash: Crash) -> dict[str, object]:
-    facts = {"signal": _signal_name(crash.signal) if crash.signal else None, "exit_status": crash.exit_status}
-    known = {name: value for name, value in facts.items() if value is not None}
-    return {"cause": crash.cause.value, "pid": crash.pid, **known}
+    """The signal and the exit status only where they were the child's own doing; our SIGKILL proves nothing."""
+    common: dict[str, object] = {"cause": crash.cause.value, "pid": crash.pid}
+    match crash.cause:
+        case Cause.CHILD_SIGNAL:
+            return common | {"signal": _signal_name(crash.signal)}
+        case Cause.CHILD_EXIT:
+            return common | {"exit_status": crash.exit_status}
+        case Cause.CHILD_MEMORY | Cause.CHILD_PROTOCOL | Cause.HEARTBEAT_LOST:
+            return common
+        case _:
+            assert_never(crash.cause)
 
 
 def _signal_name(number: int | None) -> str:
