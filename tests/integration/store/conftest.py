@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.work import Connection
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    """A plain connection to the test's database, to look at rows past the library."""
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()

@@ -1,0 +1,167 @@
+"""Which tasks a claim takes, in which order, and in which state it leaves them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from horsies.store.claims import QueueRoom
+from tests.support.task_rows import insert, insert_task
+from tests.support.work import WORKER, claim, columns_of, fill, hearing
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+    from tests.support.work import Connection
+
+NOW = datetime.now(UTC)
+EARLIER, LATER = NOW - timedelta(minutes=5), NOW + timedelta(hours=1)
+A_AND_B = (QueueRoom(queue_name="a"), QueueRoom(queue_name="b"))
+
+
+async def test_tasks_come_by_priority_then_time_over_all_queues(database: Database, database_url: str) -> None:
+    third = await insert_task(database_url, queue_name="a", priority=50, enqueued_at=NOW - timedelta(seconds=10))
+    first = await insert_task(database_url, queue_name="b", priority=1, enqueued_at=NOW - timedelta(seconds=1))
+    fourth = await insert_task(database_url, queue_name="a", priority=100, enqueued_at=NOW - timedelta(seconds=90))
+    second = await insert_task(database_url, queue_name="b", priority=50, enqueued_at=NOW - timedelta(seconds=20))
+    rows = await claim(database, queues=A_AND_B)
+    assert [row.id for row in rows] == [first, second, third, fourth]
+    assert [row.place for row in rows] == [1, 2, 3, 4]
+
+
+async def test_the_first_tasks_start_in_the_given_children_and_the_rest_wait(
+    database: Database, connection: Connection
+) -> None:
+    await fill(connection, count=3)
+    rows = await claim(database, pids=[7, 8])
+    assert [(row.status, row.worker_pid) for row in rows] == [("RUNNING", 7), ("RUNNING", 8), ("CLAIMED", None)]
+    names = await connection.fetch(
+        "SELECT worker_process_name, started_at = claimed_at, claimed FROM horsies_tasks ORDER BY worker_pid"
+    )
+    assert [tuple(row) for row in names] == [("worker-7", True, False), ("worker-8", True, False), (None, None, True)]
+
+
+async def test_a_claim_clears_what_held_the_task_back_and_raises_its_token(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    await insert_task(database_url, claim_token=4, next_retry_at=EARLIER, recovery_hold_until=EARLIER)
+    (row,) = await claim(database)
+    assert row.claim_token == 5
+    assert await columns_of(
+        connection, "horsies_tasks", "claimed_by_worker_id", "claim_expires_at", "next_retry_at", "recovery_hold_until"
+    ) == (WORKER, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"enqueued_at": LATER},
+        {"next_retry_at": LATER},
+        {"good_until": EARLIER},
+        {"queue_name": "not served"},
+        {"status": "RUNNING"},
+        {"status": "CLAIMED", "claimed": True},
+        {"status": "CLAIMED", "claimed": True, "claim_expires_at": LATER},
+        {"status": "CLAIMED", "claimed": True, "claim_expires_at": EARLIER, "good_until": EARLIER},
+    ],
+    ids=str,
+)
+async def test_a_task_is_left_alone_when(database: Database, database_url: str, columns: dict[str, Any]) -> None:
+    await insert_task(database_url, **columns)
+    assert await claim(database) == []
+
+
+async def test_a_paused_queue_gives_nothing(database: Database, database_url: str) -> None:
+    await insert(database_url, "horsies_queues", queue_name="a", paused_at=NOW)
+    await insert(database_url, "horsies_queues", queue_name="b", paused_at=None)
+    await insert_task(database_url, queue_name="a")
+    await insert_task(database_url, queue_name="b")
+    assert [row.queue_name for row in await claim(database, queues=A_AND_B)] == ["b"]
+
+
+async def test_each_queue_gives_at_most_its_room_and_all_of_them_the_limit(
+    database: Database, connection: Connection
+) -> None:
+    for queue in ("a", "b", "c"):
+        await fill(connection, count=5, queue=queue)
+    rooms = [QueueRoom(queue_name="a", room=2), QueueRoom(queue_name="b", room=0), QueueRoom(queue_name="c")]
+    rows = await claim(database, queues=rooms, limit=4)
+    assert sorted(row.queue_name for row in rows) == ["a", "a", "c", "c"]
+
+
+async def test_a_room_is_filled_from_several_priorities(database: Database, database_url: str) -> None:
+    for priority in (3, 2, 1, 4):
+        await insert_task(database_url, priority=priority)
+    rows = await claim(database, queues=[QueueRoom(queue_name="default", room=3)])
+    assert len(rows) == 3
+    assert await claim(database, limit=0) == []
+    assert len(await claim(database)) == 1
+
+
+async def test_a_lapsed_lease_is_taken_over_but_not_started(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    lapsed = {"status": "CLAIMED", "claimed": True, "claim_expires_at": EARLIER, "claimed_by_worker_id": uuid4()}
+    await insert_task(database_url, claim_token=1, **lapsed)
+    (row,) = await claim(database, pids=[7], lease_s=60.0)
+    assert (row.status, row.claim_token) == ("CLAIMED", 2)
+    assert await columns_of(connection, "horsies_tasks", "claimed_by_worker_id", "claim_expires_at > now()") == (
+        WORKER,
+        True,
+    )
+
+
+async def test_a_node_of_a_workflow_is_claimed_and_started_later(database: Database, database_url: str) -> None:
+    await insert_task(database_url, is_workflow_task=True, workflow_id=uuid4(), workflow_task_index=0)
+    assert [row.status for row in await claim(database, pids=[7])] == ["CLAIMED"]
+
+
+async def test_workers_that_claim_at_once_share_the_work(database: Database, connection: Connection) -> None:
+    await fill(connection, count=200)
+    claims = await asyncio.gather(*(claim(database, limit=25, worker_id=uuid4()) for _ in range(8)))
+    assert len({row.id for rows in claims for row in rows}) == 200
+
+
+@pytest.mark.parametrize(("cluster_cap", "queue_cap"), [(7, None), (None, 3), (7, 3)])
+async def test_workers_that_claim_at_once_never_exceed_a_cap(
+    database: Database, connection: Connection, cluster_cap: int | None, queue_cap: int | None
+) -> None:
+    await fill(connection, count=100, queue="a")
+    await fill(connection, count=100, queue="b")
+    queues = [QueueRoom(queue_name="b", cap=queue_cap), QueueRoom(queue_name="a", cap=queue_cap)]
+    expected = min(cluster_cap or 100, 2 * queue_cap if queue_cap else 100)
+    for _ in range(5):
+        await asyncio.gather(
+            *(
+                claim(database, queues=queues, limit=2, pids=[1], worker_id=uuid4(), cluster_cap=cluster_cap)
+                for _ in range(12)
+            )
+        )
+        in_flight = await connection.fetch(
+            "SELECT count(*) FROM horsies_tasks WHERE status <> 'PENDING' AND terminal_at IS NULL GROUP BY queue_name"
+        )
+        assert sum(row["count"] for row in in_flight) == expected
+        assert all(row["count"] <= (queue_cap or expected) for row in in_flight)
+        await connection.execute(
+            "UPDATE horsies_tasks SET status = 'COMPLETED', claimed = false, terminal_at = now() "
+            "WHERE status IN ('CLAIMED', 'RUNNING')"
+        )
+
+
+async def test_a_lapsed_lease_does_not_count_against_a_cap(database: Database, database_url: str) -> None:
+    await insert_task(database_url, status="CLAIMED", claimed=True, claim_expires_at=EARLIER)
+    await insert_task(database_url, status="CLAIMED", claimed=True, claim_expires_at=LATER)
+    await insert_task(database_url, status="CLAIMED", claimed=True)
+    await insert_task(database_url)
+    assert len(await claim(database, cluster_cap=3)) == 1
+    assert await claim(database, cluster_cap=3) == []
+
+
+async def test_a_claim_says_nothing(database: Database, database_url: str, connection: Connection) -> None:
+    await fill(connection, count=3)
+    async with hearing(database_url, "horsies_task_new", "horsies_task_done", "horsies_events") as heard:
+        await claim(database, pids=[7])
+        assert await heard() == []
