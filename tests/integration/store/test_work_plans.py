@@ -1,0 +1,143 @@
+"""What the statements of a worker read, whatever the planner knows: a bounded number of rows, never the table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from horsies.store.beats import BEATS
+from horsies.store.claims import CLAIMS
+from horsies.store.finishes import FINISHES
+from horsies.store.fleet import FLEET
+from tests.support.work import WORKER, fill
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.support.cluster import Cluster
+    from tests.support.work import Connection
+
+DUE, BATCH = 20_000, 400
+QUEUES = ["default", "empty"]
+NO_CAPS: list[None] = [None, None]
+
+
+@pytest.fixture(scope="module", params=[0, 100_000], ids=["nothing tomorrow", "much tomorrow"])
+def large_database_url(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A backlog in one queue, alone or with five times as much for tomorrow behind it, freshly analysed."""
+    with cluster.database(migrated=True) as url:
+        asyncio.run(_fill(url, tomorrow=request.param))
+        yield url
+
+
+async def _fill(url: str, *, tomorrow: int) -> None:
+    connection = await asyncpg.connect(url)
+    await fill(connection, count=DUE, due_in_s=-60)
+    await fill(connection, count=tomorrow, due_in_s=86_400)
+    await connection.execute("ANALYZE")
+    await connection.close()
+
+
+@pytest.fixture
+async def large(large_database_url: str) -> AsyncIterator[Connection]:
+    """A connection whose changes are rolled back after the test."""
+    connection = await asyncpg.connect(large_database_url)
+    transaction = connection.transaction()
+    await transaction.start()
+    yield connection
+    await transaction.rollback()
+    await connection.close()
+
+
+@pytest.fixture(params=["force_generic_plan", "force_custom_plan"], autouse=True)
+async def _plans(large: Connection, request: pytest.FixtureRequest) -> None:
+    await large.execute(f"SET LOCAL plan_cache_mode = {request.param}")
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+async def _rows_read(connection: Connection, sql: str, *arguments: object) -> int:
+    """How many rows of our tables a statement goes through, kept or not, and every pair that a join compares."""
+    text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *arguments)
+    nodes = list(_nodes(json.loads(text)[0]["Plan"]))
+    assert not [node for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "horsies_tasks"]
+    removed = ("Rows Removed by Filter", "Rows Removed by Join Filter", "Rows Removed by Index Recheck")
+    return sum(
+        int((node["Actual Rows"] * ("Relation Name" in node) + sum(node.get(each, 0) for each in removed)) * loops)
+        for node in nodes
+        if (loops := node["Actual Loops"])
+    )
+
+
+async def _claim(connection: Connection, *, limit: int = BATCH, cluster_cap: int | None = None) -> list[Any]:
+    return await connection.fetch(CLAIMS.claim.sql, *_claiming(limit=limit, cluster_cap=cluster_cap))
+
+
+def _claiming(*, limit: int = BATCH, cluster_cap: int | None = None, pids: bool = True) -> tuple[object, ...]:
+    children = list(range(1, limit + 1)) if pids else []
+    return QUEUES, [None, None], NO_CAPS, limit, cluster_cap, None, WORKER, "here", children
+
+
+def _holds(rows: list[Any]) -> tuple[list[UUID], list[int], list[UUID]]:
+    return [row["id"] for row in rows], [row["claim_token"] for row in rows], [WORKER] * len(rows)
+
+
+@pytest.mark.parametrize("cluster_cap", [None, 1_000])
+async def test_a_claim_reads_what_it_takes(large: Connection, cluster_cap: int | None) -> None:
+    # Each row once to find it, once to write it, and the write itself; a few to find the priorities.
+    assert await _rows_read(large, CLAIMS.claim.sql, *_claiming(cluster_cap=cluster_cap)) <= 3 * BATCH + 20
+
+
+async def test_a_claim_that_finds_nothing_due_does_not_look_at_tomorrow(large: Connection) -> None:
+    await large.execute("DELETE FROM horsies_tasks WHERE enqueued_at <= now()")
+    assert await _rows_read(large, CLAIMS.claim.sql, *_claiming()) <= 20
+
+
+async def test_the_count_under_a_cap_reads_what_is_in_flight(large: Connection) -> None:
+    await _claim(large)
+    count = "SELECT * FROM horsies_lock_in_flight(true, ARRAY[]::text[])"
+    await large.fetch(count)
+    before = await _index_rows(large)
+    assert [row["tasks"] for row in await large.fetch(count)] == [BATCH]
+    assert await _index_rows(large) - before <= 2 * BATCH
+
+
+async def _index_rows(connection: Connection) -> int:
+    """Rows of the tasks table that this transaction has read, by any plan."""
+    return await connection.fetchval(
+        "SELECT pg_stat_get_xact_tuples_returned(c) + pg_stat_get_xact_tuples_fetched(c)"
+        " FROM (SELECT 'horsies_tasks'::regclass) AS t(c)"
+    )
+
+
+async def test_a_finish_reads_each_row_by_its_key(large: Connection) -> None:
+    holds = _holds(await _claim(large))
+    texts = [["COMPLETED"] * BATCH, ['{"ok": null}'] * BATCH, *[[None] * BATCH for _ in range(5)]]
+    assert await _rows_read(large, FINISHES.finish.sql, *holds, *texts, 10, "{}", []) <= 5 * BATCH
+
+
+async def test_a_start_a_release_and_a_beat_read_each_row_by_its_key(large: Connection) -> None:
+    rows = await large.fetch(CLAIMS.claim.sql, *_claiming(pids=False))
+    holds, pids = _holds(rows), [7] * BATCH
+    lease = (60.0, 60.0)
+    assert await _rows_read(large, BEATS.beat.sql, *holds, pids, "claimer", "here", *lease, []) <= 5 * BATCH
+    assert await _rows_read(large, CLAIMS.start.sql, *holds, pids, "here") <= 5 * BATCH
+    assert await _rows_read(large, CLAIMS.put_back.sql, *holds, "RUNNING", "{}") <= 5 * BATCH
+
+
+async def test_the_next_due_time_is_one_look_at_each_priority(large: Connection) -> None:
+    assert await _rows_read(large, FLEET.next_due.sql, QUEUES) <= 5
+
+
+async def test_what_a_worker_owns_is_read_from_its_index(large: Connection) -> None:
+    await _claim(large)
+    assert await _rows_read(large, CLAIMS.owned.sql, uuid4()) == 0
