@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+from datetime import UTC, datetime
 
 import pytest
 
 from horsies.model import events
 from horsies.model.events import (
+    AmnestyStarted,
     ChildDied,
     Event,
     EventKind,
@@ -79,3 +82,10 @@ def test_an_event_of_a_worker_names_no_task() -> None:
         "claim_token": None,
         "evidence": {},
     }
+
+
+def test_evidence_can_be_written_as_json() -> None:
+    record = record_of(AmnestyStarted(worker_id="w", until=datetime(2026, 1, 1, tzinfo=UTC), outage_s=1.5))
+
+    assert record is not None
+    assert json.loads(json.dumps(record.evidence)) == {"until": "2026-01-01T00:00:00+00:00", "outage_s": 1.5}

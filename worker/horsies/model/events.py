@@ -12,12 +12,12 @@ An event with a `kind` is written down as a row of that kind, which `record_of` 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from horsies.model.task import TaskStatus
 
@@ -270,7 +270,7 @@ class AmnestyEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """A row of `horsies_events`; what has no column of its own is evidence."""
+    """A row of `horsies_events`; what has no column of its own is evidence, in values that JSON knows."""
 
     kind: EventKind
     worker_id: str
@@ -294,5 +294,9 @@ def record_of(event: Event) -> EventRecord | None:
         task_id=values.get("task_id"),
         queue_name=values.get("queue_name"),
         claim_token=values.get("claim_token"),
-        evidence={name: value for name, value in values.items() if name not in _COLUMNS},
+        evidence={name: _plain(value) for name, value in values.items() if name not in _COLUMNS},
     )
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value
