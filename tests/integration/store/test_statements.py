@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from horsies.store.beats import BEATS
+from horsies.store.claims import CLAIMS
+from horsies.store.events import EVENTS
 from horsies.store.execution import EXECUTION
+from horsies.store.finishes import FINISHES
+from horsies.store.fleet import FLEET
 from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
 from horsies.store.tasks import TASKS
@@ -18,7 +23,8 @@ from horsies_ops.reads.tasks import TASK_READS
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, TASK_READS))
+WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET)
+EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, TASK_READS, *WORKER_WRITES))
 
 
 @pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)
