@@ -1,5 +1,7 @@
 """A pool under test: its events are kept, and tests await them."""
 
+# ruff: noqa: ARG002  # a listener is told more than tests want to know
+
 from __future__ import annotations
 
 import asyncio

@@ -12,6 +12,8 @@ from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.model.settings.worker import usable_cpus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from horsies.engine.listener import PoolListener
     from horsies.engine.spec import ChildSpec
 
@@ -42,14 +44,16 @@ class Pool:
         return tuple(self._children)
 
     async def start(self) -> None:
-        """Bring up every child, or raise why they cannot be."""
-        filled = [asyncio.Event() for _ in range(self._size)]
-        self._services = [asyncio.create_task(self._keep_filled(each)) for each in filled]
+        """Bring up every child, or raise why they cannot be; then none is left."""
+        slots = [asyncio.Event() for _ in range(self._size)]
+        self._services = [asyncio.create_task(self._keep_filled(slot)) for slot in slots]
         self._services.append(asyncio.create_task(self._watch()))
-        all_filled = asyncio.gather(*(each.wait() for each in filled))
-        await asyncio.wait([all_filled, self.broken], return_when=asyncio.FIRST_COMPLETED)
-        if self.broken.done():
+        all_filled = asyncio.create_task(_all_set(slots))
+        try:
+            await asyncio.wait([all_filled, self.broken], return_when=asyncio.FIRST_COMPLETED)
+        finally:
             all_filled.cancel()
+        if self.broken.done():
             await self.kill_all("the pool could not be started")
             self.broken.result()
 
@@ -143,3 +147,8 @@ class Pool:
             _, late = await asyncio.wait(waiting, timeout=within_s)
             for each in late:
                 each.cancel()
+
+
+async def _all_set(events: Iterable[asyncio.Event]) -> None:
+    for event in events:
+        await event.wait()

@@ -1,0 +1,176 @@
+"""Pools that start, renew their children and stop, and what is left when their worker is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from horsies.engine.deaths import Cause
+from horsies.engine.pool import Pool
+from horsies.engine.spec import ChildSpec
+from horsies.errors import ConfigurationError, HorsiesError
+from tests.support.pool import Events, assignment, stable
+from tests.support.project import Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOOKED = """
+import sys
+from horsies import Horsies, TaskError, TaskResult
+app = Horsies()
+
+@app.on_child_process_start
+def first() -> None:
+    print("hooked")
+
+@app.on_child_process_start
+def second() -> None:
+    {second}
+
+@app.task("noop")
+def noop() -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.chdir(tmp_path)
+    return Project(tmp_path)
+
+
+async def test_children_leave_when_the_pool_is_stopped() -> None:
+    async with stable(2) as pool:
+        pids = [child.pid for child in pool.free]
+        await pool.pool.stop()
+        assert {pid: pool.events.deaths[pid].cause for pid in pids} == dict.fromkeys(pids, Cause.RETIRED)
+        assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+async def test_a_stop_kills_what_still_works_and_says_what_it_was(tmp_path: Path) -> None:
+    async with stable(quit_limit_s=0.1) as pool:
+        victim = pool.child.pid
+        key = pool.give("wait_for", str(tmp_path / "never"))
+        await pool.begun(key)
+        await pool.pool.stop()
+        death = pool.events.deaths[victim]
+        assert (death.cause, death.begun) == (Cause.KILLED, (key,))
+
+
+async def test_a_child_is_replaced_after_its_last_task_and_nothing_is_lost() -> None:
+    async with stable(2, max_tasks_per_child=5) as pool:
+        while len(pool.events.deaths) < 3:
+            await pool.events.until(lambda: bool(pool.free))
+            assert (await pool.run("noop")).error_code is None
+        assert {death.cause for death in pool.events.deaths.values()} == {Cause.RETIRED}
+        assert not any(death.begun or death.unbegun for death in pool.events.deaths.values())
+
+
+async def test_children_are_replaced_one_at_a_time_and_never_with_a_task_in_hand(tmp_path: Path) -> None:
+    async with stable(2, max_tasks_per_child=1) as pool:
+        one, other = pool.free
+        gate = tmp_path / "gate"
+        chunk = [assignment("noop"), assignment("wait_for", str(gate))]
+        one.run(chunk)
+        await pool.begun(chunk[1].key)
+        assert not one.accepts_work
+        await pool.ending(pool.give("noop", to=other))
+        assert other.accepts_work
+        gate.touch()
+        assert (await pool.death(one.pid)).cause is Cause.RETIRED
+        assert chunk[1].key in pool.events.endings
+
+
+async def test_a_child_that_has_grown_is_replaced() -> None:
+    async with stable(beat_s=0.05, max_memory_per_child_mb=200) as pool:
+        grown = pool.child.pid
+        await pool.run("grow", 300)
+        assert (await pool.death(grown)).cause is Cause.RETIRED
+
+
+async def test_a_start_is_refused_when_a_fresh_child_is_too_large() -> None:
+    with pytest.raises(ConfigurationError, match="max_memory_per_child_mb"):
+        async with stable(max_memory_per_child_mb=1):
+            pass
+
+
+async def test_hooks_run_before_the_first_task(project: Project) -> None:
+    project.write("main.py", HOOKED.format(second="pass"))
+    async with stable(app_locator="main:app") as pool:
+        assert pool.events.lines == [(None, "stdout", "hooked")]
+
+
+@pytest.mark.parametrize(
+    ("second", "fault"),
+    [
+        ("raise ValueError('no luck')", "no luck"),
+        ("sys.exit(1)", "second"),
+        ("import time; time.sleep(60)", "did not return within 0.2 s"),
+    ],
+)
+async def test_a_failing_hook_stops_its_child_and_three_of_them_the_pool(
+    project: Project, second: str, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    project.write("main.py", HOOKED.format(second=second))
+    with caplog.at_level(logging.WARNING), pytest.raises(HorsiesError, match=fault):
+        async with stable(app_locator="main:app", hook_limit_s=0.2):
+            pass
+    assert len([record for record in caplog.records if "did not come up" in record.message]) == 3
+
+
+async def test_a_module_that_cannot_be_imported_is_named(project: Project) -> None:
+    project.write("main.py", "import nothing_of_that_name")
+    with pytest.raises(HorsiesError, match="nothing_of_that_name"):
+        async with stable(app_locator="main:app"):
+            pass
+
+
+async def test_a_child_that_does_not_come_up_in_time_is_killed(project: Project) -> None:
+    project.write("main.py", "import time; time.sleep(60)")
+    with pytest.raises(HorsiesError, match="did not come up within"):
+        async with stable(app_locator="main:app", start_limit_s=0.3):
+            pass
+
+
+async def test_a_killed_worker_takes_its_children_and_what_they_started_along() -> None:
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.support.pool_worker", stdout=asyncio.subprocess.PIPE
+    )
+    assert worker.stdout is not None
+    pids = [int(line) for line in [await worker.stdout.readline() for _ in range(4)]]
+    everyone = [psutil.Process(pid) for pid in pids]
+    assert all(process.is_running() for process in everyone)
+    os.kill(worker.pid, signal.SIGKILL)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, everyone, 2)
+    await worker.wait()
+    assert not alive
+
+
+async def test_a_killed_warden_is_replaced() -> None:
+    async with stable() as pool:
+        warden = _warden()
+        warden.kill()
+        await asyncio.to_thread(warden.wait, 2)
+        os.kill(pool.child.pid, signal.SIGKILL)
+        await pool.events.until(lambda: len(pool.events.born) == 2)
+        assert _warden().pid != warden.pid
+
+
+def _warden() -> psutil.Process:
+    (found,) = [each for each in psutil.Process().children() if "warden.py" in " ".join(each.cmdline())]
+    return found
+
+
+async def test_nothing_of_a_pool_is_left_when_it_could_not_be_started() -> None:
+    pool = Pool(ChildSpec(app_locator="nowhere:app"), 2, Events())
+    with pytest.raises(HorsiesError, match="nowhere"):
+        await pool.start()
+    assert psutil.Process().children() == []
