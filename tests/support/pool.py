@@ -18,7 +18,7 @@ from horsies.engine.pool import Pool
 from horsies.engine.spec import ChildSpec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from horsies.engine.deaths import ChildDied
     from horsies.engine.messages import Ending, Key, Stream
@@ -132,7 +132,7 @@ class Stable:
 
 
 @asynccontextmanager
-async def stable(size: int = 1, **spec: Any) -> AsyncIterator[Stable]:
+async def stable(size: int = 1, **spec: Any) -> AsyncGenerator[Stable]:
     """A pool with the tasks of `pool_app`, stopped at the end whatever its children are doing."""
     events = Events()
     usual: dict[str, Any] = {"app_locator": APP}

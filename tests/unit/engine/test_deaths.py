@@ -1,0 +1,46 @@
+"""What the kernel says, and what it means."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from horsies.engine.deaths import Cause, Sentence, WaitStatus
+
+SENTENCE = Sentence(cause=Cause.KILLED, why="TASK_TIMEOUT")
+
+
+def _status(*, number: int | None = None, exit_status: int | None = None) -> WaitStatus:
+    return WaitStatus(signal=number, exit_status=exit_status, max_rss_bytes=0)
+
+
+def test_a_sentence_that_was_carried_out_is_the_cause() -> None:
+    assert _status(number=signal.SIGKILL).judged(SENTENCE, was_asked_to_leave=False) == SENTENCE
+
+
+def test_a_child_that_ended_by_itself_before_the_signal_came_died_of_its_own_cause() -> None:
+    verdict = _status(exit_status=3).judged(SENTENCE, was_asked_to_leave=False)
+    assert (verdict.cause, verdict.why) == (Cause.CHILD_EXIT, "left with exit status 3")
+
+
+def test_a_signal_of_unknown_origin_is_named() -> None:
+    verdict = _status(number=signal.SIGSEGV).judged(None, was_asked_to_leave=False)
+    assert (verdict.cause, verdict.why) == (Cause.CHILD_SIGNAL, "killed by SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "was_asked", "cause"),
+    [
+        (0, True, Cause.RETIRED),
+        (0, False, Cause.CHILD_EXIT),
+        (1, True, Cause.CHILD_EXIT),
+        (71, False, Cause.CHILD_MEMORY),
+    ],
+)
+def test_an_exit_status_has_its_cause(exit_status: int, was_asked: bool, cause: Cause) -> None:
+    assert _status(exit_status=exit_status).judged(None, was_asked_to_leave=was_asked).cause is cause
+
+
+def test_only_what_nobody_asked_for_is_a_crash() -> None:
+    assert [cause for cause in Cause if not cause.is_crash] == [Cause.KILLED, Cause.RETIRED]

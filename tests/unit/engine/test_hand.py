@@ -1,0 +1,36 @@
+"""What a child holds: begun, or not begun, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies.engine.frames import ProtocolFault
+from horsies.engine.hand import Hand
+from horsies.engine.messages import Key
+from tests.support.pool import assignment
+
+
+def test_the_only_task_of_an_idle_child_counts_as_begun() -> None:
+    hand, given = Hand(), assignment("noop")
+    hand.give([given])
+    assert (hand.begun, hand.unbegun) == ((given.key,), ())
+
+
+def test_of_a_chunk_nothing_has_begun_before_the_child_says_so() -> None:
+    hand, given = Hand(), [assignment("noop"), assignment("noop")]
+    hand.give(given)
+    assert hand.begun == ()
+    hand.begin(given[0].key)
+    assert (hand.begun, hand.unbegun) == ((given[0].key,), (given[1].key,))
+
+
+def test_a_task_handed_to_a_busy_child_has_not_begun() -> None:
+    hand, given = Hand(), assignment("noop")
+    hand.give([assignment("noop")])
+    hand.give([given])
+    assert hand.unbegun == (given.key,)
+
+
+def test_a_child_that_speaks_of_a_task_it_was_not_given_breaks_the_protocol() -> None:
+    with pytest.raises(ProtocolFault, match="not given"):
+        Hand().take_back(Key("a stranger", 1))
