@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from horsies.engine.deaths import Cause
+from horsies.engine.process import call_from_thread
 from tests.support.pool import Stable, assignment, stable
 
 if TYPE_CHECKING:
@@ -144,3 +146,20 @@ async def test_a_child_that_is_not_answered_ends_itself() -> None:
         death = await pool.death(victim.pid)
         assert death.cause is Cause.CHILD_SIGNAL
         assert any("has not answered" in line for _, _, line in pool.events.lines)
+
+
+async def test_an_end_is_also_known_without_a_descriptor_for_the_process() -> None:
+    ended = asyncio.Event()
+    with subprocess.Popen(["sleep", "60"]) as process:  # noqa: ASYNC220  # a plain process is the point
+        call_from_thread(process.pid, asyncio.get_running_loop(), ended.set)
+        process.kill()
+        await asyncio.wait_for(ended.wait(), 5)
+        assert process.wait() == -signal.SIGKILL
+
+
+async def test_a_child_that_is_gone_leaves_no_descriptor_behind(pool: Stable) -> None:
+    before = psutil.Process().num_fds()
+    for count in range(2, 5):
+        pool.child.kill("to see what is left")
+        await pool.events.until(lambda count=count: len(pool.events.born) == count)
+    assert psutil.Process().num_fds() == before

@@ -93,7 +93,7 @@ class Process:
 def call_at_end(process: Process, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
     """Call `ended` on the loop when the process has ended; it is not reaped yet."""
     if not hasattr(os, "pidfd_open"):
-        _call_from_thread(process.pid, loop, ended)
+        call_from_thread(process.pid, loop, ended)
         return
     descriptor = os.pidfd_open(process.pid)
 
@@ -105,7 +105,9 @@ def call_at_end(process: Process, loop: asyncio.AbstractEventLoop, ended: Callab
     loop.add_reader(descriptor, at_end)
 
 
-def _call_from_thread(pid: int, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+def call_from_thread(pid: int, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+    """The same where the kernel has no descriptors for processes: a thread waits for each."""
+
     def wait() -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         loop.call_soon_threadsafe(ended)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from horsies.config import load
 from horsies.engine.messages import ExitStatus, Loaded, StartFailed
+from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,5 +63,7 @@ def _run_hook(hook: Callable[[], None], channel: Channel, *, limit_s: float) -> 
 
 
 def _told(error: BaseException) -> str:
+    if isinstance(error, HorsiesError):
+        return error.message if error.location is None else f"{error.message} ({error.location})"
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     return f"{type(error).__qualname__}: {error}{notes}"
