@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
 log = logging.getLogger("horsies.service")
 
@@ -68,7 +68,41 @@ class _Running:
         await asyncio.wait([self.task])
 
 
-async def _cancel(tasks: Sequence[asyncio.Task[object]]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run_until(stop: asyncio.Event, *loops: Coroutine[Any, Any, None]) -> None:
+    """Run endless loops side by side until stop is set; the first that fails ends all, with its error."""
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait()), *map(asyncio.create_task, loops)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    finally:
+        await _cancel(tasks)
+
+
+class Bounded:
+    """A service that gets only so long to finish after it was told to stop."""
+
+    def __init__(self, service: Service, *, limit_s: float) -> None:
+        self._service = service
+        self._limit_s = limit_s
+        self.name = service.name
+
+    async def run(self, stop: asyncio.Event) -> None:
+        running = asyncio.create_task(self._service.run(stop))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+                return
+            await asyncio.wait([running], timeout=self._limit_s)
+            if running.done():
+                running.result()
+        finally:
+            await _cancel([running, stopping])

@@ -82,7 +82,13 @@ class NextDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    told: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetQueries:
+    pong: Query[Told]
     register: Query[Registered]
     beat: Query[WorkerBeat]
     set_state: Query[None]
@@ -144,6 +150,10 @@ class FleetStore:
             snapshot.cpu_percent,
             snapshot.children_memory_mb,
         )
+
+    async def pong(self, channel: str, answer: str) -> None:
+        """Answer a ping on the channel that it named."""
+        await self.database.fetch(FLEET.pong, channel, answer)
 
     async def next_due_s(self, queues: Sequence[str]) -> float | None:
         """Seconds of the database's clock until the soonest task that is not yet due; None when there is none."""

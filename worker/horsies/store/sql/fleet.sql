@@ -51,3 +51,6 @@ SELECT extract(epoch FROM min(soonest.enqueued_at) - now())::double precision AS
                         AND t.enqueued_at > now()
                       ORDER BY t.enqueued_at
                       LIMIT 1) AS soonest;
+
+-- name: pong
+SELECT pg_notify($1, $2) IS NOT NULL AS told;

@@ -1,0 +1,170 @@
+"""Handing tasks to children and taking them back: chunks, time-outs, recalls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from horsies.engine.held import Phase
+from horsies.model.chunks import CHUNK_MS, Prospect, RunTimes, cut, recall_after_ms
+from horsies.model.claiming import MOST_CHUNKS, ChildLoad
+from horsies.model.crashes import Kill, KillReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from horsies.engine.held import Held
+    from horsies.engine.supervise import Child
+
+CANCEL_GRACE_S: Final = 2.0
+"""How long a cancelled coroutine may take to go before its child gets no more work."""
+NEIGHBOURS_GRACE_S: Final = 10.0
+"""How long its neighbours may then go on before the child is killed."""
+
+logger = logging.getLogger("horsies.worker")
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """Tasks that were handed over together, and the alarm that calls back what they have not begun."""
+
+    keys: set[object]
+    alarm: asyncio.TimerHandle | None = None
+
+    def done(self, key: object) -> bool:
+        """One of them is out of the child's hands; whether it was the last."""
+        self.keys.discard(key)
+        if not self.keys and self.alarm is not None:
+            self.alarm.cancel()
+        return not self.keys
+
+
+@dataclass(slots=True, eq=False)
+class Occupancy:
+    """What one child has from us."""
+
+    held: dict[object, Held] = field(default_factory=dict["object", "Held"])
+    chunks: list[Chunk] = field(default_factory=list[Chunk])
+    kill: Kill | None = None
+    """What we have decided about it."""
+    is_closed: bool = False
+    """It gets no more work: a coroutine in it does not go when cancelled."""
+
+
+class Hands:
+    """Every child's occupancy; hands over, and watches the clock of what was handed over."""
+
+    def __init__(self, times: RunTimes, *, is_async: Callable[[str], bool], is_capped: Callable[[str], bool]) -> None:
+        self._times = times
+        self._is_async = is_async
+        self._is_capped = is_capped
+        self._by_child: dict[Child, Occupancy] = {}
+        self.max_chunk = 1
+
+    def of(self, child: Child) -> Occupancy:
+        return self._by_child.setdefault(child, Occupancy())
+
+    def forget(self, child: Child) -> Occupancy:
+        """The child is gone; returns what it had."""
+        occupancy = self._by_child.pop(child, Occupancy())
+        for chunk in occupancy.chunks:
+            if chunk.alarm is not None:
+                chunk.alarm.cancel()
+        return occupancy
+
+    def load_of(self, child: Child) -> ChildLoad:
+        occupancy = self.of(child)
+        held = occupancy.held.values()
+        return ChildLoad(
+            held=len(occupancy.held),
+            chunks=len(occupancy.chunks),
+            is_async=bool(held) and all(self._is_async(each.row.task_name) for each in held),
+            is_short=sum(self._times.of_task(each.row.task_name) or CHUNK_MS + 1 for each in held) <= CHUNK_MS,
+        )
+
+    def hand_over(self, child: Child, helds: Sequence[Held]) -> list[Held]:
+        """Hand tasks to a child, cut into chunks; returns those for which it has no room after all."""
+        occupancy = self.of(child)
+        sizes = cut([self._prospect(held) for held in helds], max_chunk=self.max_chunk)
+        start = 0
+        for size in sizes:
+            part = helds[start : start + size]
+            if len(occupancy.chunks) >= MOST_CHUNKS and not self._runs_beside(occupancy, part):
+                break
+            self._hand(child, occupancy, part)
+            start += size
+        return list(helds[start:])
+
+    def began(self, child: Child, key: object) -> None:
+        if held := self.of(child).held.get(key):
+            held.began_at = time.monotonic()
+
+    def take_back(self, child: Child, key: object) -> Held | None:
+        """A task is out of the child's hands."""
+        occupancy = self.of(child)
+        held = occupancy.held.pop(key, None)
+        occupancy.chunks = [chunk for chunk in occupancy.chunks if not chunk.done(key)]
+        if held is not None:
+            held.silence()
+        return held
+
+    def learn(self, held: Held) -> None:
+        """Remember how long a task took."""
+        if held.began_at is not None:
+            run_ms = (time.monotonic() - held.began_at) * 1000
+            self._times.observe(task_name=held.row.task_name, queue_name=held.row.queue_name, run_ms=run_ms)
+
+    def end(self, child: Child, reason: KillReason, held: Held | None) -> None:
+        """Kill a child on purpose; the first decision stands."""
+        occupancy = self.of(child)
+        if occupancy.kill is None:
+            occupancy.kill = Kill(reason=reason, pid=child.pid, task_id=held.key.task_id if held else None)
+            child.kill(str(reason))
+
+    def stop_task(self, held: Held, reason: KillReason) -> None:
+        """End one task: a function with its child, a coroutine by itself if it goes."""
+        child = held.child
+        if child is None or not self._is_async(held.row.task_name):
+            if child is not None:
+                self.end(child, reason, held)
+            return
+        held.stopping = reason
+        child.cancel(held.key)
+        loop = asyncio.get_running_loop()
+        held.alarm = loop.call_later(CANCEL_GRACE_S, self._close, child, held, reason)
+
+    def _close(self, child: Child, held: Held, reason: KillReason) -> None:
+        """The coroutine is still there: let its neighbours finish for a while, then kill the child."""
+        self.of(child).is_closed = True
+        held.alarm = asyncio.get_running_loop().call_later(NEIGHBOURS_GRACE_S, self.end, child, reason, held)
+
+    def _hand(self, child: Child, occupancy: Occupancy, helds: Sequence[Held]) -> None:
+        loop = asyncio.get_running_loop()
+        chunk = Chunk({held.key for held in helds})
+        if len(helds) > 1:
+            estimate_ms = sum(self._times.of_task(held.row.task_name) or 0.0 for held in helds)
+            chunk.alarm = loop.call_later(recall_after_ms(estimate_ms) / 1000, child.recall)
+        occupancy.chunks.append(chunk)
+        for held in helds:
+            held.child = child
+            held.phase = Phase.HANDED
+            held.began_at = None
+            occupancy.held[held.key] = held
+            if held.timeout_ms is not None:
+                held.alarm = loop.call_later(held.timeout_ms / 1000, self.stop_task, held, KillReason.TIMEOUT)
+        child.run([held.assignment() for held in helds])
+
+    def _runs_beside(self, occupancy: Occupancy, helds: Iterable[Held]) -> bool:
+        """Coroutines run side by side; nothing waits behind them."""
+        together = (*occupancy.held.values(), *helds)
+        return all(self._is_async(held.row.task_name) for held in together)
+
+    def _prospect(self, held: Held) -> Prospect:
+        return Prospect(
+            run_ms=self._times.of_task(held.row.task_name),
+            has_timeout=held.timeout_ms is not None,
+            is_capped=self._is_capped(held.row.queue_name),
+        )

@@ -1,0 +1,170 @@
+"""Signs of life: of the worker, of what it has claimed, and of what its children run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from horsies.engine.held import Held, Phase
+from horsies.engine.service import run_until
+from horsies.errors import HorsiesError
+from horsies.model import events
+from horsies.model.crashes import KillReason
+from horsies.model.fence import Listening
+from horsies.model.task import TaskStatus
+from horsies.store.beats import Beat, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from horsies.engine.parts import Parts
+    from horsies.store.beats import Answer
+
+LIVELY_BEATS = 3.0
+"""A child that has been silent and idle for longer than so many of its beats is not spoken for."""
+
+_BY_OPERATOR = frozenset({"TASK_CANCELLED", "OPERATOR_FAILED"})
+
+
+class Heartbeat:
+    """The three beats, on a connection that nothing else uses; one that cannot be written is tried again for ever."""
+
+    name = "heartbeat"
+
+    def __init__(self, parts: Parts, *, came_back: Callable[[], Awaitable[None]]) -> None:
+        self._parts = parts
+        self._came_back = came_back
+        self._listening: Listening | None = None
+        self._is_told_fenced = False
+        self._told_late: set[object] = set()
+
+    @property
+    def listening_since(self) -> datetime | None:
+        return self._listening.since if self._listening else None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Beat until stop is set."""
+        recovery = self._parts.app.recovery
+        await run_until(
+            stop,
+            self._every(recovery.worker_beat_ms, self._worker),
+            self._every(recovery.claimer_heartbeat_interval_ms, self._claimer),
+            self._every(recovery.runner_heartbeat_interval_ms, self._runner),
+        )
+
+    async def _every(self, interval_ms: int, beat: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                await beat()
+            except HorsiesError:
+                # Sooner than the next one is due: a fenced worker is waiting for it.
+                await asyncio.sleep(min(interval_ms / 1000, self._parts.app.resilience.db_retry_initial_ms / 1000))
+            else:
+                await asyncio.sleep(max(0.0, interval_ms / 1000 - (time.monotonic() - began)))
+
+    async def _worker(self) -> None:
+        parts = self._parts
+        self._tell_fence()
+        sent_at = time.monotonic()
+        answer = await parts.fleet.beat(parts.identity.worker_id, self._health())
+        was_shut = parts.gate.is_shut
+        parts.gate.beaten(sent_at)
+        if answer is None or answer.is_lost:
+            await self._came_back()
+        else:
+            recovery = parts.app.recovery
+            self._listening = (
+                self._listening.after_beat(answer.at, recovery) if self._listening else Listening.begun(answer.at)
+            )
+        if was_shut:
+            self._is_told_fenced = False
+            parts.reporter.emit(events.WorkerUnfenced(worker_id=str(parts.identity.worker_id)))
+        parts.wake()
+
+    def _tell_fence(self) -> None:
+        parts = self._parts
+        if parts.gate.is_shut and not self._is_told_fenced:
+            self._is_told_fenced = True
+            worker_id = str(parts.identity.worker_id)
+            parts.reporter.emit(events.WorkerFenced(worker_id=worker_id, silent_s=parts.gate.silent_s))
+
+    def _health(self) -> dict[str, object]:
+        parts, listening = self._parts, self._listening
+        amnesty = None if listening is None else listening.amnesty_until(parts.app.recovery).isoformat()
+        return {
+            "listener": "degraded" if parts.degraded else "ok",
+            "listening_since": None if listening is None else listening.since.isoformat(),
+            "amnesty_until": amnesty,
+            "last_pass_at": None,
+            "disabled_operations": [],
+            "warnings": [parts.degraded] if parts.degraded else [],
+        }
+
+    async def _claimer(self) -> None:
+        parts = self._parts
+        waiting = parts.desk.all(Phase.WAITING)
+        if not waiting:
+            return
+        lease_ms = parts.app.claim_lease_ms
+        lease = None
+        if lease_ms is not None:
+            lease = Lease(length_s=lease_ms / 1000, longest_age_s=parts.app.max_claim_renew_age_ms / 1000)
+        beats = [Beat(hold=held.hold, pid=parts.identity.pid) for held in waiting]
+        sent_at = time.monotonic()
+        answers = await parts.beats.claimer_beats(beats, lease=lease)
+        parts.gate.passed(sent_at)
+        for held, answer in _pairs(waiting, answers):
+            if not answer.is_held:
+                parts.desk.drop(held)
+
+    async def _runner(self) -> None:
+        parts = self._parts
+        alive = [held for held in parts.desk.all(Phase.HANDED, Phase.STORING) if _is_alive(held)]
+        if not alive:
+            return
+        beats = [Beat(hold=held.hold, pid=held.child.pid if held.child else parts.identity.pid) for held in alive]
+        sent_at = time.monotonic()
+        answers = await parts.beats.runner_beats(beats, events=parts.reporter.summary.take(sent_at))
+        parts.gate.passed(sent_at)
+        for held, answer in _pairs(alive, answers):
+            if not answer.is_held:
+                self._lost(held, answer)
+
+    def _lost(self, held: Held, answer: Answer) -> None:
+        """The row has moved on without us: end the code, unless an operator let it run."""
+        parts = self._parts
+        if held.phase is Phase.STORING or held.key in self._told_late:
+            return
+        was_ended_by_hand = answer.status in (TaskStatus.CANCELLED, TaskStatus.FAILED) and (
+            answer.current_token == held.key.claim_token and answer.error_code in _BY_OPERATOR
+        )
+        if was_ended_by_hand and not answer.kill_requested:
+            return
+        self._told_late.add(held.key)
+        if not was_ended_by_hand:
+            parts.reporter.emit(
+                events.LateBeatRefused(
+                    worker_id=str(held.hold.worker_id),
+                    task_id=held.key.task_id,
+                    claim_token=held.key.claim_token,
+                    queue_name=held.row.queue_name,
+                    status=answer.status,
+                    token_now=answer.current_token,
+                )
+            )
+        parts.hands.stop_task(held, KillReason.ROW_LOST)
+
+
+def _is_alive(held: Held) -> bool:
+    """Whether its child beats or works; an outcome that waits to be stored is spoken for by the worker itself."""
+    if held.phase is Phase.STORING or held.child is None:
+        return True
+    return held.child.liveness.idle_s <= LIVELY_BEATS
+
+
+def _pairs(helds: list[Held], answers: list[Answer]) -> list[tuple[Held, Answer]]:
+    by_key = {(answer.id, answer.claim_token): answer for answer in answers}
+    return [(held, answer) for held in helds if (answer := by_key.get((held.row.id, held.row.claim_token))) is not None]

@@ -1,0 +1,60 @@
+"""The parts of one worker, put together by `worker` and known to each other by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from horsies.engine.backoff import Backoff
+from horsies.model import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horsies.engine.hands import Hands
+    from horsies.engine.held import Desk
+    from horsies.engine.identity import Gate, Identity
+    from horsies.engine.outcomes import Outcomes
+    from horsies.engine.pool import Pool
+    from horsies.engine.reporting import Reporter
+    from horsies.engine.settling import Settling
+    from horsies.model.chunks import RunTimes
+    from horsies.model.settings import AppConfig, WorkerConfig
+    from horsies.store.beats import BeatStore
+    from horsies.store.claims import ClaimStore
+    from horsies.store.fleet import FleetStore
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """What the loops of a worker share. Nothing here decides anything."""
+
+    app: AppConfig
+    worker: WorkerConfig
+    identity: Identity
+    gate: Gate
+    desk: Desk
+    times: RunTimes
+    hands: Hands
+    claims: ClaimStore
+    beats: BeatStore
+    fleet: FleetStore
+    reporter: Reporter
+    is_stopping: bool = False
+    degraded: str | None = None
+    outcomes: Outcomes = field(init=False)
+    settling: Settling = field(init=False)
+    pool: Pool = field(init=False)
+    wake: Callable[[], None] = field(init=False)
+
+    def backoff(self, duty: str) -> Backoff:
+        """The pauses of one loop, which tells when the database goes away and comes back."""
+
+        def changed(error: Exception | None) -> None:
+            worker_id = str(self.identity.worker_id)
+            if error is None:
+                self.reporter.emit(events.DatabaseRestored(worker_id=worker_id, duty=duty))
+            else:
+                self.reporter.emit(events.DatabaseLost(worker_id=worker_id, duty=duty, error=str(error)))
+
+        return Backoff(self.app.resilience, changed=changed)

@@ -1,0 +1,125 @@
+"""Telling what happens: to the log, to whoever listens in this process, and to `horsies_events`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import fields
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from horsies.model import events
+from horsies.model.summary import Moved, Summary
+from horsies.store.events import Event as Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from horsies.engine.backoff import Backoff
+    from horsies.model.task import TaskStatus
+    from horsies.store.events import EventStore
+
+MOST_WAITING = 1000
+"""Records kept while the database is away; what happens beyond is in the log alone."""
+
+_LEVELS: dict[type[events.Event], int] = {
+    events.LateResultRefused: logging.WARNING,
+    events.LateBeatRefused: logging.WARNING,
+    events.TaskPoisoned: logging.ERROR,
+    events.ChildDied: logging.WARNING,
+    events.ChildSilent: logging.WARNING,
+    events.WorkerFenced: logging.WARNING,
+    events.WorkerReturned: logging.WARNING,
+    events.ListenerDegraded: logging.WARNING,
+    events.DatabaseLost: logging.WARNING,
+    events.ServiceDied: logging.CRITICAL,
+    events.WorkerStarted: logging.INFO,
+    events.WorkerDraining: logging.INFO,
+    events.WorkerStopped: logging.INFO,
+    events.WorkerUnfenced: logging.INFO,
+    events.ListenerRestored: logging.INFO,
+    events.DatabaseRestored: logging.INFO,
+    events.ClaimLost: logging.INFO,
+}
+
+logger = logging.getLogger("horsies.worker")
+
+
+class Reporter:
+    """The one `emit` of a worker, and the service that writes down what operators should be able to read later."""
+
+    name = "event records"
+
+    def __init__(self, store: EventStore, backoff: Backoff) -> None:
+        self._store = store
+        self._backoff = backoff
+        self._records: asyncio.Queue[Record | None] = asyncio.Queue()
+        self._listeners: list[Callable[[events.Event], None]] = []
+        self.summary = Summary()
+
+    def listen(self, listener: Callable[[events.Event], None]) -> None:
+        self._listeners.append(listener)
+
+    def emit(self, event: events.Event) -> None:
+        _log(event)
+        for listener in self._listeners:
+            listener(event)
+        record = events.record_of(event)
+        if record is not None and self._records.qsize() < MOST_WAITING:
+            self._records.put_nowait(_row(record))
+
+    def moved(self, kind: str, queue: str, source: TaskStatus, target: TaskStatus, ids: Collection[str]) -> None:
+        """Count a move for those who watch; it is told with the next statement that can take it along."""
+        self.summary.add(Moved(kind=kind, queue=queue, source=source, target=target), ids)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Write records until stop is set and none waits."""
+        stopping = asyncio.create_task(self._end_after(stop))
+        try:
+            while (record := await self._records.get()) is not None:
+                await self._write(record)
+        finally:
+            stopping.cancel()
+
+    async def _end_after(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._records.put_nowait(None)
+
+    async def _write(self, record: Record) -> None:
+        while True:
+            try:
+                await self._store.record(record)
+            except Exception as error:  # noqa: BLE001  # the back-off raises what will not pass
+                await self._backoff.wait(error)
+            else:
+                self._backoff.reset()
+                return
+
+
+def _log(event: events.Event) -> None:
+    level = _LEVELS.get(type(event), logging.DEBUG)
+    if logger.isEnabledFor(level):
+        values = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "worker_id"}
+        shown = "  ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+        logger.log(level, "%s  %s", _words(type(event).__name__), shown)
+
+
+def _words(name: str) -> str:
+    """`LateResultRefused` as `late result refused`."""
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
+
+
+def _row(record: events.EventRecord) -> Record:
+    return Record(
+        kind=record.kind,
+        task_id=UUID(record.task_id) if record.task_id else None,
+        worker_id=UUID(record.worker_id),
+        claim_token=record.claim_token,
+        queue_name=record.queue_name,
+        evidence={name: _plain(value) for name, value in record.evidence.items()},
+    )
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value

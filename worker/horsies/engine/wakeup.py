@@ -1,0 +1,106 @@
+"""What wakes the claim loop: notifications, the next due time, and the poll that does not trust either."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from horsies.engine.held import Phase
+from horsies.engine.service import run_until
+from horsies.errors import HorsiesError
+from horsies.model import events
+from horsies.model.crashes import KillReason
+from horsies.store.notify import TASK_NEW, WORKER_PING, Listener
+
+if TYPE_CHECKING:
+    from horsies.engine.parts import Parts
+    from horsies.store.link import Link
+
+
+class Wakeup:
+    """Hears of new work and of orders, finds out when the next task is due, and looks every few seconds anyway."""
+
+    name = "wake-up"
+
+    def __init__(self, parts: Parts, link: Link) -> None:
+        self._parts = parts
+        self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._listener = Listener(
+            link, {TASK_NEW: self._hear_new, WORKER_PING: self._hear_order}, on_change=self._set_hearing
+        )
+        self.is_hearing = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Wake the claim loop until stop is set."""
+        await run_until(stop, self._listener.run(), self._poll(), self._send_pongs())
+
+    async def _poll(self) -> None:
+        poll_s = self._parts.app.resilience.notify_poll_interval_ms / 1000
+        while True:
+            await asyncio.sleep(min(poll_s, await self._until_due(poll_s)))
+            self._parts.wake()
+
+    async def _until_due(self, poll_s: float) -> float:
+        """Seconds until the soonest task that is not due yet."""
+        try:
+            due_s = await self._parts.fleet.next_due_s(self._parts.worker.queues or [])
+        except HorsiesError:
+            return poll_s
+        return poll_s if due_s is None else max(0.0, due_s)
+
+    def _hear_new(self, queue_name: str) -> None:
+        if queue_name in (self._parts.worker.queues or ()):
+            self._parts.wake()
+
+    def _hear_order(self, payload: str) -> None:
+        """A ping is answered, a kill carried out; anyone can write to the channel, so anything else is nothing."""
+        try:
+            order = cast("dict[str, Any]", json.loads(payload))
+            kind, target = order["kind"], order.get("target_worker_id")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return
+        identity = self._parts.identity
+        if target is not None and target not in {str(identity.worker_id), *map(str, identity.former_ids)}:
+            return
+        if kind == "ping":
+            self._answer(order)
+        elif kind == "kill":
+            self._kill(set(cast("list[str]", order.get("task_ids") or [])))
+
+    def _answer(self, order: dict[str, Any]) -> None:
+        identity = self._parts.identity
+        answer = {
+            "correlation_id": order.get("correlation_id"),
+            "worker_id": str(identity.worker_id),
+            "hostname": identity.hostname,
+            "pid": identity.pid,
+        }
+        self._pongs.put_nowait((str(order.get("reply_channel")), json.dumps(answer)))
+
+    async def _send_pongs(self) -> None:
+        while True:
+            channel, answer = await self._pongs.get()
+            with suppress(HorsiesError):  # whoever asked will ask again
+                await self._parts.fleet.pong(channel, answer)
+
+    def _kill(self, task_ids: set[str]) -> None:
+        for held in self._parts.desk.all(Phase.HANDED):
+            if held.key.task_id in task_ids:
+                self._parts.hands.stop_task(held, KillReason.ROW_LOST)
+
+    def _set_hearing(self, hearing: bool) -> None:  # noqa: FBT001  # the listener's one message
+        parts = self._parts
+        worker_id = str(parts.identity.worker_id)
+        was_hearing = self.is_hearing.is_set()
+        if hearing and not was_hearing:
+            self.is_hearing.set()
+            if parts.degraded is not None:
+                parts.degraded = None
+                parts.reporter.emit(events.ListenerRestored(worker_id=worker_id))
+            parts.wake()
+        elif not hearing and was_hearing and not self._parts.is_stopping:
+            self.is_hearing.clear()
+            parts.degraded = "the listener lost its connection; due work is found by the poll"
+            parts.reporter.emit(events.ListenerDegraded(worker_id=worker_id, why=parts.degraded))

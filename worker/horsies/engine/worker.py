@@ -1,0 +1,289 @@
+"""A worker: its parts put together, its start, its signals and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from horsies.engine.backoff import Backoff
+from horsies.engine.dispatch import Dispatcher
+from horsies.engine.draining import LAST_TRIES_S, DispatchThenDrain
+from horsies.engine.hands import Hands
+from horsies.engine.heartbeat import Heartbeat
+from horsies.engine.held import Desk
+from horsies.engine.identity import Gate, Identity
+from horsies.engine.outcomes import Outcomes
+from horsies.engine.parts import Parts
+from horsies.engine.pool import Pool
+from horsies.engine.reporting import Reporter
+from horsies.engine.service import Bounded, run_together
+from horsies.engine.settling import Settling
+from horsies.engine.snapshot import Snapshots
+from horsies.engine.spec import ChildSpec
+from horsies.engine.wakeup import Wakeup
+from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
+from horsies.model import events
+from horsies.model.chunks import RunTimes
+from horsies.model.fence import silent_child_limit_s
+from horsies.store.beats import BeatStore
+from horsies.store.claims import ClaimStore
+from horsies.store.db import Database, PoolSize
+from horsies.store.events import EventStore
+from horsies.store.finishes import FinishStore
+from horsies.store.fleet import FleetStore, WorkerState
+from horsies.store.migrate import migrate, schema_state
+from horsies.store.open import reach
+from horsies.store.probe import is_heard
+from horsies.store.tasks import TaskStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from horsies.model.settings import AppConfig, WorkerConfig
+    from horsies.store.open import Links
+
+LISTEN_WITHIN_S = 5.0
+
+logger = logging.getLogger("horsies.worker")
+
+
+def _tell_away(error: Exception | None) -> None:
+    if error is not None:
+        logger.warning("the database is away: %s", error)
+
+
+class Worker:
+    """One run of a worker process. `run` returns after a requested stop, and raises after any other end."""
+
+    def __init__(
+        self,
+        app: AppConfig,
+        worker: WorkerConfig,
+        *,
+        is_async: Callable[[str], bool],
+        child_environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._app = app
+        self._worker = worker
+        self._is_async = is_async
+        self._environment = dict(child_environment or {})
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._listeners: list[Callable[[events.Event], None]] = []
+        self._parts_at_work: Parts | None = None
+        self.identity = Identity.new()
+
+    def listen(self, listener: Callable[[events.Event], None]) -> None:
+        """Hear every event of this worker."""
+        self._listeners.append(listener)
+
+    def stop(self) -> None:
+        """Stop gracefully; the second time, at once."""
+        if self._stop.is_set():
+            self._hurry.set()
+        if self._parts_at_work is not None:
+            self._parts_at_work.is_stopping = True
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Run until stopped."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        async with AsyncExitStack() as stack:
+            stack.callback(lambda: [loop.remove_signal_handler(n) for n in (signal.SIGTERM, signal.SIGINT)])
+            await self._run(stack)
+
+    async def _run(self, stack: AsyncExitStack) -> None:
+        reached = await asyncio.to_thread(reach, self._app.broker)
+        stack.callback(reached.release)
+        parts, dispatcher = await self._assemble(stack, reached.links)
+        # Children come up before any connection is made: what they inherit of one would outlive it.
+        if not await self._unless_stopped(parts.pool.start()):
+            return
+        parts.pool.broken.add_done_callback(self._pool_broke)
+        if await self._prepare(reached.links, parts.claims.database):
+            await self._serve(parts, dispatcher, reached.links)
+
+    async def _assemble(self, stack: AsyncExitStack, links: Links) -> tuple[Parts, Dispatcher]:
+        database, beats = await self._open(stack, links)
+        parts = self._parts(database, beats)
+        dispatcher = Dispatcher(parts)
+        parts.wake = dispatcher.wake
+        parts.pool = Pool(self._child_spec(), self._worker.processes, dispatcher)
+        stack.push_async_callback(parts.pool.kill_all, "the worker has ended")
+        return parts, dispatcher
+
+    async def _serve(self, parts: Parts, dispatcher: Dispatcher, links: Links) -> None:
+        started_at = await parts.fleet.register(self.identity.run_of(self._worker, self._app))
+        wakeup = Wakeup(parts, links.direct)
+        heartbeat = Heartbeat(parts, came_back=lambda: self._come_back(parts, dispatcher))
+        await parts.fleet.set_state(self.identity.worker_id, WorkerState.RUNNING)
+        self._tell_started(parts)
+        dispatcher.wake()
+        services = [
+            wakeup,
+            DispatchThenDrain(dispatcher, parts, self._hurry),
+            Snapshots(parts, started_at),
+            Bounded(parts.outcomes, limit_s=LAST_TRIES_S),
+            Bounded(parts.reporter, limit_s=LAST_TRIES_S),
+            heartbeat,
+        ]
+        try:
+            await run_together(services, self._stop_of(parts))
+        finally:
+            await self._leave(parts)
+
+    def _parts(self, database: Database, beats: Database) -> Parts:
+        app, worker = self._app, self._worker
+        caps = {queue.name for queue in app.custom_queues or () if queue.max_concurrency is not None}
+        times = RunTimes()
+        hands = Hands(
+            times,
+            is_async=self._is_async,
+            is_capped=lambda queue: app.cluster_wide_cap is not None or queue in caps,
+        )
+        hands.max_chunk = worker.max_chunk
+        reporter = Reporter(EventStore(database), Backoff(app.resilience))
+        for listener in self._listeners:
+            reporter.listen(listener)
+        parts = Parts(
+            app=app,
+            worker=worker,
+            identity=self.identity,
+            gate=Gate(app.recovery),
+            desk=Desk(),
+            times=times,
+            hands=hands,
+            claims=ClaimStore(database),
+            beats=BeatStore(database=beats, hostname=self.identity.hostname),
+            fleet=FleetStore(beats),
+            reporter=reporter,
+        )
+        parts.outcomes = Outcomes(
+            FinishStore(database),
+            parts.desk,
+            reporter,
+            gate=parts.gate,
+            backoff=parts.backoff("outcomes"),
+            max_crashes=app.recovery.max_crashes,
+            stored=lambda: parts.wake(),  # noqa: PLW0108  # the dispatcher that it wakes comes later
+        )
+        parts.settling = Settling(parts.outcomes, TaskStore(database), reporter, max_crashes=app.recovery.max_crashes)
+        return parts
+
+    def _child_spec(self) -> ChildSpec:
+        recovery, worker = self._app.recovery, self._worker
+        return ChildSpec(
+            app_locator=worker.app_locator,
+            modules=tuple(worker.imports) or None,
+            environment=self._environment,
+            async_concurrency=worker.async_concurrency,
+            silent_limit_s=silent_child_limit_s(recovery),
+            unanswered_limit_s=recovery.running_stale_threshold_ms / 1000,
+            max_tasks_per_child=worker.max_tasks_per_child,
+            max_memory_per_child_mb=worker.max_memory_per_child_mb,
+        )
+
+    async def _open(self, stack: AsyncExitStack, links: Links) -> tuple[Database, Database]:
+        broker, worker = self._app.broker, self._worker
+        size = PoolSize(
+            largest=worker.parent_pool_size + worker.parent_max_overflow,
+            wait_s=broker.pool_timeout,
+            idle_s=broker.pool_recycle,
+            check_idle=broker.pool_pre_ping,
+        )
+        database = await stack.enter_async_context(Database(links.pooled, size))
+        beats = await stack.enter_async_context(Database(links.pooled, replace(size, largest=1)))
+        return database, beats
+
+    async def _prepare(self, links: Links, database: Database) -> bool:
+        """Migrate or refuse, and see that notifications arrive; False when told to stop meanwhile."""
+        backoff = Backoff(self._app.resilience, changed=_tell_away)
+        while not self._stop.is_set():
+            try:
+                await self._bring_schema_up(links)
+                await self._require_listen(links, database)
+            except DatabaseUnreachable as error:
+                if not error.retryable:
+                    raise
+                if not await self._unless_stopped(backoff.wait(error)):
+                    return False
+            else:
+                return True
+        return False
+
+    async def _bring_schema_up(self, links: Links) -> None:
+        async with Database(replace(links.direct, statement_timeout_s=None), PoolSize(largest=1)) as direct:
+            state = await schema_state(direct)
+            is_empty = not state.applied
+            if is_empty or self._app.broker.database_url.is_embedded or self._app.broker.auto_migrate:
+                for migration in await migrate(direct):
+                    logger.info("applied migration %s", migration)
+            else:
+                state.refuse_unless_current()
+
+    async def _require_listen(self, links: Links, database: Database) -> None:
+        if not await is_heard(database, links.direct, within_s=LISTEN_WITHIN_S):
+            raise ConfigurationError(
+                f"notifications do not arrive at {links.direct.masked_url}",
+                code=ErrorCode.BROKER_INIT_FAILED,
+                hint="set broker.session_database_url to the server itself, past any pooler",
+            )
+
+    async def _come_back(self, parts: Parts, dispatcher: Dispatcher) -> None:
+        """Others have declared this run lost: give up its claims and go on under a new id."""
+        await dispatcher.release_waiting()
+        former = self.identity.renew()
+        await parts.fleet.register(self.identity.run_of(self._worker, self._app))
+        await parts.fleet.set_state(self.identity.worker_id, WorkerState.RUNNING)
+        parts.reporter.emit(events.WorkerReturned(worker_id=str(self.identity.worker_id), former_worker_id=str(former)))
+
+    def _stop_of(self, parts: Parts) -> asyncio.Event:
+        self._parts_at_work = parts
+        if self._stop.is_set():
+            parts.is_stopping = True
+        return self._stop
+
+    async def _leave(self, parts: Parts) -> None:
+        unstored = parts.outcomes.unstored
+        if unstored:
+            logger.error("%d outcomes could not be stored; their rows are left to recovery", unstored)
+        try:
+            async with asyncio.timeout(LAST_TRIES_S):
+                for worker_id in (*self.identity.former_ids, self.identity.worker_id):
+                    await parts.fleet.set_state(worker_id, WorkerState.STOPPED)
+        except (HorsiesError, TimeoutError) as error:
+            logger.warning("could not write that the worker has stopped: %s", error)
+        parts.reporter.emit(events.WorkerStopped(worker_id=str(self.identity.worker_id), unstored=unstored))
+
+    def _tell_started(self, parts: Parts) -> None:
+        parts.reporter.emit(
+            events.WorkerStarted(
+                worker_id=str(self.identity.worker_id),
+                queues=tuple(self._worker.queues or ()),
+                processes=self._worker.processes,
+            )
+        )
+
+    def _pool_broke(self, broken: asyncio.Future[None]) -> None:
+        if not broken.cancelled() and (error := broken.exception()) is not None:
+            logger.critical("children cannot be started any more: %s", error)
+            self._stop.set()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do `work` unless told to stop meanwhile; whether it was done."""
+        doing = asyncio.create_task(work)
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if doing.done():
+            doing.result()
+            return not self._stop.is_set()
+        doing.cancel()
+        await asyncio.gather(doing, return_exceptions=True)
+        return False
