@@ -19,7 +19,7 @@ AppArgument = Annotated[
 ]
 
 
-def settings_for_app(options: GlobalOptions) -> LoadedSettings:
+def settings_for_app(options: GlobalOptions, **given: object) -> LoadedSettings:
     """The settings in force, which the app will also find when it is imported.
 
     An app reads its settings while its module is imported, and so do the children of a worker: the environment is the
@@ -29,7 +29,7 @@ def settings_for_app(options: GlobalOptions) -> LoadedSettings:
         os.environ["HORSIES_CONFIG"] = str(options.config.absolute())
     if options.database_url is not None:
         os.environ["HORSIES_BROKER__DATABASE_URL"] = options.database_url
-    return options.settings()
+    return options.settings(**given)
 
 
 def load_app(options: GlobalOptions, locator: str | None) -> Horsies:

@@ -64,12 +64,12 @@ class GlobalOptions:
             talk(line)
 
     def settings(self, **options: object) -> LoadedSettings:
-        """The settings in force; `options` are what the command line sets, `broker__database_url` for a dotted key."""
+        """The settings in force; `options` are what the command line sets, by dotted key."""
         from horsies.config import load
         from horsies.log import configure
 
-        given = {"broker__database_url": self.database_url, "log__level": self.loglevel, **options}
-        loaded = load(self.config, options={key.replace("__", "."): value for key, value in given.items()})
+        given = {"broker.database_url": self.database_url, "log.level": self.loglevel, **options}
+        loaded = load(self.config, options=given)
         configure(loaded.log.level, loaded.log.format)
         return loaded
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 COMMANDS: Final = {
+    "worker": "Run tasks until SIGTERM or SIGINT; a second signal ends the grace.",
     "init": "Write a commented horsies.toml to start from.",
     "check": "Check an app and its tasks; all errors of the first phase that fails.",
     "config": "Show the settings and where each comes from, or check them.",

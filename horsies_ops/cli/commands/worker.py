@@ -1,0 +1,86 @@
+"""`horsies worker`: run tasks until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from horsies.app import Horsies
+from horsies.app.check import first_failed_phase
+from horsies.config import LoadedSettings
+from horsies.engine.worker import Worker
+from horsies.errors import ErrorCode, ExitCode, UsageError
+from horsies.model.settings import WorkerConfig
+from horsies_ops.cli.application import AppArgument, load_app, settings_for_app
+from horsies_ops.cli.banner import banner
+from horsies_ops.cli.option_types import values
+from horsies_ops.cli.output import report, talk
+from horsies_ops.cli.session import GlobalOptions, group, with_global_options
+
+app = group("worker")
+
+
+@app.command()
+@with_global_options
+def worker(  # each is an option that the settings have too
+    options: GlobalOptions,
+    locator: AppArgument = None,
+    *,
+    processes: Annotated[int | None, typer.Option("--processes", help="Children; the number of CPUs.")] = None,
+    queues: Annotated[str | None, typer.Option("--queues", metavar="A,B", help="Queues to serve; all.")] = None,
+    log_format: Annotated[str | None, typer.Option("--log-format", metavar="text|json", help="Of the log.")] = None,
+    max_claim_batch: Annotated[int | None, typer.Option("--max-claim-batch", help="Claims a queue and pass.")] = None,
+    max_claim_per_worker: Annotated[
+        int | None, typer.Option("--max-claim-per-worker", help="Claims held at a time.")
+    ] = None,
+    max_tasks_per_child: Annotated[
+        int | None, typer.Option("--max-tasks-per-child", help="Replace a child after so many tasks.")
+    ] = None,
+    max_memory_per_child_mb: Annotated[
+        int | None, typer.Option("--max-memory-per-child-mb", help="Replace a child that has grown above it.")
+    ] = None,
+    grace_s: Annotated[
+        str | None, typer.Option("--grace-s", metavar="SECONDS", help="For running tasks at a stop; none waits.")
+    ] = None,
+) -> int:
+    """Run tasks until SIGTERM or SIGINT; a second signal ends the grace."""
+    given = {
+        "worker.processes": processes,
+        "worker.queues": None if queues is None else values(queues),
+        "worker.max_claim_batch": max_claim_batch,
+        "worker.max_claim_per_worker": max_claim_per_worker,
+        "worker.max_tasks_per_child": max_tasks_per_child,
+        "worker.max_memory_per_child_mb": max_memory_per_child_mb,
+        "worker.grace_s": grace_s,
+        "log.format": log_format,
+    }
+    settings = settings_for_app(options, **given)
+    found = load_app(options, locator)
+    if failed := first_failed_phase(found, live=False):
+        for error in failed.errors:
+            report(error)
+        return ExitCode.FAILED
+    return _run(options, settings, found, locator)
+
+
+def _run(options: GlobalOptions, settings: LoadedSettings, found: Horsies, locator: str | None) -> int:
+    if not found.tasks:
+        raise UsageError(
+            "the app has no tasks", code=ErrorCode.CLI_INVALID_ARGS, hint="name their modules in app.modules"
+        )
+    found.set_role("worker")
+    config = settings.worker_config().model_copy(update={"app_locator": locator or settings.locator})
+    for line in banner(found, config, settings):
+        options.talk(line)
+    asyncio.run(_work(found, config))
+    talk("stopped")
+    return ExitCode.DONE
+
+
+async def _work(found: Horsies, config: WorkerConfig) -> None:
+    def is_async(name: str) -> bool:
+        return name in found.tasks and found.tasks[name].definition.is_async
+
+    await Worker(found.config, config, is_async=is_async).run()
