@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 LOCK   := requirements/dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format lock schema clean
+.PHONY: help demo test lint check format bench lock schema clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
@@ -31,6 +31,9 @@ check: lint test  ## what CI runs
 format: $(READY)  ## rewrite the code in our format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## measure sending against plain asyncpg, on a durable server of its own
+	@$(BIN)/python -m bench.run
 
 lock: $(READY)  ## resolve the dependencies anew into requirements/dev.txt (needs uv)
 	@command -v uv > /dev/null || { echo "error: make lock needs uv; hint: pip install uv" >&2; exit 1; }

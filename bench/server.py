@@ -1,0 +1,74 @@
+"""The server that is measured: embedded, of its own, and durable."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from horsies.embedded import EmbeddedServer
+from horsies.store.db import Database
+from horsies.store.link import Link
+from horsies.store.migrate import migrate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator
+
+# A narrow queue without anything that a product needs: what is measured against it pays for its features.
+FLOOR_TABLE = """
+CREATE TABLE floor_tasks (
+    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    status  text   NOT NULL DEFAULT 'PENDING',
+    payload jsonb  NOT NULL,
+    result  jsonb
+);
+CREATE INDEX floor_tasks_claim ON floor_tasks (id) WHERE status = 'PENDING';
+"""
+
+
+@contextmanager
+def durable_server() -> Generator[str]:
+    """The address of a new server that flushes every commit; it is thrown away afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="horsies-bench-"))
+    folder.chmod(0o755)
+    try:
+        with EmbeddedServer(folder / "pg", durable=True).use() as lease:
+            yield lease.url
+    finally:
+        shutil.rmtree(folder)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncGenerator[asyncpg.Connection[asyncpg.Record]]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def make_tables(url: str) -> None:
+    async with Database(Link(url=url, masked_url=url)) as database:
+        await migrate(database)
+    async with connected(url) as connection:
+        await connection.execute(FLOOR_TABLE)
+
+
+async def clear(url: str) -> None:
+    """Empty tables and a checkpoint, so that no measurement pays for the one before it."""
+    async with connected(url) as connection:
+        await connection.execute("TRUNCATE floor_tasks, horsies_tasks")
+        await connection.execute("CHECKPOINT")
+
+
+async def refuse_unsafe(url: str) -> None:
+    """Durability is never traded: figures of a server that does not flush are worth nothing."""
+    async with connected(url) as connection:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            value = await connection.fetchval("SELECT current_setting($1)", setting)
+            if value != "on":
+                raise RuntimeError(f"{setting} is {value} on the measured server")

@@ -1,0 +1,40 @@
+"""Figures as a table that can be read here and pasted into RESULTS.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.machine import Machine
+    from bench.rounds import Figure, Spread
+
+HEADING = "| what | unit | median (min–max) | ratio (min–max) | against | reach |\n|---|---|---|---|---|---|"
+
+
+def render(figures: list[Figure], machine: Machine, *, rounds: int) -> str:
+    return "\n".join([_caption(machine, rounds), "", HEADING, *map(_row, figures)])
+
+
+def _caption(machine: Machine, rounds: int) -> str:
+    return (
+        f"{machine.date}, {rounds} rounds, {machine.processors} processors, {machine.system}, "
+        f"Python {machine.python}, PostgreSQL {machine.postgresql}, asyncpg {machine.asyncpg}, "
+        f"load {machine.load_before} before and {machine.load_after} after."
+    )
+
+
+def _row(figure: Figure) -> str:
+    digits = 2 if figure.unit == "ms" else 0
+    cells = (
+        figure.name,
+        figure.unit,
+        _spread(figure.value, digits),
+        "" if figure.ratio is None else _spread(figure.ratio, 2),
+        figure.against or "",
+        "" if figure.reach is None else f"≥ {figure.reach:.2f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _spread(spread: Spread, digits: int) -> str:
+    return f"{spread.median:,.{digits}f} ({spread.least:,.{digits}f}–{spread.most:,.{digits}f})"

@@ -1,0 +1,59 @@
+"""The benchmark runs, on a server that flushes, and what it measures is what it says. Never how fast it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from bench import floor, sending
+from bench.server import FLOOR_TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def watcher(database_url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(FLOOR_TABLE)
+    yield connection
+    await connection.close()
+
+
+def test_a_small_run_gives_every_figure_and_its_ratio() -> None:
+    command = [sys.executable, "-m", "bench.run", "--small", "--json"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert all(figure["value"]["median"] > 0 for figure in said["figures"].values())
+    held = {name: figure["against"] for name, figure in said["figures"].items() if figure["reach"]}
+    assert held.keys() == {"send one by one", "send by producers at once", "send_many"}
+    assert said["machine"]["postgresql"]
+
+
+async def test_the_floor_and_the_library_store_the_same_number_of_rows(
+    database_url: str, watcher: asyncpg.Connection[Any]
+) -> None:
+    async with floor.inserting_one_by_one(database_url) as insert, sending.sending_one_by_one(database_url) as send:
+        await insert(7)
+        await send(7)
+    assert await watcher.fetchval("SELECT count(*) FROM floor_tasks") == 7
+    assert await watcher.fetchval("SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING'") == 7
+
+
+async def test_a_send_is_one_transaction_and_a_bulk_send_is_one_for_all(
+    database_url: str, watcher: asyncpg.Connection[Any]
+) -> None:
+    async with sending.sending_one_by_one(database_url) as send, sending.sending_in_bulk(database_url) as send_bulk:
+        await send(5)
+        await send_bulk(2500)
+    transactions = "SELECT count(DISTINCT xmin::text) FROM horsies_tasks"
+    assert await watcher.fetchval(transactions) == 5 + 1
