@@ -14,7 +14,7 @@ help:  ## list these targets
 $(READY): $(LOCK) pyproject.toml requirements/install.py
 	@$(PYTHON) requirements/install.py $(VENV) $(LOCK)
 
-demo: $(READY)  ## set up a database of its own and show it
+demo: $(READY)  ## the sample app, a worker and a database of its own
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
 
 test: $(READY)  ## run the tests (needs nothing but Python)
