@@ -11,7 +11,7 @@ from horsies.app import Horsies
 from horsies.app.check import first_failed_phase
 from horsies.config import LoadedSettings
 from horsies.engine.worker import Worker
-from horsies.errors import ErrorCode, ExitCode, UsageError
+from horsies.errors import ConfigurationError, ErrorCode, ExitCode
 from horsies.model.settings import WorkerConfig
 from horsies_ops.cli.application import AppArgument, load_app, settings_for_app
 from horsies_ops.cli.banner import banner
@@ -67,7 +67,7 @@ def worker(  # each is an option that the settings have too
 
 def _run(options: GlobalOptions, settings: LoadedSettings, found: Horsies, locator: str | None) -> int:
     if not found.tasks:
-        raise UsageError(
+        raise ConfigurationError(
             "the app has no tasks", code=ErrorCode.CLI_INVALID_ARGS, hint="name their modules in app.modules"
         )
     found.set_role("worker")
