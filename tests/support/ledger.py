@@ -1,0 +1,210 @@
+"""The common verdict of fault tests: what tasks wrote down themselves, compared with the queue's own tables."""
+
+# ruff: noqa: ASYNC110  # other processes set no events
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+    from datetime import datetime
+
+TABLE = """
+CREATE TABLE ledger (
+    task_id uuid NOT NULL, claim_token bigint NOT NULL, attempt integer NOT NULL, pid integer NOT NULL,
+    what text NOT NULL CHECK (what IN ('start', 'end')), at timestamptz NOT NULL DEFAULT clock_timestamp()
+)
+"""
+
+ROWS = """
+SELECT id::text, task_name, status, retry_count, max_retries, attempts, crash_count, error_code, result, claim_token,
+       terminal_at, sent_at, enqueued_at, claimed_at, started_at, completed_at, failed_at, failed_reason, worker_pid
+  FROM horsies_tasks
+ WHERE id = ANY($1::text[]::uuid[])
+"""
+ATTEMPTS = """
+SELECT task_id::text, attempt, claim_token, outcome, will_retry, error_code, error_message, started_at, finished_at,
+       worker_pid
+  FROM horsies_task_attempts
+ WHERE task_id = ANY($1::text[]::uuid[])
+ ORDER BY task_id, attempt
+"""
+ORPHANS = """
+SELECT t.id::text
+  FROM horsies_tasks AS t
+  LEFT JOIN horsies_workers AS w ON w.id = t.claimed_by_worker_id
+ WHERE t.status IN ('CLAIMED', 'RUNNING')
+   AND (w.id IS NULL OR w.state IN ('stopped', 'lost'))
+"""
+
+POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a task wrote at its start or end."""
+
+    task_id: str
+    claim_token: int
+    attempt: int
+    pid: int
+    what: str
+    at: datetime
+
+
+class Ledger:
+    """What has run, as the tasks tell it, and the queue's tables beside it."""
+
+    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
+        self._connection = connection
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str) -> AsyncGenerator[Ledger]:
+        """A ledger in a fresh database."""
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
+        try:
+            await connection.execute(TABLE)
+            yield cls(connection)
+        finally:
+            await connection.close()
+
+    async def fetch(self, sql: str, *arguments: object) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._connection.fetch(sql, *arguments)]
+
+    async def entries(self) -> list[Entry]:
+        rows = await self.fetch("SELECT task_id::text, claim_token, attempt, pid, what, at FROM ledger ORDER BY at")
+        return [Entry(**row) for row in rows]
+
+    async def starts(self, *task_ids: str) -> list[Entry]:
+        """Starts in their order; of these tasks only, where some are named."""
+        return [
+            entry
+            for entry in await self.entries()
+            if entry.what == "start" and (not task_ids or entry.task_id in task_ids)
+        ]
+
+    async def rows(self, *task_ids: str) -> dict[str, dict[str, Any]]:
+        """The queue's own rows, by id."""
+        return {row["id"]: row for row in await self.fetch(ROWS, list(task_ids))}
+
+    async def row(self, task_id: str) -> dict[str, Any]:
+        return (await self.rows(task_id))[task_id]
+
+    async def attempts(self, *task_ids: str) -> list[dict[str, Any]]:
+        return await self.fetch(ATTEMPTS, list(task_ids))
+
+    async def events(self, kind: str) -> list[dict[str, Any]]:
+        return await self.fetch("SELECT *, task_id::text FROM horsies_events WHERE kind = $1 ORDER BY id", kind)
+
+    async def until(self, holds: Callable[[], Awaitable[object]], *, within_s: float = 10.0) -> None:
+        """Look until it holds; for what nothing in this process can signal."""
+        async with asyncio.timeout(within_s):
+            while not await holds():
+                await asyncio.sleep(POLL_S)
+
+    async def until_started(self, *task_ids: str, within_s: float = 10.0) -> None:
+        async def all_have() -> bool:
+            return set(task_ids) <= {entry.task_id for entry in await self.starts()}
+
+        await self.until(all_have, within_s=within_s)
+
+    async def until_terminal(self, *task_ids: str, within_s: float = 10.0) -> dict[str, dict[str, Any]]:
+        """The rows of these tasks once all have ended."""
+
+        async def all_are() -> bool:
+            sql = "SELECT count(*) FROM horsies_tasks WHERE id = ANY($1::text[]::uuid[]) AND terminal_at IS NOT NULL"
+            return await self._connection.fetchval(sql, list(task_ids)) == len(task_ids)
+
+        await self.until(all_are, within_s=within_s)
+        return await self.rows(*task_ids)
+
+    async def connections(self) -> int:
+        """Those of others to this database."""
+        sql = """
+        SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+        """
+        return await self._connection.fetchval(sql)
+
+    async def verdict(
+        self,
+        task_ids: Sequence[str],
+        *,
+        held: Collection[str] = (),
+        unrecorded: Collection[str] = (),
+        max_crashes: int = 10,
+        may_overlap: bool = False,
+        unbegun: int = 0,
+    ) -> list[str]:
+        """Everything that breaks C1 to C6; C7 and C8 are looked at when a worker has ended.
+
+        `held` may be live, `unrecorded` are tasks whose bodies write nothing, `unbegun` the rest of chunks whose whole
+        worker died.
+        """
+        rows, attempts, entries = await self.rows(*task_ids), await self.attempts(*task_ids), await self.entries()
+        entries = [entry for entry in entries if entry.task_id in rows]
+        recorded = [each for each in attempts if each["task_id"] not in unrecorded]
+        faults: list[str] = [
+            *_unfinished(rows, task_ids, held),
+            *_outcomes_twice(attempts),
+            *(() if may_overlap else _overlaps(entries, attempts)),
+            *_beyond_policy(rows, max_crashes),
+            *_miscounted(recorded, entries, unbegun),
+        ]
+        faults += [f"C6 {row['id']} has a dead owner" for row in await self.fetch(ORPHANS)]
+        return faults
+
+
+def _unfinished(rows: dict[str, dict[str, Any]], task_ids: Sequence[str], held: Collection[str]) -> Iterator[str]:
+    for task_id in task_ids:
+        if task_id not in rows:
+            yield f"C1 {task_id} is gone"
+        elif rows[task_id]["terminal_at"] is None and task_id not in held:
+            yield f"C1 {task_id} is {rows[task_id]['status']}"
+
+
+def _outcomes_twice(attempts: list[dict[str, Any]]) -> Iterator[str]:
+    last = Counter(each["task_id"] for each in attempts if not each["will_retry"])
+    yield from (f"C2 {task_id} has {count} outcomes" for task_id, count in last.items() if count > 1)
+    tokens = Counter((each["task_id"], each["claim_token"]) for each in attempts)
+    yield from (f"C2 {key} has {count} attempts" for key, count in tokens.items() if count > 1)
+
+
+def _overlaps(entries: list[Entry], attempts: list[dict[str, Any]]) -> Iterator[str]:
+    """A start before the end, or the known death, of the run before it."""
+    ends = {(each["task_id"], each["claim_token"]): each["finished_at"] for each in attempts}
+    ends |= {(entry.task_id, entry.claim_token): entry.at for entry in entries if entry.what == "end"}
+    by_task: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if entry.what == "start":
+            by_task[entry.task_id].append(entry)
+    for task_id, starts in by_task.items():
+        for first, second in pairwise(starts):
+            end = ends.get((task_id, first.claim_token))
+            if end is None or end > second.at:
+                yield f"C3 {task_id}: run {second.claim_token} began before run {first.claim_token} had ended"
+
+
+def _beyond_policy(rows: dict[str, dict[str, Any]], max_crashes: int) -> Iterator[str]:
+    for row in rows.values():
+        if row["retry_count"] > row["max_retries"]:
+            yield f"C4 {row['id']}: {row['retry_count']} retries of {row['max_retries']}"
+        if row["crash_count"] > max_crashes:
+            yield f"C4 {row['id']}: {row['crash_count']} crashes"
+
+
+def _miscounted(attempts: list[dict[str, Any]], entries: list[Entry], unbegun: int) -> Iterator[str]:
+    started = {(entry.task_id, entry.claim_token) for entry in entries if entry.what == "start"}
+    written = {(each["task_id"], each["claim_token"]) for each in attempts}
+    yield from (f"C5 {key} ran without an attempt row" for key in started - written)
+    if len(written - started) > unbegun:
+        yield from (f"C5 {key} has an attempt row and never ran" for key in written - started)
