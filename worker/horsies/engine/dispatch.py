@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from horsies.codec.failure import stored_error
 from horsies.codec.wire import canonical
 from horsies.engine.held import Held, Phase
+from horsies.engine.messages import Key
 from horsies.engine.settling import death_of
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model import events
@@ -22,6 +23,7 @@ from horsies.model.expiry import expired_error
 from horsies.model.fence import may_hand_over
 from horsies.model.task import TaskStatus
 from horsies.store.claims import ClaimRequest, Expiry, QueueRoom, Start
+from horsies.store.fleet import WorkerState
 from horsies.store.work import Hold
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.engine.deaths import ChildDied
-    from horsies.engine.messages import Ending, Key, Stream
+    from horsies.engine.messages import Ending, Stream
     from horsies.engine.parts import Parts
     from horsies.engine.supervise import Child
     from horsies.model.crashes import Death
@@ -49,10 +51,14 @@ class Dispatcher:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._backoff = parts.backoff("claim")
         self._woken = asyncio.Event()
         self._back: list[Held] = []
         """Handed to nobody, to be given back."""
         self._settling: set[asyncio.Task[None]] = set()
+        self._reconciled_at = time.monotonic()
+        self.lane = asyncio.Lock()
+        """Held while claims or starts are on their way; whoever holds it knows that none is."""
         self.is_draining = False
         self._has_looked_again = False
 
@@ -74,15 +80,16 @@ class Dispatcher:
 
     async def _pass_until_done(self, stop: asyncio.Event) -> None:
         """Passes for as long as they bring something; a pass that found no database is tried again."""
-        backoff = self._parts.backoff("claim")
         while not stop.is_set() and not self._parts.gate.is_shut:
             try:
-                found = await self._pass()
+                async with self.lane:
+                    await self._reconcile_in_time()
+                    found = await self._pass()
             except HorsiesError as error:
-                await backoff.wait(error)
+                await self._backoff.wait(error)
                 await self._reconcile_until_known()
             else:
-                backoff.reset()
+                self._backoff.reset()
                 if not found:
                     self._look_again_soon()
                     return
@@ -105,7 +112,7 @@ class Dispatcher:
         sent_at = time.monotonic()
         rows = await self._parts.claims.claim(request)
         self._parts.gate.passed(sent_at)
-        self._take(rows, took_s=time.monotonic() - sent_at)
+        self._take(rows, request.worker_id, took_s=time.monotonic() - sent_at)
         await self.give_back()
         return len(rows) > 0
 
@@ -171,10 +178,9 @@ class Dispatcher:
             cluster_wide_cap=app.cluster_wide_cap,
         )
 
-    def _take(self, rows: Sequence[ClaimedRow], *, took_s: float) -> None:
+    def _take(self, rows: Sequence[ClaimedRow], worker_id: UUID, *, took_s: float) -> None:
         """Put claimed rows on the desk and hand over those that are RUNNING already."""
         parts = self._parts
-        worker_id = parts.identity.worker_id
         running: list[Held] = []
         for row in rows:
             is_running = row.status == TaskStatus.RUNNING
@@ -265,28 +271,49 @@ class Dispatcher:
             self._parts.desk.drop(held)
 
     async def _reconcile_until_known(self) -> None:
-        backoff = self._parts.backoff("claim")
         while True:
             try:
-                await self.reconcile()
+                async with self.lane:
+                    await self.reconcile()
             except BrokerError as error:
-                await backoff.wait(error)
+                await self._backoff.wait(error)
             else:
                 return
 
+    async def _reconcile_in_time(self) -> None:
+        """Once per check interval: a statement that was given up may have been carried out long after."""
+        if (time.monotonic() - self._reconciled_at) * 1000 >= self._parts.app.recovery.check_interval_ms:
+            await self.reconcile()
+
     async def reconcile(self) -> None:
-        """Give back rows that name this worker and that it does not know of: the answer to their claim was lost."""
-        parts = self._parts
-        sent_at = time.monotonic()
-        rows = await parts.claims.owned(parts.identity.worker_id)
-        parts.gate.passed(sent_at)
-        held = {(each.row.id, each.row.claim_token) for each in parts.desk}
-        unknown = [row for row in rows if (row.id, row.claim_token) not in held]
-        worker_id = parts.identity.worker_id
-        if claimed := [_hold(row, worker_id) for row in unknown if row.status == TaskStatus.CLAIMED]:
-            await parts.claims.release(claimed)
-        if running := [_hold(row, worker_id) for row in unknown if row.status == TaskStatus.RUNNING]:
-            await parts.claims.give_back(running)
+        """Give back what names this worker and was never handed over: the answer to its claim or start was lost.
+
+        A former id under which nothing is held any more has stopped.
+        """
+        parts, identity = self._parts, self._parts.identity
+        for worker_id in (*identity.former_ids, identity.worker_id):
+            sent_at = time.monotonic()
+            rows = await parts.claims.owned(worker_id)
+            parts.gate.passed(sent_at)
+            await self._put_back([row for row in rows if self._is_unheard(row)], worker_id)
+            if not rows and worker_id in identity.former_ids:
+                await parts.fleet.set_state(worker_id, WorkerState.STOPPED)
+                identity.former_ids.remove(worker_id)
+        self._reconciled_at = time.monotonic()
+
+    def _is_unheard(self, row: MovedRow) -> bool:
+        held = self._parts.desk.get(_key(row))
+        return held is None or (held.phase is Phase.WAITING and row.status == TaskStatus.RUNNING)
+
+    async def _put_back(self, rows: Sequence[MovedRow], worker_id: UUID) -> None:
+        claims, desk = self._parts.claims, self._parts.desk
+        if claimed := [_hold(row, worker_id) for row in rows if row.status == TaskStatus.CLAIMED]:
+            await claims.release(claimed)
+        if running := [_hold(row, worker_id) for row in rows if row.status == TaskStatus.RUNNING]:
+            await claims.give_back(running)
+        for row in rows:
+            if (held := desk.get(_key(row))) is not None:
+                desk.drop(held)
 
     def _tell_claimed(self, rows: Sequence[ClaimedRow]) -> None:
         for row in rows:
@@ -390,6 +417,10 @@ class Dispatcher:
         for child in self._parts.pool.children:
             if child.unbegun:
                 child.recall()
+
+
+def _key(row: MovedRow) -> Key:
+    return Key(str(row.id), row.claim_token)
 
 
 def _hold(row: MovedRow, worker_id: UUID) -> Hold:

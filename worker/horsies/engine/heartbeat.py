@@ -11,7 +11,7 @@ from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.model import events
 from horsies.model.crashes import KillReason
-from horsies.model.fence import Listening
+from horsies.model.fence import Listening, worker_beat_ms
 from horsies.model.task import TaskStatus
 from horsies.store.beats import Beat, Lease
 
@@ -49,12 +49,12 @@ class Heartbeat:
         recovery = self._parts.app.recovery
         await run_until(
             stop,
-            self._every(recovery.worker_beat_ms, self._worker),
+            self._every(worker_beat_ms(recovery), self._worker),
             self._every(recovery.claimer_heartbeat_interval_ms, self._claimer),
             self._every(recovery.runner_heartbeat_interval_ms, self._runner),
         )
 
-    async def _every(self, interval_ms: int, beat: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, interval_ms: float, beat: Callable[[], Awaitable[None]]) -> None:
         while True:
             began = time.monotonic()
             try:
@@ -117,7 +117,9 @@ class Heartbeat:
         answers = await parts.beats.claimer_beats(beats, lease=lease)
         parts.gate.passed(sent_at)
         for held, answer in _pairs(waiting, answers):
-            if not answer.is_held:
+            # RUNNING under our own token: its start overtook this beat, and its answer is on the way.
+            is_started = answer.status == TaskStatus.RUNNING and answer.current_token == held.key.claim_token
+            if not answer.is_held and not is_started:
                 parts.desk.drop(held)
 
     async def _runner(self) -> None:

@@ -7,12 +7,12 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from horsies.engine.hearing import PROBE_AFTER_S, Hearing
 from horsies.engine.held import Phase
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
-from horsies.model import events
 from horsies.model.crashes import KillReason
-from horsies.store.notify import TASK_NEW, WORKER_PING, Listener
+from horsies.store.notify import TASK_NEW, WORKER_PING
 
 if TYPE_CHECKING:
     from horsies.engine.parts import Parts
@@ -24,17 +24,15 @@ class Wakeup:
 
     name = "wake-up"
 
-    def __init__(self, parts: Parts, link: Link) -> None:
+    def __init__(self, parts: Parts, link: Link, *, probe_after_s: float = PROBE_AFTER_S) -> None:
         self._parts = parts
         self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self._listener = Listener(
-            link, {TASK_NEW: self._hear_new, WORKER_PING: self._hear_order}, on_change=self._set_hearing
-        )
-        self.is_hearing = asyncio.Event()
+        channels = {TASK_NEW: self._hear_new, WORKER_PING: self._hear_order}
+        self._hearing = Hearing(parts, link, channels, probe_after_s=probe_after_s)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wake the claim loop until stop is set."""
-        await run_until(stop, self._listener.run(), self._poll(), self._send_pongs())
+        await run_until(stop, self._hearing.listen(), self._hearing.doubt(), self._poll(), self._send_pongs())
 
     async def _poll(self) -> None:
         poll_s = self._parts.app.resilience.notify_poll_interval_ms / 1000
@@ -89,18 +87,3 @@ class Wakeup:
         for held in self._parts.desk.all(Phase.HANDED):
             if held.key.task_id in task_ids:
                 self._parts.hands.stop_task(held, KillReason.ROW_LOST)
-
-    def _set_hearing(self, hearing: bool) -> None:  # noqa: FBT001  # the listener's one message
-        parts = self._parts
-        worker_id = str(parts.identity.worker_id)
-        was_hearing = self.is_hearing.is_set()
-        if hearing and not was_hearing:
-            self.is_hearing.set()
-            if parts.degraded is not None:
-                parts.degraded = None
-                parts.reporter.emit(events.ListenerRestored(worker_id=worker_id))
-            parts.wake()
-        elif not hearing and was_hearing and not self._parts.is_stopping:
-            self.is_hearing.clear()
-            parts.degraded = "the listener lost its connection; due work is found by the poll"
-            parts.reporter.emit(events.ListenerDegraded(worker_id=worker_id, why=parts.degraded))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from horsies.engine.backoff import Backoff
 from horsies.engine.dispatch import Dispatcher
 from horsies.engine.draining import LAST_TRIES_S, DispatchThenDrain
 from horsies.engine.hands import Hands
+from horsies.engine.hearing import PROBE_AFTER_S
 from horsies.engine.heartbeat import Heartbeat
 from horsies.engine.held import Desk
 from horsies.engine.identity import Gate, Identity
@@ -66,11 +68,13 @@ class Worker:
         *,
         is_async: Callable[[str], bool],
         child_environment: Mapping[str, str] | None = None,
+        probe_after_s: float = PROBE_AFTER_S,
     ) -> None:
         self._app = app
         self._worker = worker
         self._is_async = is_async
         self._environment = dict(child_environment or {})
+        self._probe_after_s = probe_after_s
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: list[Callable[[events.Event], None]] = []
@@ -119,8 +123,10 @@ class Worker:
         return parts, dispatcher
 
     async def _serve(self, parts: Parts, dispatcher: Dispatcher, links: Links) -> None:
+        sent_at = time.monotonic()
         started_at = await parts.fleet.register(self.identity.run_of(self._worker, self._app))
-        wakeup = Wakeup(parts, links.direct)
+        parts.gate.beaten(sent_at)
+        wakeup = Wakeup(parts, links.direct, probe_after_s=self._probe_after_s)
         heartbeat = Heartbeat(parts, came_back=lambda: self._come_back(parts, dispatcher))
         await parts.fleet.set_state(self.identity.worker_id, WorkerState.RUNNING)
         self._tell_started(parts)
@@ -237,8 +243,9 @@ class Worker:
 
     async def _come_back(self, parts: Parts, dispatcher: Dispatcher) -> None:
         """Others have declared this run lost: give up its claims and go on under a new id."""
-        await dispatcher.release_waiting()
-        former = self.identity.renew()
+        async with dispatcher.lane:
+            await dispatcher.release_waiting()
+            former = self.identity.renew()
         await parts.fleet.register(self.identity.run_of(self._worker, self._app))
         await parts.fleet.set_state(self.identity.worker_id, WorkerState.RUNNING)
         parts.reporter.emit(events.WorkerReturned(worker_id=str(self.identity.worker_id), former_worker_id=str(former)))

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 UNBROKEN_BEATS: Final = 1.5
 """A gap between two worker beats that is longer than so many intervals breaks the series."""
+BEFORE_THE_FENCE: Final = 0.75
+"""The part of the fence's limit after which an idle worker beats at the latest."""
+
+
+def _limit_ms(recovery: RecoveryConfig) -> int:
+    return recovery.claimed_stale_threshold_ms - recovery.claimer_heartbeat_interval_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +40,7 @@ class Fence:
 
     @classmethod
     def of(cls, recovery: RecoveryConfig, *, now: float) -> Self:
-        limit_ms = recovery.claimed_stale_threshold_ms - recovery.claimer_heartbeat_interval_ms
-        return cls(limit_s=limit_ms / 1_000, last_success_at=now)
+        return cls(limit_s=_limit_ms(recovery) / 1_000, last_success_at=now)
 
     def blocks(self, now: float) -> bool:
         return self.is_up or now - self.last_success_at > self.limit_s
@@ -46,6 +51,11 @@ class Fence:
 
     def after_worker_beat(self, sent_at: float) -> Self:
         return replace(self, last_success_at=max(self.last_success_at, sent_at), is_up=False)
+
+
+def worker_beat_ms(recovery: RecoveryConfig) -> float:
+    """How often the worker's row is beaten: as set, and always well before an idle worker would meet its own fence."""
+    return min(recovery.worker_beat_ms, _limit_ms(recovery) * BEFORE_THE_FENCE)
 
 
 def may_hand_over(recovery: RecoveryConfig, *, took_s: float) -> bool:

@@ -10,6 +10,7 @@ import asyncpg
 
 from horsies.errors import HorsiesError
 from horsies.store.failures import LOST_CONNECTION
+from horsies.store.link import CONNECT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ class Listener:
         self._link = link
         self._channels = channels
         self._on_change = on_change
+        self._ended = asyncio.Event()
 
     async def run(self) -> None:
         """Listen until cancelled."""
@@ -55,13 +57,19 @@ class Listener:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
+    def reconnect(self) -> None:
+        """Give up a connection on which nothing arrives, however alive it looks."""
+        self._ended.set()
+
     async def _hear(self, connection: Connection) -> bool:
         """Pass on what is said until the connection ends; whether anything could be heard on it."""
-        ended, is_hearing = asyncio.Event(), False
+        self._ended, is_hearing = asyncio.Event(), False
+        ended = self._ended
         connection.add_termination_listener(lambda _: ended.set())
         try:
-            for channel in self._channels:
-                await connection.add_listener(channel, self._pass_on)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                for channel in self._channels:
+                    await connection.add_listener(channel, self._pass_on)
             is_hearing = True
             self._on_change(True)  # noqa: FBT003  # heard or not is the whole message
             await ended.wait()

@@ -21,11 +21,28 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    is_announced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeQueries:
     notify: Query[Said]
+    announced: Query[Announced]
 
 
 PROBE = load(ProbeQueries, "horsies.store", "probe")
+
+
+async def say(database: Database, channel: str) -> None:
+    """Send an empty notification."""
+    await database.fetch(PROBE.notify, channel)
+
+
+async def is_new_work_announced(database: Database) -> bool:
+    """Whether the trigger that tells of new work is there and enabled."""
+    (row,) = await database.fetch(PROBE.announced)
+    return row.is_announced
 
 
 async def is_heard(database: Database, listening: Link, *, within_s: float) -> bool:
@@ -34,7 +51,7 @@ async def is_heard(database: Database, listening: Link, *, within_s: float) -> b
     connection = await listening.connect()
     try:
         heard = await _listen(connection, channel, listening)
-        await database.fetch(PROBE.notify, channel)
+        await say(database, channel)
         await asyncio.wait_for(heard.wait(), within_s)
     except TimeoutError:
         return False
