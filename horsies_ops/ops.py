@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from horsies.config import load
 from horsies.store.open import open_database
+from horsies_ops.reads.lookup import Found, tasks_ending
 from horsies_ops.reads.status import DatabaseStatus, database_status
 from horsies_ops.reads.tasks import EVERY_TASK, Order, TaskDetail, TaskPage, list_tasks, task_detail
+from horsies_ops.reads.workers import live_workers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from datetime import timedelta
     from uuid import UUID
 
     from horsies.model.settings import PostgresConfig
@@ -47,6 +50,14 @@ class Ops:
     async def task(self, task_id: str | UUID) -> TaskDetail | None:
         """Everything about one task; None where there is none."""
         return await task_detail(self.database, task_id)
+
+    async def tasks_ending(self, short_form: str) -> tuple[Found, ...]:
+        """The tasks whose id ends in these eight digits, among those not yet ended and the newest 10,000."""
+        return await tasks_ending(self.database, short_form)
+
+    async def live_workers(self, *, threshold: timedelta) -> int:
+        """How many workers have given a sign of life within `threshold`."""
+        return await live_workers(self.database, threshold=threshold)
 
 
 @asynccontextmanager

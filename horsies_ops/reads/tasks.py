@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from horsies.model.ids import parse_id
+from horsies.model.task import TaskStatus
 from horsies.store.queries import Query, load
 from horsies.store.tasks import TASKS, AttemptRow
 from horsies_ops.reads.filter import TaskFilter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from horsies.store.db import Database
 
@@ -67,6 +69,13 @@ class TaskSummary:
     @property
     def flags(self) -> Mapping[str, bool]:
         return json.loads(self.flags_json)
+
+    @property
+    def due_in(self) -> timedelta | None:
+        """How long a PENDING task must still wait before it may be claimed; None where nothing holds it back."""
+        # The age was taken from the sending by the database's clock, so the two together are that clock's now.
+        left = self.enqueued_at - (self.sent_at + self.age)
+        return left if self.status == TaskStatus.PENDING and left > timedelta(0) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

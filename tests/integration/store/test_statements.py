@@ -17,14 +17,17 @@ from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
+from horsies_ops.reads.lookup import LOOKUP
 from horsies_ops.reads.status import STATUS
 from horsies_ops.reads.tasks import TASK_READS
+from horsies_ops.reads.workers import WORKER_READS
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
+READS = (TASK_READS, LOOKUP, WORKER_READS)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET)
-EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, TASK_READS, *WORKER_WRITES))
+EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, *READS, *WORKER_WRITES))
 
 
 @pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)

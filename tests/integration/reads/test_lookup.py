@@ -1,0 +1,47 @@
+"""A task is found by the end of its id, wherever that is cheap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from horsies_ops.reads.lookup import NEWEST_LOOKED_AT, tasks_ending
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+
+# Ids in the order of sending, and more of them than the newest that are looked through.
+FILL = f"""
+    INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, status, terminal_at)
+    SELECT ('01890a5d-ac96-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'mail.send', now(), '', 'COMPLETED', now()
+      FROM generate_series(1, {NEWEST_LOOKED_AT} + 100) AS n
+"""
+
+
+@pytest.fixture
+async def connection(database_url: str) -> asyncpg.Connection[asyncpg.Record]:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(FILL)
+    return connection
+
+
+async def test_an_old_task_is_found_only_while_it_has_not_ended(
+    connection: asyncpg.Connection[asyncpg.Record], database: Database
+) -> None:
+    oldest = UUID("01890a5d-ac96-7000-8000-000000000001")
+    assert await tasks_ending(database, "00000001") == ()
+    for status in ("PENDING", "CLAIMED", "RUNNING"):
+        await connection.execute(
+            "UPDATE horsies_tasks SET status = $1, terminal_at = NULL WHERE id = $2", status, oldest
+        )
+        assert [(each.id, each.status) for each in await tasks_ending(database, "00000001")] == [(oldest, status)]
+    await connection.close()
+
+
+async def test_what_is_no_short_form_is_refused(database: Database) -> None:
+    for text in ("", "1234567", "123456789", "1234567g", "1234567%"):
+        with pytest.raises(ValueError, match="no short form"):
+            await tasks_ending(database, text)
