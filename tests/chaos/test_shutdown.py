@@ -1,0 +1,197 @@
+"""F14, and of F1 what it says about processes: a stop is bounded, what it cuts is told, and nobody is left at work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies.model import events
+from tests.support.ledger import Ledger
+from tests.support.ledger_app import ledger_app
+from tests.support.project import APP, Project
+from tests.support.workers import WorkerProcess, horsies_worker, running, send, until_connections_are
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+    from pathlib import Path
+
+    from horsies import Horsies
+
+HALF_AN_HOUR_S = 1800
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[Horsies]:
+    """The app of a producer."""
+    app = ledger_app(database_url)
+    yield app
+    await app.close_async()
+
+
+def fate(row: dict[str, Any]) -> tuple[object, ...]:
+    return row["status"], row["error_code"], row["retry_count"], row["crash_count"]
+
+
+async def state_of_the_worker(ledger: Ledger) -> str:
+    (row,) = await ledger.fetch("SELECT state FROM horsies_workers")
+    return row["state"]
+
+
+async def test_a_stop_stores_what_ends_in_time_and_hands_back_what_it_cuts(
+    database_url: str, app: Horsies, ledger: Ledger, tmp_path: Path
+) -> None:
+    async with horsies_worker(database_url, "--processes", "3", "--grace-s", "1") as worker:
+        short = await send(app, "wait_for", str(tmp_path / "go"))
+        again = await send(app, "work_again", HALF_AN_HOUR_S)
+        endless = await send(app, "work", HALF_AN_HOUR_S)
+        await ledger.until_started(short, again, endless)
+        began = time.monotonic()
+        worker.signal(signal.SIGTERM)
+        await worker.until_said("still running")
+        assert await state_of_the_worker(ledger) == "draining"
+        late = await send(app, "work")
+        (tmp_path / "go").touch()
+        assert await worker.until_gone(within_s=1 + 5 + 5) == 0
+        assert time.monotonic() - began >= 1
+        assert endless in worker.said
+    rows = await ledger.rows(short, again, endless, late)
+    assert fate(rows[short]) == ("COMPLETED", None, 0, 0)
+    assert fate(rows[again]) == ("PENDING", None, 1, 0)
+    assert fate(rows[endless]) == ("FAILED", "SHUTDOWN", 0, 0)
+    assert (rows[late]["status"], rows[late]["claim_token"]) == ("PENDING", 0)
+    attempts = await ledger.attempts(again, endless)
+    assert {each["task_id"]: (each["error_code"], each["will_retry"]) for each in attempts} == {
+        again: ("SHUTDOWN", True),
+        endless: ("SHUTDOWN", False),
+    }
+    assert await state_of_the_worker(ledger) == "stopped"
+    assert await ledger.verdict([short, again, endless, late], held=[again, late]) == []
+
+
+async def test_a_second_signal_ends_the_grace(database_url: str, app: Horsies, ledger: Ledger) -> None:
+    async with horsies_worker(database_url, "--processes", "1", "--grace-s", "none") as worker:
+        task = await send(app, "work", HALF_AN_HOUR_S)
+        await ledger.until_started(task)
+        worker.signal(signal.SIGTERM)
+        await worker.until_said("still running")
+        worker.signal(signal.SIGINT)
+        assert await worker.until_gone(within_s=5) == 0
+    assert fate(await ledger.row(task)) == ("FAILED", "SHUTDOWN", 0, 0)
+    assert await ledger.verdict([task]) == []
+
+
+async def test_a_stop_without_a_limit_waits_for_what_runs(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
+    async with running(database_url, processes=1, grace_s=None) as worker:
+        task = await worker.send("wait_for", str(tmp_path / "go"))
+        await ledger.until_started(task)
+        worker.worker.stop()
+        await worker.heard(events.WorkerDraining)
+        (tmp_path / "go").touch()
+        async with asyncio.timeout(10):
+            await worker.run
+    assert fate(await ledger.row(task)) == ("COMPLETED", None, 0, 0)
+    await until_connections_are(ledger, 0)
+
+
+async def test_a_coroutine_that_is_cut_is_handed_back_as_well(database_url: str, ledger: Ledger) -> None:
+    async with running(database_url, processes=1, grace_s=0) as worker:
+        again = await worker.send("nap_again", HALF_AN_HOUR_S)
+        once = await worker.send("nap", HALF_AN_HOUR_S)
+        await ledger.until_started(again, once)
+        await worker.stop()
+    assert fate(await ledger.row(again)) == ("PENDING", None, 1, 0)
+    assert fate(await ledger.row(once)) == ("FAILED", "SHUTDOWN", 0, 0)
+
+
+async def test_what_waits_for_a_place_is_beaten_for_and_released(database_url: str, ledger: Ledger) -> None:
+    config = {"prefetch_buffer": 3, "claim_lease_ms": 1_000}
+    async with running(database_url, config=config, processes=1, grace_s=0) as worker:
+        await ledger.until_started(await worker.send("work", HALF_AN_HOUR_S))
+        waiting = [await worker.send("work") for _ in range(3)]
+        await ledger.until(lambda: _were_beaten_for_twice(ledger, waiting))
+        assert {row["status"] for row in (await ledger.rows(*waiting)).values()} == {"CLAIMED"}
+        await worker.stop()
+    rows = (await ledger.rows(*waiting)).values()
+    assert {(row["status"], row["retry_count"], row["claimed_at"]) for row in rows} == {("PENDING", 0, None)}
+    assert await ledger.attempts(*waiting) == []
+
+
+async def _were_beaten_for_twice(ledger: Ledger, task_ids: list[str]) -> bool:
+    sql = "SELECT task_id::text FROM horsies_heartbeats WHERE role = 'claimer' GROUP BY task_id HAVING count(*) > 1"
+    return {row["task_id"] for row in await ledger.fetch(sql)} == set(task_ids)
+
+
+async def test_a_killed_worker_leaves_no_process_behind(database_url: str, app: Horsies, ledger: Ledger) -> None:
+    async with horsies_worker(database_url, "--processes", "4") as worker:
+        tasks = [await send(app, "work", HALF_AN_HOUR_S) for _ in range(4)]
+        await ledger.until_started(*tasks)
+        assert len(worker.children()) == 4
+        worker.signal(signal.SIGKILL)
+        await worker.until_children_are_gone(within_s=2)
+    await app.close_async()
+    await until_connections_are(ledger, 0)
+
+
+SLOW_CHILD = """
+import os, time
+if "HORSIES_CHILD_PROCESS" in os.environ:
+    time.sleep(600)
+"""
+
+
+@asynccontextmanager
+async def starting(url: str, folder: Path) -> AsyncGenerator[WorkerProcess]:
+    """`horsies worker` with the app of a folder, from its first moment on."""
+    log = folder / "worker.log"
+    with log.open("wb") as lines:
+        popen = subprocess.Popen(  # noqa: ASYNC220  # takes no time
+            [sys.executable, "-m", "horsies_ops.cli", "worker", "main:app", "--processes", "2"],
+            cwd=folder,
+            env={**os.environ, "HORSIES_BROKER__DATABASE_URL": url},
+            stderr=lines,
+        )
+    worker = WorkerProcess(popen, log)
+    try:
+        yield worker
+    finally:
+        worker.children()
+        popen.kill()
+        popen.wait()
+        await worker.until_children_are_gone()
+
+
+async def test_a_signal_while_children_start_ends_the_start(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n{SLOW_CHILD}")
+    project.write_task("tasks.py", name="resize")
+    async with starting(database_url, tmp_path) as worker:
+        await ledger.until(lambda: asyncio.to_thread(lambda: len(worker.children()) == 2))
+        worker.signal(signal.SIGTERM)
+        assert await worker.until_gone(within_s=5) == 0
+        await worker.until_children_are_gone()
+    assert await ledger.fetch("SELECT FROM horsies_workers") == []
+
+
+async def test_a_signal_while_the_database_is_away_ends_the_start(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n")
+    project.write_task("tasks.py", name="resize")
+    async with starting("postgresql://me:hunter2@127.0.0.1:1/db", tmp_path) as worker:
+        await worker.until_said("the database is away")
+        worker.signal(signal.SIGTERM)
+        assert await worker.until_gone(within_s=5) == 0
+        assert "hunter2" not in worker.said
