@@ -84,7 +84,7 @@ def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
         return DatabaseUnreachable(f"{where}: {says}", retryable=False, hint=hint)
     if state in _COMES_BACK or state.startswith("08"):
         return DatabaseUnreachable(f"{where}: {says}", hint=_COMES_BACK.get(state, "the connection was lost"))
-    if state in {"42P01", "42883"}:  # no such table, no such function
+    if state == "42P01" or (state == "42883" and "function horsies_" in says):
         return ConfigurationError(
             f"the database has no horsies tables: {says}",
             code=ErrorCode.SCHEMA_NOT_MIGRATED,
