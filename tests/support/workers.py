@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psutil
 
 from horsies import Ok
+from horsies.engine.hearing import PROBE_AFTER_S
 from horsies.engine.worker import Worker
 from horsies.model import events
 from horsies.model.settings import ProjectConfig, WorkerConfig, WorkerSettings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from horsies import Horsies
+    from horsies.engine.hands import Hands
     from horsies.engine.supervise import Child
 
 E = TypeVar("E", bound=events.Event)
@@ -62,6 +64,20 @@ class RunningWorker:
         able = [child for child in parts.pool.children if child.accepts_work] if parts else []
         self.pids |= {child.pid for child in able}
         return sorted(able, key=lambda child: child.pid)
+
+    @property
+    def hands(self) -> Hands:
+        parts = self.worker._parts_at_work
+        assert parts is not None
+        return parts.hands
+
+    async def kill_children(self) -> None:
+        """All that take work now, as a fault would; returns when they are gone."""
+        children = self.children
+        for child in children:
+            os.kill(child.pid, signal.SIGKILL)
+        for child in children:
+            await child.gone.wait()
 
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -105,7 +121,9 @@ class RunningWorker:
 
 
 @asynccontextmanager
-async def running(url: str, *, config: dict[str, Any] | None = None, **settings: Any) -> AsyncGenerator[RunningWorker]:
+async def running(
+    url: str, *, config: dict[str, Any] | None = None, probe_after_s: float = PROBE_AFTER_S, **settings: Any
+) -> AsyncGenerator[RunningWorker]:
     """A worker for `ledger_app(url, **config)`; `settings` are of `[worker]`. C7 is looked at when it has ended."""
     app = sample.ledger_app(url, **config or {})
     usual: dict[str, Any] = {"processes": 2, "grace_s": 5}
@@ -114,6 +132,7 @@ async def running(url: str, *, config: dict[str, Any] | None = None, **settings:
         WorkerConfig.of(app.config, WorkerSettings(**usual | settings), ProjectConfig(locator=APP)),
         is_async=lambda name: name in app.tasks and app.tasks[name].definition.is_async,
         child_environment=environment_of(url, config),
+        probe_after_s=probe_after_s,
     )
     running_worker = RunningWorker(app, worker)
     try:

@@ -70,7 +70,7 @@ class Hearing:
         self._heard.clear()
         await say(self._parts.claims.database, self._probe_channel)
         try:
-            async with asyncio.timeout(HEARD_WITHIN_S):
+            async with asyncio.timeout(min(HEARD_WITHIN_S, self._probe_after_s)):
                 await self._heard.wait()
         except TimeoutError:
             self._deaf = _SILENT

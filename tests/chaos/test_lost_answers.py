@@ -1,0 +1,110 @@
+"""The server did what it was asked, and its answer never arrived."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from horsies.model import events
+from tests.support.ledger import Ledger
+from tests.support.proxy import Proxy
+from tests.support.workers import RunningWorker, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def proxy(database_url: str) -> AsyncIterator[Proxy]:
+    async with Proxy(database_url).running() as proxy:
+        yield proxy
+
+
+async def nothing_was_late(ledger: Ledger, worker: RunningWorker) -> bool:
+    return not worker.of(events.LateResultRefused) and not await ledger.events("late_result_refused")
+
+
+async def test_a_claim_whose_answer_is_lost_is_given_back_and_runs_once(
+    ledger: Ledger, proxy: Proxy, database_url: str
+) -> None:
+    async with running(database_url, config={"database_url": proxy.url}, processes=1) as worker:
+        proxy.lose_answer("claims.claim", holding=b"0.0625")
+        task_id = await worker.send("work", 0.0625)
+        row = (await ledger.until_terminal(task_id))[task_id]
+        assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
+        assert proxy.lost == 1
+        assert await nothing_was_late(ledger, worker)
+        assert await ledger.verdict([task_id]) == []
+
+
+async def test_a_start_whose_answer_is_lost_is_given_back_and_runs_once(
+    ledger: Ledger, proxy: Proxy, database_url: str, tmp_path: Path
+) -> None:
+    config: dict[str, Any] = {"database_url": proxy.url, "prefetch_buffer": 1, "claim_lease_ms": 30_000}
+    async with running(database_url, config=config, processes=1) as worker:
+        first = await worker.send("wait_for", str(tmp_path / "go"))
+        await ledger.until_started(first)
+        second = await worker.send("work")
+
+        async def is_claimed() -> bool:
+            return (await ledger.row(second))["status"] == "CLAIMED"
+
+        await ledger.until(is_claimed)
+        proxy.lose_answer("claims.start", holding=UUID(second).bytes)
+        (tmp_path / "go").touch()
+        rows = await ledger.until_terminal(first, second)
+        row = rows[second]
+        assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
+        assert proxy.lost == 1
+        assert await nothing_was_late(ledger, worker)
+        assert await ledger.verdict([first, second]) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "codes"),
+    [
+        ("work", (), [None]),
+        ("refuse", ("LISTED",), ["LISTED"] * 3),
+        ("kill_self", (), ["WORKER_CRASHED"]),
+    ],
+)
+async def test_an_outcome_whose_answer_is_lost_is_stored_once_and_never_called_late(
+    ledger: Ledger, proxy: Proxy, database_url: str, task: str, arguments: tuple[Any, ...], codes: list[str | None]
+) -> None:
+    async with running(database_url, config={"database_url": proxy.url}, processes=1) as worker:
+        task_id = await worker.send(task, *arguments)
+        proxy.lose_answer("finishes.finish", holding=UUID(task_id).bytes)
+        await ledger.until_terminal(task_id)
+        await worker.until(lambda: proxy.lost == 1)
+        assert [each["error_code"] for each in await ledger.attempts(task_id)] == codes
+        assert await nothing_was_late(ledger, worker)
+        assert await ledger.verdict([task_id]) == []
+
+
+async def test_a_claim_that_the_server_carried_out_long_after_it_was_given_up_is_given_back(
+    ledger: Ledger, database_url: str
+) -> None:
+    async with running(database_url, processes=1) as worker:
+        task_id = (await worker.app.tasks["work"].schedule_async(3600)).unwrap().task_id
+        await ledger.fetch(
+            """
+            UPDATE horsies_tasks
+               SET status = 'RUNNING', claimed_by_worker_id = $2::text::uuid, claim_token = 1, enqueued_at = now(),
+                   claimed_at = now(), started_at = now()
+             WHERE id = $1::text::uuid
+            """,
+            task_id,
+            worker.worker_id,
+        )
+        row = (await ledger.until_terminal(task_id))[task_id]
+        assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
+        assert await ledger.verdict([task_id]) == []
