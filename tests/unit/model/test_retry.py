@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from horsies.errors import TaskDefinitionError
 from horsies.model.codes import NEVER_RETRIED, OperationalErrorCode, OutcomeCode
 from horsies.model.retry import (
     Chances,
@@ -82,12 +83,41 @@ def test_codes_must_be_listed() -> None:
         RetryPolicy()  # pyright: ignore[reportCallIssue]
 
 
-def test_all_problems_are_reported_together() -> None:
-    with pytest.raises(ValidationError) as caught:
-        RetryPolicy(max_retries=2, max_delay_seconds=-1, auto_retry_for=["ValueError"], tries=3)  # pyright: ignore[reportCallIssue]
+def test_all_problems_are_told_together_in_one_line_of_our_own() -> None:
+    with pytest.raises(ValueError, match="RetryPolicy") as caught:
+        RetryPolicy(max_retries=2, max_delay_seconds=-1, auto_retry_for=["A", "ValueError"], tries=3)  # pyright: ignore[reportCallIssue]
 
-    places = {str(error["loc"][0]) for error in caught.value.errors()}
-    assert places == {"backoff_strategy", "max_delay_seconds", "auto_retry_for", "tries"}
+    assert isinstance(caught.value, TaskDefinitionError)
+    assert caught.value.message.split("; ") == [
+        "RetryPolicy: backoff_strategy: fixed takes as many intervals as max_retries",
+        "max_delay_seconds: must be more than 0",
+        "auto_retry_for[1]: must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)",
+        "tries: is unknown",
+    ]
+
+
+def test_a_policy_that_cannot_work_is_shown_where_it_is_written() -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        RetryPolicy.exponential(0, max_retries=1, auto_retry_for=["A"])
+
+    assert caught.value.location is not None
+    assert caught.value.location.file == __file__
+
+
+@pytest.mark.parametrize(("count", "edge"), [(0, "at least 1"), (21, "at most 20")])
+def test_a_wrong_number_of_fixed_intervals_is_the_fault_of_the_intervals(count: int, edge: str) -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        RetryPolicy.fixed([60] * count, auto_retry_for=["A"])
+
+    assert caught.value.message == f"RetryPolicy: intervals: must have a length of {edge}"
+
+
+def test_a_policy_inside_a_model_is_one_of_its_faults() -> None:
+    class Job(BaseModel):
+        policy: RetryPolicy
+
+    with pytest.raises(ValidationError, match=r"policy\.auto_retry_for"):
+        Job.model_validate({"policy": {}})
 
 
 def test_a_policy_survives_being_stored() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -14,23 +14,30 @@ from pydantic import (
     Field,
     StrictBool,
     StrictInt,
+    ValidationError,
     ValidationInfo,
     field_validator,
 )
 
+from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
 from horsies.model.codes import NEVER_RETRIED, OperationalErrorCode, is_upper_snake
+from horsies.model.complaints import complaint
 from horsies.model.expiry import has_expired
+from horsies.model.settings.fault import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from pydantic_core import ErrorDetails
+
 MAX_JITTER = 0.25
+MOST_RETRIES = 20
 
 
 def _check_listed(code: str) -> str:
     if not is_upper_snake(code):
-        raise ValueError("codes are written in UPPER_SNAKE; map an exception class to one with exception_mapper")
+        raise ValueError("must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)")
     if code in NEVER_RETRIED:
         raise ValueError(f"{code} is never retried")
     return code
@@ -43,34 +50,50 @@ ListedCode = Annotated[str, AfterValidator(_check_listed)]
 class RetryPolicy(BaseModel):
     """When to run a failed task again: which codes, how often, how many seconds apart.
 
-    The policy is stored with each task, so it is obeyed even where the task's code is not at hand.
+    The policy is stored with each task, so it is obeyed even where the task's code is not at hand. One that cannot
+    work raises a `TaskDefinitionError`, a `ValueError`, that tells every fault of it in one line.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_retries: Annotated[StrictInt, Field(ge=1, le=20)] = 3
-    intervals: Annotated[list[Interval], Field(min_length=1, max_length=20)] = [60, 300, 900]
+    max_retries: Annotated[StrictInt, Field(ge=1, le=MOST_RETRIES)] = 3
+    intervals: Annotated[list[Interval], Field(min_length=1, max_length=MOST_RETRIES)] = [60, 300, 900]
     # Checked as a field and not as a whole, so that its fault is reported together with those of the others.
     backoff_strategy: Annotated[Literal["fixed", "exponential"], Field(validate_default=True)] = "fixed"
     jitter: StrictBool = True
     max_delay_seconds: Annotated[StrictInt, Field(gt=0)] | None = None
     auto_retry_for: Annotated[list[ListedCode], Field(min_length=1)]
 
+    if not TYPE_CHECKING:  # checkers read the parameters off the fields
+
+        def __init__(self, /, **given: Any) -> None:
+            try:
+                super().__init__(**given)
+            except ValidationError as invalid:
+                raise _unworkable(invalid) from None
+
+        # A policy inside another model keeps its place among that model's faults.
+        __init__.__pydantic_base_init__ = True
+
     @field_validator("backoff_strategy")
     @classmethod
     def _check_number_of_intervals(cls, strategy: str, info: ValidationInfo) -> str:
         retries, intervals = info.data.get("max_retries"), info.data.get("intervals")
         if strategy == "exponential" and intervals is not None and len(intervals) != 1:
-            raise ValueError("exponential takes exactly one interval, the base")
+            raise ValueError("exponential takes exactly one of intervals, the base")
         if strategy == "fixed" and None not in (retries, intervals) and len(intervals or ()) != retries:
-            raise ValueError("fixed takes one interval for each retry: len(intervals) must equal max_retries")
+            raise ValueError("fixed takes as many intervals as max_retries")
         return strategy
 
     @classmethod
     def fixed(cls, intervals: Sequence[int], *, auto_retry_for: Sequence[str], jitter: bool = True) -> RetryPolicy:
         """One retry for each interval, in seconds."""
         return cls(
-            max_retries=len(intervals), intervals=list(intervals), jitter=jitter, auto_retry_for=list(auto_retry_for)
+            # Within its range, so that too few or too many intervals are the fault of the intervals alone.
+            max_retries=min(max(len(intervals), 1), MOST_RETRIES),
+            intervals=list(intervals),
+            jitter=jitter,
+            auto_retry_for=list(auto_retry_for),
         )
 
     @classmethod
@@ -92,6 +115,21 @@ class RetryPolicy(BaseModel):
             max_delay_seconds=max_delay_seconds,
             auto_retry_for=list(auto_retry_for),
         )
+
+
+def _unworkable(invalid: ValidationError) -> TaskDefinitionError:
+    findings = invalid.errors(include_url=False, include_input=False)
+    return TaskDefinitionError(
+        "RetryPolicy: " + "; ".join(f"{dotted(finding['loc'])}: {_told(finding)}" for finding in findings),
+        code=ErrorCode.TASK_INVALID_OPTIONS,
+        location=SourceLocation.of_caller(),
+    )
+
+
+def _told(finding: ErrorDetails) -> str:
+    """What our own validators say, word for word; all else as for any value."""
+    said = finding.get("ctx", {}).get("error")
+    return complaint(finding) if said is None else str(said)
 
 
 def delay_seconds(policy: RetryPolicy, retry_number: int, jitter: float) -> float:
