@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, JsonValue, SecretStr, field_serializer, field_validator
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, SecretStr, field_serializer, field_validator
+from pydantic_core import PydanticCustomError
 
 from horsies.codec.task import TaskCodec
 from horsies.codec.wire import PayloadRefused
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from decimal import Decimal as Missing  # noqa: TC004 - absent at run time on purpose
 
 Done = TaskResult[None, TaskError]
+MISFIT: Any = "98765432x"
 
 
 class Opaque:
@@ -60,10 +62,26 @@ class Secret(BaseModel):
         return pin
 
 
+class Line(BaseModel, extra="forbid"):
+    quantity: Annotated[int, Field(ge=1)]
+
+
+class Order(BaseModel):
+    lines: list[Line]
+    notes: dict[str, int] = {}
+
+
+def quoting(value: int) -> int:
+    raise PydanticCustomError("greater_than_equal", "{value} is too small", {"value": value})
+
+
 def spread(a: int, b: int = 2, *, c: int = 3) -> Done: ...
 def typed(number: int, text: str = "x") -> Done: ...
 def collecting(first: int, /, *rest: int, flag: bool = False, **extra: str) -> Done: ...
 def guarded(secret: Secret) -> Done: ...
+def ordering(order: Order) -> Done: ...
+def impostor(value: Annotated[int, AfterValidator(quoting)]) -> Done: ...
+def misfit(count: int = MISFIT, order: Order = MISFIT, *, text: str = "x") -> Done: ...
 def anything(value: Any) -> Done: ...
 def loose(value: Loose) -> Done: ...
 def json_only(value: JsonValue) -> Done: ...
@@ -135,8 +153,8 @@ def test_lax_mode_turns_text_into_the_number_it_holds() -> None:
         ((1,), {"number": 2}, "number", "given twice"),
         ((1,), {"colour": 2}, "colour", "unknown"),
         ((1, "x", 3), {}, None, "3 positional arguments given, at most 2 taken"),
-        (("five",), {}, "number", "valid integer"),
-        ((1,), {"text": 5}, "text", "valid string"),
+        (("five",), {}, "number", "must be a whole number"),
+        ((1,), {"text": 5}, "text", "must be text"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused_by_name(
@@ -219,12 +237,27 @@ def test_a_refusal_never_shows_the_value(value: object) -> None:
     assert "98765432" not in str(refusal(guarded, value))
 
 
-def test_a_refusal_shows_the_place_and_how_many_faults_there_are() -> None:
-    refused = refusal(guarded, {"pin": "x", "notes": {"private": "y"}})
+def test_a_refusal_shows_every_fault_with_its_place() -> None:
+    refused = refusal(ordering, {"lines": [{"quantity": 0}, {"colour": "red"}], "notes": {"private": "y"}})
 
-    assert refused.reason.startswith("pin: Input should be a valid integer")
-    assert refused.reason.endswith("(and 1 more)")
-    assert refusal(guarded, {"pin": 1, "notes": {"private": "y"}}).reason.startswith("notes.*: ")
+    assert refused.parameter == "order"
+    assert refused.reason.split("; ") == [
+        "lines[0].quantity: must be at least 1",
+        "lines[1].quantity: is missing",
+        "lines[1].*: is unknown",
+        "notes.*: must be a whole number",
+    ]
+
+
+def test_a_refusal_tells_five_faults_and_counts_the_rest() -> None:
+    refused = refusal(ordering, {"lines": [{"quantity": 0}] * 8})
+
+    assert refused.reason.count("must be at least 1") == 5
+    assert refused.reason.endswith("; and 3 more")
+
+
+def test_a_fault_that_takes_the_name_of_one_of_pydantics_is_told_without_its_words() -> None:
+    assert refusal(impostor, 98765432).reason == "must be at least …"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +312,20 @@ def test_all_that_is_wrong_with_a_signature_is_reported_together() -> None:
         (ErrorCode.TASK_INVALID_RETURN_TYPE, None),
     ]
     assert faults[0].reason == "name 'Missing' is not defined"
+    assert faults[1].reason.startswith("Opaque cannot be stored as JSON")
+    assert faults[2].reason == "must return TaskResult[T, TaskError], but returns int"
     assert [fault.may_resolve_later for fault in faults] == [True, False, False]
+
+
+def test_a_default_that_its_own_annotation_refuses_is_a_fault_of_its_parameter() -> None:
+    faults = TaskCodec.of(misfit).unwrap_err()
+
+    assert [(fault.code, fault.parameter) for fault in faults] == [
+        (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "count"),
+        (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "order"),
+    ]
+    assert faults[0].reason == "its default does not fit its annotation: must be a whole number"
+    assert "98765432" not in faults[1].reason
 
 
 def test_a_model_that_waits_for_a_class_may_resolve_later() -> None:

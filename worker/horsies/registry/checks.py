@@ -24,21 +24,16 @@ SHORTEST_TIMEOUT_MS = 1000
 
 def signature_error(name: str, fault: SignatureFault) -> HorsiesError:
     where = "" if fault.parameter is None else f" parameter {fault.parameter!r}:"
-    hint = None
-    if fault.code is ErrorCode.TASK_NO_RETURN_TYPE:
-        hint = "declare what it returns: -> TaskResult[int, TaskError]"
-    elif fault.may_resolve_later:
-        hint = "define the class above the task"
-    return TaskDefinitionError(f"task {name!r}:{where} {fault.reason}", code=fault.code, hint=hint)
+    return TaskDefinitionError(f"task {name!r}:{where} {fault.reason}", code=fault.code, hint=fault.hint)
 
 
-def unknown_options(names: Iterable[str]) -> Iterator[HorsiesError]:
+def unknown_options(names: Iterable[str], known: Iterable[str]) -> Iterator[HorsiesError]:
     elsewhere = {
         "good_until": "it belongs to a send: task.with_options(good_until=…)",
         "auto_retry_for": "it belongs to the policy: retry_policy=RetryPolicy(auto_retry_for=[…])",
     }
     for name in names:
-        hint = elsewhere.get(name, "see the options of @app.task")
+        hint = elsewhere.get(name, f"the options are {', '.join(known)}")
         yield TaskDefinitionError(f"unknown option {name!r}", code=ErrorCode.TASK_INVALID_OPTIONS, hint=hint)
 
 
@@ -51,10 +46,16 @@ def name_faults(name: object) -> Iterator[HorsiesError]:
 def function_faults(function: object) -> Iterator[HorsiesError]:
     inner = inspect.unwrap(function) if callable(function) else function
     if not inspect.isfunction(inner) or _hides_another(inner):
-        yield TaskDefinitionError(
+        yield _no_task(
             f"a task must be a plain function, got {type(function).__qualname__}",
-            code=ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED,
             hint="put @app.task outermost, and give other decorators functools.wraps",
+        )
+    elif inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        yield _no_task(f"{inner.__name__} is a generator, and a task returns one result", hint="return a list instead")
+    elif owner := _owner(inner):
+        yield _no_task(
+            f"{inner.__name__} is a method of {owner}, and a worker has no {owner} to call it on",
+            hint="define the task outside the class, and give it what it needs as arguments",
         )
 
 
@@ -97,9 +98,20 @@ def _hides_another(function: FunctionType) -> bool:
     return takes_anything and any(callable(cell.cell_contents) for cell in function.__closure__)
 
 
+def _owner(function: FunctionType) -> str | None:
+    """The class whose body a method stands in; None for a function."""
+    outer, _, _ = function.__qualname__.rpartition(".")
+    is_method = next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
+    return outer.rpartition(".")[2] if is_method and outer and not outer.endswith("<locals>") else None
+
+
 def is_stored_text(value: object) -> TypeGuard[str]:
     """Whether value is text that the database can hold, and not empty."""
     return isinstance(value, str) and value != "" and fault_in(str(value)) is None
+
+
+def _no_task(text: str, *, hint: str) -> HorsiesError:
+    return TaskDefinitionError(text, code=ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED, hint=hint)
 
 
 def _invalid(text: str, hint: str | None = None) -> HorsiesError:

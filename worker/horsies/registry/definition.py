@@ -36,8 +36,8 @@ class TaskOptions:
     flags: Iterable[str] | Mapping[str, bool] = ()
 
     @classmethod
-    def names(cls) -> frozenset[str]:
-        return frozenset(each.name for each in fields(cls))
+    def names(cls) -> tuple[str, ...]:
+        return tuple(each.name for each in fields(cls))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +93,12 @@ def define(
     location: SourceLocation | None,
 ) -> TaskDefinition:
     """The definition of a task, or every fault of it raised together. `queues` are the custom ones, None by default."""
-    known = {key: value for key, value in options.items() if key in TaskOptions.names()}
-    given = TaskOptions(**known)
+    known = TaskOptions.names()
+    given = TaskOptions(**{key: value for key, value in options.items() if key in known})
     hidden = list(function_faults(function))
     codec: Result[TaskCodec, tuple[SignatureFault, ...]] = Err(()) if hidden else TaskCodec.of(function)
     faults = [
-        *unknown_options(options.keys() - TaskOptions.names()),
+        *unknown_options((key for key in options if key not in known), known),
         *name_faults(name),
         *hidden,
         *(signature_error(name, fault) for fault in (codec.error if isinstance(codec, Err) else ())),
