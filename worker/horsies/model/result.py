@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NoReturn, TypeAlias, TypeVar
 from pydantic import JsonValue
 
 from horsies.errors import HorsiesError
+from horsies.model.telling import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,20 +127,20 @@ class Err(Generic[E_co]):
 
     @property
     def ok_value(self) -> NoReturn:
-        raise UnwrapError(f"ok_value asked of an Err: {self.error!r}", self)
+        raise UnwrapError(f"ok_value asked of an Err: {told(self.error)}", self)
 
     @property
     def err_value(self) -> E_co:
         return self.error
 
     def unwrap(self) -> NoReturn:
-        raise UnwrapError(f"unwrap() called on an Err: {self.error!r}", self)
+        raise UnwrapError(f"unwrap() called on an Err: {told(self.error)}", self)
 
     def unwrap_err(self) -> E_co:
         return self.error
 
     def expect(self, msg: str, /) -> NoReturn:
-        raise UnwrapError(f"{msg}: {self.error!r}", self)
+        raise UnwrapError(f"{msg}: {told(self.error)}", self)
 
     def expect_err(self, _msg: str, /) -> E_co:
         return self.error

@@ -8,6 +8,7 @@ from typing import Generic, Never, overload
 from typing_extensions import TypeVar
 
 from horsies.model.task_error import TaskError
+from horsies.model.telling import told
 
 # The defaults let a checker know the whole type of a result made away from any annotation.
 T_co = TypeVar("T_co", covariant=True, default=Never)
@@ -61,7 +62,7 @@ class TaskResult(Generic[T_co, E_co]):
     @property
     def ok_value(self) -> T_co:
         if isinstance(self._ok, _Side):
-            raise ValueError(f"the task failed, there is no value: {self._err!r}")  # noqa: TRY004 - the documented class
+            raise ValueError(f"the task failed, there is no value: {told(self._err)}")  # noqa: TRY004 - the documented class
         return self._ok
 
     @property

@@ -1,0 +1,49 @@
+"""An error that is a value is told in one line when someone takes it for a success."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies import Err, TaskError, TaskResult, TaskSendError, TaskSendErrorCode, UnwrapError
+from horsies.model.codes import OperationalErrorCode
+from horsies.model.telling import told
+
+
+def raised(exception: Exception) -> Exception:
+    """The exception with a traceback."""
+    try:
+        raise exception
+    except Exception as caught:  # noqa: BLE001
+        return caught
+
+
+def test_a_failed_task_is_told_by_its_code_and_message() -> None:
+    assert told(TaskError(error_code="CARD_DECLINED", message="no funds", data={"pin": 1})) == "CARD_DECLINED: no funds"
+
+
+def test_the_exception_behind_it_is_told_by_its_class() -> None:
+    lost = raised(KeyError("name"))
+    error = TaskError(error_code=OperationalErrorCode.UNHANDLED_EXCEPTION, message=str(lost), exception=lost)
+    assert told(error) == "UNHANDLED_EXCEPTION: 'name' (KeyError)"
+    assert told(TaskError.model_validate_json(error.model_dump_json())) == told(error)
+
+
+def test_an_error_that_says_nothing_is_told_by_its_class() -> None:
+    assert told(TaskError(data="long")) == "TaskError"
+
+
+def test_any_other_value_is_told_by_its_repr() -> None:
+    assert told("no number") == "'no number'"
+
+
+def test_a_value_that_is_not_there_is_asked_for_without_a_traceback_in_the_answer() -> None:
+    result = TaskResult(err=TaskError(error_code="CARD_DECLINED", exception=raised(ValueError("boom"))))
+    with pytest.raises(ValueError, match=r"no value: CARD_DECLINED \(ValueError\)$"):
+        result.unwrap()
+
+
+def test_a_failed_send_is_told_by_its_code_and_message() -> None:
+    failed = Err(TaskSendError(code=TaskSendErrorCode.ENQUEUE_FAILED, message="no server", exception=OSError("x")))
+    with pytest.raises(UnwrapError) as caught:
+        failed.unwrap()
+    assert caught.value.message == "unwrap() called on an Err: ENQUEUE_FAILED: no server"
