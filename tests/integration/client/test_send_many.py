@@ -42,7 +42,7 @@ async def test_2500_items_take_three_statements_and_keep_their_order(
 
 
 async def test_one_bad_item_late_in_the_list_stores_nothing(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
-    items: list[object] = [(number,) for number in range(ITEMS)]
+    items: list[tuple[object, ...]] = [(number,) for number in range(ITEMS)]
     items[1700] = ("no number",)
     error = (await doubling(app).send_many_async(items)).unwrap_err()
     assert error.code is TaskSendErrorCode.VALIDATION_FAILED

@@ -182,7 +182,7 @@ def test_a_bulk_send_takes_every_kind_of_item_in_order(app: Horsies, wire: Wire)
 
 
 @pytest.mark.parametrize("bad", [{"n": "x"}, {}, {"m": 1}, (1, 2), "text", 5, None])
-def test_one_bad_item_keeps_all_from_being_sent_and_is_named(app: Horsies, wire: Wire, bad: object) -> None:
+def test_one_bad_item_keeps_all_from_being_sent_and_is_named(app: Horsies, wire: Wire, bad: Any) -> None:
     error = app.task("t")(double).send_many([(1,), (2,), bad]).unwrap_err()
     assert error.code is TaskSendErrorCode.VALIDATION_FAILED
     assert "item 2" in error.message

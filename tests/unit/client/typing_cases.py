@@ -88,6 +88,8 @@ async def wrong_arguments_are_errors_before_anything_runs() -> None:
     add.schedule("soon", 1)  # pyright: ignore[reportArgumentType]
     add.schedule(1, "1")  # pyright: ignore[reportArgumentType]
     add.with_options(priority=1).send("1")  # pyright: ignore[reportArgumentType]
+    add.send_many([1, 2])  # pyright: ignore[reportArgumentType]
+    add.with_options(priority=1).send_many("ab")  # pyright: ignore[reportArgumentType]
     add.with_options(colour="red")  # pyright: ignore[reportCallIssue]
     await days.send_async(date.min, 3)  # pyright: ignore[reportCallIssue]
     await days.send_async(date.min, count="3")  # pyright: ignore[reportArgumentType]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
-from horsies.client.sending import SendOptions, refusal, with_delay
+from horsies.client.sending import SendItem, SendOptions, refusal, with_delay
 from horsies.model.result import Err
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ class TaskSendOptions(Generic[P, T]):
         delayed = self._delayed(delay)
         return delayed if isinstance(delayed, Err) else await self._task.send_with_async(delayed, args, kwargs)
 
-    def send_many(self, items: Iterable[object]) -> TaskSendResult[list[TaskHandle[T]]]:
+    def send_many(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         return self._task.send_many_with(self._options, items)
 
-    async def send_many_async(self, items: Iterable[object]) -> TaskSendResult[list[TaskHandle[T]]]:
+    async def send_many_async(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         return await self._task.send_many_with_async(self._options, items)
 
     def _delayed(self, delay: float | timedelta) -> SendOptions | Err[TaskSendError]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from horsies.codec.fingerprint import command_sha, enqueue_sha
 from horsies.codec.task import EncodedArguments
@@ -45,6 +45,10 @@ class BoundCall:
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+SendItem: TypeAlias = BoundCall | Mapping[str, Any] | tuple[Any, ...]
+"""One task of a `send_many`: what `bind` returned, keyword arguments, or positional ones."""
 
 
 def arguments_of(item: object) -> tuple[Sequence[Any], Mapping[str, Any]]:

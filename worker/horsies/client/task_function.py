@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 from horsies.client.mould import Mould
 from horsies.client.send_options import TaskSendOptions
-from horsies.client.sending import PLAIN, BoundCall, SendOptions, refusal, resealed
+from horsies.client.sending import PLAIN, BoundCall, SendItem, SendOptions, refusal, resealed
 from horsies.codec.wire import PayloadRefused
 from horsies.model.mapping import ExceptionRules
 from horsies.model.result import Err
@@ -95,11 +95,11 @@ class TaskFunction(Generic[P, T]):
     ) -> TaskSendResult[TaskHandle[T]]:
         return await self.send_with_async(SendOptions(delay=delay), args, kwargs)
 
-    def send_many(self, items: Iterable[object]) -> TaskSendResult[list[TaskHandle[T]]]:
+    def send_many(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         """Store a task for each item (keyword arguments, a tuple, or a `bind` value): all of them or none."""
         return self.send_many_with(PLAIN, items)
 
-    async def send_many_async(self, items: Iterable[object]) -> TaskSendResult[list[TaskHandle[T]]]:
+    async def send_many_async(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         return await self.send_many_with_async(PLAIN, items)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall:
@@ -163,7 +163,7 @@ class TaskFunction(Generic[P, T]):
             return prepared
         return await self.host.delivery.one_async(self.definition, prepared.value, options.connection)
 
-    def send_many_with(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[list[TaskHandle[T]]]:
+    def send_many_with(self, options: SendOptions, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         prepared = self._prepared_many(options, items)
         if isinstance(prepared, Err):
             return prepared
@@ -174,7 +174,7 @@ class TaskFunction(Generic[P, T]):
         return self.host.delivery.many(self.definition, prepared.value)
 
     async def send_many_with_async(
-        self, options: SendOptions, items: Iterable[object]
+        self, options: SendOptions, items: Iterable[SendItem]
     ) -> TaskSendResult[list[TaskHandle[T]]]:
         prepared = self._prepared_many(options, items)
         if isinstance(prepared, Err):
@@ -188,7 +188,7 @@ class TaskFunction(Generic[P, T]):
             return Err(_suppressed())
         return self.mould.cast(options, args, kwargs)
 
-    def _prepared_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[Bulk]:
+    def _prepared_many(self, options: SendOptions, items: Iterable[SendItem]) -> TaskSendResult[Bulk]:
         if self.host.are_sends_suppressed():
             return Err(_suppressed())
         return self.mould.cast_many(options, items)
