@@ -96,6 +96,41 @@ def test_errors_of_one_definition_are_told_apart(project: Project) -> None:
     assert all(error.location is not None and error.location.line == 2 for error in found)
 
 
+THREE_WRONG = """
+from horsies import Horsies, TaskError, TaskResult
+
+app = Horsies()
+
+@app.task("fine")
+def fine() -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+@app.task("undeclared")
+def undeclared():
+    return TaskResult(ok=None)
+
+@app.task("bare")
+def bare() -> int:
+    return 1
+
+@app.task("fine")
+def doubled() -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+"""
+
+
+def test_every_wrong_task_of_a_module_is_reported_each_time_it_is_checked(project: Project) -> None:
+    project.write("three_wrong.py", THREE_WRONG)
+    app = Horsies()
+    app.discover_tasks(["three_wrong.py"])
+    for _ in range(2):
+        assert [(error.code, error.location and error.location.line) for error in app.check()] == [
+            (ErrorCode.TASK_NO_RETURN_TYPE, 10),
+            (ErrorCode.TASK_INVALID_RETURN_TYPE, 14),
+            (ErrorCode.TASK_DUPLICATE_NAME, 18),
+        ]
+
+
 def test_a_task_must_not_hand_out_codes_of_ours() -> None:
     app = Horsies()
 

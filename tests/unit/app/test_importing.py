@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.app.importing import import_file, import_one
-from horsies.errors import ConfigurationError, ErrorCode, SourceLocation, TaskDefinitionError
+from horsies.app.importing import import_file, import_one, put_on_path
+from horsies.app.suppression import sends_suppressed
+from horsies.errors import (
+    ConfigurationError,
+    ErrorCode,
+    MultipleValidationErrors,
+    SourceLocation,
+    TaskDefinitionError,
+)
+from tests.support.project import APP
 
 if TYPE_CHECKING:
     from tests.support.project import Project
@@ -81,6 +89,70 @@ def test_an_error_of_ours_passes_as_itself(project: Project) -> None:
     project.write("wrong_task.py", "from horsies import Horsies\n@Horsies().task('t')\ndef t(): ...\n")
     with pytest.raises(TaskDefinitionError):
         import_one("wrong_task.py")
+
+
+UNWORKABLE_POLICY = """
+from horsies import RetryPolicy
+
+policy = RetryPolicy.fixed([], auto_retry_for=["LATE"])
+"""
+
+SENDING = """
+from main import app
+from work import work
+
+handle = work.send(1).unwrap()
+"""
+
+
+def test_a_policy_that_cannot_work_is_shown_where_it_is_written(project: Project) -> None:
+    path = project.write("policies.py", UNWORKABLE_POLICY)
+    with pytest.raises(TaskDefinitionError) as caught:
+        import_one("policies.py")
+    assert caught.value.message == "RetryPolicy: intervals: must have a length of at least 1"
+    assert caught.value.location == SourceLocation(str(path), 4)
+
+
+def test_a_module_that_needs_what_it_sends_is_told_where_to_send(project: Project) -> None:
+    put_on_path(project.folder)
+    project.write("main.py", APP)
+    project.write_task("work.py", name="work")
+    path = project.write("sending.py", SENDING)
+    with sends_suppressed():
+        error = failure_of("sending.py")
+    assert error.code is ErrorCode.MODULE_EXEC_ERROR
+    assert error.location == SourceLocation(str(path), 5)
+    assert "SEND_SUPPRESSED" in error.message
+    assert "sends are off while modules are imported" in (error.help_text or "")
+
+
+def test_an_error_of_ours_that_says_nothing_of_the_module_is_its_failure(project: Project) -> None:
+    path = project.write("taking.py", "from horsies import Err\nErr('no number').unwrap()\n")
+    error = failure_of("taking.py")
+    assert error.code is ErrorCode.MODULE_EXEC_ERROR
+    assert error.message == "taking.py cannot be imported: UnwrapError: unwrap() called on an Err: 'no number'"
+    assert error.location == SourceLocation(str(path), 2)
+
+
+def test_what_stands_after_a_refused_task_is_run_as_well(project: Project) -> None:
+    project.write(
+        "half_wrong.py", "from horsies import Horsies\n@Horsies().task('t')\ndef t(): ...\nt.bind(1)\n1 / 0\n"
+    )
+    with pytest.raises(MultipleValidationErrors) as caught:
+        import_one("half_wrong.py")
+    assert [error.code for error in caught.value.faults] == [ErrorCode.TASK_NO_RETURN_TYPE, ErrorCode.MODULE_EXEC_ERROR]
+
+
+def test_modules_that_lack_a_task_are_not_kept(project: Project) -> None:
+    put_on_path(project.folder)
+    project.write("bureau/__init__.py")
+    import_one("bureau")
+    project.write("bureau/jobs.py", "from horsies import Horsies\n@Horsies().task\ndef job(): ...\n")
+    project.write("bureau/main.py", "from bureau import jobs\n")
+    for _ in range(2):
+        with pytest.raises(TaskDefinitionError, match="task_name is missing"):
+            import_one("bureau.main")
+    assert not hasattr(sys.modules["bureau"], "jobs")
 
 
 def test_a_module_that_raised_is_not_kept(project: Project) -> None:

@@ -22,7 +22,7 @@ from horsies import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from horsies import TaskFunction
 
@@ -191,9 +191,72 @@ def test_what_hides_its_function_is_refused(function: Any) -> None:
     assert codes_of(function) == [ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED]
 
 
+def yielding() -> Iterator[TaskResult[int, TaskError]]:
+    yield TaskResult(ok=1)
+
+
+async def yielding_async() -> AsyncIterator[TaskResult[int, TaskError]]:
+    yield TaskResult(ok=1)
+
+
+@pytest.mark.parametrize("function", [yielding, yielding_async])
+def test_a_generator_is_refused(function: Any) -> None:
+    assert codes_of(function) == [ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED]
+
+
+class Mailer:
+    def send(self, n: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=n)
+
+    @staticmethod
+    def count(n: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=n)
+
+
+def test_a_method_is_refused_with_the_class_it_belongs_to() -> None:
+    with pytest.raises(TaskDefinitionError, match="send is a method of Mailer") as caught:
+        define(Mailer.send)
+    assert caught.value.code is ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED
+
+
+def test_a_function_in_a_class_body_that_needs_no_object_may_be_a_task() -> None:
+    assert define(Mailer.count)(1).ok_value == 1
+
+
+def test_self_is_a_parameter_like_any_other_outside_a_class() -> None:
+    def reflect(self: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=self)
+
+    assert define(reflect)(1).ok_value == 1
+
+
 def test_a_decorator_without_parentheses_is_refused_at_once() -> None:
     with pytest.raises(TaskDefinitionError, match="task_name"):
         Horsies(AppConfig()).task(sound)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_decorator_without_a_name_is_refused_in_the_same_words() -> None:
+    with pytest.raises(TaskDefinitionError, match="task_name is missing") as caught:
+        Horsies(AppConfig()).task()
+    assert '@app.task("emails.send")' in str(caught.value)
+
+
+def test_an_unknown_option_is_answered_with_those_there_are() -> None:
+    with pytest.raises(TaskDefinitionError, match="the options are queue_name, priority, retry_policy"):
+        define(retries=3)
+
+
+def test_the_advice_for_a_strange_type_is_meant_for_tasks() -> None:
+    with pytest.raises(TaskDefinitionError, match="Unknown cannot be stored as JSON") as caught:
+        define(with_a_strange_parameter)
+    assert "arbitrary_types_allowed" not in str(caught.value)
+
+
+def test_a_missing_return_type_is_told_once_and_mended_once() -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        define(without_annotation)
+    assert caught.value.message == "task 't': has no return annotation"
+    assert "TaskResult" in (caught.value.help_text or "")
 
 
 def test_all_faults_are_reported_together_as_one_error_of_the_family() -> None:

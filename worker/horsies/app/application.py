@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ca
 from horsies.app.check import first_failed_phase
 from horsies.app.hooks import ChildHooks, ChildProcessStartHook
 from horsies.app.modules import expand_globs, import_modules
+from horsies.app.refusals import refuse
 from horsies.app.suppression import Suppression
 from horsies.client.broker import PostgresBroker, Role
 from horsies.client.delivery import BrokerDelivery, Delivery
@@ -16,7 +17,7 @@ from horsies.client.monitoring import Monitoring
 from horsies.client.results import Results, blocking
 from horsies.client.task_function import AsyncTaskFunction, TaskFunction
 from horsies.config import load
-from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
+from horsies.errors import ErrorCode, HorsiesError, SourceLocation, TaskDefinitionError
 from horsies.model.queues import DEFAULT_QUEUE, queue_fault
 from horsies.registry import TaskRegistry, define
 from horsies.sync import BRIDGE
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from horsies.codec.value import Value
     from horsies.config import LoadedSettings
-    from horsies.errors import HorsiesError
     from horsies.model.broker import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
     from horsies.model.info import TaskInfo
     from horsies.model.mapping import ExceptionMapper
@@ -88,7 +88,7 @@ class Horsies:
 
     def task(
         self,
-        task_name: str,
+        task_name: str | None = None,
         *,
         queue_name: str | None = None,
         priority: int | None = None,
@@ -100,13 +100,9 @@ class Horsies:
         **unknown: Any,
     ) -> TaskDecorator:
         """Register a function as a task; every fault of its definition is reported at once."""
-        if callable(task_name):
-            raise TaskDefinitionError(
-                "task_name is missing",
-                code=ErrorCode.TASK_INVALID_OPTIONS,
-                hint='the decorator is called: @app.task("emails.send")',
-                location=SourceLocation.of_caller(),
-            )
+        location = SourceLocation.of_caller()
+        if task_name is None or callable(task_name):
+            return cast("TaskDecorator", refuse(_unnamed(location)))
         options = {
             "queue_name": queue_name,
             "priority": priority,
@@ -117,12 +113,14 @@ class Horsies:
             "flags": flags,
             **unknown,
         }
-        location = SourceLocation.of_caller()
 
         def register(function: Callable[..., Any], /) -> AnyTask:
-            definition = define(task_name, function, options, queues=self._custom_queues(), location=location)
-            kind = cast("type[AnyTask]", AsyncTaskFunction if definition.is_async else TaskFunction)
-            return self._tasks.register(kind(self, definition))
+            try:
+                definition = define(task_name, function, options, queues=self._custom_queues(), location=location)
+                kind = cast("type[AnyTask]", AsyncTaskFunction if definition.is_async else TaskFunction)
+                return self._tasks.register(kind(self, definition))
+            except HorsiesError as error:
+                return cast("AnyTask", refuse(error))
 
         return cast("TaskDecorator", register)
 
@@ -290,3 +288,12 @@ class Horsies:
     def _ok_of(self, task_name: str) -> Value | None:
         task = self._tasks.get(task_name)
         return None if task is None else task.definition.codec.ok
+
+
+def _unnamed(location: SourceLocation | None) -> TaskDefinitionError:
+    return TaskDefinitionError(
+        "task_name is missing",
+        code=ErrorCode.TASK_INVALID_OPTIONS,
+        hint='the decorator takes the name of the task: @app.task("emails.send")',
+        location=location,
+    )

@@ -11,13 +11,35 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, SourceLocation
+from horsies.app.refusals import refusals_noted
+from horsies.errors import (
+    ConfigurationError,
+    ErrorCode,
+    HorsiesError,
+    MultipleValidationErrors,
+    RegistryError,
+    SourceLocation,
+    TaskDefinitionError,
+    WorkflowValidationError,
+    raise_together,
+)
+from horsies.model.result import Err, Ok, Result, UnwrapError
+from horsies.model.sending import TaskSendError, TaskSendErrorCode
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import ModuleType
 
 # Frames of the import itself: frozen ones, importlib's, and ours.
 _MACHINERY = ("<", importlib.__file__, f"{Path(__file__).parents[1]}/")
+# Errors that say themselves what in a module must change.
+_FINDINGS = (
+    ConfigurationError,
+    TaskDefinitionError,
+    WorkflowValidationError,
+    RegistryError,
+    MultipleValidationErrors,
+)
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -32,13 +54,28 @@ def put_on_path(folder: Path) -> None:
 
 
 def import_one(name: str) -> ModuleType:
-    """Import a dotted name or a `.py` file. Errors of ours pass as they are, all others become HRS-210."""
+    """Import a dotted name or a `.py` file; whatever is wrong in it is raised together.
+
+    A task that cannot be defined does not end the import, so that those after it are looked at as well. Findings of
+    ours pass as they are, all other errors become HRS-210. A module with faults is not kept.
+    """
+    known = frozenset(sys.modules)
+    with refusals_noted() as refused:
+        imported = _imported(name)
+    if refused:
+        _forget_modules_since(known)
+    raise_together(name, [*refused, *(imported.err() or ())])
+    return imported.unwrap()
+
+
+def _imported(name: str) -> Result[ModuleType, tuple[HorsiesError, ...]]:
     try:
-        return import_file(Path(name)) if is_path(name) else importlib.import_module(name)
-    except HorsiesError:
-        raise
-    except (Exception, SystemExit) as error:  # a script without its main guard may well end in sys.exit()
-        raise _import_error(name, error) from error
+        return Ok(import_file(Path(name)) if is_path(name) else importlib.import_module(name))
+    except _FINDINGS as error:
+        return Err(error.faults)
+    # The user's code, which may raise anything; a script without its main guard may well end in sys.exit().
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        return Err((_import_error(name, error),))
 
 
 def import_file(path: Path) -> ModuleType:
@@ -81,14 +118,37 @@ def _import_alone(path: Path) -> ModuleType:
     return module
 
 
+def _forget_modules_since(known: Collection[str]) -> None:
+    """Let go of the user's modules that came meanwhile, as Python does of one that raises: they lack tasks."""
+    for name in sys.modules.keys() - known:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and not file.startswith((*_LIBRARIES, *_MACHINERY)):
+            module = sys.modules.pop(name)
+            package, _, member = name.rpartition(".")
+            # `from package import member` would find it there.
+            if getattr(sys.modules.get(package), member, None) is module:
+                delattr(sys.modules[package], member)
+
+
 def _import_error(name: str, error: BaseException) -> ConfigurationError:
-    alone = f"python {name}" if is_path(name) else f"python -c 'import {name}'"
-    return ConfigurationError(
-        f"{name} cannot be imported: {type(error).__name__}: {error}",
+    said = error.message if isinstance(error, HorsiesError) else error
+    told = ConfigurationError(
+        f"{name} cannot be imported: {type(error).__name__}: {said}",
         code=ErrorCode.MODULE_EXEC_ERROR,
-        hint=f"it must import cleanly by itself; try: {alone}",
+        hint=_advice(name, error),
         location=_place_of(error),
     )
+    told.__cause__ = error
+    return told
+
+
+def _advice(name: str, error: BaseException) -> str:
+    match error:
+        case UnwrapError(result=Err(error=TaskSendError(code=TaskSendErrorCode.SEND_SUPPRESSED))):
+            return "sends are off while modules are imported; send from a function, or under if __name__ == '__main__':"
+        case _:
+            alone = f"python {name}" if is_path(name) else f"python -c 'import {name}'"
+            return f"it must import cleanly by itself; try: {alone}"
 
 
 def _place_of(error: BaseException) -> SourceLocation | None:
