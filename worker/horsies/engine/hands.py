@@ -63,6 +63,7 @@ class Hands:
         self._is_capped = is_capped
         self._by_child: dict[Child, Occupancy] = {}
         self.max_chunk = 1
+        self.neighbours_grace_s = NEIGHBOURS_GRACE_S
 
     def of(self, child: Child) -> Occupancy:
         return self._by_child.setdefault(child, Occupancy())
@@ -82,7 +83,7 @@ class Hands:
             held=len(occupancy.held),
             chunks=len(occupancy.chunks),
             is_async=bool(held) and all(self._is_async(each.row.task_name) for each in held),
-            is_short=sum(self._times.of_task(each.row.task_name) or CHUNK_MS + 1 for each in held) <= CHUNK_MS,
+            is_short=sum(map(self._expected_ms, held)) <= CHUNK_MS,
         )
 
     def hand_over(self, child: Child, helds: Sequence[Held]) -> list[Held]:
@@ -101,6 +102,7 @@ class Hands:
     def began(self, child: Child, key: object) -> None:
         if held := self.of(child).held.get(key):
             held.began_at = time.monotonic()
+            self._watch_time(held)
 
     def take_back(self, child: Child, key: object) -> Held | None:
         """A task is out of the child's hands."""
@@ -139,12 +141,13 @@ class Hands:
     def _close(self, child: Child, held: Held, reason: KillReason) -> None:
         """The coroutine is still there: let its neighbours finish for a while, then kill the child."""
         self.of(child).is_closed = True
-        held.alarm = asyncio.get_running_loop().call_later(NEIGHBOURS_GRACE_S, self.end, child, reason, held)
+        held.alarm = asyncio.get_running_loop().call_later(self.neighbours_grace_s, self.end, child, reason, held)
 
     def _hand(self, child: Child, occupancy: Occupancy, helds: Sequence[Held]) -> None:
         loop = asyncio.get_running_loop()
         chunk = Chunk({held.key for held in helds})
-        if len(helds) > 1:
+        has_to_wait = bool(occupancy.held) and not self._runs_beside(occupancy, helds)
+        if has_to_wait or len(helds) > 1:
             estimate_ms = sum(self._times.of_task(held.row.task_name) or 0.0 for held in helds)
             chunk.alarm = loop.call_later(recall_after_ms(estimate_ms) / 1000, child.recall)
         occupancy.chunks.append(chunk)
@@ -153,9 +156,24 @@ class Hands:
             held.phase = Phase.HANDED
             held.began_at = None
             occupancy.held[held.key] = held
-            if held.timeout_ms is not None:
-                held.alarm = loop.call_later(held.timeout_ms / 1000, self.stop_task, held, KillReason.TIMEOUT)
+            if not has_to_wait:
+                self._watch_time(held)
         child.run([held.assignment() for held in helds])
+
+    def _watch_time(self, held: Held) -> None:
+        """Its timeout counts from the hand-over, or from its start where it had to wait for another."""
+        if held.timeout_ms is not None and held.alarm is None:
+            loop = asyncio.get_running_loop()
+            held.alarm = loop.call_later(held.timeout_ms / 1000, self.stop_task, held, KillReason.TIMEOUT)
+
+    def _expected_ms(self, held: Held) -> float:
+        """By experience; one that takes longer than that is not thought short any more."""
+        run_ms = self._times.of_task(held.row.task_name)
+        if run_ms is None:
+            return CHUNK_MS + 1
+        if held.began_at is None:
+            return run_ms
+        return max(run_ms, (time.monotonic() - held.began_at) * 1000)
 
     def _runs_beside(self, occupancy: Occupancy, helds: Iterable[Held]) -> bool:
         """Coroutines run side by side; nothing waits behind them."""
