@@ -30,7 +30,7 @@ logger = logging.getLogger("horsies.notify")
 
 
 class Listener:
-    """Hears channels on one connection of its own, and says whenever it begins or ceases to hear.
+    """Hears channels on one connection of its own, and says whenever it begins, ceases or fails to hear.
 
     Whoever relies on it must look for themselves when it begins: what was said before went unheard.
     """
@@ -51,6 +51,7 @@ class Listener:
                 connection = await self._link.connect()
             except HorsiesError as error:
                 logger.debug("cannot listen: %s", error.message)
+                self._on_change(False)  # noqa: FBT003  # heard or not is the whole message
             else:
                 if await self._hear(connection):
                     pause_s = FIRST_PAUSE_S

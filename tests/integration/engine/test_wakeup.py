@@ -1,0 +1,126 @@
+"""Notifications that stop: due work is found by the poll, the worker says so, and it heals by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import horsies.store
+from horsies.errors import ExitCode
+from horsies.model import events
+from tests.support.executable import Executable
+from tests.support.ledger import Ledger
+from tests.support.proxy import Proxy
+from tests.support.workers import APP, ROOT, RunningWorker, environment_of, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+POLL_S = 1.0
+PROBE_AFTER_S = 0.3
+
+LISTENERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+ WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()
+"""
+NOTIFICATIONS = Path(horsies.store.__file__).parent / "migrations" / "0005_notifications.sql"
+ENABLE = "ALTER TABLE horsies_tasks ENABLE TRIGGER horsies_tasks_announce"
+CREATE = "CREATE TRIGGER" + NOTIFICATIONS.read_text().split("CREATE TRIGGER")[1].split(";")[0]
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+async def until_health_says(ledger: Ledger, word: str) -> None:
+    async def is_said() -> bool:
+        (row,) = await ledger.fetch("SELECT health FROM horsies_workers")
+        return json.loads(row["health"]).get("listener") == word
+
+    await ledger.until(is_said)
+
+
+async def waited_s(ledger: Ledger, worker: RunningWorker) -> float:
+    """How long a task waited that was sent now."""
+    task_id = await worker.send("work")
+    row = (await ledger.until_terminal(task_id))[task_id]
+    return (row["started_at"] - row["enqueued_at"]).total_seconds()
+
+
+async def test_a_listener_that_is_cut_comes_back_and_hears_again(ledger: Ledger, database_url: str) -> None:
+    async with running(database_url, processes=1) as worker:
+        await ledger.until(lambda: ledger.fetch(LISTENERS))
+        await worker.heard(events.ListenerDegraded)
+        await worker.heard(events.ListenerRestored)
+        assert await waited_s(ledger, worker) < POLL_S
+        assert [each["kind"] for each in await ledger.fetch("SELECT kind FROM horsies_events ORDER BY id")] == [
+            "listener_degraded",
+            "listener_restored",
+        ]
+
+
+async def test_without_a_listener_work_is_found_by_the_poll_and_the_worker_says_so(
+    ledger: Ledger, database_url: str
+) -> None:
+    async with Proxy(database_url).running() as proxy:
+        broker = {"broker": {"session_database_url": proxy.url}}
+        async with running(database_url, config=broker, processes=1) as worker:
+            proxy.cut()
+            await until_health_says(ledger, "degraded")
+            assert await waited_s(ledger, worker) < POLL_S + 0.5
+            proxy.heal()
+            await until_health_says(ledger, "ok")
+            assert await waited_s(ledger, worker) < POLL_S
+
+
+async def test_a_listener_whose_line_is_dead_but_open_is_found_out_and_replaced(
+    ledger: Ledger, database_url: str
+) -> None:
+    async with Proxy(database_url).running() as proxy:
+        broker = {"broker": {"session_database_url": proxy.url}}
+        async with running(database_url, config=broker, processes=1, probe_after_s=PROBE_AFTER_S) as worker:
+            proxy.freeze()
+            degraded = await worker.heard(events.ListenerDegraded)
+            assert "not even itself" in degraded.why
+            await until_health_says(ledger, "degraded")
+            proxy.heal()
+            await worker.heard(events.ListenerRestored)
+            await until_health_says(ledger, "ok")
+
+
+@pytest.mark.parametrize(
+    ("breaks", "mends"),
+    [
+        ("ALTER TABLE horsies_tasks DISABLE TRIGGER horsies_tasks_announce", ENABLE),
+        ("ALTER TABLE horsies_tasks ENABLE REPLICA TRIGGER horsies_tasks_announce", ENABLE),
+        ("DROP TRIGGER horsies_tasks_announce ON horsies_tasks", CREATE),
+    ],
+)
+async def test_without_the_trigger_work_is_found_by_the_poll_and_the_worker_says_so(
+    ledger: Ledger, database_url: str, breaks: str, mends: str
+) -> None:
+    async with running(database_url, processes=1, probe_after_s=PROBE_AFTER_S) as worker:
+        await ledger.fetch(breaks)
+        degraded = await worker.heard(events.ListenerDegraded)
+        assert "horsies_tasks_announce" in degraded.why
+        await until_health_says(ledger, "degraded")
+        assert await waited_s(ledger, worker) < POLL_S + 0.5
+        await ledger.fetch(mends)
+        await worker.heard(events.ListenerRestored)
+        await until_health_says(ledger, "ok")
+        assert await waited_s(ledger, worker) < POLL_S
+
+
+def test_a_worker_that_cannot_listen_refuses_to_start(database_url: str, empty_database_url: str) -> None:
+    # What is said in one database is not heard in another, as behind a pooler.
+    config = {"broker": {"session_database_url": empty_database_url}}
+    answer = Executable(cwd=ROOT, environment=environment_of(database_url, config))("worker", APP)
+    assert answer.code == ExitCode.FAILED
+    assert "HRS-211" in answer.stderr
+    assert "session_database_url" in answer.stderr
+    assert "worker started" not in answer.stderr
