@@ -42,6 +42,28 @@ def test_without_a_locator_the_settings_name_the_app(project: Project) -> None:
     assert find_app(None, load()) is find_app("configured", load())
 
 
+@pytest.mark.parametrize("locator", ["depot_app:app", "depot_app.py:app", "./depot_app.py"])
+def test_a_locator_in_a_file_above_counts_from_that_file(
+    project: Project, monkeypatch: pytest.MonkeyPatch, locator: str
+) -> None:
+    project.write("depot_app.py", APP)
+    project.write("horsies.toml", f'[app]\nlocator = "{locator}"\n')
+    project.write("deep/down/other.py")
+    monkeypatch.chdir(project.folder / "deep/down")
+    assert find_app(None, load()) is find_app(locator, load())
+
+
+def test_a_locator_given_otherwise_counts_from_the_working_folder(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("horsies.toml", '[app]\nlocator = "elsewhere:app"\n')
+    project.write("below/lower_app.py", APP)
+    monkeypatch.chdir(project.folder / "below")
+    find_app("lower_app.py", load())
+    monkeypatch.setenv("HORSIES_APP__LOCATOR", "./lower_app.py")
+    find_app(None, load())
+
+
 def test_a_locator_wins_over_the_settings(project: Project) -> None:
     project.write("wanted.py", APP)
     project.write("horsies.toml", '[app]\nlocator = "horsies.sample:app"\n')

@@ -1,6 +1,8 @@
 """Finding the app that a command works for.
 
 A locator names it: `package.module:app` or `path/file.py:app`, or the module or file alone where it holds one app only.
+It counts from the working folder, or, where a horsies.toml that was merely found gives it, from that file's folder:
+in whichever folder of a project a command runs, the project's app is the same.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from horsies.app import Horsies
 from horsies.app.importing import import_one, is_path, put_on_path
 from horsies.app.modules import is_missing_file
 from horsies.app.suppression import sends_suppressed
-from horsies.config import working_folder
+from horsies.config import Rank, working_folder
 from horsies.errors import ConfigurationError, ErrorCode
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
     from horsies.config import LoadedSettings
@@ -55,20 +58,28 @@ def locate_app(locator: str | None, settings: LoadedSettings) -> Horsies:
     text = locator or settings.locator
     if text is None:
         raise _unusable("no app is named", hint="give it as package.module:app, or set app.locator in horsies.toml")
-    place = Locator.parse(text)
-    put_on_path(working_folder())
-    return _app_in(_module_of(place), place)
+    place, folder = Locator.parse(text), _folder_of(text, settings)
+    put_on_path(folder)
+    return _app_in(_module_of(place, folder), place)
 
 
-def _module_of(place: Locator) -> ModuleType:
-    if is_missing_file(place.module):
-        raise _astray(f"there is no file {place.module}", hint=f"the path counts from {working_folder()}")
+def _folder_of(text: str, settings: LoadedSettings) -> Path:
+    """What the locator counts from."""
+    # Compared by its text, for a worker hands the locator of its settings on to its children.
+    is_found = settings.origin_of(("project", "locator")).rank is Rank.FOUND_FILE and text == settings.locator
+    return settings.file.parent if is_found and settings.file else working_folder()
+
+
+def _module_of(place: Locator, folder: Path) -> ModuleType:
+    name = str(folder / place.module) if is_path(place.module) else place.module
+    if is_missing_file(name):
+        raise _astray(f"there is no file {place.module}", hint=f"the path counts from {folder}")
     try:
         with sends_suppressed():
-            return import_one(place.module)
+            return import_one(name)
     except ConfigurationError as error:
         if _is_absent(place, error.__cause__):
-            hint = f"modules are looked for in {working_folder()} and among the installed packages"
+            hint = f"modules are looked for in {folder} and among the installed packages"
             raise _astray(f"there is no module {place.module}", hint=hint) from None
         raise
 
