@@ -24,7 +24,7 @@ def queue_fault(queue_name: str | None, configured: Mapping[str, int] | None) ->
         return ConfigurationError(
             f"queue_name {queue_name!r} given, but the app has only its default queue",
             code=ErrorCode.CONFIG_INVALID_QUEUE_MODE,
-            hint="leave queue_name out, or set queue_mode to CUSTOM and configure the queue",
+            hint=f"leave queue_name out, or add [queues.{queue_name}] in horsies.toml or custom_queues in AppConfig",
         )
     if queue_name is None:
         return ConfigurationError(
