@@ -12,8 +12,10 @@ import pytest
 
 from horsies import (
     AppConfig,
+    ConfigurationError,
     ContractCode,
     CustomQueueConfig,
+    ErrorCode,
     Horsies,
     HorsiesError,
     OperationalErrorCode,
@@ -303,6 +305,13 @@ def test_only_the_queues_asked_for_are_drained_and_a_closed_one_never(app: Horsi
     assert [info_of(handle).status for handle in handles] == ["PENDING", "COMPLETED", "PENDING"]
     assert drain(app) == 1
     assert info_of(handles[2]).status is TaskStatus.PENDING
+
+
+def test_a_queue_that_the_app_does_not_have_is_refused(app: Horsies) -> None:
+    with pytest.raises(ConfigurationError, match="no queue 'urgnt'") as refused:
+        drain(app, queues=["mail", "urgnt"])
+    assert refused.value.code is ErrorCode.TASK_INVALID_QUEUE
+    assert "urgent" in str(refused.value.help_text)
 
 
 def test_a_paused_queue_is_left_alone(app: Horsies, run_sql: RunSql) -> None:

@@ -16,6 +16,7 @@ from horsies.codec.ids import IDS
 from horsies.codec.result import stored_result
 from horsies.codec.task import EncodedArguments
 from horsies.codec.value import PlainValue
+from horsies.errors import ConfigurationError, ErrorCode, raise_together
 from horsies.model.codes import OperationalErrorCode
 from horsies.model.expiry import expired_error
 from horsies.model.info import TaskContext
@@ -27,7 +28,7 @@ from horsies.sync import BRIDGE
 from horsies.testing.execution import Execution, Work, execute_async, rules_of, worker_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from horsies.app import Horsies
@@ -46,6 +47,7 @@ async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limi
     What a task sends meanwhile is run too; what is due later, a retry for instance, is left. No time limit is
     enforced, and nodes of workflows are left alone.
     """
+    _refuse_unknown(queues or (), app.get_valid_queue_names())
     app.import_task_modules()
     session = await app.get_broker().session()
     drained = Drain(app, ExecutionStore(session.database, Owner.here(IDS.next())))
@@ -117,6 +119,16 @@ class Drain:
                 return await self.store.retry(task, due_at, failure)
             case GiveUp():
                 return await self.store.fail(task, stored.document, failure)
+
+
+def _refuse_unknown(queues: Iterable[str], configured: Sequence[str]) -> None:
+    """A mistyped queue would look like one in which nothing is due."""
+    hint = f"the app has: {', '.join(configured)}"
+    unknown = [name for name in queues if name not in configured]
+    raise_together(
+        "queues",
+        [ConfigurationError(f"no queue {name!r}", code=ErrorCode.TASK_INVALID_QUEUE, hint=hint) for name in unknown],
+    )
 
 
 def _failure(execution: Execution) -> Failure:
