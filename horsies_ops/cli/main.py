@@ -13,8 +13,14 @@ import typer
 
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, UsageError
 from horsies_ops.cli.lazy import LazyGroup
-from horsies_ops.cli.output import Colour, report
+from horsies_ops.cli.output import Colour, fault, print_json, report
 from horsies_ops.cli.session import GlobalOptions, with_global_options
+
+# One paragraph: the formatter joins what stands on lines of their own.
+EXIT_CODES = (
+    "Exit codes: 0 done, or nothing to do; 1 failure; 2 wrong command line; 3 with --exit-code, a dry run found work; "
+    "4 busy; 5 not found; 6 refused; 7 database not reachable; 130 interrupted."
+)
 
 app = typer.Typer(
     name="horsies",
@@ -23,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="A PostgreSQL task queue, workflow engine and operators' toolkit.",
+    epilog=EXIT_CODES,
 )
 
 
@@ -40,20 +47,20 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     _open_what_is_closed()
-    Colour.refused = "--no-color" in arguments
+    Colour.refused, json = "--no-color" in arguments, "--json" in arguments
     try:
         code = app(args=arguments or ["--help"], prog_name="horsies", standalone_mode=False)
         sys.stdout.flush()
     except HorsiesError as error:
-        return fail(error)
+        return fail(error, json=json)
     except typer.TyperException as error:
-        return fail(_usage_error(error))
+        return fail(_usage_error(error), json=json)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         return _reader_left()
     except Exception as error:  # noqa: BLE001  # the edge: a person gets a message, whatever happened
-        return fail(_unexpected(error))
+        return fail(_unexpected(error), json=json)
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -73,9 +80,12 @@ def _unexpected(error: Exception) -> HorsiesError:
     return wrapped
 
 
-def fail(error: HorsiesError) -> int:
+def fail(error: HorsiesError, *, json: bool) -> int:
+    """Say what went wrong to the person and, where a document was asked for, to the program that reads it."""
     if logging.getLogger("horsies").isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)
+    if json:
+        print_json({"error": fault(error)})
     report(error)
     return error.exit_code
 

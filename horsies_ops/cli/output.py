@@ -124,12 +124,13 @@ def _say(line: str) -> None:
 
 
 def fault(error: HorsiesError) -> dict[str, object]:
-    """An error as part of a JSON document."""
+    """An error as part of a JSON document; one that stands for several names each of them in its notes."""
+    several = [] if len(error.faults) == 1 else [each.headline for each in error.faults]
     return {
         "code": error.code,
         "message": error.message,
         "location": None if error.location is None else str(error.location),
-        "notes": error.notes,
+        "notes": [*error.notes, *several],
         "hint": error.help_text,
     }
 

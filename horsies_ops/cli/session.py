@@ -12,7 +12,7 @@ import typer
 
 from horsies.version import __version__
 from horsies_ops.cli.output import talk
-from horsies_ops.cli.table import COMMANDS
+from horsies_ops.cli.table import COMMANDS, SERVICES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,9 @@ class GlobalOptions:
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
     ] = False
 
+    command: str = ""
+    """The command that they were given to; no option, but what some of them mean depends on it."""
+
     def over(self, outer: GlobalOptions | None) -> GlobalOptions:
         """These options, and where one was not given, the one that stood before the command's name."""
         if outer is None:
@@ -70,8 +73,20 @@ class GlobalOptions:
 
         given = {"broker.database_url": self.database_url, "log.level": self.loglevel, **options}
         loaded = load(self.config, options=given)
-        configure(loaded.log.level, loaded.log.format)
+        configure(self._log_level(loaded), loaded.log.format)
         return loaded
+
+    def _log_level(self, loaded: LoadedSettings) -> str:
+        """What this process was told itself; a level in a file is for services, other commands only warn."""
+        from horsies.config import Rank
+
+        is_told = loaded.origin_of(("log", "level")).rank >= Rank.ENVIRONMENT
+        if self.quiet and self.loglevel is None:
+            return "ERROR"
+        return loaded.log.level if is_told or self.command in SERVICES else "WARNING"
+
+
+_OPTIONS = [each for each in fields(GlobalOptions) if each.name != "command"]
 
 
 def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,13 +98,14 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )
-        for field in fields(GlobalOptions)
+        for field in _OPTIONS
     ]
     context = inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     @functools.wraps(command)
     def wrapped(*, _context: typer.Context, **values: Any) -> Any:
-        inner = GlobalOptions(**{field.name: values.pop(field.name) for field in fields(GlobalOptions)})
+        given = {field.name: values.pop(field.name) for field in _OPTIONS}
+        inner = GlobalOptions(**given, command=_context.info_name or "")
         options = _context.obj = inner.over(_context.obj)
         return command(options, **values)
 

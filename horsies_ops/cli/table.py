@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+SERVICES: Final = frozenset({"worker", "scheduler"})
+"""Commands that run until they are stopped and tell what they do in their log."""
+
 COMMANDS: Final = {
     "worker": "Run tasks until SIGTERM or SIGINT; a second signal ends the grace.",
     "init": "Write a commented horsies.toml to start from.",

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from horsies.errors import ExitCode
 from horsies.version import __version__
 from horsies_ops.cli.lazy import load
 from horsies_ops.cli.table import COMMANDS
@@ -32,6 +34,35 @@ def test_without_a_command_the_help_is_shown(horsies: Executable) -> None:
 
 def test_the_version_is_printed(horsies: Executable) -> None:
     assert horsies("--version").stdout == f"horsies {__version__}\n"
+
+
+def test_help_lists_the_exit_codes(horsies: Executable) -> None:
+    listed = horsies("--help").stdout.partition("Exit codes:")[2]
+    assert all(re.search(rf"\b{code.value}\b", listed) for code in ExitCode)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("task", "list", "--limit", "0"), "HRS-206"),
+        (("task", "list", "--database-url", "postgresql://127.0.0.1:1/db"), "DB_PING_FAILED"),
+        (("config", "show", "--config", "gone.toml"), "HRS-206"),
+    ],
+)
+def test_a_program_that_asks_for_json_gets_the_error_as_json(
+    horsies: Executable, arguments: tuple[str, ...], code: str
+) -> None:
+    answer = horsies(*arguments, "--json")
+    error = answer.document["error"]
+    assert answer.code != 0
+    assert (error["code"], bool(error["message"]), bool(error["hint"])) == (code, True, True)
+    assert error["message"] in answer.stderr
+
+
+def test_several_faults_are_all_named_in_the_one_document(horsies: Executable) -> None:
+    (horsies.cwd / "horsies.toml").write_text("[worker]\nprocesses = 0\nnonsense = 1\n")
+    notes = horsies("config", "show", "--json").document["error"]["notes"]
+    assert [note[:14] for note in notes] == ["error[HRS-217]", "error[HRS-218]"]
 
 
 @pytest.mark.parametrize("arguments", [("nope",), ("--nope",), ("db", "nope"), ("db",), ("db", "stop", "extra")])

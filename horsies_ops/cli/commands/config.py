@@ -6,8 +6,8 @@ import json as json_text
 from typing import Any
 
 from horsies.config import Origin, describe, working_folder
-from horsies.errors import ConfigurationError
-from horsies_ops.cli.output import faults, print_json, print_line, print_table
+from horsies.errors import ConfigurationError, ExitCode
+from horsies_ops.cli.output import faults, print_json, print_line, print_table, report
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 
 app = group("config")
@@ -28,7 +28,7 @@ def show(options: GlobalOptions, *, json: Json = False) -> None:
 
 @app.command()
 @with_global_options
-def validate(options: GlobalOptions, *, json: Json = False) -> None:
+def validate(options: GlobalOptions, *, json: Json = False) -> int:
     """Check the settings; every fault is reported at once. Exit 1 when there is one."""
     try:
         loaded = options.settings()
@@ -36,11 +36,13 @@ def validate(options: GlobalOptions, *, json: Json = False) -> None:
     except ConfigurationError as error:
         if json:
             print_json({"ok": False, "file": None, "errors": faults(error)})
-        raise
+        report(error)
+        return error.exit_code
     if json:
         print_json({"ok": True, "file": loaded.file, "errors": []})
     else:
         print_line(f"ok: {loaded.file or 'no file, defaults and environment only'}")
+    return ExitCode.DONE
 
 
 def _short(origin: Origin) -> str:

@@ -121,7 +121,7 @@ COMMENTS: dict[str, dict[str, str]] = {
         "filters": "named filters for the palette",
     },
     "log": {
-        "level": "DEBUG, INFO, WARNING, ERROR or CRITICAL",
+        "level": "DEBUG, INFO, WARNING, ERROR or CRITICAL, of worker and scheduler; other commands only warn",
         "format": '"text" for people, "json" for machines',
         "statements": "log every SQL statement with its duration",
     },

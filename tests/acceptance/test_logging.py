@@ -1,0 +1,34 @@
+"""How much a command logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.project import APP, Project
+
+if TYPE_CHECKING:
+    from tests.support.executable import Executable
+
+TALKATIVE = f"{APP}app.logger.info('all is well')\napp.logger.warning('beware')\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "logged"),
+    [
+        ((), {}, ["beware"]),
+        (("--quiet",), {}, []),
+        (("--loglevel", "info"), {}, ["all is well", "beware"]),
+        (("--loglevel", "info", "--quiet"), {}, ["all is well", "beware"]),
+        ((), {"HORSIES_LOG__LEVEL": "INFO"}, ["all is well", "beware"]),
+    ],
+)
+def test_a_command_logs_warnings_unless_it_is_told_otherwise_whatever_the_file_says(
+    horsies: Executable, options: tuple[str, ...], environment: dict[str, str], logged: list[str]
+) -> None:
+    project = Project(horsies.cwd)
+    project.write("main.py", TALKATIVE)
+    project.write("horsies.toml", '[log]\nlevel = "INFO"\n')
+    answer = horsies("check", "main:app", *options, **environment)
+    assert [line for line in ("all is well", "beware") if line in answer.stderr] == logged
