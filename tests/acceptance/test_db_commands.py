@@ -24,6 +24,23 @@ def test_the_embedded_server_is_started_migrated_looked_at_and_stopped(embedded:
     assert embedded("db", "stop").stderr == "it was not running\n"
 
 
+def test_a_stopped_embedded_server_is_no_error_and_still_exit_7(embedded: Executable) -> None:
+    answer = embedded("db", "status")
+    assert (answer.code, answer.stderr) == (7, "")
+    assert "stopped; starts on first use" in answer.stdout
+    assert embedded("db", "status", "--json").document["reachable"] is False
+
+
+def test_the_password_is_shown_only_when_it_is_asked_for(horsies: Executable) -> None:
+    def shown(*options: str) -> str:
+        return horsies("db", "url", *options, "--database-url", "postgresql://me:hunter2@host/db").stdout
+
+    assert shown() == "postgresql://me:***@host/db\n"
+    assert shown("--reveal") == "postgresql://me:hunter2@host/db\n"
+    assert "hunter2" not in shown("--json")
+    assert "hunter2" in shown("--json", "--reveal")
+
+
 def test_status_has_the_documented_fields_and_nothing_else_on_stdout(horsies: Executable, database_url: str) -> None:
     status = horsies("db", "status", "--json", "--database-url", database_url).document
     assert set(status) == {

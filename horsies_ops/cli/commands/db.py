@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 app = group("db")
 
 
+class Stopped(DatabaseUnreachable):
+    """The embedded server is not running, which is how it should be while nobody uses it."""
+
+
 @app.command()
 @with_global_options
 def migrate(
@@ -51,20 +55,27 @@ def status(options: GlobalOptions, *, json: Json = False) -> int:
     if json:
         print_json({**to_json(found), "error": fault(unreachable) if unreachable else None})
     else:
-        _print_status(found)
-    if unreachable is not None:
+        _print_status(found, is_stopped=isinstance(unreachable, Stopped))
+    if unreachable is None:
+        return ExitCode.DONE if found.is_current else ExitCode.FAILED
+    if not isinstance(unreachable, Stopped):
         report(unreachable)
-        return unreachable.exit_code
-    return ExitCode.DONE if found.is_current else ExitCode.FAILED
+    return unreachable.exit_code
 
 
 @app.command()
 @with_global_options
-def url(options: GlobalOptions, *, json: Json = False) -> None:
-    """Print the address of the database, its password masked."""
+def url(
+    options: GlobalOptions,
+    *,
+    reveal: Annotated[bool, typer.Option("--reveal", help="With the password, as psql needs it.")] = False,
+    json: Json = False,
+) -> None:
+    """Print the address of the database, its password masked unless it is asked for."""
     broker = options.settings().app.broker
     server = _embedded(broker)
-    shown = server.url if server else broker.database_url.masked
+    address = broker.database_url
+    shown = server.url if server else address.reveal() if reveal else address.masked
     if json:
         print_json({"url": shown, "embedded": server is not None})
     else:
@@ -148,7 +159,7 @@ def _look(broker: PostgresConfig) -> tuple[DatabaseStatus, DatabaseUnreachable |
     server = _embedded(broker)
     shown = server.url if server else broker.database_url.masked
     if server and not server.status().running:
-        stopped = DatabaseUnreachable(
+        stopped = Stopped(
             f"the embedded server in {server.folder} is not running",
             hint="it starts on first use, or with: horsies db start",
         )
@@ -164,8 +175,10 @@ async def _ask(broker: PostgresConfig) -> DatabaseStatus:
         return await database_status(database, embedded=broker.database_url.is_embedded)
 
 
-def _print_status(status: DatabaseStatus) -> None:
+def _print_status(status: DatabaseStatus, *, is_stopped: bool) -> None:
     facts = {"url": status.url, "reachable": "yes" if status.reachable else "no"}
+    if is_stopped:
+        facts["server"] = "stopped; starts on first use"
     if status.migrations and status.connections:
         facts |= {
             "server": f"PostgreSQL {status.server_version}" + (" (in recovery)" if status.in_recovery else ""),
