@@ -36,7 +36,8 @@ def test_a_good_app_passes_with_the_number_of_its_tasks(horsies: Executable, pro
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n")
     project.write_task("tasks.py", name="resize")
     assert horsies("check", "main:app").stdout == "ok: all validations passed\n1 task\n"
-    assert horsies("check", "main.py", "--json").document == {"ok": True, "phase": None, "tasks": 1, "errors": []}
+    document = horsies("check", "main.py", "--json").document
+    assert document == {"ok": True, "phase": None, "tasks": 1, "errors": [], "warnings": []}
 
 
 def test_an_app_without_tasks_passes_with_a_warning(horsies: Executable, project: Project) -> None:
@@ -44,6 +45,7 @@ def test_an_app_without_tasks_passes_with_a_warning(horsies: Executable, project
     answer = horsies("check", "main")
     assert answer.code == 0
     assert "warning: the app has no tasks" in answer.stderr
+    assert horsies("check", "main", "--json").document["warnings"] == ["the app has no tasks"]
 
 
 def test_a_doubled_name_is_shown_with_both_places(horsies: Executable, project: Project) -> None:

@@ -26,6 +26,11 @@ class Verdict:
     tasks: int
     failed: ValidationReport | None
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is no error and yet seldom meant."""
+        return [] if self.failed or self.tasks else ["the app has no tasks"]
+
 
 @app.command()
 @with_global_options
@@ -67,6 +72,7 @@ def _document(verdict: Verdict) -> dict[str, object]:
         "phase": failed.phase if failed else None,
         "tasks": verdict.tasks,
         "errors": [fault(error) for error in failed.errors] if failed else [],
+        "warnings": verdict.warnings,
     }
 
 
@@ -77,5 +83,5 @@ def _say(verdict: Verdict) -> None:
         return
     print_line("ok: all validations passed")
     print_line(f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'}")
-    if not verdict.tasks:
-        warn("the app has no tasks", hint="name their modules in app.modules, or with discover_tasks")
+    for warning in verdict.warnings:
+        warn(warning, hint="name their modules in app.modules, or with discover_tasks")
