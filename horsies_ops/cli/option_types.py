@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
@@ -11,14 +12,22 @@ import typer
 from horsies.model.ids import parse_id
 from horsies.model.task import TaskStatus
 from horsies_ops.cli.durations import duration
+from horsies_ops.reads.lookup import is_short_form
+
+_WITHOUT_DASHES = re.compile("[0-9a-fA-F]{32}")
 
 
 def identity(text: str) -> UUID:
-    """A whole id."""
+    """A whole id, with its dashes or without."""
     try:
-        return UUID(parse_id(text))
+        return UUID(text) if _WITHOUT_DASHES.fullmatch(text) else UUID(parse_id(text))
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; --json shows whole ids") from None
+        raise typer.BadParameter(f"{error}; --full and --json show whole ids") from None
+
+
+def identity_or_short_form(text: str) -> UUID | str:
+    """A whole id, or the eight digits that lists show of it, as text."""
+    return text if is_short_form(text) else identity(text)
 
 
 def values(text: str) -> list[str]:

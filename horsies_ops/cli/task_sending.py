@@ -6,6 +6,7 @@ import json
 import sys
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from horsies import Horsies, JsonValue, TaskError, TaskResult
@@ -14,8 +15,11 @@ from horsies.codec.result import stored_result
 from horsies.codec.wire import parsed
 from horsies.errors import ErrorCode, HorsiesError, UsageError, raise_together
 from horsies.model.result import Err
+from horsies.model.settings import CustomQueueConfig
+from horsies.registry import define
 from horsies.registry.checks import name_faults
 from horsies_ops.cli.application import load_app, settings_for_app
+from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from horsies.client.handle import TaskHandle
     from horsies.client.sending import SendOptions
     from horsies.errors import BrokerErrorCode
+    from horsies.model.settings import AppConfig
     from horsies_ops.cli.session import GlobalOptions
 
 
@@ -32,6 +37,8 @@ def task_to_send(
 ) -> Generator[TaskFunction[..., Any]]:
     """Yield the task of that name, bound for `queue` where one is given; HRS-300, 200 or 103 where it cannot be."""
     is_app_named = locator is not None or settings_for_app(options).locator is not None
+    if not is_app_named:
+        options.talk("no app is named or configured: name, arguments and queue are stored unchecked")
     with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
         app = load_app(options, locator) if is_app_named else Horsies()
     try:
@@ -53,9 +60,17 @@ def send(
     raise HorsiesError(error.message, code=cast("BrokerErrorCode", error.code))  # a code of the send, shown as such
 
 
-def result_document(task: TaskFunction[..., Any], handle: TaskHandle[Any]) -> dict[str, Any]:
-    """Wait for the result, however long that takes: `{"ok": …}` or `{"err": …}`."""
-    return cast("dict[str, Any]", parsed(stored_result(handle.get(), task.definition.codec.ok).document))
+def result_document(task: TaskFunction[..., Any], handle: TaskHandle[Any], timeout: timedelta) -> dict[str, Any]:
+    """Wait for the result, `{"ok": …}` or `{"err": …}`; WAIT_TIMEOUT is an err as well, and the task goes on."""
+    result = handle.get(timeout_ms=int(timeout / timedelta(milliseconds=1)))
+    return cast("dict[str, Any]", parsed(stored_result(result, task.definition.codec.ok).document))
+
+
+async def has_live_worker(config: AppConfig) -> bool:
+    """Whether anyone is there who could run the task."""
+    threshold = timedelta(milliseconds=config.recovery.worker_stale_threshold_ms)
+    async with open_ops(config.broker, read_only=True) as ops:
+        return await ops.live_workers(threshold=threshold) > 0
 
 
 def _registered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
@@ -68,8 +83,10 @@ def _registered(app: Horsies, name: str, queue: str | None) -> TaskFunction[...,
 def _unregistered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
     # Asked for beforehand, since the app would blame the line where the stand-in is written.
     raise_together("the command line", name_faults(name))
-    app.validate_queue_name(queue)
-    return app.task(name, queue_name=queue)(_as_given)
+    # Which queues there are is for the app to say; without one, only what can be no queue's name is refused.
+    bound_for = app.validate_queue_name(None) if queue is None else CustomQueueConfig(name=queue).name
+    definition = define(name, _as_given, {}, queues=None, location=None)
+    return TaskFunction(app, replace(definition, queue_name=bound_for))
 
 
 def _as_given(*args: JsonValue, **kwargs: JsonValue) -> TaskResult[JsonValue, TaskError]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import humanize
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
+
+ROOM_FOR_IDS = 120
+"""From how many columns on a list shows whole ids."""
 
 LONGEST_VALUE = 400
 """How much of a value `task show` shows unless it is asked for all."""
@@ -55,22 +60,39 @@ def detail_document(detail: TaskDetail) -> dict[str, Any]:
     }
 
 
-def print_page(page: TaskPage) -> None:
-    """A table no wider than the terminal, as long as that has eighty columns."""
-    # What the columns of known width leave is shared by name, queue and error.
-    spare = max(36, shutil.get_terminal_size(fallback=(120, 24)).columns - 44)
-    name, queue, error = spare * 4 // 9, spare * 2 // 9, spare * 3 // 9
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widths:
+    """How much of each column of a list is shown; None cuts nothing."""
+
+    has_whole_ids: bool
+    name: int | None = None
+    queue: int | None = None
+    note: int | None = None
+
+    @classmethod
+    def for_terminal(cls, columns: int) -> Widths:
+        """As much as fits, as long as there are eighty columns."""
+        has_whole_ids = columns >= ROOM_FOR_IDS
+        # What the columns of known width leave is shared by name, queue and note.
+        spare = max(36, columns - (72 if has_whole_ids else 44))
+        return cls(has_whole_ids=has_whole_ids, name=spare * 4 // 9, queue=spare * 2 // 9, note=spare * 3 // 9)
+
+
+def print_page(page: TaskPage, *, full: bool) -> None:
+    """A table no wider than the terminal, unless it is asked for in full."""
+    columns = shutil.get_terminal_size(fallback=(ROOM_FOR_IDS, 24)).columns
+    widths = Widths(has_whole_ids=True) if full else Widths.for_terminal(columns)
     print_table(
-        ("id", "status", "name", "queue", "age", "tries", "error"),
+        ("id", "status", "name", "queue", "age", "tries", "note"),
         [
             (
-                short_form(task.id),
+                str(task.id) if widths.has_whole_ids else short_form(task.id),
                 task.status,
-                safe(task.name, limit=name),
-                safe(task.queue, limit=queue),
+                safe(task.name, limit=widths.name),
+                safe(task.queue, limit=widths.queue),
                 safe(humanize.naturaldelta(task.age), limit=10),
                 str(task.attempt_count),
-                safe(task.error_code or "", limit=error),
+                safe(task.error_code or _due(task) or "", limit=widths.note),
             )
             for task in page.tasks
         ],
@@ -83,6 +105,8 @@ def print_detail(detail: TaskDetail, *, full: bool) -> None:
     limit = None if full else LONGEST_VALUE
     document = detail_document(detail)
     attempts, events = document.pop("attempts"), document.pop("events")
+    if due := _due(detail.task):
+        document["status"] += f", {due}"
     _print_part(document, limit)
     for attempt in attempts:
         print_line(f"\nattempt {attempt.pop('attempt')}")
@@ -95,6 +119,14 @@ def print_detail(detail: TaskDetail, *, full: bool) -> None:
 def _print_part(part: Mapping[str, Any], limit: int | None, indent: str = "") -> None:
     given = {name: _shown(value) for name, value in part.items() if value is not None}
     print_facts({indent + name: safe(text, limit=limit) for name, text in given.items()})
+
+
+def _due(task: TaskSummary) -> str | None:
+    if task.due_in is None:
+        return None
+    # Rounded up, for what was just sent with a delay of five minutes is due in five, not in four and something.
+    unit = timedelta(minutes=1) if task.due_in > timedelta(minutes=1) else timedelta(seconds=1)
+    return f"due in {humanize.naturaldelta(-(-task.due_in // unit) * unit)}"
 
 
 def _summary(task: TaskSummary) -> dict[str, Any]:

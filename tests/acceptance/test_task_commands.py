@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -55,9 +56,31 @@ def test_the_table_fits_eighty_columns_and_shows_short_ids(tasks: Executable, da
         database_url, task_name="n" * 200, queue_name="q" * 90, status="COMPLETED", error_code="E" * 99, attempts=20
     )
     lines = tasks("task", "list", COLUMNS="80").stdout.splitlines()
-    assert lines[0].split() == ["id", "status", "name", "queue", "age", "tries", "error"]
+    assert lines[0].split() == ["id", "status", "name", "queue", "age", "tries", "note"]
     assert lines[1].startswith(f"{task_id[-8:]}  COMPLETED  nnn")
     assert max(map(len, lines)) <= 80
+
+
+def test_a_wide_terminal_has_room_for_whole_ids(tasks: Executable, database_url: str) -> None:
+    task_id = _stored(database_url, task_name="n" * 200, queue_name="q" * 90, status="FAILED", error_code="E" * 99)
+    lines = tasks("task", "list", COLUMNS="120").stdout.splitlines()
+    assert lines[1].startswith(f"{task_id}  FAILED  nnn")
+    assert max(map(len, lines)) <= 120
+
+
+def test_in_full_nothing_is_cut_however_narrow_the_terminal(tasks: Executable, database_url: str) -> None:
+    task_id = _stored(database_url, task_name="n" * 200)
+    assert (
+        tasks("task", "list", "--full", COLUMNS="80")
+        .stdout.splitlines()[1]
+        .startswith(f"{task_id}  PENDING  {'n' * 200}")
+    )
+
+
+def test_a_task_that_is_not_yet_due_says_when_it_will_be(tasks: Executable, database_url: str) -> None:
+    task_id = _stored(database_url, enqueued_at=datetime.now(UTC) + timedelta(minutes=5))
+    assert tasks("task", "list").stdout.splitlines()[1].endswith("due in 5 minutes")
+    assert "PENDING, due in 5 minutes" in tasks("task", "show", task_id).stdout
 
 
 def test_the_next_page_begins_after_the_last_task_of_the_one_before(tasks: Executable, database_url: str) -> None:
@@ -139,6 +162,29 @@ def test_an_unknown_task_is_exit_5_and_what_is_no_id_exit_2(tasks: Executable) -
     assert tasks("task", "show", "9a8057").code == 2
 
 
+def test_a_task_is_shown_by_the_digits_of_the_list_and_without_dashes(tasks: Executable, database_url: str) -> None:
+    task_id = _stored(database_url, status="COMPLETED")
+    _stored(database_url)
+    for written in (task_id[-8:], task_id[-8:].upper(), task_id.replace("-", "")):
+        assert tasks("task", "show", written, "--json").document["id"] == task_id
+
+
+def test_digits_that_no_task_ends_in_are_exit_5(tasks: Executable, database_url: str) -> None:
+    _stored(database_url)
+    answer = tasks("task", "show", "00000000")
+    assert (answer.code, answer.stdout) == (5, "")
+    assert "task list --full" in answer.stderr
+
+
+def test_digits_that_several_tasks_end_in_are_exit_2_and_name_them(tasks: Executable, database_url: str) -> None:
+    twins = ["01890a5d-ac96-774b-bcce-b302099a8057", "01890a5d-ac97-774b-bcce-b302099a8057"]
+    for twin in twins:
+        _stored(database_url, id=UUID(twin))
+    answer = tasks("task", "show", "099a8057")
+    assert (answer.code, answer.stdout) == (2, "")
+    assert all(twin in answer.stderr for twin in twins)
+
+
 HOSTILE = "\x1b]0;owned\x07\x9b31m[bold]\u202egnp.exe\r\n"
 
 
@@ -157,7 +203,7 @@ def test_hostile_text_is_shown_harmless(tasks: Executable, database_url: str, fu
         result={"err": {"message": long}},
     )
     answers = {
-        "list": tasks("task", "list"),
+        "list": tasks("task", "list", COLUMNS="160"),
         "list as JSON": tasks("task", "list", "--json"),
         "show": tasks("task", "show", task_id, *full),
         "show as JSON": tasks("task", "show", task_id, "--json"),

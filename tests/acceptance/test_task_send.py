@@ -90,10 +90,26 @@ def test_a_name_that_is_too_long_is_refused_without_blaming_a_line_of_ours(tasks
     assert "-->" not in answer.stderr
 
 
-def test_a_queue_that_is_not_configured_is_refused(tasks: Executable) -> None:
-    answer = tasks("task", "send", "x", "--queue", "mail")
+def test_without_an_app_nothing_is_checked_and_that_is_said(tasks: Executable) -> None:
+    answer = tasks("task", "send", "x", "--queue", "mail.out-1_b")
+    assert "unchecked" in answer.stderr
+    assert _row(tasks, answer.stdout.strip())["queue"] == "mail.out-1_b"
+    assert tasks("task", "send", "x", "--quiet").stderr == ""
+
+
+@pytest.mark.parametrize("queue", ["", "no spaces", "q" * 101])
+def test_what_can_be_no_queues_name_is_refused_without_an_app_too(tasks: Executable, queue: str) -> None:
+    answer = tasks("task", "send", "x", "--queue", queue)
+    assert (answer.code, answer.stdout) == (1, "")
+    assert "1 to 100 letters" in answer.stderr
+
+
+def test_an_app_knows_which_queues_there_are(tasks: Executable, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(APP)
+    answer = tasks("task", "send", "double", "--args", "[1]", "--queue", "mail", "--app", "main:app")
     assert answer.code == 1
     assert "error[HRS-200]" in answer.stderr
+    assert "[queues.mail]" in answer.stderr
 
 
 def test_an_app_checks_the_arguments(tasks: Executable, tmp_path: Path) -> None:
@@ -144,6 +160,14 @@ def test_waiting_prints_the_result(tasks: Executable, database_url: str) -> None
 
     answer = asyncio.run(_beside_a_worker(database_url, "COMPLETED", {"ok": 42}, send))
     assert (answer.code, answer.stdout) == (0, '{"ok":42}\n')
+
+
+def test_waiting_in_vain_is_exit_1_and_tells_that_nobody_works(tasks: Executable) -> None:
+    answer = tasks("task", "send", "double", "--wait", "--timeout", "50ms", "--json")
+    assert answer.code == 1
+    assert answer.document["result"]["err"]["error_code"] == "WAIT_TIMEOUT"
+    assert "warning: no live worker" in answer.stderr
+    assert _row(tasks, answer.document["id"])["status"] == "PENDING"
 
 
 def test_waiting_for_a_task_that_fails_is_exit_1(tasks: Executable, database_url: str) -> None:

@@ -13,20 +13,26 @@ from horsies.client.sending import SendOptions
 from horsies.codec.wire import canonical
 from horsies.errors import ExitCode, NotFound
 from horsies.model.text import safe
-from horsies_ops.cli.option_types import flat, identity, one_id, several, statuses, time
-from horsies_ops.cli.output import print_json, print_line
+from horsies_ops.cli.option_types import flat, identity_or_short_form, one_id, several, statuses, time
+from horsies_ops.cli.output import print_json, print_line, warn
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
-from horsies_ops.cli.task_sending import json_array, json_object, result_document, task_to_send
+from horsies_ops.cli.task_naming import the_one
+from horsies_ops.cli.task_sending import has_live_worker, json_array, json_object, result_document, task_to_send
 from horsies_ops.cli.task_sending import send as send_task
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filter import TaskFilter
 
 if TYPE_CHECKING:
+    from horsies.client.handle import TaskHandle
+    from horsies.client.task_function import TaskFunction
     from horsies.model.settings import PostgresConfig
     from horsies_ops.reads.tasks import TaskDetail, TaskPage
 
 app = group("task")
+
+DEFAULT_WAIT: Any = "30s"
+"""As it would be typed, for defaults are parsed too and shown in the help."""
 
 
 @app.command("list")
@@ -45,7 +51,10 @@ def list_(
     newer_than: Annotated[timedelta | None, time("Sent more recently than this.")] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 50,
     after: Annotated[UUID | None, one_id("Go on after this task: `next` of the page before.")] = None,
-    json: Json = False,
+    full: Annotated[bool, typer.Option("--full", help="Whole ids and names, however wide that is.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON document instead of text; `total` is null, nothing is counted.")
+    ] = False,
 ) -> None:
     """List tasks, the newest first."""
     wanted = TaskFilter(
@@ -63,22 +72,25 @@ def list_(
     if json:
         print_json(page_document(page))
     else:
-        _show_page(options, page)
+        _show_page(options, page, full=full)
 
 
 @app.command()
 @with_global_options
 def show(
     options: GlobalOptions,
-    task_id: Annotated[UUID, typer.Argument(parser=identity, metavar="ID")],
+    task_id: Annotated[
+        Any,
+        typer.Argument(
+            parser=identity_or_short_form, metavar="ID", help="A whole id, or the eight digits that a list shows."
+        ),
+    ],
     *,
     full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
     json: Json = False,
 ) -> None:
     """Show everything about one task. Exit 5 when there is none."""
     detail = asyncio.run(_detail(options.settings().app.broker, task_id))
-    if detail is None:
-        raise NotFound(f"there is no task {task_id}", hint="horsies task list --json shows whole ids")
     if json:
         print_json(detail_document(detail))
     else:
@@ -89,7 +101,7 @@ def show(
 @with_global_options
 def send(
     options: GlobalOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The task's name, as @app.task has it.")],
     *,
     args: Annotated[str, typer.Option(metavar="JSON", help="Positional arguments, an array.")] = "[]",
     kwargs: Annotated[str, typer.Option(metavar="JSON", help="Arguments by name, an object.")] = "{}",
@@ -101,6 +113,7 @@ def send(
         str | None, typer.Option("--app", metavar="APP", help="The app that defines the task and checks the arguments.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result. Exit 1 when it is an error.")] = False,
+    timeout: Annotated[timedelta, time("How long --wait waits; then exit 1, and the task goes on.")] = DEFAULT_WAIT,
     json: Json = False,
 ) -> int:
     """Send a task; where an app is named or configured, it checks the arguments."""
@@ -109,8 +122,8 @@ def send(
     with task_to_send(options, name, locator=locator, queue=queue) as task:
         handle = send_task(task, given, *arguments)
         if wait:
-            options.talk(f"sent {handle.task_id}, waiting for its result")
-        result = result_document(task, handle) if wait else None
+            _say_waiting(options, task, handle)
+        result = result_document(task, handle, timeout) if wait else None
     if json:
         print_json({"id": handle.task_id, "result": result})
     else:
@@ -118,20 +131,30 @@ def send(
     return ExitCode.FAILED if result is not None and "err" in result else ExitCode.DONE
 
 
+def _say_waiting(options: GlobalOptions, task: TaskFunction[..., Any], handle: TaskHandle[Any]) -> None:
+    options.talk(f"sent {handle.task_id}, waiting for its result")
+    if not options.quiet and not asyncio.run(has_live_worker(task.host.config)):
+        warn("no live worker is on this database", hint="start one: horsies worker")
+
+
 async def _list(settings: PostgresConfig, wanted: TaskFilter, *, after: UUID | None, limit: int) -> TaskPage:
     async with open_ops(settings, read_only=True) as ops:
         return await ops.list_tasks(wanted, after=after, limit=limit)
 
 
-async def _detail(settings: PostgresConfig, task_id: UUID) -> TaskDetail | None:
+async def _detail(settings: PostgresConfig, named: UUID | str) -> TaskDetail:
     async with open_ops(settings, read_only=True) as ops:
-        return await ops.task(task_id)
+        whole = named if isinstance(named, UUID) else the_one(named, await ops.tasks_ending(named))
+        detail = await ops.task(whole)
+    if detail is None:
+        raise NotFound(f"there is no task {whole}", hint="horsies task list --full shows whole ids")
+    return detail
 
 
-def _show_page(options: GlobalOptions, page: TaskPage) -> None:
+def _show_page(options: GlobalOptions, page: TaskPage, *, full: bool) -> None:
     if not page.tasks:
         options.talk("no tasks")
         return
-    print_page(page)
+    print_page(page, full=full)
     if page.next is not None:
         options.talk(f"more: --after {page.next}")
