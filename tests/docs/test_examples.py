@@ -37,7 +37,7 @@ def test_the_examples_about_tasks_run(database_url: str, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType("examples_about_tasks")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    for example in examples_of("docs/tasks.md"):
+    for example in examples_of("docs/tasks.md", language="python"):
         example.run_in(vars(module))
         play_the_worker(vars(module))
     for value in vars(module).values():

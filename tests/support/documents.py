@@ -38,11 +38,22 @@ class Example:
         exec(code, namespace)  # noqa: S102  # that is what examples are for
 
 
-def examples_of(document: str) -> Iterator[Example]:
+def examples_of(document: str, *, language: str | None = None) -> Iterator[Example]:
+    """The blocks of a document, or those in one language."""
     text = (ROOT / document).read_text(encoding="utf-8")
     for found in _BLOCK.finditer(text):
         line = text.count("\n", 0, found.start(2))
-        yield Example(document=document, language=found[1], text=found[2], line=line)
+        if language in (None, found[1]):
+            yield Example(document=document, language=found[1], text=found[2], line=line)
+
+
+def program_of(document: str) -> str:
+    """The Python examples that stand for no file, as one program in which each line has its number in the document."""
+    lines: list[str] = []
+    for example in examples_of(document, language="python"):
+        if example.file_name is None:
+            lines += [""] * (example.line - len(lines)) + example.text.splitlines()
+    return "\n".join(lines) + "\n"
 
 
 def write_files_of(document: str, folder: Path) -> list[str]:
