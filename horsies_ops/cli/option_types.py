@@ -25,9 +25,9 @@ def identity(text: str) -> UUID:
         raise typer.BadParameter(f"{error}; --full and --json show whole ids") from None
 
 
-def identity_or_short_form(text: str) -> UUID | str:
-    """A whole id, or the eight digits that lists show of it, as text."""
-    return text if is_short_form(text) else identity(text)
+def identity_or_short_form(text: str) -> str:
+    """A whole id, or the eight digits that lists show of it; text in both cases."""
+    return text if is_short_form(text) else str(identity(text))
 
 
 def values(text: str) -> list[str]:

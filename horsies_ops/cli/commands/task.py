@@ -22,6 +22,7 @@ from horsies_ops.cli.task_sending import send as send_task
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.lookup import is_short_form
 
 if TYPE_CHECKING:
     from horsies.client.handle import TaskHandle
@@ -80,7 +81,7 @@ def list_(
 def show(
     options: GlobalOptions,
     task_id: Annotated[
-        Any,
+        str,
         typer.Argument(
             parser=identity_or_short_form, metavar="ID", help="A whole id, or the eight digits that a list shows."
         ),
@@ -142,9 +143,9 @@ async def _list(settings: PostgresConfig, wanted: TaskFilter, *, after: UUID | N
         return await ops.list_tasks(wanted, after=after, limit=limit)
 
 
-async def _detail(settings: PostgresConfig, named: UUID | str) -> TaskDetail:
+async def _detail(settings: PostgresConfig, named: str) -> TaskDetail:
     async with open_ops(settings, read_only=True) as ops:
-        whole = named if isinstance(named, UUID) else the_one(named, await ops.tasks_ending(named))
+        whole = the_one(named, await ops.tasks_ending(named)) if is_short_form(named) else named
         detail = await ops.task(whole)
     if detail is None:
         raise NotFound(f"there is no task {whole}", hint="horsies task list --full shows whole ids")
