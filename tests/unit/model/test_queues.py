@@ -24,6 +24,12 @@ def test_a_queue_is_named_exactly_where_there_are_custom_ones(
     assert (fault and fault.code) == code
 
 
+def test_the_hint_says_how_the_wanted_queue_is_declared() -> None:
+    fault = queue_fault("mail", None)
+    assert fault is not None
+    assert "[queues.mail] in horsies.toml or custom_queues in AppConfig" in str(fault.help_text)
+
+
 @pytest.mark.parametrize(
     ("sent_with", "task", "queue", "expected"),
     [(5, 6, 7, 5), (None, 6, 7, 6), (None, None, 7, 7), (None, None, None, 100)],
