@@ -58,6 +58,12 @@ class RunningWorker:
         return str(self.worker.identity.worker_id)
 
     @property
+    def silent_s(self) -> float:
+        """How long ago the last statement that succeeded was sent."""
+        parts = self.worker._parts_at_work
+        return parts.gate.silent_s if parts else 0.0
+
+    @property
     def children(self) -> list[Child]:
         """Those that take work, by pid."""
         parts = self.worker._parts_at_work

@@ -1,0 +1,178 @@
+"""The database goes away while tasks run: nothing is lost, nothing runs twice, and nobody calls it a crash."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from horsies.model import events
+from tests.support.embedded import folder_of_its_own
+from tests.support.ledger import Ledger
+from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
+from tests.support.outages import LedgerElsewhere, OwnServer
+from tests.support.proxy import Proxy
+from tests.support.workers import RunningWorker, running, send
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+
+    from horsies import Horsies
+
+RESTARTS = 3
+MANY = 60
+THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
+TWO_BEATS = {
+    "claimer_heartbeat_interval_ms": 1_000,
+    "runner_heartbeat_interval_ms": 1_000,
+    "claimed_stale_threshold_ms": 2_000,
+    "running_stale_threshold_ms": 2_000,
+    "worker_stale_threshold_ms": 2_000,
+}
+BEATS = "SELECT FROM horsies_heartbeats WHERE role = 'runner'"
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[OwnServer]:
+    with folder_of_its_own() as folder:
+        yield OwnServer(folder)
+
+
+@pytest.fixture
+async def server(own_server: OwnServer) -> OwnServer:
+    await own_server.start()
+    return own_server
+
+
+@pytest.fixture
+async def queue_url(server: OwnServer) -> str:
+    """A database on the server that goes away; the ledger is on another."""
+    return await server.new_database()
+
+
+@asynccontextmanager
+async def holding_row(url: str, task_id: str) -> AsyncGenerator[None]:
+    """Keep everybody else from moving a task."""
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT FROM horsies_tasks WHERE id = $1::text::uuid FOR NO KEY UPDATE", task_id)
+            yield
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def horsies_of(url: str) -> AsyncGenerator[Horsies]:
+    app = ledger_app(url)
+    yield app
+    await app.close_async()
+
+
+async def assert_unharmed(tables: Ledger, worker: RunningWorker, task_ids: list[str]) -> None:
+    rows = await tables.until_terminal(*task_ids, within_s=30)
+    assert {(row["status"], row["attempts"], row["crash_count"], row["retry_count"]) for row in rows.values()} == {
+        ("COMPLETED", 1, 0, 0)
+    }
+    starts = await tables.starts()
+    assert sorted(entry.task_id for entry in starts) == sorted(task_ids), "each ran once"
+    assert not worker.of(events.LateResultRefused)
+    assert not await tables.events("late_result_refused")
+    assert not worker.run.done()
+    assert await tables.verdict(task_ids) == []
+
+
+async def test_a_server_that_crashes_again_and_again_costs_nothing_but_time(
+    ledger: Ledger, server: OwnServer, queue_url: str, database_url: str
+) -> None:
+    async with running(database_url, config={"database_url": queue_url}) as worker:
+        sent = [await worker.send("work", 0.05) for _ in range(MANY)]
+        for crash in range(1, RESTARTS + 1):
+            enough = crash * MANY // (RESTARTS + 1)
+
+            async def are_started(enough: int = enough) -> bool:
+                return len(await ledger.starts()) >= enough
+
+            await ledger.until(are_started, within_s=30)
+            await server.crash()
+            await server.start()
+        async with LedgerElsewhere.beside(queue_url, ledger) as tables:
+            await assert_unharmed(tables, worker, sent)
+
+
+async def test_results_of_an_outage_longer_than_every_threshold_are_stored_when_it_is_over(
+    ledger: Ledger, server: OwnServer, queue_url: str, database_url: str
+) -> None:
+    async with running(database_url, config={"database_url": queue_url}, async_concurrency=20) as worker:
+        sent = [await worker.send("nap", 1.0) for _ in range(40)]
+        await ledger.until_started(*sent)
+        await server.crash()
+
+        async def all_have_ended() -> bool:
+            return sum(entry.what == "end" for entry in await ledger.entries()) == len(sent)
+
+        await ledger.until(all_have_ended, within_s=20)
+        await worker.until(lambda: worker.silent_s > 2 * THRESHOLD_S)
+        assert worker.of(events.WorkerFenced)
+        await server.start()
+        await worker.heard(events.WorkerUnfenced)
+        async with LedgerElsewhere.beside(queue_url, ledger) as tables:
+            await assert_unharmed(tables, worker, sent)
+
+
+async def test_an_outcome_that_cannot_be_stored_yet_is_beaten_for(ledger: Ledger, database_url: str) -> None:
+    async with running(database_url, processes=1) as worker:
+        task_id = await worker.send("work", 0.1)
+        await ledger.until_started(task_id)
+        async with holding_row(database_url, task_id):
+
+            async def has_ended() -> bool:
+                return any(entry.what == "end" for entry in await ledger.entries())
+
+            await ledger.until(has_ended)
+            seen = await ledger.fetch(BEATS)
+
+            async def is_beaten_for() -> bool:
+                return len(await ledger.fetch(BEATS)) >= len(seen) + 3
+
+            await ledger.until(is_beaten_for)
+        await ledger.until_terminal(task_id)
+        assert await ledger.verdict([task_id]) == []
+
+
+async def test_an_idle_worker_with_thresholds_of_two_beats_is_never_fenced(ledger: Ledger, database_url: str) -> None:
+    async with running(database_url, config={"recovery": TWO_BEATS}, processes=1) as worker:
+
+        async def has_idled() -> bool:
+            (row,) = await ledger.fetch("SELECT last_heartbeat_at - started_at AS age FROM horsies_workers")
+            return row["age"].total_seconds() > 3
+
+        await ledger.until(has_idled)
+        task_id = await worker.send("work")
+        row = (await ledger.until_terminal(task_id))[task_id]
+        assert (row["started_at"] - row["enqueued_at"]).total_seconds() < 0.5
+        assert not worker.of(events.WorkerFenced)
+
+
+async def test_a_worker_that_is_cut_off_starts_nothing_until_it_is_back(ledger: Ledger, database_url: str) -> None:
+    async with Proxy(database_url).running() as proxy:
+        config = {"database_url": proxy.url}
+        async with running(database_url, config=config, processes=1) as worker:
+            proxy.cut()
+            await worker.heard(events.WorkerFenced)
+            async with horsies_of(database_url) as others:
+                task_id = await send(others, "work")
+            await worker.until(lambda: worker.silent_s > THRESHOLD_S)
+            assert (await ledger.row(task_id))["status"] == "PENDING"
+            proxy.heal()
+            await worker.heard(events.WorkerUnfenced)
+            await ledger.until_terminal(task_id)
+            assert await ledger.verdict([task_id]) == []
