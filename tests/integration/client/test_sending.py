@@ -41,6 +41,12 @@ async def test_a_schedule_is_due_later(app: Horsies, connection: asyncpg.Connect
     assert timedelta(seconds=3590) < due_in <= timedelta(seconds=3600)
 
 
+async def test_a_delay_of_less_than_a_second_counts(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    (await app.tasks["double"].schedule_async(0.5, 5)).unwrap()
+    delay = await connection.fetchval("SELECT enqueued_at - sent_at FROM horsies_tasks")
+    assert timedelta(seconds=0.5) <= delay < timedelta(seconds=1)
+
+
 async def test_the_options_of_a_send_are_stored(app: Horsies) -> None:
     good_until = datetime(2040, 1, 1, tzinfo=UTC)
     options = app.tasks["double"].with_options(good_until=good_until, priority=3, flags={"fast": True, "slow": False})

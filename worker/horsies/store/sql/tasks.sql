@@ -3,7 +3,7 @@
 -- A transaction that notifies holds a lock of the whole cluster until its commit is on disk, so of all that send to a
 -- queue at once only one does, the one whose turn it is; the others are told that nobody has heard of their task.
 WITH turn AS MATERIALIZED (
-    SELECT $8 = 0 AND pg_try_advisory_xact_lock(horsies_lock_key('announce/' || $3)) AS is_ours,
+    SELECT $8::double precision = 0 AND pg_try_advisory_xact_lock(horsies_lock_key('announce/' || $3)) AS is_ours,
            set_config('horsies.announce', 'off', true)
 )
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
