@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.fence import Fence, Listening, may_hand_over, silent_child_limit_s
+from horsies.model.fence import Fence, Listening, child_beat_s, may_hand_over, silent_child_limit_s
 from horsies.model.settings.recovery import RecoveryConfig
 
 DEFAULT = RecoveryConfig()
@@ -97,3 +97,8 @@ def test_the_length_of_a_gap_follows_the_worker_beat() -> None:
 
 def test_amnesty_lasts_one_running_threshold_from_the_first_beat() -> None:
     assert Listening(since=at(0), last_beat_at=at(90)).amnesty_until(DEFAULT) == at(300)
+
+
+@pytest.mark.parametrize(("threshold_ms", "beat_s"), [(300_000, 1.0), (5_000, 1.0), (2_000, 0.4)])
+def test_children_are_heard_several_times_within_the_threshold(threshold_ms: int, beat_s: float) -> None:
+    assert child_beat_s(RecoveryConfig.unchecked(running_stale_threshold_ms=threshold_ms)) == beat_s

@@ -11,7 +11,7 @@ from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.model import events
 from horsies.model.crashes import KillReason
-from horsies.model.fence import Listening, worker_beat_ms
+from horsies.model.fence import Listening, child_beat_s, worker_beat_ms
 from horsies.model.task import TaskStatus
 from horsies.store.beats import Beat, Lease
 
@@ -124,7 +124,8 @@ class Heartbeat:
 
     async def _runner(self) -> None:
         parts = self._parts
-        alive = [held for held in parts.desk.all(Phase.HANDED, Phase.STORING) if _is_alive(held)]
+        limit_s = LIVELY_BEATS * child_beat_s(parts.app.recovery)
+        alive = [held for held in parts.desk.all(Phase.HANDED, Phase.STORING) if _is_alive(held, limit_s)]
         if not alive:
             return
         beats = [Beat(hold=held.hold, pid=held.child.pid if held.child else parts.identity.pid) for held in alive]
@@ -160,11 +161,11 @@ class Heartbeat:
         parts.hands.stop_task(held, KillReason.ROW_LOST)
 
 
-def _is_alive(held: Held) -> bool:
+def _is_alive(held: Held, limit_s: float) -> bool:
     """Whether its child beats or works; an outcome that waits to be stored is spoken for by the worker itself."""
     if held.phase is Phase.STORING or held.child is None:
         return True
-    return held.child.liveness.idle_s <= LIVELY_BEATS
+    return held.child.liveness.idle_s <= limit_s
 
 
 def _pairs(helds: list[Held], answers: list[Answer]) -> list[tuple[Held, Answer]]:

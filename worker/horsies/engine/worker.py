@@ -30,7 +30,7 @@ from horsies.engine.wakeup import Wakeup
 from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
 from horsies.model import events
 from horsies.model.chunks import RunTimes
-from horsies.model.fence import silent_child_limit_s
+from horsies.model.fence import child_beat_s, silent_child_limit_s
 from horsies.store.beats import BeatStore
 from horsies.store.claims import ClaimStore
 from horsies.store.db import Database, PoolSize
@@ -189,6 +189,7 @@ class Worker:
             modules=tuple(worker.imports) or None,
             environment=self._environment,
             async_concurrency=worker.async_concurrency,
+            beat_s=child_beat_s(recovery),
             silent_limit_s=silent_child_limit_s(recovery),
             unanswered_limit_s=recovery.running_stale_threshold_ms / 1000,
             max_tasks_per_child=worker.max_tasks_per_child,

@@ -20,6 +20,10 @@ UNBROKEN_BEATS: Final = 1.5
 BEFORE_THE_FENCE: Final = 0.75
 """The part of the fence's limit after which an idle worker beats at the latest."""
 
+LONGEST_CHILD_BEAT_S: Final = 1.0
+BEATS_IN_A_THRESHOLD: Final = 5
+"""At least so many beats of a child fit into the silence that condemns it."""
+
 
 def _limit_ms(recovery: RecoveryConfig) -> int:
     return recovery.claimed_stale_threshold_ms - recovery.claimer_heartbeat_interval_ms
@@ -66,6 +70,11 @@ def may_hand_over(recovery: RecoveryConfig, *, took_s: float) -> bool:
 def silent_child_limit_s(recovery: RecoveryConfig) -> float:
     """How long a child may be silent and idle before its own parent ends it: shortly before any judge would act."""
     return (recovery.running_stale_threshold_ms - recovery.runner_heartbeat_interval_ms / 2) / 1_000
+
+
+def child_beat_s(recovery: RecoveryConfig) -> float:
+    """How often children are heard: every second, or oftener where a threshold is so short that a second counts."""
+    return min(LONGEST_CHILD_BEAT_S, recovery.running_stale_threshold_ms / 1_000 / BEATS_IN_A_THRESHOLD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
