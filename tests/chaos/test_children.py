@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
+from horsies import Ok
+from horsies.model import events
 from tests.support.ledger import Ledger
-from tests.support.workers import running
+from tests.support.workers import running, until_connections_are
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from horsies import TaskError
+
+CRASHES: dict[str, tuple[str, dict[str, Any]]] = {
+    "segfault": ("WORKER_CRASHED", {"cause": "CHILD_SIGNAL", "signal": "SIGSEGV"}),
+    "kill_self": ("WORKER_CRASHED", {"cause": "CHILD_SIGNAL", "signal": "SIGKILL"}),
+    "leave": ("WORKER_CRASHED", {"cause": "CHILD_EXIT", "exit_status": 7}),
+    "eat_memory": ("WORKER_CRASHED", {"cause": "CHILD_MEMORY"}),
+    "hang_up": ("WORKER_CRASHED", {"cause": "CHILD_PROTOCOL"}),
+    "exit_by_exception": ("UNHANDLED_EXCEPTION", {}),
+    "unencodable": ("WORKER_SERIALIZATION_ERROR", {}),
+}
+ARGUMENTS = {"leave": (7,), "exit_by_exception": (7,)}
 
 
 async def test_a_killed_child_costs_its_own_task_and_nothing_else(database_url: str, tmp_path: Path) -> None:
@@ -26,5 +44,123 @@ async def test_a_killed_child_costs_its_own_task_and_nothing_else(database_url: 
         await worker.until(lambda: len(worker.children) == 4)
         assert others < {child.pid for child in worker.children}
         gate.touch()
-        await ledger.until_terminal(*ids)
+        rows = await ledger.until_terminal(*ids)
+        assert sorted(row["status"] for row in rows.values()) == ["COMPLETED"] * 3 + ["FAILED"]
         assert await ledger.verdict(ids) == []
+
+
+async def test_each_way_of_dying_has_a_code_and_a_cause_and_the_worker_lives(database_url: str) -> None:
+    async with Ledger.open(database_url) as ledger:
+        async with running(database_url) as worker:
+            ids = {name: await worker.send(name, *ARGUMENTS.get(name, ())) for name in CRASHES}
+            await ledger.until_terminal(*ids.values(), within_s=30)
+            found = {name: (await worker.app.get_result_async(task_id)).err_value for name, task_id in ids.items()}
+            after = await worker.send("work")
+            await ledger.until_terminal(after)
+            assert await ledger.verdict([*ids.values(), after]) == []
+            crashed = {event.task_id for event in worker.of(events.ChildDied)}
+        for name, (code, evidence) in CRASHES.items():
+            assert (name, found[name].error_code) == (name, code)
+            assert evidence.items() <= _evidence_in(found[name]).items()
+        assert crashed == {ids[name] for name, (code, _) in CRASHES.items() if code == "WORKER_CRASHED"}
+        assert {each["task_id"] for each in await ledger.events("child_died")} == crashed
+        await until_connections_are(ledger, 0)
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("poison", ()), ("swallow", ({"text": "bitter"},))])
+async def test_a_task_that_always_kills_its_child_is_given_up_after_so_many_crashes(
+    database_url: str, name: str, arguments: tuple[object, ...]
+) -> None:
+    config = {"recovery": {"max_crashes": 3}}
+    async with Ledger.open(database_url) as ledger, running(database_url, config=config) as worker:
+        poison = await worker.send(name, *arguments)
+        ids = [await worker.send("work", 0.01) for _ in range(20)]
+        row = (await ledger.until_terminal(poison, within_s=20))[poison]
+        await ledger.until_terminal(*ids)
+        attempts = await ledger.attempts(poison)
+        assert (row["status"], row["error_code"], row["crash_count"]) == ("FAILED", "POISON_TASK", 3)
+        assert [(each["error_code"], each["will_retry"]) for each in attempts] == [
+            ("WORKER_CRASHED", True),
+            ("WORKER_CRASHED", True),
+            ("WORKER_CRASHED", False),
+        ]
+        error = (await worker.app.get_result_async(poison)).err_value
+        assert len(_evidence_in(error)["causes"]) == 3
+        (event,) = worker.of(events.TaskPoisoned)
+        assert (event.task_id, event.crash_count, len(event.causes)) == (poison, 3, 3)
+        unrecorded = [poison] if name == "swallow" else []
+        assert await ledger.verdict([poison, *ids], unrecorded=unrecorded, max_crashes=3) == []
+        await worker.stop()
+        assert len(await ledger.events("task_poisoned")) == 1
+
+
+async def test_a_stopped_child_is_killed_by_its_own_parent_or_at_its_time_out(database_url: str) -> None:
+    config = {"recovery": {"running_stale_threshold_ms": 2_000}}
+    async with Ledger.open(database_url) as ledger, running(database_url, config=config) as worker:
+        silent = await worker.send("stop_self")
+        limited = await worker.send("stop_self_briefly")
+        rows = await ledger.until_terminal(silent, limited)
+        assert rows[limited]["error_code"] == "TASK_TIMEOUT"
+        assert rows[silent]["error_code"] == "WORKER_CRASHED"
+        error = (await worker.app.get_result_async(silent)).err_value
+        assert _evidence_in(error)["cause"] == "HEARTBEAT_LOST"
+        assert await _longest_silence_s(ledger, silent) < 2, "a judge could have acted first"
+        assert await ledger.verdict([silent, limited]) == []
+
+
+async def test_a_loop_in_c_that_holds_the_interpreter_is_never_condemned(database_url: str) -> None:
+    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
+        task_id = await worker.send("burn", 3.0)
+        row = (await ledger.until_terminal(task_id, within_s=20))[task_id]
+        assert row["status"] == "COMPLETED", row
+        assert await _longest_silence_s(ledger, task_id) < 1, "a judge could have acted"
+        after = await worker.send("work", 1.5)
+        assert (await ledger.until_terminal(after))[after]["status"] == "COMPLETED"
+        assert await ledger.verdict([task_id, after]) == []
+
+
+async def test_short_tasks_behind_a_slow_one_are_called_back(database_url: str, tmp_path: Path) -> None:
+    opened, shut = tmp_path / "open", tmp_path / "shut"
+    opened.touch()
+    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
+        lessons = await asyncio.gather(*(worker.send("wait_for", str(opened)) for _ in range(60)))
+        await ledger.until_terminal(*lessons)
+        sent = await worker.app.tasks["wait_for"].send_many_async([(str(shut),), *[(str(opened),)] * 40])
+        assert isinstance(sent, Ok)
+        slow, *short = [handle.task_id for handle in sent.value]
+        await ledger.until_terminal(*short)
+        assert (await ledger.row(slow))["status"] == "RUNNING"
+        shut.touch()
+        await ledger.until_terminal(slow)
+        assert await ledger.verdict([slow, *short, *lessons]) == []
+        assert {row["attempts"] for row in (await ledger.rows(slow, *short)).values()} == {1}
+
+
+async def test_children_are_replaced_after_so_many_tasks_and_nothing_is_lost(database_url: str) -> None:
+    async with (
+        Ledger.open(database_url) as ledger,
+        running(database_url, processes=1, max_tasks_per_child=5) as worker,
+    ):
+        ids = [await worker.send("work") for _ in range(20)]
+        rows = await ledger.until_terminal(*ids, within_s=30)
+        assert {row["status"] for row in rows.values()} == {"COMPLETED"}
+        assert await ledger.verdict(ids) == []
+        pids = {entry.pid for entry in await ledger.starts()}
+        assert len(pids) >= 2
+
+
+def _evidence_in(error: TaskError) -> dict[str, Any]:
+    return cast("dict[str, Any]", error.data or {})
+
+
+async def _longest_silence_s(ledger: Ledger, task_id: str) -> float:
+    """The longest time between two signs of life of an ended task: its start, its beats and its end."""
+    sql = """
+    SELECT max(at - before) FROM (
+        SELECT at, lag(at) OVER (ORDER BY at) AS before FROM (
+            SELECT sent_at AS at FROM horsies_heartbeats WHERE task_id = $1::text::uuid AND role = 'runner'
+             UNION ALL SELECT started_at FROM horsies_tasks WHERE id = $1::text::uuid
+             UNION ALL SELECT terminal_at FROM horsies_tasks WHERE id = $1::text::uuid) AS signs) AS gaps
+    """
+    ((silence,),) = [tuple(row.values()) for row in await ledger.fetch(sql, task_id)]
+    return silence.total_seconds()

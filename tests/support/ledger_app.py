@@ -127,6 +127,15 @@ def plain() -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
+def jot(file: str) -> TaskResult[None, TaskError]:
+    """The ledger of very short tasks: one line in a file, written at once."""
+    task = current_task()
+    assert task is not None
+    with Path(file).open("ab", buffering=0) as lines:
+        lines.write(f"{task.task_id}\n".encode())
+    return TaskResult(ok=None)
+
+
 def wait_for(file: str) -> TaskResult[int, TaskError]:
     """Until the file is there."""
     with on_record():
@@ -170,6 +179,11 @@ def stumble(times: int) -> TaskResult[int, TaskError]:
 
 def explode(message: str) -> TaskResult[None, TaskError]:
     with on_record():
+        raise ValueError(message)
+
+
+async def explode_async(message: str) -> TaskResult[None, TaskError]:
+    async with on_record_async():
         raise ValueError(message)
 
 
@@ -238,11 +252,12 @@ def interrupt() -> TaskResult[None, TaskError]:
 
 def eat_memory() -> TaskResult[int, TaskError]:
     with on_record():
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, hard))
         try:
             return TaskResult(ok=len(bytearray(1 << 31)))
         finally:
-            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def hang_up() -> TaskResult[None, TaskError]:
@@ -327,6 +342,7 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("work_briefly", work, {"timeout_ms": 1_000}),
     ("work_briefly_again", work, {"timeout_ms": 1_000, "retry_policy": retried("TASK_TIMEOUT")}),
     ("plain", plain, {}),
+    ("jot", jot, {}),
     ("wait_for", wait_for, {}),
     ("wait_for_again", wait_for, {"retry_policy": retried(*INTERRUPTIONS)}),
     ("nap", nap, {}),
@@ -336,6 +352,7 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("refuse", refuse, {"retry_policy": retried("LISTED", times=2)}),
     ("stumble", stumble, {"retry_policy": RetryPolicy.exponential(1, max_retries=3, auto_retry_for=["STUMBLED"])}),
     ("explode", explode, {}),
+    ("explode_async", explode_async, {}),
     ("explode_mapped", explode, {"exception_mapper": {ValueError: "BAD_VALUE"}}),
     ("explode_oddly", explode_oddly, {"exception_mapper": {ValueError: "BAD_VALUE"}}),
     ("give_nothing", give_nothing, {}),
