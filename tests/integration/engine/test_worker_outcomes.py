@@ -1,0 +1,260 @@
+"""What becomes of tasks in a whole worker: one worker for all of these tests, a server and children that are real."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from horsies import Horsies, TaskError, TaskResult
+from tests.support.ledger import Ledger
+from tests.support.workers import RunningWorker, running, send
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.support.cluster import Cluster
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    ledger: Ledger
+    worker: RunningWorker
+
+    async def ends(self, name: str, *args: object, **options: Any) -> dict[str, Any]:
+        """The row of a task that was sent and has ended."""
+        task_id = await self.worker.send(name, *args, **options)
+        return (await self.ledger.until_terminal(task_id))[task_id]
+
+    async def attempts_of(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        return await self.ledger.attempts(row["id"])
+
+
+@pytest.fixture(scope="module")
+def url(cluster: Cluster) -> Iterator[str]:
+    with cluster.database(migrated=True) as url:
+        yield url
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scene(url: str) -> AsyncIterator[Scene]:
+    async with Ledger.open(url) as ledger, running(url) as worker:
+        yield Scene(ledger, worker)
+
+
+async def test_a_task_runs_and_its_result_is_there_for_whoever_waits(scene: Scene) -> None:
+    task_id = await scene.worker.send("work")
+    result = await scene.worker.app.get_result_async(task_id, timeout_ms=10_000)
+    row = await scene.ledger.row(task_id)
+    assert result.ok_value == row["worker_pid"]
+    assert row["status"] == "COMPLETED"
+    instants = [row[name] for name in ("sent_at", "enqueued_at", "claimed_at", "started_at", "completed_at")]
+    assert instants == sorted(instants)
+    assert await scene.ledger.verdict([task_id]) == []
+
+
+async def test_a_returned_error_is_stored_under_its_code(scene: Scene) -> None:
+    row = await scene.ends("refuse", "NOT_TODAY")
+    result = await scene.worker.app.get_result_async(row["id"])
+    assert result.err_value.error_code == "NOT_TODAY"
+    assert result.err_value.data == {"asked": "NOT_TODAY"}
+    assert (row["status"], row["error_code"]) == ("FAILED", "NOT_TODAY")
+    (attempt,) = await scene.attempts_of(row)
+    assert (attempt["outcome"], attempt["will_retry"], attempt["error_code"]) == ("FAILED", False, "NOT_TODAY")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code", "outcome"),
+    [
+        ("explode", ("boo",), "UNHANDLED_EXCEPTION", "FAILED"),
+        ("explode_async", ("boo",), "UNHANDLED_EXCEPTION", "FAILED"),
+        ("explode_mapped", ("boo",), "BAD_VALUE", "FAILED"),
+        ("explode_oddly", (), "UNHANDLED_EXCEPTION", "FAILED"),
+        ("exit_by_exception", (3,), "UNHANDLED_EXCEPTION", "FAILED"),
+        ("interrupt", (), "UNHANDLED_EXCEPTION", "FAILED"),
+        ("give_nothing", (), "TASK_EXCEPTION", "FAILED"),
+        ("mistype", (), "RETURN_TYPE_MISMATCH", "FAILED"),
+        ("unencodable", (), "WORKER_SERIALIZATION_ERROR", "WORKER_FAILURE"),
+    ],
+)
+async def test_a_body_that_ends_badly_has_a_code_of_its_own(
+    scene: Scene, name: str, arguments: tuple[object, ...], code: str, outcome: str
+) -> None:
+    before = [child.pid for child in scene.worker.children]
+    row = await scene.ends(name, *arguments)
+    (attempt,) = await scene.attempts_of(row)
+    assert (row["status"], row["error_code"], attempt["outcome"]) == ("FAILED", code, outcome)
+    assert [child.pid for child in scene.worker.children] == before
+    assert await scene.ledger.verdict([row["id"]]) == []
+
+
+async def test_functions_and_coroutines_end_alike(scene: Scene) -> None:
+    rows = [await scene.ends(name, 0.0) for name in ("work", "nap")]
+    assert [(row["status"], row["attempts"]) for row in rows] == [("COMPLETED", 1)] * 2
+
+
+def _stranger(text: str) -> TaskResult[str, TaskError]:
+    return TaskResult(ok=text)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("nobody", "WORKER_RESOLUTION_ERROR"), ("work", "WORKER_SERIALIZATION_ERROR")]
+)
+async def test_what_another_app_sends_and_this_one_cannot_read_fails_by_itself(
+    scene: Scene, name: str, code: str
+) -> None:
+    other = Horsies(scene.worker.app.config)
+    other.task(name)(_stranger)
+    task_id = await send(other, name, "no number of seconds")
+    row = (await scene.ledger.until_terminal(task_id))[task_id]
+    (attempt,) = await scene.attempts_of(row)
+    assert (row["error_code"], attempt["outcome"]) == (code, "WORKER_FAILURE")
+    await other.close_async()
+
+
+async def test_damaged_arguments_fail_by_themselves(scene: Scene) -> None:
+    task_id = await scene.worker.send("work", 0.0, delay=timedelta(hours=1))
+    damage = 'UPDATE horsies_tasks SET args = \'{"not": "a list"}\', enqueued_at = now() WHERE id = $1::text::uuid'
+    await scene.ledger.fetch(damage, task_id)
+    row = (await scene.ledger.until_terminal(task_id))[task_id]
+    assert row["error_code"] == "WORKER_SERIALIZATION_ERROR"
+
+
+async def test_used_up_retries_leave_an_attempt_each(scene: Scene) -> None:
+    row = await scene.ends("refuse", "LISTED")
+    attempts = await scene.attempts_of(row)
+    assert (row["status"], row["error_code"], row["retry_count"]) == ("FAILED", "LISTED", 2)
+    assert [(each["attempt"], each["will_retry"]) for each in attempts] == [(1, True), (2, True), (3, False)]
+    assert all(gap >= timedelta(seconds=1) for gap in _gaps(attempts))
+    assert await scene.ledger.verdict([row["id"]]) == []
+
+
+async def test_a_task_that_succeeds_at_last_is_completed_after_growing_pauses(scene: Scene) -> None:
+    row = await scene.ends("stumble", 2)
+    first, second = _gaps(await scene.attempts_of(row))
+    assert (row["status"], row["error_code"], row["retry_count"]) == ("COMPLETED", None, 2)
+    # Jitter adds up to a quarter and takes nothing away; a second is left for a busy machine.
+    assert timedelta(seconds=1) <= first < timedelta(seconds=2.25)
+    assert timedelta(seconds=2) <= second < timedelta(seconds=3.5)
+
+
+async def test_a_code_that_is_not_listed_is_not_retried(scene: Scene) -> None:
+    row = await scene.ends("refuse", "UNLISTED")
+    assert (row["retry_count"], row["attempts"], row["max_retries"]) == (0, 1, 2)
+
+
+async def test_a_retry_due_after_good_until_is_not_made(scene: Scene) -> None:
+    row = await scene.ends("refuse", "LISTED", good_until=datetime.now(UTC) + timedelta(seconds=0.9))
+    assert (row["status"], row["error_code"], row["attempts"]) == ("FAILED", "LISTED", 1)
+
+
+async def test_a_task_past_its_good_until_is_never_started(scene: Scene) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=0.5)
+    late = await scene.worker.send("work", 0.0, good_until=soon, delay=timedelta(seconds=0.6))
+    after = await scene.worker.send("work", 0.0, delay=timedelta(seconds=0.7))
+    await scene.ledger.until_terminal(after)
+    assert (await scene.ledger.row(late))["attempts"] == 0
+    assert await scene.ledger.starts(late) == []
+
+
+async def test_a_delayed_task_starts_on_time(scene: Scene) -> None:
+    row = await scene.ends("work", 0.0, delay=timedelta(seconds=0.5))
+    assert row["enqueued_at"] >= row["sent_at"] + timedelta(seconds=0.5)
+    assert row["enqueued_at"] <= row["started_at"] < row["enqueued_at"] + timedelta(seconds=1)
+
+
+async def test_a_function_past_its_time_is_killed_and_its_neighbours_go_on(scene: Scene) -> None:
+    neighbour = await scene.worker.send("work", 1.8)
+    await scene.ledger.until_started(neighbour)
+    row = await scene.ends("work_briefly", 30.0)
+    (attempt,) = await scene.attempts_of(row)
+    assert (row["status"], row["error_code"], row["crash_count"]) == ("FAILED", "TASK_TIMEOUT", 0)
+    assert attempt["outcome"] == "FAILED"
+    assert row["failed_at"] - row["started_at"] < timedelta(seconds=2)
+    assert (await scene.ledger.until_terminal(neighbour))[neighbour]["status"] == "COMPLETED"
+    assert await scene.ledger.verdict([row["id"], neighbour]) == []
+
+
+async def test_a_time_out_is_retried_where_it_is_listed(scene: Scene) -> None:
+    row = await scene.ends("work_briefly_again", 30.0)
+    assert [each["error_code"] for each in await scene.attempts_of(row)] == ["TASK_TIMEOUT"] * 2
+    assert await scene.ledger.verdict([row["id"]]) == []
+
+
+async def test_a_coroutine_past_its_time_goes_alone(scene: Scene) -> None:
+    await scene.worker.until(lambda: len(scene.worker.children) == 2)
+    before = [child.pid for child in scene.worker.children]
+    neighbours = [await scene.worker.send("nap", 1.5) for _ in range(4)]
+    row = await scene.ends("nap_briefly", 30.0)
+    assert (row["error_code"], row["crash_count"]) == ("TASK_TIMEOUT", 0)
+    rows = await scene.ledger.until_terminal(*neighbours)
+    assert {each["status"] for each in rows.values()} == {"COMPLETED"}
+    assert [child.pid for child in scene.worker.children] == before
+    assert await scene.ledger.verdict([row["id"], *neighbours]) == []
+
+
+async def test_a_coroutine_that_will_not_go_takes_its_neighbours_along_and_that_is_no_crash(scene: Scene) -> None:
+    scene.worker.hands.neighbours_grace_s = 0.2
+    slow = [await scene.worker.send(name, 30.0) for name in ("nap", "nap_again", "nap", "nap_again")]
+    await scene.ledger.until_started(*slow)
+    row = await scene.ends("linger_briefly", 30.0)
+    assert (row["error_code"], row["crash_count"]) == ("TASK_TIMEOUT", 0)
+    pid = row["worker_pid"]
+    cut = [start.task_id for start in await scene.ledger.starts(*slow) if start.pid == pid]
+
+    async def are_settled() -> bool:
+        return len(await scene.ledger.attempts(*cut)) >= len(cut)
+
+    await scene.ledger.until(are_settled)
+    assert cut
+    assert {each["error_code"] for each in await scene.ledger.attempts(*cut)} == {"SHUTDOWN"}
+    rows = await scene.ledger.rows(*cut)
+    assert {each["crash_count"] for each in rows.values()} == {0}
+    await scene.worker.kill_children()
+    await scene.worker.until(lambda: len(scene.worker.children) == 2)
+
+
+async def test_what_a_task_prints_is_in_the_log_with_its_id(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="horsies.task"):
+        row = await scene.ends("talk", "good day")
+    said = {(record.levelname, record.getMessage(), record.__dict__["task_id"]) for record in caplog.records}
+    assert {("INFO", "good day", row["id"]), ("WARNING", "GOOD DAY", row["id"])} <= said
+
+
+async def test_a_task_knows_what_it_is(scene: Scene) -> None:
+    good_until = datetime.now(UTC) + timedelta(hours=1)
+    row = await scene.ends("who", good_until=good_until)
+    known = (await scene.worker.app.get_result_async(row["id"])).ok_value
+    assert known == {
+        "task_id": row["id"],
+        "task_name": "who",
+        "queue_name": "default",
+        "attempt": 1,
+        "retry_count": 0,
+        "claim_token": row["claim_token"],
+        "sent_at": row["sent_at"].isoformat(),
+        "good_until": good_until.isoformat(),
+        "timeout_ms": 30_000,
+        "worker_id": scene.worker.worker_id,
+        "flags": ["vip"],
+        "possible_overlap": False,
+    }
+
+
+async def test_many_short_tasks_each_run_once(scene: Scene) -> None:
+    sent = await asyncio.gather(*(scene.worker.send("work", 0.0) for _ in range(100)))
+    await scene.ledger.until_terminal(*sent)
+    assert await scene.ledger.verdict(sent) == []
+    assert len(await scene.ledger.starts(*sent)) == 100
+
+
+def _gaps(attempts: list[dict[str, Any]]) -> list[timedelta]:
+    """The pauses between the end of each attempt and the start of the next."""
+    return [after["started_at"] - before["finished_at"] for before, after in pairwise(attempts)]
