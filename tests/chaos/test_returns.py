@@ -1,0 +1,136 @@
+"""A worker that others gave up for lost, and what it may still do when it is back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.model import events
+from tests.support.ledger import Ledger
+from tests.support.workers import groups_alive, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+LOSE = "UPDATE horsies_workers SET state = 'lost' WHERE id = $1::text::uuid"
+GIVE_TO_ANOTHER = """
+UPDATE horsies_tasks SET claim_token = claim_token + 1, claimed_by_worker_id = gen_random_uuid()
+ WHERE id = $1::text::uuid
+"""
+FINISH_ELSEWHERE = """
+UPDATE horsies_tasks
+   SET claim_token = claim_token + 1, claimed_by_worker_id = gen_random_uuid(), status = 'COMPLETED',
+       result = '{"ok": "elsewhere"}', completed_at = now(), terminal_at = now()
+ WHERE id = $1::text::uuid
+"""
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+async def owner_of(ledger: Ledger, task_id: str) -> str:
+    sql = "SELECT claimed_by_worker_id::text AS owner FROM horsies_tasks WHERE id = $1::text::uuid"
+    return (await ledger.fetch(sql, task_id))[0]["owner"]
+
+
+async def until_state(ledger: Ledger, worker_id: str, state: str) -> None:
+    async def is_it() -> bool:
+        sql = "SELECT FROM horsies_workers WHERE id = $1::text::uuid AND state = $2"
+        return bool(await ledger.fetch(sql, worker_id, state))
+
+    await ledger.until(is_it)
+
+
+async def test_a_lost_worker_goes_on_under_a_new_id_and_ends_its_work_under_the_old_one(
+    ledger: Ledger, database_url: str, tmp_path: Path
+) -> None:
+    async with running(database_url) as worker:
+        former = worker.worker_id
+        held = await worker.send("wait_for", str(tmp_path / "go"))
+        await ledger.until_started(held)
+        await ledger.fetch(LOSE, former)
+        returned = await worker.heard(events.WorkerReturned)
+        assert (returned.former_worker_id, returned.worker_id) == (former, worker.worker_id)
+        await until_state(ledger, worker.worker_id, "running")
+
+        new = await worker.send("work")
+        await ledger.until_terminal(new)
+        assert await owner_of(ledger, new) == worker.worker_id
+        (tmp_path / "go").touch()
+        await ledger.until_terminal(held)
+        assert await owner_of(ledger, held) == former
+        await until_state(ledger, former, "stopped")
+        assert not worker.of(events.LateResultRefused)
+        assert await ledger.verdict([held, new]) == []
+
+
+async def test_a_lost_worker_releases_what_it_had_claimed(ledger: Ledger, database_url: str, tmp_path: Path) -> None:
+    config = {"prefetch_buffer": 1, "claim_lease_ms": 30_000}
+    async with running(database_url, config=config, processes=1) as worker:
+        former = worker.worker_id
+        first = await worker.send("wait_for", str(tmp_path / "go"))
+        second = await worker.send("work")
+
+        async def is_claimed() -> bool:
+            return (await ledger.row(second))["status"] == "CLAIMED"
+
+        await ledger.until(is_claimed)
+        await ledger.fetch(LOSE, former)
+        await worker.heard(events.WorkerReturned)
+        (tmp_path / "go").touch()
+        rows = await ledger.until_terminal(first, second)
+        assert await owner_of(ledger, second) == worker.worker_id != former
+        assert (rows[second]["attempts"], rows[second]["claim_token"]) == (1, 2)
+        assert await ledger.verdict([first, second]) == []
+
+
+async def test_an_outcome_for_a_task_that_ended_elsewhere_is_refused_with_its_evidence(
+    ledger: Ledger, database_url: str, tmp_path: Path
+) -> None:
+    rare = {"recovery": {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 120_000}}
+    async with running(database_url, config=rare, processes=1) as worker:
+        task_id = await worker.send("wait_for", str(tmp_path / "go"))
+        await ledger.until_started(task_id)
+        await ledger.fetch(FINISH_ELSEWHERE, task_id)
+        (tmp_path / "go").touch()
+        late = await worker.heard(events.LateResultRefused)
+        assert (late.task_id, late.claim_token, late.token_now, late.status) == (task_id, 1, 2, "COMPLETED")
+        row = await ledger.row(task_id)
+        assert json.loads(row["result"]) == {"ok": "elsewhere"}
+        assert await ledger.attempts(task_id) == []
+
+        async def is_on_record() -> bool:
+            return [event["task_id"] for event in await ledger.events("late_result_refused")] == [task_id]
+
+        await ledger.until(is_on_record)
+        after = await worker.send("work")
+        await ledger.until_terminal(after)
+
+
+async def test_a_task_that_another_has_now_is_neither_beaten_for_nor_run_on(
+    ledger: Ledger, database_url: str, tmp_path: Path
+) -> None:
+    async with running(database_url, processes=1) as worker:
+        task_id = await worker.send("wait_for", str(tmp_path / "never"))
+        await ledger.until_started(task_id)
+        (entry,) = await ledger.starts(task_id)
+        await ledger.fetch(GIVE_TO_ANOTHER, task_id)
+        await worker.heard(events.LateBeatRefused)
+        await worker.until(lambda: not groups_alive({entry.pid}))
+        assert await beats_under(ledger, task_id, token=2) == 0
+        row = await ledger.row(task_id)
+        assert (row["status"], row["claim_token"], row["attempts"]) == ("RUNNING", 2, 0)
+        after = await worker.send("work")
+        await ledger.until_terminal(after)
+        assert not worker.of(events.LateResultRefused)
+
+
+async def beats_under(ledger: Ledger, task_id: str, *, token: int) -> int:
+    sql = "SELECT FROM horsies_heartbeats WHERE task_id = $1::text::uuid AND claim_token = $2"
+    return len(await ledger.fetch(sql, task_id, token))
