@@ -1,0 +1,106 @@
+"""What a worker costs the server: connections, transactions, row versions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from horsies.model import events
+from tests.support.ledger import POLL_S, Ledger
+from tests.support.queued import put, statuses
+from tests.support.workers import running, until_connections_are
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.cluster import Cluster
+
+IDLE_S = 5
+SPENT = "SELECT xact_commit FROM pg_stat_database WHERE datname = $1"
+IDLE = {
+    "recovery": {
+        "runner_heartbeat_interval_ms": 30_000,
+        "claimer_heartbeat_interval_ms": 30_000,
+        "claimed_stale_threshold_ms": 120_000,
+        "running_stale_threshold_ms": 300_000,
+        "worker_stale_threshold_ms": 300_000,
+        "check_interval_ms": 30_000,
+    },
+    "resilience": {"notify_poll_interval_ms": 5_000},
+}
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+async def test_an_idle_worker_has_three_connections_whatever_its_processes(database_url: str, ledger: Ledger) -> None:
+    for processes in (1, 8):
+        async with running(database_url, processes=processes) as worker:
+            await worker.until(lambda worker=worker, processes=processes: len(worker.children) == processes)
+            await until_connections_are(ledger, 3)
+        await until_connections_are(ledger, 0)
+
+
+async def test_a_busy_worker_that_replaces_its_children_keeps_to_its_connections(
+    database_url: str, ledger: Ledger
+) -> None:
+    most = 0
+    async with running(database_url, max_tasks_per_child=100) as worker:
+        first = {child.pid for child in worker.children}
+        task_ids = await put(ledger, "plain", count=1_000)
+
+        async def are_done() -> bool:
+            nonlocal most
+            most = max(most, await ledger.connections())
+            return len(worker.of(events.TaskFinished)) == len(task_ids)
+
+        await ledger.until(are_done, within_s=30)
+        await worker.until(lambda: not first & {child.pid for child in worker.children})
+    assert most <= 7
+    assert await statuses(ledger, *task_ids) == ["COMPLETED"] * len(task_ids)
+
+
+async def transactions(ledger: Ledger) -> int:
+    (row,) = await ledger.fetch(SPENT.replace("$1", "current_database()"))
+    return row["xact_commit"]
+
+
+async def test_an_idle_worker_hardly_speaks_to_the_server(database_url: str, cluster: Cluster) -> None:
+    # Looked at from another database, so that our own transactions do not count.
+    onlooker = await asyncpg.connect(cluster.url)
+    name = urlsplit(database_url).path.removeprefix("/")
+
+    async def spent_in_a_life(idle_s: float) -> int:
+        before = await onlooker.fetchval(SPENT, name)
+        async with running(database_url, config=IDLE):
+            await asyncio.sleep(idle_s)
+        # A closed connection has told the statistics all that it did.
+        while await onlooker.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = $1", name):  # noqa: ASYNC110  # the server sets no events
+            await asyncio.sleep(POLL_S)
+        return await onlooker.fetchval(SPENT, name) - before
+
+    short, long = await spent_in_a_life(0.5), await spent_in_a_life(0.5 + IDLE_S)
+    await onlooker.close()
+    assert long - short <= IDLE_S
+
+
+async def test_a_drain_takes_few_transactions_and_writes_each_row_twice(database_url: str, ledger: Ledger) -> None:
+    tasks = 5_000
+    task_ids = await put(ledger, "plain", count=tasks)
+    before = await transactions(ledger)
+    async with running(database_url, config=IDLE) as worker:
+        await worker.until(lambda: len(worker.of(events.TaskFinished)) == tasks, within_s=40)
+    # A closed connection has told the statistics all that it did.
+    await until_connections_are(ledger, 0)
+    (table,) = await ledger.fetch("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'horsies_tasks'")
+    assert (await transactions(ledger) - before) / tasks <= 0.1
+    # A chunk that a busy machine holds up is called back, and written twice more.
+    assert 2 <= table["n_tup_upd"] / tasks <= 2.2
+    assert await statuses(ledger, *task_ids) == ["COMPLETED"] * tasks
