@@ -8,11 +8,17 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from horsies import HorsiesError
+from horsies.embedded import EmbeddedServer
+from tests.support.embedded import folder_of_its_own
 from tests.support.tasks import app_on, ask, count_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 PRELUDE = """
@@ -26,11 +32,11 @@ double = app.tasks["double"]
 """
 
 
-def said_by(script: str, url: str) -> str:
+def said_by(script: str, url: str, *, before: str = "") -> str:
     """What a process says that begins with an app; it must end well and complain of nothing."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "worker")])
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + script, url],
+        [sys.executable, "-c", before + PRELUDE + script, url],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -104,6 +110,23 @@ def test_a_later_send_may_be_at_interpreter_exit(database_url: str) -> None:
     script = "double.send(1).unwrap()\natexit.register(lambda: print(double.send(2).is_ok()))\n"
     assert said_by(script, database_url) == "True\n"
     assert count_tasks(database_url) == 2
+
+
+@pytest.fixture
+def embedded_url() -> Iterator[str]:
+    with folder_of_its_own() as folder:
+        yield f"embedded://{folder}"
+
+
+def test_a_handler_added_before_the_first_send_still_finds_the_embedded_server(embedded_url: str) -> None:
+    script = "atexit.register(lambda: print(double.send(2).is_ok()))\nprint(double.send(1).is_ok())\n"
+    assert said_by(script, embedded_url) == "True\nTrue\n"
+    assert not EmbeddedServer(Path(embedded_url.removeprefix("embedded://"))).status().running
+
+
+def test_a_handler_added_before_everything_else_reaches_the_embedded_server_again(embedded_url: str) -> None:
+    handler = "import atexit\natexit.register(lambda: print(double.send(2).is_ok()))\n"
+    assert said_by("print(double.send(1).is_ok())\n", embedded_url, before=handler) == "True\nTrue\n"
 
 
 FORK = """

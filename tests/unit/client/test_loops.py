@@ -15,38 +15,55 @@ from horsies.client.loops import PerLoop
 @dataclass(eq=False)
 class Resource:
     closed_in: list[object] = field(default_factory=list[object])
+    loop: asyncio.AbstractEventLoop | None = None
+    is_abandoned: bool = False
 
     async def close(self) -> None:
         await asyncio.sleep(0)
         self.closed_in.append(asyncio.get_running_loop())
 
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
 
 def per_loop() -> PerLoop[Resource]:
-    return PerLoop(Resource, Resource.close)
+    return PerLoop(Resource.close, Resource.abandon)
 
 
-async def test_one_loop_has_one_resource_whoever_asks() -> None:
+async def kept_in(resources: PerLoop[Resource]) -> Resource:
+    """A resource that holds its loop, as connections do."""
+    resource = Resource(loop=asyncio.get_running_loop())
+    await resources.keep(resource)
+    return resource
+
+
+async def test_what_a_loop_keeps_is_found_there() -> None:
     resources = per_loop()
-    found = await asyncio.gather(*(resources.here() for _ in range(10)))
-    assert len(set(map(id, found))) == 1
+    assert resources.here() is None
+    kept = await kept_in(resources)
+    assert resources.here() is kept
     await resources.close()
 
 
-def test_a_resource_is_closed_with_its_loop_and_the_next_loop_has_another() -> None:
+def test_a_resource_is_closed_with_its_loop_and_is_not_the_next_loops() -> None:
     resources = per_loop()
-    first, second = asyncio.run(resources.here()), asyncio.run(resources.here())
-    assert first is not second
-    assert [len(each.closed_in) for each in (first, second)] == [1, 1]
+
+    async def found() -> Resource | None:
+        return resources.here()
+
+    kept = asyncio.run(kept_in(resources))
+    assert len(kept.closed_in) == 1
+    assert asyncio.run(found()) is None
 
 
-async def test_what_was_closed_is_made_anew_and_closing_twice_is_harmless() -> None:
+async def test_what_was_closed_is_forgotten_and_closing_twice_is_harmless() -> None:
     resources = per_loop()
-    first = await resources.here()
+    kept = await kept_in(resources)
     await resources.close()
     await resources.close()
-    assert len(first.closed_in) == 1
-    assert await resources.here() is not first
-    await resources.close()
+    assert len(kept.closed_in) == 1
+    assert resources.here() is None
+    assert not resources.are_any
 
 
 def test_loops_in_threads_have_resources_of_their_own() -> None:
@@ -54,28 +71,37 @@ def test_loops_in_threads_have_resources_of_their_own() -> None:
     found: list[Resource] = []
 
     def work() -> None:
-        found.append(asyncio.run(resources.here()))
+        found.append(asyncio.run(kept_in(resources)))
 
     threads = [threading.Thread(target=work) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(map(id, found))) == 5
-    assert all(len(each.closed_in) == 1 for each in found)
+    assert [each.closed_in for each in found] == [[each.loop] for each in found]
 
 
 def test_a_loop_that_has_ended_is_not_kept() -> None:
     resources = per_loop()
 
-    async def here() -> weakref.ref[asyncio.AbstractEventLoop]:
-        resource = await resources.here()
-        resource.closed_in.append(asyncio.get_running_loop())
+    async def keep() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await kept_in(resources)
         return weakref.ref(asyncio.get_running_loop())
 
-    ended = asyncio.run(here())
+    ended = asyncio.run(keep())
     gc.collect()
     assert ended() is None
+
+
+def test_what_a_carelessly_closed_loop_leaves_behind_is_abandoned_when_another_loop_comes() -> None:
+    resources = per_loop()
+    loop = asyncio.new_event_loop()
+    left = loop.run_until_complete(kept_in(resources))
+    loop.close()
+    other = asyncio.run(kept_in(resources))
+    assert (left.is_abandoned, left.closed_in) == (True, [])
+    assert (other.is_abandoned, len(other.closed_in)) == (False, 1)
+    assert not resources.are_any
 
 
 def test_a_forked_child_begins_with_none() -> None:
@@ -84,12 +110,14 @@ def test_a_forked_child_begins_with_none() -> None:
         "from horsies.client.loops import PerLoop\n"
         "closed = []\n"
         "async def close(resource): closed.append(resource)\n"
-        "resources = PerLoop(object, close)\n"
+        "resources = PerLoop(close, closed.append)\n"
         "loop = asyncio.new_event_loop()\n"
-        "mine = loop.run_until_complete(resources.here())\n"
+        "mine = object()\n"
+        "async def here(): return resources.here()\n"
+        "loop.run_until_complete(resources.keep(mine))\n"
         "child = os.fork()\n"
-        "here = loop.run_until_complete(resources.here())\n"
-        "if child == 0: os._exit(42 if here is not mine and not closed else 1)\n"
+        "here = loop.run_until_complete(here())\n"
+        "if child == 0: os._exit(42 if here is None and not closed else 1)\n"
         "assert here is mine\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )

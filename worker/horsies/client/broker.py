@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from horsies.client.announcing import Announcements
+from horsies.client.forks import in_each_child
 from horsies.client.loops import PerLoop
+from horsies.client.reaching import SharedReach
 from horsies.client.waiting import Waiters
 from horsies.embedded import other_clusters
 from horsies.store.db import Database, PoolSize
@@ -31,8 +33,13 @@ logger = logging.getLogger("horsies.broker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What one event loop uses: its pool, the way past a pooler, and everyone who waits in it."""
+    """What one event loop uses: its pool, the way past a pooler, and everyone who waits in it.
 
+    Connections cannot change loops, so a program with several has a pool and, once it waits for results, a listener in
+    each of them; blocking calls from all threads share those of the bridge.
+    """
+
+    reach: SharedReach
     database: Database
     direct: Link
     tasks: TaskStore
@@ -40,9 +47,20 @@ class Session:
     announcements: Announcements
 
     async def close(self) -> None:
-        await self.waiters.close()
-        await self.announcements.close()
-        await self.database.close()
+        try:
+            await self.waiters.close()
+            await self.announcements.close()
+            await self.database.close()
+        finally:
+            if self.reach.leave():
+                await asyncio.to_thread(self.reach.release)
+
+    def abandon(self) -> None:
+        """Let go of everything without the event loop, which is closed; what stays open goes with its memory."""
+        with suppress(RuntimeError):  # the driver asks the loop to close its end
+            self.database.terminate()
+        if self.reach.leave():
+            self.reach.release()
 
 
 class PostgresBroker:
@@ -51,57 +69,71 @@ class PostgresBroker:
     def __init__(self, settings: PostgresConfig, *, role: Role = "producer") -> None:
         self.settings = settings
         self.role: Role = role
-        self._sessions = PerLoop(self._open_session, Session.close)
+        self._sessions = PerLoop(Session.close, Session.abandon)
         self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        in_each_child(self._forget)
 
     async def session(self) -> Session:
         """The session of the running loop."""
-        if self._reached is None:
-            await asyncio.to_thread(self._reach)
-        session = await self._sessions.here()
-        if not self._is_prepared:
+        session = self._sessions.here()
+        if session is None or session.reach.is_lost:
+            session = await self._open()
+        if session.reach is not self._prepared:
             await self._prepare(session)
         return session
 
     async def close(self) -> None:
-        """Close what the running loop has open, and let go of the embedded server; safe twice."""
+        """Close what the running loop has open; safe twice.
+
+        An embedded server is let go of with the last session, which may be another loop's.
+        """
         await self._sessions.close()
-        reached, self._reached, self._is_prepared = self._reached, None, False
-        if reached is not None:
-            await asyncio.to_thread(reached.release)
+        shared, self._shared = self._shared, None
+        if shared is not None and shared.close():
+            await asyncio.to_thread(shared.release)
 
     def close_blocking(self) -> None:
         """The same for callers without an event loop."""
-        if self._reached is not None:
+        if self._shared is not None or self._sessions.are_any:
             BRIDGE.run(self.close())
 
-    def _reach(self) -> None:
+    async def _open(self) -> Session:
+        await self._sessions.close()  # of a server that is lost
+        while (session := self._sessions.here()) is None:
+            shared = self._shared
+            if shared is None or shared.is_lost:
+                shared = await asyncio.to_thread(self._reach)
+            # Another task may have come first, or another loop may have closed what was reached.
+            if self._sessions.here() is None and shared.join():
+                await self._sessions.keep(self._session_over(shared))
+        return session
+
+    def _reach(self) -> SharedReach:
         with self._reaching:
-            if self._reached is not None:
-                return
-            self._reached = reach(self.settings)
-            if self._reached.lease is not None:
-                atexit.register(self._reached.release)
-                _say_where(self._reached)
+            shared = self._shared
+            if shared is None or shared.is_lost:
+                reached = reach(self.settings)
+                shared = self._shared = SharedReach(reached)
+                if reached.lease is not None:
+                    _say_where(reached, is_named=self.settings.database_url.embedded_folder is not None)
+            return shared
 
     async def _prepare(self, session: Session) -> None:
         # The embedded database is this user's own, so it is brought up to date; any other is left to its operators.
         if self.settings.database_url.is_embedded:
             await migrate(session.database)
-        self._is_prepared = True
+        self._prepared = session.reach
 
-    def _open_session(self) -> Session:
-        assert self._reached is not None  # noqa: S101  # session() sees to it
-        links = self._reached.links
+    def _session_over(self, shared: SharedReach) -> Session:
+        links = shared.links
         database = Database(links.pooled, self._pool_size())
         tasks = TaskStore(database)
-        waiters = Waiters(links.direct, tasks.outcomes)
         return Session(
+            reach=shared,
             database=database,
             direct=links.direct,
             tasks=tasks,
-            waiters=waiters,
+            waiters=Waiters(links.direct, tasks.outcomes),
             announcements=Announcements(tasks.announce),
         )
 
@@ -123,13 +155,14 @@ class PostgresBroker:
 
     def _forget(self) -> None:
         self._reaching = threading.Lock()
-        self._reached: Reached | None = None
-        self._is_prepared = False
+        self._shared: SharedReach | None = None
+        self._prepared: SharedReach | None = None
 
 
-def _say_where(reached: Reached) -> None:
+def _say_where(reached: Reached, *, is_named: bool) -> None:
+    """Log the folder, and any other where it was taken by default: whoever names one knows which they mean."""
     folder = reached.links.embedded_folder
     assert folder is not None  # noqa: S101  # a lease is of an embedded server
     logger.info("using the embedded PostgreSQL in %s", folder)
-    for other in other_clusters(folder):
+    for other in () if is_named else other_clusters(folder):
         logger.warning("another embedded cluster is at %s; set broker.database_url where both sides must meet", other)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+_HELD: set[Lease] = set()
 
 
 class Lease:
@@ -23,26 +26,37 @@ class Lease:
         self.started = started
         self._leave = leave
         self._owner = os.getpid()
-        self._held = True
-        atexit.register(self.release)
+        _HELD.add(self)
+
+    @property
+    def is_held(self) -> bool:
+        return self in _HELD
 
     def release(self) -> None:
         """Leave the server; the last one out stops it unless it is kept. Again is harmless.
 
         A signal handler may call this or raise to exit, even while it runs: what was cut short is completed at exit.
         """
-        if not self._held or os.getpid() != self._owner:
+        if not self.is_held or os.getpid() != self._owner:
             return
-        self._held = False
+        _HELD.discard(self)
         try:
             self._leave()
         except (KeyboardInterrupt, SystemExit):
-            self._held = True
+            _HELD.add(self)
             raise
-        atexit.unregister(self.release)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+# Known to the interpreter since this was imported, it runs after every handler that a program adds later: those may
+# still use the server.
+@atexit.register
+def _release_all() -> None:
+    with ExitStack() as releases:
+        for lease in list(_HELD):
+            releases.callback(lease.release)

@@ -1,0 +1,55 @@
+"""Event loops that share an app: none disturbs another, and none is remembered for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from horsies.embedded import EmbeddedServer
+from tests.support.embedded import folder_of_its_own
+from tests.support.tasks import app_on, ask, count_tasks
+
+_OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
+
+
+def test_loops_that_send_and_close_at_once_have_all_their_sends_stored(database_url: str) -> None:
+    app = app_on(database_url)
+
+    async def send_and_close() -> None:
+        for number in range(30):
+            (await app.tasks["double"].send_async(number)).unwrap()
+            await app.close_async()
+
+    with ThreadPoolExecutor(6) as threads:
+        for loop in [threads.submit(lambda: asyncio.run(send_and_close())) for _ in range(6)]:
+            loop.result()
+    assert count_tasks(database_url) == 6 * 30
+
+
+def test_closing_in_one_loop_leaves_the_embedded_server_to_the_other() -> None:
+    with folder_of_its_own() as folder:
+        app, server = app_on(f"embedded://{folder}"), EmbeddedServer(Path(folder))
+        with asyncio.Runner() as runner:
+            assert runner.run(app.tasks["double"].send_async(1)).is_ok()
+            assert app.tasks["double"].send(2).is_ok()
+            app.close()
+            assert server.status().running
+            assert runner.run(app.tasks["double"].send_async(3)).is_ok()
+        assert not server.status().running
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # it is the careless loops that are warned of
+def test_a_loop_that_was_closed_carelessly_leaves_no_connection_for_ever(database_url: str) -> None:
+    app = app_on(database_url)
+    for number in range(5):
+        loop = asyncio.new_event_loop()
+        assert loop.run_until_complete(app.tasks["double"].send_async(number)).is_ok()
+        loop.close()
+        del loop
+    assert asyncio.run(app.tasks["double"].send_async(5)).is_ok()
+    gc.collect()
+    assert ask(database_url, _OURS)[0][0] == 0
