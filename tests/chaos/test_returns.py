@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
 from horsies.model import events
 from tests.support.ledger import Ledger
-from tests.support.workers import groups_alive, running
+from tests.support.ledger_app import ledger_app
+from tests.support.workers import groups_alive, horsies_worker, running, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,6 +22,9 @@ LOSE = "UPDATE horsies_workers SET state = 'lost' WHERE id = $1::text::uuid"
 GIVE_TO_ANOTHER = """
 UPDATE horsies_tasks SET claim_token = claim_token + 1, claimed_by_worker_id = gen_random_uuid()
  WHERE id = $1::text::uuid
+"""
+REQUEUE = """
+UPDATE horsies_tasks SET status = 'PENDING', claimed_by_worker_id = NULL, started_at = NULL WHERE id = $1::text::uuid
 """
 FINISH_ELSEWHERE = """
 UPDATE horsies_tasks
@@ -134,3 +140,34 @@ async def test_a_task_that_another_has_now_is_neither_beaten_for_nor_run_on(
 async def beats_under(ledger: Ledger, task_id: str, *, token: int) -> int:
     sql = "SELECT FROM horsies_heartbeats WHERE task_id = $1::text::uuid AND claim_token = $2"
     return len(await ledger.fetch(sql, task_id, token))
+
+
+async def test_a_stopped_worker_that_wakes_after_another_took_over_changes_nothing_and_works_on(
+    ledger: Ledger, database_url: str, tmp_path: Path
+) -> None:
+    async with horsies_worker(database_url, "--processes", "1") as zombie:
+        app = ledger_app(database_url)
+        task_id = await send(app, "wait_for", str(tmp_path / "go"))
+        await ledger.until_started(task_id)
+        group = [zombie.pid, *zombie.children()]
+        for pid in group:
+            os.kill(pid, signal.SIGSTOP)
+        await ledger.fetch("UPDATE horsies_workers SET state = 'lost'")
+        await ledger.fetch(REQUEUE, task_id)
+        (tmp_path / "go").touch()
+        async with running(database_url, processes=1):
+            result = (await ledger.until_terminal(task_id))[task_id]["result"]
+        for pid in group:
+            os.kill(pid, signal.SIGCONT)
+
+        async def is_refused() -> bool:
+            refused = [*await ledger.events("late_result_refused"), *await ledger.events("late_beat_refused")]
+            return {event["task_id"] for event in refused} == {task_id}
+
+        await ledger.until(is_refused)
+        await ledger.until(lambda: ledger.events("worker_returned"))
+        row = await ledger.row(task_id)
+        assert (row["result"], row["attempts"], row["crash_count"]) == (result, 1, 0)
+        after = await send(app, "work")
+        await ledger.until_terminal(after)
+        await app.close_async()
