@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from horsies import Ok
 from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.workers import running, until_connections_are
@@ -114,26 +112,10 @@ async def test_a_loop_in_c_that_holds_the_interpreter_is_never_condemned(databas
         row = (await ledger.until_terminal(task_id, within_s=20))[task_id]
         assert row["status"] == "COMPLETED", row
         assert await _longest_silence_s(ledger, task_id) < 1, "a judge could have acted"
+        assert [event.pid for event in worker.of(events.ChildSilent)] == [row["worker_pid"]]
         after = await worker.send("work", 1.5)
         assert (await ledger.until_terminal(after))[after]["status"] == "COMPLETED"
         assert await ledger.verdict([task_id, after]) == []
-
-
-async def test_short_tasks_behind_a_slow_one_are_called_back(database_url: str, tmp_path: Path) -> None:
-    opened, shut = tmp_path / "open", tmp_path / "shut"
-    opened.touch()
-    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
-        lessons = await asyncio.gather(*(worker.send("wait_for", str(opened)) for _ in range(60)))
-        await ledger.until_terminal(*lessons)
-        sent = await worker.app.tasks["wait_for"].send_many_async([(str(shut),), *[(str(opened),)] * 40])
-        assert isinstance(sent, Ok)
-        slow, *short = [handle.task_id for handle in sent.value]
-        await ledger.until_terminal(*short)
-        assert (await ledger.row(slow))["status"] == "RUNNING"
-        shut.touch()
-        await ledger.until_terminal(slow)
-        assert await ledger.verdict([slow, *short, *lessons]) == []
-        assert {row["attempts"] for row in (await ledger.rows(slow, *short)).values()} == {1}
 
 
 async def test_children_are_replaced_after_so_many_tasks_and_nothing_is_lost(database_url: str) -> None:

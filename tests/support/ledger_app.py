@@ -240,6 +240,14 @@ def stop_self(seconds: float = 60.0) -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
+def die_if(*, told: bool) -> TaskResult[None, TaskError]:
+    """Short, and now and then deadly."""
+    with on_record():
+        if told:
+            os._exit(9)
+    return TaskResult(ok=None)
+
+
 def exit_by_exception(status: int) -> TaskResult[None, TaskError]:
     with on_record():
         sys.exit(status)
@@ -364,6 +372,7 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("poison", kill_self, {"retry_policy": retried("WORKER_CRASHED", times=10)}),
     ("stop_self", stop_self, {}),
     ("stop_self_briefly", stop_self, {"timeout_ms": 1_000}),
+    ("die_if", die_if, {}),
     ("exit_by_exception", exit_by_exception, {}),
     ("interrupt", interrupt, {}),
     ("eat_memory", eat_memory, {}),

@@ -351,6 +351,9 @@ class Dispatcher:
             if held is None:
                 break
             self._back += [held] if other is None or self.is_draining else self._parts.hands.hand_over(other, [held])
+        if taken:
+            worker_id = str(self._parts.identity.worker_id)
+            self._parts.reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(taken)))
         self.wake()
 
     def beat(self, child: Child, keys: Sequence[Key]) -> None:

@@ -39,6 +39,7 @@ class Heartbeat:
         self._listening: Listening | None = None
         self._is_told_fenced = False
         self._told_late: set[object] = set()
+        self._told_silent: set[int] = set()
 
     @property
     def listening_since(self) -> datetime | None:
@@ -125,6 +126,7 @@ class Heartbeat:
     async def _runner(self) -> None:
         parts = self._parts
         limit_s = LIVELY_BEATS * child_beat_s(parts.app.recovery)
+        self._tell_silent(limit_s)
         alive = [held for held in parts.desk.all(Phase.HANDED, Phase.STORING) if _is_alive(held, limit_s)]
         if not alive:
             return
@@ -135,6 +137,18 @@ class Heartbeat:
         for held, answer in _pairs(alive, answers):
             if not answer.is_held:
                 self._lost(held, answer)
+
+    def _tell_silent(self, limit_s: float) -> None:
+        """Once for each silence: a child that works without a word, and is vouched for."""
+        silent = {
+            child.pid: child.liveness.silence_s
+            for child in self._parts.pool.children
+            if child.liveness.is_vouched_for and child.liveness.silence_s > limit_s
+        }
+        worker_id = str(self._parts.identity.worker_id)
+        for pid in silent.keys() - self._told_silent:
+            self._parts.reporter.emit(events.ChildSilent(worker_id=worker_id, pid=pid, silent_s=silent[pid]))
+        self._told_silent = set(silent)
 
     def _lost(self, held: Held, answer: Answer) -> None:
         """The row has moved on without us: end the code, unless an operator let it run."""

@@ -1,0 +1,52 @@
+"""Chunks of short tasks: one that turns out slow or deadly costs the others nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horsies import Ok
+from horsies.model import events
+from tests.support.ledger import Ledger
+from tests.support.workers import running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.support.workers import RunningWorker
+
+
+async def test_short_tasks_behind_a_slow_one_are_called_back(database_url: str, tmp_path: Path) -> None:
+    opened, shut = tmp_path / "open", tmp_path / "shut"
+    opened.touch()
+    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
+        lessons = await _send(worker, "wait_for", [{"file": str(opened)}] * 60)
+        await ledger.until_terminal(*lessons)
+        slow, *short = await _send(worker, "wait_for", [{"file": str(shut)}, *[{"file": str(opened)}] * 40])
+        await ledger.until_terminal(*short)
+        assert (await ledger.row(slow))["status"] == "RUNNING"
+        assert worker.of(events.ChunkRecalled)
+        shut.touch()
+        await ledger.until_terminal(slow)
+        assert {row["attempts"] for row in (await ledger.rows(slow, *short)).values()} == {1}
+        assert await ledger.verdict([slow, *short, *lessons]) == []
+
+
+async def test_a_death_in_a_chunk_costs_the_task_that_ran_and_no_other(database_url: str) -> None:
+    async with Ledger.open(database_url) as ledger, running(database_url, processes=1) as worker:
+        lessons = await _send(worker, "die_if", [{"told": False}] * 60)
+        await ledger.until_terminal(*lessons)
+        ids = await _send(worker, "die_if", [{"told": number == 3} for number in range(20)])
+        rows = await ledger.until_terminal(*ids)
+        assert [number for number, each in enumerate(ids) if rows[each]["status"] == "FAILED"] == [3]
+        assert rows[ids[3]]["error_code"] == "WORKER_CRASHED"
+        assert {rows[each]["attempts"] for each in ids} == {1}
+        assert max(rows[each]["claim_token"] for each in ids) == 2, "none was in a chunk with it"
+        assert await ledger.verdict([*ids, *lessons]) == []
+
+
+async def _send(worker: RunningWorker, name: str, items: Iterable[dict[str, Any]]) -> list[str]:
+    """In one statement, so that they are claimed together."""
+    sent = await worker.app.tasks[name].send_many_async(items)
+    assert isinstance(sent, Ok), sent
+    return [handle.task_id for handle in sent.value]
