@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
 from tests.support.project import APP, Project
+from tests.support.tasks import app_on
 
 if TYPE_CHECKING:
     from tests.support.executable import Answer, Executable
 
+EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 NO_MODULE = "import nowhere_to_be_found\n"
 
 
@@ -87,3 +92,103 @@ def test_an_unreachable_server_of_the_wrong_kind_never_shows_its_password(horsie
     answer = horsies("worker", "main:app", HORSIES_BROKER__DATABASE_URL="mysql://me:hunter2@localhost/db")
     assert answer.code == 1
     assert "hunter2" not in answer.stderr
+
+
+QUEUES = """
+[app]
+locator = "main:app"
+cluster_wide_cap = 7
+[worker]
+processes = 2
+[queues.mail]
+priority = 3
+max_concurrency = 5
+[queues.rest]
+"""
+
+
+def test_the_first_lines_say_what_an_operator_wants_to_know(
+    horsies: Executable, project: Project, database_url: str
+) -> None:
+    project.write("horsies.toml", QUEUES)
+    task = (project.folder / "tasks.py").read_text().replace('task("resize")', 'task("resize", queue_name="mail")')
+    project.write("tasks.py", task)
+    url = database_url.replace("horsies@", "horsies:hunter2@")
+    with horsies.at_work("worker", HORSIES_BROKER__DATABASE_URL=url) as worker:
+        worker.until_said("worker started")
+        assert worker.stop() == 0
+    said = worker.said
+    assert said.startswith("horsies ")
+    assert "hunter2" not in said
+    for words in (
+        "main:app",
+        "horsies:***@",
+        "mail (priority 3, at most 5 in flight in the fleet), rest (priority 1, no cap)",
+        "fleet: at most 7 in flight",
+        "processes   2",
+        "at most 7, and 4 more while tasks send tasks",
+        "CLAIMED <= 150 s, RUNNING <= 330 s, child death <= 1 s",
+        "1: resize",
+        "worker stopped",
+    ):
+        assert words in said
+
+
+IN_CODE = """
+from horsies import AppConfig, CustomQueueConfig, Horsies, PostgresConfig, QueueMode, TaskError, TaskResult
+
+app = Horsies(AppConfig(
+    queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="mail")],
+    broker=PostgresConfig(database_url="{url}"),
+))
+
+@app.task("greet", queue_name="mail")
+def greet() -> TaskResult[str, TaskError]:
+    return TaskResult(ok="hello")
+"""
+
+
+def test_what_an_app_says_in_code_is_what_its_worker_does(
+    horsies: Executable, project: Project, database_url: str
+) -> None:
+    project.write("main.py", IN_CODE.format(url=database_url))
+    with horsies.at_work("worker", "main:app", "--processes", "1") as worker:
+        worker.until_said("worker started")
+        sent = horsies("task", "send", "greet", "--app", "main:app", "--wait", "--json")
+        assert (sent.code, worker.stop()) == (0, 0), sent
+    assert "queues      mail (priority 1, no cap)" in worker.said
+    assert "database    postgresql://horsies@" in worker.said
+
+
+@pytest.mark.usefixtures("project")
+def test_the_log_can_be_lines_of_json(horsies: Executable, database_url: str) -> None:
+    with horsies.at_work(
+        "worker", "main:app", "--log-format", "json", HORSIES_BROKER__DATABASE_URL=database_url
+    ) as worker:
+        worker.until_said("worker started")
+        assert worker.stop() == 0
+    (started,) = [json.loads(line) for line in worker.said.splitlines() if "worker started" in line]
+    assert started["level"] == "INFO"
+
+
+@pytest.mark.usefixtures("project")
+def test_a_running_worker_answers_a_ping_and_writes_its_state(horsies: Executable, database_url: str) -> None:
+    app = app_on(database_url)
+    with horsies.at_work("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
+        worker.until_said("worker started")
+        (pong,) = app.ping_workers(min_responses=1).unwrap()
+        (state,) = app.list_worker_states().unwrap()
+        assert worker.stop() == 0
+    assert (pong.pid, str(pong.worker_id)) == (worker.popen.pid, str(state.worker_id))
+    assert (state.processes, state.tasks_running, state.tasks_claimed) == (1, 0, 0)
+    assert app.ping_workers(timeout_seconds=0.2).unwrap() == []
+    app.close()
+
+
+def test_the_example_runs_as_it_is_and_brings_its_own_server(embedded: Executable) -> None:
+    shutil.copy(EXAMPLE, embedded.cwd / "horsies.toml")
+    with embedded.at_work("worker", "--config", "horsies.toml") as worker:
+        worker.until_said("worker started")
+        sent = embedded("task", "send", "sample.send_email", "--args", '["me@here", "hello"]', "--wait", "--json")
+        assert (sent.code, worker.stop()) == (0, 0), sent
+    assert "embedded PostgreSQL in " in worker.said

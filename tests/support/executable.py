@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
 
@@ -42,6 +46,48 @@ class Executable:
             timeout=60,
         )
         return Answer(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+    @contextmanager
+    def at_work(self, *arguments: str, **environment: str) -> Generator[AtWork]:
+        """A command that runs until it is told to stop; killed by its pid if it still runs at the end."""
+        log = self.cwd / "stderr.log"
+        with log.open("wb") as stderr:
+            popen = subprocess.Popen(
+                [*self.program, *arguments],
+                cwd=self.cwd,
+                env={**_clean_environment(), **self.environment, **environment},
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            )
+        try:
+            yield AtWork(popen, log)
+        finally:
+            popen.kill()
+            popen.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """A command that runs."""
+
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def until_said(self, text: str, *, within_s: float = 30.0) -> None:
+        deadline = time.monotonic() + within_s
+        while text not in self.said:
+            assert self.popen.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.01)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        self.popen.send_signal(signal.SIGTERM)
+        return self.popen.wait(timeout=20)
 
 
 def _clean_environment() -> dict[str, str]:

@@ -10,10 +10,11 @@ import typer
 from horsies.app import Horsies
 from horsies.app.check import first_failed_phase
 from horsies.config import LoadedSettings
+from horsies.discover import find_app
 from horsies.engine.worker import Worker
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode
 from horsies.model.settings import WorkerConfig
-from horsies_ops.cli.application import AppArgument, load_app, settings_for_app
+from horsies_ops.cli.application import AppArgument, settings_for_app
 from horsies_ops.cli.banner import banner
 from horsies_ops.cli.option_types import values
 from horsies_ops.cli.output import report, talk
@@ -57,7 +58,7 @@ def worker(  # each is an option that the settings have too
         "log.format": log_format,
     }
     settings = settings_for_app(options, **given)
-    found = load_app(options, locator)
+    found = find_app(locator, settings)
     if failed := first_failed_phase(found, live=False):
         for error in failed.errors:
             report(error)
@@ -71,7 +72,9 @@ def _run(options: GlobalOptions, settings: LoadedSettings, found: Horsies, locat
             "the app has no tasks", code=ErrorCode.CLI_INVALID_ARGS, hint="name their modules in app.modules"
         )
     found.set_role("worker")
-    config = settings.worker_config().model_copy(update={"app_locator": locator or settings.locator})
+    # Of the app as it is, which may say in code where its database is and which queues there are.
+    config = WorkerConfig.of(found.config, settings.worker, settings.project)
+    config = config.model_copy(update={"app_locator": locator or settings.locator})
     for line in banner(found, config, settings):
         options.talk(line)
     asyncio.run(_work(found, config))
