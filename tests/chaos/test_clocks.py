@@ -1,0 +1,81 @@
+"""A worker whose clock is wrong by ten minutes does everything that another does, and when."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.ledger import Ledger
+from tests.support.ledger_app import ledger_app
+from tests.support.workers import horsies_worker, send
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+# Read by every interpreter at its start, that of the worker and those of its children.
+SHIM = """
+import datetime, itertools, os, time
+
+offsets = itertools.cycle(float(each) for each in os.environ["CLOCK_OFFSETS_S"].split(","))
+real, real_time, real_time_ns = datetime.datetime, time.time, time.time_ns
+
+class Meta(type):
+    def __instancecheck__(cls, value):
+        return isinstance(value, real)
+
+class Shifted(real, metaclass=Meta):
+    def __new__(cls, *parts, **named):
+        return real(*parts, **named)
+
+    @classmethod
+    def now(cls, tz=None):
+        return real.now(tz) + datetime.timedelta(seconds=next(offsets))
+
+    @classmethod
+    def utcnow(cls):
+        return real.utcnow() + datetime.timedelta(seconds=next(offsets))
+
+Shifted.__name__ = Shifted.__qualname__ = "datetime"
+datetime.datetime = Shifted
+time.time = lambda: real_time() + next(offsets)
+time.time_ns = lambda: real_time_ns() + int(next(offsets) * 1e9)
+print("the clock is shifted")
+"""
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+@pytest.mark.parametrize("offsets_s", ["600", "-600", "600,-600,0"], ids=["fast", "slow", "jumping"])
+async def test_a_wrong_clock_of_a_worker_changes_nothing(
+    ledger: Ledger, database_url: str, tmp_path: Path, offsets_s: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SHIM)
+    wrong = {"PYTHONPATH": str(tmp_path), "CLOCK_OFFSETS_S": offsets_s}
+    app = ledger_app(database_url)
+    async with horsies_worker(database_url, "--processes", "2", **wrong) as worker:
+        assert worker.said.count("the clock is shifted") == 3, "that of the worker and of both children"
+        plain = await send(app, "work", 0.5)
+        due = (await app.tasks["work"].schedule_async(1)).unwrap().task_id
+        in_time = await send(app, "work", good_until=datetime.now(UTC) + timedelta(seconds=60))
+        retried = await send(app, "refuse", "LISTED")
+        bounded = await send(app, "work_briefly", 0.1)
+        too_long = await send(app, "work_briefly", 10)
+        sent = [plain, due, in_time, retried, bounded, too_long]
+        rows = await ledger.until_terminal(*sent, within_s=15)
+        assert {rows[each]["status"] for each in (plain, due, in_time, bounded)} == {"COMPLETED"}
+        assert rows[too_long]["error_code"] == "TASK_TIMEOUT"
+        assert (rows[retried]["error_code"], rows[retried]["retry_count"]) == ("LISTED", 2)
+        waited = rows[due]["started_at"] - rows[due]["sent_at"]
+        assert timedelta(seconds=1) <= waited < timedelta(seconds=3)
+        first, *later = [each["started_at"] for each in await ledger.attempts(retried)]
+        assert all(timedelta(seconds=1) <= gap for gap in (later[0] - first, later[1] - later[0]))
+        assert not await ledger.fetch("SELECT FROM horsies_workers WHERE state <> 'running'")
+        assert await ledger.verdict(sent) == []
+    await app.close_async()
