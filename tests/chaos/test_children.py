@@ -118,19 +118,6 @@ async def test_a_loop_in_c_that_holds_the_interpreter_is_never_condemned(databas
         assert await ledger.verdict([task_id, after]) == []
 
 
-async def test_children_are_replaced_after_so_many_tasks_and_nothing_is_lost(database_url: str) -> None:
-    async with (
-        Ledger.open(database_url) as ledger,
-        running(database_url, processes=1, max_tasks_per_child=5) as worker,
-    ):
-        ids = [await worker.send("work") for _ in range(20)]
-        rows = await ledger.until_terminal(*ids, within_s=30)
-        assert {row["status"] for row in rows.values()} == {"COMPLETED"}
-        assert await ledger.verdict(ids) == []
-        pids = {entry.pid for entry in await ledger.starts()}
-        assert len(pids) >= 2
-
-
 def _evidence_in(error: TaskError) -> dict[str, Any]:
     return cast("dict[str, Any]", error.data or {})
 

@@ -1,0 +1,55 @@
+"""`horsies worker` as an operator runs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+from tests.support.ledger import Ledger
+from tests.support.ledger_app import ledger_app
+from tests.support.workers import horsies_worker, send, until_connections_are
+
+if TYPE_CHECKING:
+    from tests.support.executable import Executable
+
+
+async def test_a_worker_runs_tasks_and_leaves_when_asked(database_url: str, horsies: Executable) -> None:
+    app = ledger_app(database_url)
+    async with Ledger.open(database_url) as ledger:
+        async with horsies_worker(database_url, "--processes", "1") as worker:
+            talk = await send(app, "talk", "good day")
+            refused = await send(app, "refuse", "NOT_TODAY")
+            await ledger.until_terminal(talk, refused)
+            worker.signal(signal.SIGTERM)
+            assert await worker.until_gone() == 0
+            lines = [json.loads(line) for line in worker.said.splitlines() if line.startswith("{")]
+        await app.close_async()
+        said = [(line["message"], line["level"]) for line in lines if line.get("task_id") == talk]
+        assert said == [("good day", "INFO"), ("GOOD DAY", "WARNING")]
+        assert await ledger.fetch("SELECT state FROM horsies_workers") == [{"state": "stopped"}]
+        assert await ledger.verdict([talk, refused]) == []
+        await until_connections_are(ledger, 0)
+    shown = horsies("task", "show", refused, "--json", "--database-url", database_url)
+    assert shown.code == 0, shown.stderr
+    assert "NOT_TODAY" in shown.stdout
+
+
+async def test_children_are_replaced_after_so_many_tasks_and_nothing_is_lost(database_url: str) -> None:
+    app = ledger_app(database_url)
+    async with (
+        Ledger.open(database_url) as ledger,
+        horsies_worker(database_url, "--processes", "2", "--max-tasks-per-child", "5") as worker,
+    ):
+        before, ids = set(worker.children()), list[str]()
+
+        async def both_are_replaced() -> bool:
+            ids.extend([await send(app, "work", 0.02) for _ in range(5)])
+            await ledger.until_terminal(*ids)
+            return len({entry.pid for entry in await ledger.starts()} - before) >= 2
+
+        await ledger.until(both_are_replaced, within_s=30)
+        await app.close_async()
+        assert {row["status"] for row in (await ledger.rows(*ids)).values()} == {"COMPLETED"}
+        assert not before & set(worker.children())
+        assert await ledger.verdict(ids) == []
