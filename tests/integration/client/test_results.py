@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import date
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -46,6 +46,20 @@ async def test_a_task_that_goes_on_is_a_timeout_and_a_later_get_has_the_result(
     assert (await handle.get_async(timeout_ms)).err_value.error_code is RetrievalCode.WAIT_TIMEOUT
     await settle(connection, [handle.task_id])
     assert (await handle.get_async(timeout_ms)).ok_value == 10
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 0, -5])
+async def test_what_has_ended_is_found_however_short_the_time(
+    handle: TaskHandle[int], connection: asyncpg.Connection[Any], timeout_ms: int
+) -> None:
+    await settle(connection, [handle.task_id])
+    assert (await handle.get_async(timeout_ms)).ok_value == 10
+
+
+@pytest.mark.parametrize("timeout_ms", ["5", True, float("nan")])
+async def test_a_time_that_is_none_is_refused(handle: TaskHandle[int], timeout_ms: Any) -> None:
+    with pytest.raises(ValueError, match="timeout_ms must be milliseconds"):
+        await handle.get_async(timeout_ms)
 
 
 async def test_a_result_is_told_to_those_who_wait(handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
@@ -116,8 +130,27 @@ async def test_what_may_change_is_not_kept(handle: TaskHandle[int], connection: 
     assert (await handle.get_async()).ok_value == 10
 
 
-@pytest.mark.parametrize("task_id", [str(uuid4()), "no id at all"])
-async def test_an_unknown_id_is_not_found(app: Horsies, task_id: str) -> None:
+async def test_an_id_may_be_a_uuid(app: Horsies, handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
+    await settle(connection, [handle.task_id])
+    identity = UUID(handle.task_id)
+    assert (await app.get_result_async(identity)).ok_value == 10
+    assert (await app.get_raw_result_async(identity)).unwrap() == {"ok": 10}
+    info = (await app.get_task_info_async(identity)).unwrap()
+    assert info is not None
+    assert info.task_id == handle.task_id
+
+
+@pytest.mark.parametrize("document", ["[]", '"text"', "null"])
+async def test_a_document_that_is_no_object_is_no_raw_result(
+    app: Horsies, handle: TaskHandle[int], connection: asyncpg.Connection[Any], document: str
+) -> None:
+    await settle(connection, [handle.task_id], document)
+    error = (await app.get_raw_result_async(handle.task_id)).unwrap_err()
+    assert error.code is BrokerErrorCode.INVALID_JSON_PAYLOAD
+
+
+@pytest.mark.parametrize("task_id", [str(uuid4()), "no id at all", None, 5])
+async def test_an_unknown_id_is_not_found(app: Horsies, task_id: Any) -> None:
     assert (await app.get_result_async(task_id)).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
 
 

@@ -25,6 +25,8 @@ def row(status: str, document: str | None) -> OutcomeRow:
     [
         (None, RetrievalCode.TASK_NOT_FOUND),
         (row("CANCELLED", None), OutcomeCode.TASK_CANCELLED),
+        (row("CANCELLED", '{"ok":1}'), OutcomeCode.TASK_CANCELLED),
+        (row("CANCELLED", '{"err":{"error_code":"CARD_DECLINED"}}'), OutcomeCode.TASK_CANCELLED),
         (row("COMPLETED", None), RetrievalCode.RESULT_NOT_AVAILABLE),
         (row("FAILED", None), RetrievalCode.RESULT_NOT_AVAILABLE),
         (row("EXPIRED", None), RetrievalCode.RESULT_NOT_AVAILABLE),
@@ -44,6 +46,11 @@ def test_a_code_of_the_users_own_stays_text() -> None:
     found = row("FAILED", '{"err":{"error_code":"CARD_DECLINED","data":{"card":1}}}')
     error = result_of(str(ID), found, None).err_value
     assert (error.error_code, error.data) == ("CARD_DECLINED", {"card": 1})
+
+
+def test_who_cancelled_a_task_may_say_why() -> None:
+    found = row("CANCELLED", '{"err":{"error_code":"TASK_CANCELLED","message":"by ann"}}')
+    assert result_of(str(ID), found, None).err_value.message == "by ann"
 
 
 def test_a_value_is_typed_where_the_task_is_known() -> None:

@@ -20,11 +20,19 @@ def result_of(task_id: str, row: OutcomeRow | None, ok: Value | None) -> AnyResu
     """The result of a task that is terminal, or that there is no such task."""
     if row is None:
         return failed(RetrievalCode.TASK_NOT_FOUND, f"there is no task {task_id}")
+    if TaskStatus(row.status) is TaskStatus.CANCELLED:
+        return _cancelled(task_id, row.document)
     if row.document is not None:
         return read_result(row.document, ok)
-    if TaskStatus(row.status) is TaskStatus.CANCELLED:
-        return failed(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
     return failed(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {task_id} is {row.status} and has no stored result")
+
+
+def _cancelled(task_id: str, document: str | None) -> AnyResult:
+    """Cancelled, in the words of whoever did it; a result that a run before left behind is none."""
+    stored = None if document is None else read_result(document)
+    if stored is not None and stored.is_err() and stored.err_value.error_code is OutcomeCode.TASK_CANCELLED:
+        return stored
+    return failed(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
 
 
 def not_yet(task_id: str) -> AnyResult:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from horsies.client.outcome import not_yet, result_of, unreachable
@@ -55,26 +56,29 @@ class Results:
         self._broker = broker
         self._ok_of = ok_of
 
-    async def result(self, task_id: str, timeout_ms: int | None) -> AnyResult:
+    async def result(self, task_id: str | UUID, timeout_ms: float | None) -> AnyResult:
         """The task's result once it has one; what keeps it from being had is an err result."""
+        timeout_s = _seconds(timeout_ms)
+        try:
+            identity = _identity(task_id)
+        except ValueError:
+            return result_of(str(task_id), None, None)  # what is no id is the id of no task
         try:
             session = await self._broker().session()
-            timeout_s = None if timeout_ms is None else timeout_ms / 1000
-            row = await session.waiters.until_settled(UUID(parse_id(task_id)), timeout_s)
+            row = await session.waiters.until_settled(identity, timeout_s)
         except TimeoutError:
-            return not_yet(task_id)
+            return not_yet(str(task_id))
         except HorsiesError as error:
             return unreachable(error)
-        except ValueError:
-            row = None  # what is no id is the id of no task
-        return result_of(task_id, row, self._ok_of(row.task_name) if row else None)
+        return result_of(str(task_id), row, self._ok_of(row.task_name) if row else None)
 
-    async def raw_result(self, task_id: str) -> BrokerResult[dict[str, object] | None]:
+    async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         """The stored document as it is; None where there is no task or no document."""
-        return await answered(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
+        found = await answered(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
+        return found.and_then(_as_object)
 
     async def info(
-        self, task_id: str, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
+        self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
     ) -> BrokerResult[TaskInfo | None]:
         asked = self._info(
             task_id,
@@ -88,16 +92,17 @@ class Results:
         """One round trip."""
         return await answered(BrokerErrorCode.DB_PING_FAILED, self._ping())
 
-    async def _document(self, task_id: str) -> dict[str, object] | None:
+    async def _document(self, task_id: str | UUID) -> str | None:
+        identity = _identity(task_id)
         session = await self._broker().session()
-        rows = await session.tasks.outcomes([UUID(parse_id(task_id))])
-        return json.loads(rows[0].document) if rows and rows[0].document else None
+        rows = await session.tasks.outcomes([identity])
+        return rows[0].document if rows else None
 
     async def _info(
-        self, task_id: str, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
+        self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
     ) -> TaskInfo | None:
+        identity = _identity(task_id)
         session = await self._broker().session()
-        identity = UUID(parse_id(task_id))
         row = await session.tasks.info(identity, with_document=include_result)
         if row is None:
             return None
@@ -109,6 +114,35 @@ class Results:
         began = time.perf_counter()
         await session.database.fetch_raw(SCHEMA.server)
         return DatabasePing(latency_ms=(time.perf_counter() - began) * 1000)
+
+
+def _identity(task_id: object) -> UUID:
+    """The id as a value; `ValueError` for what is none, whatever its type."""
+    return (
+        task_id if isinstance(task_id, UUID) else UUID(parse_id(task_id if isinstance(task_id, str) else repr(task_id)))
+    )
+
+
+def _seconds(timeout_ms: float | None) -> float | None:
+    """How long to wait, where None is for ever; anything but a number is a mistake in the program, so it is raised."""
+    if timeout_ms is None:
+        return None
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, (int, float)) or math.isnan(timeout_ms):
+        raise ValueError(f"timeout_ms must be milliseconds or None, got {timeout_ms!r}")
+    return timeout_ms / 1000
+
+
+def _as_object(document: str | None) -> BrokerResult[dict[str, object] | None]:
+    if document is None:
+        return Ok(None)
+    try:
+        stored = json.loads(document)
+    except ValueError:  # a number with more digits than the interpreter reads
+        stored = None
+    if isinstance(stored, dict):
+        return Ok(cast("dict[str, object]", stored))
+    text = "the stored document is no JSON object"
+    return Err(BrokerOperationError(code=BrokerErrorCode.INVALID_JSON_PAYLOAD, message=text))
 
 
 def _task_info(row: TaskRow, attempts: list[AttemptRow] | None, *, include_failed_reason: bool) -> TaskInfo:

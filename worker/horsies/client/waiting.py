@@ -76,20 +76,22 @@ class Waiters:
     async def until_settled(self, task_id: UUID, timeout_s: float | None) -> OutcomeRow | None:
         """The task's row once it is terminal, or None where there is no such row; TimeoutError when time is over.
 
-        `BrokerError` when all this is closed meanwhile.
+        However short the time, there is one look: what has ended is found. `BrokerError` when all this is closed
+        meanwhile.
         """
-        if timeout_s == 0:
+        if timeout_s is not None and timeout_s <= 0:
             return await self._look_once(task_id)
-        async with asyncio.timeout(timeout_s):
-            with self._interest_in(task_id) as woken:
-                while True:
-                    row = await self._looks.at(task_id)
-                    if row is None or is_settled(row):
-                        return row
+        ends_at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        with self._interest_in(task_id) as woken:
+            row = await self._looks.at(task_id)
+            async with asyncio.timeout_at(ends_at):
+                while row is not None and not is_settled(row):
                     await woken.wait()
                     woken.clear()
                     if self._is_closed:
                         raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
+                    row = await self._looks.at(task_id)
+        return row
 
     async def close(self) -> None:
         """Stop, and let everyone go who still waits."""
