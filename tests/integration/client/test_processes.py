@@ -153,6 +153,28 @@ def test_a_forked_child_sends_and_leaves_its_parent_alone(database_url: str, lea
     assert count_tasks(database_url) == 3
 
 
+def test_children_forked_while_other_threads_send_can_send_too(database_url: str) -> None:
+    script = """
+is_over = threading.Event()
+def work():
+    while not is_over.is_set():
+        double.send(1).unwrap()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+codes = []
+for _ in range(10):
+    if (child := os.fork()) == 0:
+        os._exit(0 if double.send(2).is_ok() else 1)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+is_over.set()
+for thread in threads:
+    thread.join()
+print(codes)
+"""
+    assert said_by(script, database_url) == f"{[0] * 10}\n"
+
+
 def test_a_child_forked_inside_a_loop_sends(database_url: str) -> None:
     script = """
 async def main():

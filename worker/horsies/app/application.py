@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from horsies.app.check import first_failed_phase
@@ -25,6 +24,7 @@ from horsies.sync import BRIDGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from types import ModuleType
+    from uuid import UUID
 
     from horsies.codec.value import Value
     from horsies.config import LoadedSettings
@@ -68,8 +68,7 @@ class Horsies:
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
         self._suppression = Suppression()
-        self._broker: PostgresBroker | None = None
-        self._making_broker = threading.Lock()
+        self._broker = PostgresBroker(self.config.broker, role=self.role)
         self._results = Results(self.get_broker, self._ok_of)
         self._monitoring = Monitoring(self.get_broker)
         self.delivery: Delivery = BrokerDelivery(
@@ -167,34 +166,30 @@ class Horsies:
     def set_role(self, role: Literal["producer", "worker", "scheduler"]) -> None:
         """Say what this process is, which decides the size of its pool; before the broker is first used."""
         self.role = role
-        if self._broker is not None:
-            self._broker.role = role
+        self._broker.role = role
 
     def on_child_process_start(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
         return self.child_hooks.add(hook)
 
     def get_broker(self) -> PostgresBroker:
         """The broker of this process; nothing is connected before its first use."""
-        with self._making_broker:
-            if self._broker is None:
-                self._broker = PostgresBroker(self.config.broker, role=self.role)
-            return self._broker
+        return self._broker
 
-    def get_result(self, task_id: str, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
+    def get_result(self, task_id: str | UUID, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
         return BRIDGE.run(self.get_result_async(task_id, timeout_ms))
 
-    async def get_result_async(self, task_id: str, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
+    async def get_result_async(self, task_id: str | UUID, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
         return await self._results.result(task_id, timeout_ms)
 
-    def get_raw_result(self, task_id: str) -> BrokerResult[dict[str, object] | None]:
+    def get_raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         return blocking(self.get_raw_result_async(task_id))
 
-    async def get_raw_result_async(self, task_id: str) -> BrokerResult[dict[str, object] | None]:
+    async def get_raw_result_async(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         return await self._results.raw_result(task_id)
 
     def get_task_info(
         self,
-        task_id: str,
+        task_id: str | UUID,
         *,
         include_result: bool = False,
         include_failed_reason: bool = False,
@@ -211,7 +206,7 @@ class Horsies:
 
     async def get_task_info_async(
         self,
-        task_id: str,
+        task_id: str | UUID,
         *,
         include_result: bool = False,
         include_failed_reason: bool = False,
@@ -274,12 +269,10 @@ class Horsies:
 
     def close(self) -> None:
         """Close this process's connections; safe twice, and a later call opens new ones."""
-        if self._broker is not None:
-            self._broker.close_blocking()
+        self._broker.close_blocking()
 
     async def close_async(self) -> None:
-        if self._broker is not None:
-            await self._broker.close()
+        await self._broker.close()
 
     def _custom_queues(self) -> dict[str, int] | None:
         queues = self.config.custom_queues
