@@ -150,7 +150,8 @@ async def test_a_pool_that_is_used_up_says_so_after_the_wait(database_url: str) 
 
         holder = asyncio.create_task(small.run(hold))
         await held.wait()
-        with pytest.raises(DatabaseUnreachable):
+        with pytest.raises(DatabaseUnreachable, match="all 1 connections are in use") as caught:
             await small.fetch(BACKEND)
+        assert "broker.pool_size" in (caught.value.help_text or "")
         done.set()
         await holder

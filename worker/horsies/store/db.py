@@ -110,7 +110,7 @@ class Database:
             return await self._on_a_connection(work)
         except Exception as error:
             if is_failure_of_database(error):
-                raise explain(error, where=self.link.masked_url) from error
+                raise explain(error, where=self.link.masked_url, expects_writes=not self.link.read_only) from error
             raise
 
     async def _on_a_connection(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
@@ -123,13 +123,14 @@ class Database:
 
     @asynccontextmanager
     async def _begun(self, connection: Connection) -> AsyncGenerator[None]:
-        await connection.execute(self.link.begin)
+        limit_s = self.link.statement_timeout_s
         try:
+            await connection.execute(self.link.begin, timeout=limit_s)
             yield
         except BaseException:
             await _roll_back(connection)
             raise
-        await connection.execute("COMMIT")
+        await connection.execute("COMMIT", timeout=limit_s)
 
 
 async def _roll_back(connection: Connection) -> None:

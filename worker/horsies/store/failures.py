@@ -56,8 +56,10 @@ _COMES_BACK = {
 _WORTH_ANOTHER_TRY = ("40", "53", "55", "57", "08")
 
 
-def explain(error: BaseException, *, where: str) -> HorsiesError:
+def explain(error: BaseException, *, where: str, expects_writes: bool = False) -> HorsiesError:
     """The error of ours that says what `error` means for the database at `where` (a masked URL)."""
+    if expects_writes and isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return DatabaseUnreachable(f"{where} takes no writes", hint="a standby; it will, once it is promoted")
     if isinstance(error, asyncpg.PostgresError):
         return _explain_server(error, where)
     if isinstance(error, TimeoutError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import asyncpg
 
+from horsies.errors import DatabaseUnreachable
 from horsies.store.failures import LOST_CONNECTION
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Pool:
         self._is_closed = False
 
     async def acquire(self) -> Connection:
-        """A connection of the caller's own until `release`; TimeoutError when all are in use for too long."""
+        """A connection of the caller's own until `release`; DatabaseUnreachable when all are in use for too long."""
         await self._turn()
         try:
             return await self._alive() or await self._link.connect()
@@ -88,8 +89,14 @@ class Pool:
     async def _turn(self) -> None:
         # Only those who really have to wait pay for a timer.
         if self._turns.locked():
-            async with asyncio.timeout(self._size.wait_s):
-                await self._turns.acquire()
+            try:
+                async with asyncio.timeout(self._size.wait_s):
+                    await self._turns.acquire()
+            except TimeoutError:
+                raise DatabaseUnreachable(
+                    f"all {self._size.largest} connections are in use, for {self._size.wait_s:g} s",
+                    hint="raise broker.pool_size or broker.pool_timeout",
+                ) from None
         else:
             await self._turns.acquire()
 
