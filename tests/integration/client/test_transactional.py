@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,58 @@ async def test_our_schema_is_found_and_the_callers_search_path_is_kept(
     assert await connection.fetchval('SELECT id::text FROM "OurQueue".horsies_tasks') == handle.task_id
     await app.close_async()
     await connection.close()
+
+
+async def test_a_table_of_the_same_name_in_the_callers_schema_is_left_alone(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("CREATE SCHEMA theirs")
+    await connection.execute("CREATE TABLE theirs.horsies_tasks (LIKE public.horsies_tasks INCLUDING ALL)")
+    await connection.execute("SET LOCAL search_path = theirs")
+    options = app.tasks["double"].with_options(connection=connection)
+    assert (await options.send_async(5)).is_ok()
+    assert (await options.send_many_async([(6,), (7,)])).is_ok()
+    assert await connection.fetchval("SELECT count(*) FROM public.horsies_tasks") == 3
+    assert await connection.fetchval("SELECT count(*) FROM theirs.horsies_tasks") == 0
+    assert await connection.fetchval("SHOW search_path") == "theirs"
+    await transaction.rollback()
+
+
+async def test_a_transaction_begun_by_hand_will_do(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
+    task = app.tasks["double"]
+    await connection.execute("BEGIN")
+    assert (await task.with_options(connection=connection, idempotency_key="k").send_async(5)).is_ok()
+    refused = await task.with_options(connection=connection, idempotency_key="k").send_async(6)
+    assert refused.unwrap_err().code is TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT
+    assert (await task.with_options(connection=connection).send_many_async([(6,)])).is_ok()
+    await connection.execute("COMMIT")
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 2
+
+
+async def test_a_refused_send_leaves_a_transaction_begun_by_hand_usable(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    await connection.execute("BEGIN")
+    await connection.execute("ALTER TABLE horsies_tasks ADD CHECK (args <> '[5]')")
+    assert (await app.tasks["double"].with_options(connection=connection).send_async(5)).is_err()
+    assert (await app.tasks["double"].with_options(connection=connection).send_async(6)).is_ok()
+    await connection.execute("ROLLBACK")
+
+
+async def test_a_connection_that_is_busy_or_given_back_is_the_callers_mistake(app: Horsies, database_url: str) -> None:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=1) as pool:
+        options = app.tasks["double"].with_options(connection=(connection := await pool.acquire()))
+        busy = asyncio.create_task(connection.execute("SELECT pg_sleep(0.2)"))
+        await asyncio.sleep(0)
+        in_use = (await options.send_async(5)).unwrap_err()
+        await busy
+        await pool.release(connection)
+        given_back = (await options.send_async(5)).unwrap_err()
+    for error in (in_use, given_back):
+        assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, False)
+        assert "the given connection cannot be used" in error.message
 
 
 async def test_a_closed_connection_is_a_failure_that_may_be_tried_again(app: Horsies, database_url: str) -> None:
