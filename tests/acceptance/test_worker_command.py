@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
+import psutil
 import pytest
 
 from tests.support.project import APP, Project
@@ -183,6 +184,29 @@ def test_a_running_worker_answers_a_ping_and_writes_its_state(horsies: Executabl
     assert (state.processes, state.tasks_running, state.tasks_claimed) == (1, 0, 0)
     assert app.ping_workers(timeout_seconds=0.2).unwrap() == []
     app.close()
+
+
+FRAIL = """
+import os, pathlib
+if "HORSIES_CHILD_PROCESS" in os.environ and pathlib.Path("broken").exists():
+    raise RuntimeError("no more")
+"""
+
+
+def test_a_worker_whose_children_do_not_come_up_any_more_ends_with_1(
+    horsies: Executable, project: Project, database_url: str
+) -> None:
+    project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n{FRAIL}")
+    with horsies.at_work("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
+        worker.until_said("worker started")
+        project.write("broken")
+        (child,) = [
+            each for each in psutil.Process(worker.popen.pid).children() if "horsies.engine.child" in each.cmdline()
+        ]
+        child.kill()
+        assert worker.popen.wait(timeout=20) == 1
+    assert "3 children in a row did not come up" in worker.said
+    assert "worker stopped" in worker.said
 
 
 def test_the_example_runs_as_it_is_and_brings_its_own_server(embedded: Executable) -> None:

@@ -45,6 +45,8 @@ class Hearing:
         self._listener = Listener(link, {**heard, self._probe_channel: self._note}, on_change=self._connected)
         self._heard_at = time.monotonic()
         self._heard = asyncio.Event()
+        self.has_begun = asyncio.Event()
+        """Set when it listens for the first time."""
         self._deaf: str | None = None
         self._unannounced: str | None = None
 
@@ -90,6 +92,7 @@ class Hearing:
 
     def _connected(self, hearing: bool) -> None:  # noqa: FBT001  # the listener's one message
         if hearing:
+            self.has_begun.set()
             self._deaf = None
             self._parts.wake()  # what was said before went unheard
         else:

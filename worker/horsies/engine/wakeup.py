@@ -8,10 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from horsies.engine.hearing import PROBE_AFTER_S, Hearing
-from horsies.engine.held import Phase
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
-from horsies.model.crashes import KillReason
 from horsies.store.notify import TASK_NEW, WORKER_PING
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ class Wakeup:
         self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         channels = {TASK_NEW: self._hear_new, WORKER_PING: self._hear_order}
         self._hearing = Hearing(parts, link, channels, probe_after_s=probe_after_s)
+        self.hears = self._hearing.has_begun
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wake the claim loop until stop is set."""
@@ -53,7 +52,7 @@ class Wakeup:
             self._parts.wake()
 
     def _hear_order(self, payload: str) -> None:
-        """A ping is answered, a kill carried out; anyone can write to the channel, so anything else is nothing."""
+        """A ping is answered, a kill makes us look at our rows, which say what to end; anything else is nothing."""
         try:
             order = cast("dict[str, Any]", json.loads(payload))
             kind, target = order["kind"], order.get("target_worker_id")
@@ -65,7 +64,7 @@ class Wakeup:
         if kind == "ping":
             self._answer(order)
         elif kind == "kill":
-            self._kill(set(cast("list[str]", order.get("task_ids") or [])))
+            self._parts.look_at_rows.set()
 
     def _answer(self, order: dict[str, Any]) -> None:
         identity = self._parts.identity
@@ -82,8 +81,3 @@ class Wakeup:
             channel, answer = await self._pongs.get()
             with suppress(HorsiesError):  # whoever asked will ask again
                 await self._parts.fleet.pong(channel, answer)
-
-    def _kill(self, task_ids: set[str]) -> None:
-        for held in self._parts.desk.all(Phase.HANDED):
-            if held.key.task_id in task_ids:
-                self._parts.hands.stop_task(held, KillReason.ROW_LOST)

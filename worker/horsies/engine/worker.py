@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from horsies.engine.backoff import Backoff
 from horsies.engine.dispatch import Dispatcher
-from horsies.engine.draining import LAST_TRIES_S, DispatchThenDrain
+from horsies.engine.draining import DispatchThenDrain
 from horsies.engine.hands import Hands
 from horsies.engine.hearing import PROBE_AFTER_S
 from horsies.engine.heartbeat import Heartbeat
@@ -22,10 +22,11 @@ from horsies.engine.outcomes import Outcomes
 from horsies.engine.parts import Parts
 from horsies.engine.pool import Pool
 from horsies.engine.reporting import Reporter
-from horsies.engine.service import Bounded, run_together
+from horsies.engine.service import Allowance, Bounded, run_together
 from horsies.engine.settling import Settling
 from horsies.engine.snapshot import Snapshots
 from horsies.engine.spec import ChildSpec
+from horsies.engine.starting import Starting
 from horsies.engine.wakeup import Wakeup
 from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
 from horsies.model import events
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from horsies.store.open import Links
 
 LISTEN_WITHIN_S = 5.0
+LAST_TRIES_S = 5.0
+"""For the statements of a stop, where the database does not answer."""
 
 logger = logging.getLogger("horsies.worker")
 
@@ -77,6 +80,7 @@ class Worker:
         self._probe_after_s = probe_after_s
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._last_tries = Allowance(LAST_TRIES_S)
         self._listeners: list[Callable[[events.Event], None]] = []
         self._parts_at_work: Parts | None = None
         self.identity = Identity.new()
@@ -128,21 +132,22 @@ class Worker:
         parts.gate.beaten(sent_at)
         wakeup = Wakeup(parts, links.direct, probe_after_s=self._probe_after_s)
         heartbeat = Heartbeat(parts, came_back=lambda: self._come_back(parts, dispatcher))
-        await parts.fleet.set_state(self.identity.worker_id, WorkerState.RUNNING)
-        self._tell_started(parts)
         dispatcher.wake()
         services = [
+            Starting(parts, hears=wakeup.hears, tell=lambda: self._tell_started(parts)),
             wakeup,
-            DispatchThenDrain(dispatcher, parts, self._hurry),
+            DispatchThenDrain(dispatcher, parts, self._hurry, self._last_tries),
             Snapshots(parts, started_at),
-            Bounded(parts.outcomes, limit_s=LAST_TRIES_S),
-            Bounded(parts.reporter, limit_s=LAST_TRIES_S),
+            Bounded(parts.outcomes, self._last_tries),
+            Bounded(parts.reporter, self._last_tries),
             heartbeat,
         ]
         try:
             await run_together(services, self._stop_of(parts))
         finally:
             await self._leave(parts)
+        if parts.pool.broken.done():
+            parts.pool.broken.result()
 
     def _parts(self, database: Database, beats: Database) -> Parts:
         app, worker = self._app, self._worker
@@ -262,7 +267,7 @@ class Worker:
         if unstored:
             logger.error("%d outcomes could not be stored; their rows are left to recovery", unstored)
         try:
-            async with asyncio.timeout(LAST_TRIES_S):
+            async with self._last_tries.spending():
                 for worker_id in (*self.identity.former_ids, self.identity.worker_id):
                     await parts.fleet.set_state(worker_id, WorkerState.STOPPED)
         except (HorsiesError, TimeoutError) as error:
