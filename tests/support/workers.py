@@ -77,6 +77,11 @@ class RunningWorker:
         assert parts is not None
         return parts.hands
 
+    def holds(self, task_id: str) -> bool:
+        """Whether it has this task in its hands, whatever the table says."""
+        parts = self.worker._parts_at_work
+        return parts is not None and any(held.key.task_id == task_id for held in parts.desk)
+
     async def kill_children(self) -> None:
         """All that take work now, as a fault would; returns when they are gone."""
         children = self.children

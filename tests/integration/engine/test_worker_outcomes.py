@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+CANCEL = """
+UPDATE horsies_tasks
+   SET status = 'CANCELLED', error_code = 'TASK_CANCELLED', kill_requested = true, terminal_at = now()
+ WHERE id = $1::text::uuid
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +227,27 @@ async def test_a_coroutine_that_will_not_go_takes_its_neighbours_along_and_that_
     assert {each["crash_count"] for each in rows.values()} == {0}
     await scene.worker.kill_children()
     await scene.worker.until(lambda: len(scene.worker.children) == 2)
+
+
+@pytest.mark.parametrize("name", ["work", "nap"])
+async def test_a_running_task_cancelled_with_kill_is_ended_at_once(scene: Scene, name: str) -> None:
+    task_id = await scene.worker.send(name, 30.0)
+    await scene.ledger.until_started(task_id)
+    await scene.ledger.fetch(CANCEL, task_id)
+    await scene.ledger.fetch("SELECT pg_notify('horsies_worker_ping', $1)", json.dumps({"kind": "kill"}))
+    await scene.worker.until(lambda: not scene.worker.holds(task_id), within_s=2)
+    await scene.worker.until(lambda: len(scene.worker.children) == 2)
+    row = await scene.ledger.row(task_id)
+    assert (row["status"], row["crash_count"], row["attempts"]) == ("CANCELLED", 0, 0)
+
+
+async def test_an_order_to_kill_that_the_row_does_not_confirm_ends_nothing(scene: Scene) -> None:
+    task_id = await scene.worker.send("work", 0.5)
+    await scene.ledger.until_started(task_id)
+    order = json.dumps({"kind": "kill", "task_ids": [task_id]})
+    await scene.ledger.fetch("SELECT pg_notify('horsies_worker_ping', $1)", order)
+    row = (await scene.ledger.until_terminal(task_id))[task_id]
+    assert (row["status"], row["attempts"], row["claim_token"]) == ("COMPLETED", 1, 1)
 
 
 async def test_what_a_task_prints_is_in_the_log_with_its_id(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

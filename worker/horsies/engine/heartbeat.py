@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from horsies.engine.held import Held, Phase
@@ -52,11 +53,15 @@ class Heartbeat:
             stop,
             self._every(worker_beat_ms(recovery), self._worker),
             self._every(recovery.claimer_heartbeat_interval_ms, self._claimer),
-            self._every(recovery.runner_heartbeat_interval_ms, self._runner),
+            self._every(recovery.runner_heartbeat_interval_ms, self._runner, sooner=self._parts.look_at_rows),
         )
 
-    async def _every(self, interval_ms: float, beat: Callable[[], Awaitable[None]]) -> None:
+    async def _every(
+        self, interval_ms: float, beat: Callable[[], Awaitable[None]], *, sooner: asyncio.Event | None = None
+    ) -> None:
+        sooner = sooner or asyncio.Event()
         while True:
+            sooner.clear()
             began = time.monotonic()
             try:
                 await beat()
@@ -64,7 +69,8 @@ class Heartbeat:
                 # Sooner than the next one is due: a fenced worker is waiting for it.
                 await asyncio.sleep(min(interval_ms / 1000, self._parts.app.resilience.db_retry_initial_ms / 1000))
             else:
-                await asyncio.sleep(max(0.0, interval_ms / 1000 - (time.monotonic() - began)))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(sooner.wait(), max(0.0, interval_ms / 1000 - (time.monotonic() - began)))
 
     async def _worker(self) -> None:
         parts = self._parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ class Parts:
     reporter: Reporter
     is_stopping: bool = False
     degraded: str | None = None
+    look_at_rows: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to have running rows looked at now, instead of with the next beat."""
     outcomes: Outcomes = field(init=False)
     settling: Settling = field(init=False)
     pool: Pool = field(init=False)
