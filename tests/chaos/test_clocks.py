@@ -57,9 +57,9 @@ async def test_a_wrong_clock_of_a_worker_changes_nothing(
     ledger: Ledger, database_url: str, tmp_path: Path, offsets_s: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(SHIM)
-    wrong = {"PYTHONPATH": str(tmp_path), "CLOCK_OFFSETS_S": offsets_s}
     app = ledger_app(database_url)
-    async with horsies_worker(database_url, "--processes", "2", **wrong) as worker:
+    wrong = horsies_worker(database_url, "--processes", "2", PYTHONPATH=str(tmp_path), CLOCK_OFFSETS_S=offsets_s)
+    async with wrong as worker:
         assert worker.said.count("the clock is shifted") == 3, "that of the worker and of both children"
         plain = await send(app, "work", 0.5)
         due = (await app.tasks["work"].schedule_async(1)).unwrap().task_id

@@ -176,3 +176,15 @@ async def test_a_worker_that_is_cut_off_starts_nothing_until_it_is_back(ledger: 
             await worker.heard(events.WorkerUnfenced)
             await ledger.until_terminal(task_id)
             assert await ledger.verdict([task_id]) == []
+
+
+async def test_a_worker_without_database_stops_within_its_bound(ledger: Ledger, database_url: str) -> None:
+    async with Proxy(database_url).running() as proxy:
+        config = {"database_url": proxy.url}
+        async with running(database_url, config=config, processes=1, grace_s=1, kill_wait_s=1) as worker:
+            task_id = await worker.send("work", 30)
+            await ledger.until_started(task_id)
+            proxy.cut()
+            await worker.heard(events.WorkerFenced)
+            await worker.stop(within_s=1 + 1 + 5 + 1)
+            assert worker.of(events.WorkerStopped)[0].unstored == 1

@@ -251,14 +251,11 @@ class Dispatcher:
 
     async def give_back(self) -> None:
         """Give back what was RUNNING in the table and never begun here; nothing is counted."""
-        back, self._back = self._back, []
+        back = list(self._back)
         if not back:
             return
-        try:
-            await self._parts.claims.give_back([held.hold for held in back])
-        except HorsiesError:
-            self._back += back
-            raise
+        await self._parts.claims.give_back([held.hold for held in back])
+        del self._back[: len(back)]
         for held in back:
             self._parts.desk.drop(held)
 

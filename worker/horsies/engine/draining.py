@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from horsies.engine.held import Phase
+from horsies.engine.service import Bounded
 from horsies.errors import HorsiesError
 from horsies.model import events
 from horsies.store.fleet import WorkerState
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
     from horsies.engine.dispatch import Dispatcher
     from horsies.engine.held import Held
     from horsies.engine.parts import Parts
-
-LAST_TRIES_S = 5.0
-"""For the statements of a stop, where the database does not answer."""
+    from horsies.engine.service import Allowance
 
 logger = logging.getLogger("horsies.worker")
 
@@ -29,21 +28,26 @@ class DispatchThenDrain:
 
     name = "dispatch"
 
-    def __init__(self, dispatcher: Dispatcher, parts: Parts, hurry: asyncio.Event) -> None:
+    def __init__(self, dispatcher: Dispatcher, parts: Parts, hurry: asyncio.Event, allowance: Allowance) -> None:
         self._dispatcher = dispatcher
         self._parts = parts
         self._hurry = hurry
         """Set by a second signal: the grace is over."""
+        self._allowance = allowance
 
     async def run(self, stop: asyncio.Event) -> None:
-        await self._dispatcher.run(stop)
+        await Bounded(self._dispatcher, self._allowance).run(stop)
         self._dispatcher.is_draining = True
         await self._last_tries(self._announce())
         self._dispatcher.call_back_chunks()
         await self._let_finish()
         if self._running():
             await self._kill()
-        await self._last_tries(self._dispatcher.give_back())
+        await self._last_tries(self._give_back())
+
+    async def _give_back(self) -> None:
+        await self._dispatcher.give_back()
+        await self._dispatcher.reconcile()  # a claim that was given up at the stop may have been carried out
 
     async def _announce(self) -> None:
         parts = self._parts
@@ -85,7 +89,7 @@ class DispatchThenDrain:
 
     async def _last_tries(self, work: Awaitable[None]) -> None:
         try:
-            async with asyncio.timeout(LAST_TRIES_S):
+            async with self._allowance.spending():
                 await work
         except (HorsiesError, TimeoutError) as error:
             logger.warning("while stopping: %s", error)

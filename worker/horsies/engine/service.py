@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Sequence
 
 log = logging.getLogger("horsies.service")
 
@@ -85,12 +87,29 @@ async def run_until(stop: asyncio.Event, *loops: Coroutine[Any, Any, None]) -> N
         await _cancel(tasks)
 
 
-class Bounded:
-    """A service that gets only so long to finish after it was told to stop."""
+class Allowance:
+    """How long a stop may wait, in all, for a database that does not answer."""
 
-    def __init__(self, service: Service, *, limit_s: float) -> None:
+    def __init__(self, left_s: float) -> None:
+        self.left_s = left_s
+
+    @asynccontextmanager
+    async def spending(self) -> AsyncGenerator[None]:
+        """Raise TimeoutError in the block when nothing is left."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self.left_s):
+                yield
+        finally:
+            self.left_s = max(0.0, self.left_s - (time.monotonic() - began))
+
+
+class Bounded:
+    """A service that finishes within an allowance after it was told to stop, or is cancelled."""
+
+    def __init__(self, service: Service, allowance: Allowance) -> None:
         self._service = service
-        self._limit_s = limit_s
+        self._allowance = allowance
         self.name = service.name
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -101,7 +120,9 @@ class Bounded:
             if running.done():
                 running.result()
                 return
-            await asyncio.wait([running], timeout=self._limit_s)
+            with suppress(TimeoutError):
+                async with self._allowance.spending():
+                    await asyncio.wait([running])
             if running.done():
                 running.result()
         finally:
