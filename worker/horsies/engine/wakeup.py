@@ -27,6 +27,7 @@ class Wakeup:
         self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         channels = {TASK_NEW: self._hear_new, WORKER_PING: self._hear_order}
         self._hearing = Hearing(parts, link, channels, probe_after_s=probe_after_s)
+        self.hears = self._hearing.has_begun
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wake the claim loop until stop is set."""
