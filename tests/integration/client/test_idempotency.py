@@ -80,7 +80,7 @@ async def test_a_send_takes_the_place_of_one_that_was_rolled_back(
 
 
 async def test_the_wait_ends_with_the_pool_timeout(database_url: str, connection: asyncpg.Connection[Any]) -> None:
-    app = app_on(database_url, settings={"pool_timeout": 1})
+    app = app_on(database_url, settings={"pool_timeout": 1}, resend_on_transient_err=True)
     task = app.tasks["double"]
     async with connection.transaction():
         await task.with_options(idempotency_key="k", connection=connection).send_async(5)
@@ -88,8 +88,25 @@ async def test_the_wait_ends_with_the_pool_timeout(database_url: str, connection
         error = (await task.with_options(idempotency_key="k").send_async(5)).unwrap_err()
         waited = time.monotonic() - began
     assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, True)
+    assert "another open transaction seems to hold the idempotency key 'k' of double" in error.message
     assert 0.9 < waited < 3
     assert (await task.retry_send_async(error)).is_ok()
+    await app.close_async()
+
+
+async def test_sends_that_wait_for_their_key_leave_room_for_others(
+    database_url: str, connection: asyncpg.Connection[Any]
+) -> None:
+    app = app_on(database_url, settings={"pool_size": 2, "max_overflow": 0, "pool_timeout": 2})
+    task = app.tasks["double"]
+    async with connection.transaction():
+        await task.with_options(idempotency_key="k", connection=connection).send_async(5)
+        waiting = [asyncio.create_task(task.with_options(idempotency_key="k").send_async(5)) for _ in range(5)]
+        await _someone_waits(connection)
+        async with asyncio.timeout(1):
+            assert (await task.send_async(6)).is_ok()
+        errors = [(await each).unwrap_err() for each in waiting]
+    assert all(error.retryable and "idempotency key" in error.message for error in errors)
     await app.close_async()
 
 

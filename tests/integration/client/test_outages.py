@@ -122,3 +122,36 @@ async def test_a_lost_answer_is_made_up_for_without_the_caller_where_that_is_ask
         assert await connection.fetchval("SELECT array_agg(id::text) FROM horsies_tasks") == [handle.task_id]
         assert proxy.lost == 1
         await app.close_async()
+
+
+async def test_a_bulk_send_whose_answer_was_lost_says_how_to_look_for_it(
+    database_url: str, connection: asyncpg.Connection[Any]
+) -> None:
+    async with Proxy(database_url).running() as proxy:
+        app = app_on(proxy.url)
+        proxy.lose_answer_to = b"COMMIT"
+        error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
+        assert (error.code, error.retryable, proxy.lost) == (TaskSendErrorCode.ENQUEUE_FAILED, False, 1)
+        assert f"look for task {error.task_id}" in error.message
+        assert await connection.fetchval("SELECT min(id::text) FROM horsies_tasks") == error.task_id
+        await app.close_async()
+
+
+async def test_a_bulk_send_is_stored_once_though_its_answer_was_lost_where_that_is_asked_for(
+    database_url: str, connection: asyncpg.Connection[Any]
+) -> None:
+    async with Proxy(database_url).running() as proxy:
+        app = app_on(proxy.url, resend_on_transient_err=True)
+        proxy.lose_answer_to = b"COMMIT"
+        handles = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap()
+        stored = await connection.fetchval("SELECT array_agg(id::text ORDER BY id) FROM horsies_tasks")
+        assert (stored, proxy.lost) == ([handle.task_id for handle in handles], 1)
+        await app.close_async()
+
+
+async def test_a_bulk_send_that_never_left_may_be_sent_again(database_url: str) -> None:
+    async with Proxy(database_url).running() as proxy:
+        app = app_on(proxy.url)
+        proxy.refusals = 1
+        assert (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err().retryable
+        await app.close_async()

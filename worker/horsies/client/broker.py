@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from horsies.client.announcing import Announcements
 from horsies.client.forks import in_each_child
+from horsies.client.keys import KeyTurns
 from horsies.client.loops import PerLoop
 from horsies.client.reaching import SharedReach
 from horsies.client.waiting import Waiters
@@ -45,6 +46,7 @@ class Session:
     tasks: TaskStore
     waiters: Waiters
     announcements: Announcements
+    key_turns: KeyTurns
 
     async def close(self) -> None:
         try:
@@ -126,7 +128,8 @@ class PostgresBroker:
 
     def _session_over(self, shared: SharedReach) -> Session:
         links = shared.links
-        database = Database(links.pooled, self._pool_size())
+        size = self._pool_size()
+        database = Database(links.pooled, size)
         tasks = TaskStore(database)
         return Session(
             reach=shared,
@@ -135,6 +138,7 @@ class PostgresBroker:
             tasks=tasks,
             waiters=Waiters(links.direct, tasks.outcomes),
             announcements=Announcements(tasks.announce),
+            key_turns=KeyTurns(most=max(1, size.largest // 2), wait_s=size.wait_s),
         )
 
     def _pool_size(self) -> PoolSize:

@@ -5,30 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from horsies.client.batches import Batches
 from horsies.client.handle import TaskHandle
-from horsies.codec.fingerprint import instant_json
-from horsies.errors import BrokerError, HorsiesError
+from horsies.client.keys import KeyIsHeld, waiting_for_key
+from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.sending import SendOutcome, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
 from horsies.store.borrowed import savepoint
-from horsies.store.tasks import Batch, Sent
+from horsies.store.failures import StatementFailed
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from horsies.client.broker import PostgresBroker, Session
     from horsies.client.pattern import Bulk
     from horsies.client.results import Results
     from horsies.registry import TaskDefinition
     from horsies.store.db import Transaction
+    from horsies.store.tasks import Sent
 
-BATCH_ROWS = 1000
+UNIQUE_VIOLATION = "23505"
 RESEND_PAUSES_S = (0.2, 0.4, 0.8)
 
+A = TypeVar("A")
 AnyHandle = TaskHandle[Any]
 
 
@@ -65,13 +68,7 @@ class BrokerDelivery:
         payload: TaskSendPayload,
         connection: object | None,
     ) -> TaskSendResult[AnyHandle]:
-        # A caller's transaction is aborted or gone after a failure: sending again is the caller's own decision.
-        for pause_s in self._pauses_s if connection is None else ():
-            result = await self._store(payload, connection)
-            if not isinstance(result, Err) or not result.error.retryable:
-                return result
-            await asyncio.sleep(pause_s)
-        return await self._store(payload, connection)
+        return await self._resent(lambda: self._store(payload, connection), connection)
 
     def many(self, task: TaskDefinition, payloads: Bulk) -> TaskSendResult[list[AnyHandle]]:
         return BRIDGE.run(self.many_async(task, payloads, None))
@@ -84,31 +81,54 @@ class BrokerDelivery:
     ) -> TaskSendResult[list[AnyHandle]]:
         if not payloads:
             return Ok([])
+        batches = Batches(payloads)
+        return await self._resent(lambda: self._store_many(batches, connection), connection)
+
+    async def _resent(
+        self, store: Callable[[], Awaitable[TaskSendResult[A]]], connection: object | None
+    ) -> TaskSendResult[A]:
+        """What came of storing, which is tried again under the same ids where the app asks for that."""
+        # A caller's transaction is aborted or gone after a failure: sending again is the caller's own decision.
+        for pause_s in self._pauses_s if connection is None else ():
+            result = await store()
+            if not isinstance(result, Err) or not _may_resend(result.error):
+                return result
+            await asyncio.sleep(pause_s)
+        return await store()
+
+    async def _store_many(self, batches: Batches, connection: object | None) -> TaskSendResult[list[AnyHandle]]:
         try:
             async with self._within(connection) as (session, transaction):
-                await session.tasks.enqueue_many(_Batches(payloads), within=transaction)
+                await session.tasks.enqueue_many(batches, within=transaction)
         except HorsiesError as error:
-            return Err(_enqueue_failed(error, None))
-        return Ok([TaskHandle(task_id, self._results) for task_id in payloads.ids])
+            # The ids were made for this bulk alone: rows that have them are its own, of a try whose answer was lost.
+            if not (isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION):
+                return Err(_bulk_failed(error, batches))
+        return Ok([TaskHandle(task_id, self._results) for task_id in batches.bulk.ids])
 
     async def _store(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
-        wait_s = self._broker().settings.pool_timeout if payload.idempotency_key else None
+        wait_s = self._broker().settings.pool_timeout
         try:
-            if connection is None:
-                sent = await self._store_alone(payload, wait_s)
-            else:
-                async with self._within(connection) as (session, transaction):
-                    sent = await session.tasks.enqueue(payload, within=transaction, timeout_s=wait_s)
+            with waiting_for_key(payload, wait_s=wait_s):
+                if connection is None:
+                    sent = await self._store_alone(payload)
+                else:
+                    async with self._within(connection) as (session, transaction):
+                        sent = await session.tasks.enqueue(payload, within=transaction, timeout_s=wait_s)
         except HorsiesError as error:
             return Err(_enqueue_failed(error, payload))
         refused = refusal_of(sent.outcome, payload, sent.task_id)
         return Ok(TaskHandle(sent.task_id, self._results)) if refused is None else Err(refused)
 
-    async def _store_alone(self, payload: TaskSendPayload, wait_s: float | None) -> Sent:
+    async def _store_alone(self, payload: TaskSendPayload) -> Sent:
         """Store in a transaction of its own, and see to it that workers hear of it."""
         session = await self._broker().session()
         asked_at = time.monotonic()
-        sent = await session.tasks.enqueue(payload, timeout_s=wait_s)
+        if payload.idempotency_key is None:
+            sent = await session.tasks.enqueue(payload)
+        else:
+            async with session.key_turns.turn() as wait_s:
+                sent = await session.tasks.enqueue(payload, timeout_s=wait_s)
         if sent.is_announced:
             session.announcements.announced(payload.queue_name, asked_at=asked_at)
         elif sent.is_announced is False and not payload.enqueue_delay_seconds:
@@ -125,26 +145,6 @@ class BrokerDelivery:
             return
         async with savepoint(connection, session.database.link, timeout_s=broker.settings.pool_timeout) as transaction:
             yield session, transaction
-
-
-@dataclass(frozen=True, slots=True)
-class _Batches:
-    """The batches of a bulk send, each made when its turn comes; they can be gone through again."""
-
-    bulk: Bulk
-
-    def __iter__(self) -> Iterator[Batch]:
-        bulk, like = self.bulk, self.bulk[0]
-        sent_at_json = instant_json(bulk.sent_at)
-        for start in range(0, len(bulk), BATCH_ROWS):
-            rows = bulk.arguments[start : start + BATCH_ROWS]
-            yield Batch(
-                like=like,
-                ids="\n".join(bulk.ids[start : start + BATCH_ROWS]),
-                args="\n".join([row.args_json for row in rows]),
-                kwargs="\n".join([row.kwargs_json for row in rows]),
-                shas="\n".join([bulk.pattern.seal.sha(row, sent_at_json) for row in rows]),
-            )
 
 
 def refusal_of(outcome: SendOutcome, payload: TaskSendPayload, task_id: str) -> TaskSendError | None:
@@ -173,3 +173,20 @@ def _enqueue_failed(error: HorsiesError, payload: TaskSendPayload | None) -> Tas
         payload=payload,
         exception=error,
     )
+
+
+def _bulk_failed(error: HorsiesError, batches: Batches) -> TaskSendError:
+    """As other failures; but sent again by the caller it would have other ids, and might be there twice."""
+    failed = _enqueue_failed(error, None)
+    if not (batches.are_begun and isinstance(error, DatabaseUnreachable)):
+        return failed
+    first = batches.bulk.ids[0]
+    text = f"{failed.message}; if only the answer was lost, all are stored: look for task {first}, the first of them"
+    return replace(failed, message=text, retryable=False, task_id=first)
+
+
+def _may_resend(error: TaskSendError) -> bool:
+    # The store knows better than the caller, who has no ids to send a bulk again; and who waited for a key has waited.
+    if isinstance(error.exception, KeyIsHeld):
+        return False
+    return error.exception.retryable if isinstance(error.exception, BrokerError) else error.retryable

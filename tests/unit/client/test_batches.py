@@ -1,0 +1,29 @@
+"""Where a bulk send is cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies.client.batches import BATCH_CHARACTERS, BATCH_ROWS, spans
+from horsies.codec.task import EncodedArguments
+
+SHORT = EncodedArguments(args_json="[1]", kwargs_json="{}")
+LONG = EncodedArguments(args_json="[" + "1" * (BATCH_CHARACTERS // 2) + "]", kwargs_json="{}")
+TOO_LONG = EncodedArguments(args_json="[" + "1" * BATCH_CHARACTERS + "]", kwargs_json="{}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        ([], []),
+        ([SHORT], [1]),
+        ([SHORT] * BATCH_ROWS, [BATCH_ROWS]),
+        ([SHORT] * (BATCH_ROWS + 1), [BATCH_ROWS, 1]),
+        ([LONG, LONG, SHORT, LONG], [1, 2, 1]),
+        ([SHORT, TOO_LONG, SHORT], [1, 1, 1]),
+    ],
+)
+def test_a_batch_ends_with_its_rows_or_its_text(rows: list[EncodedArguments], sizes: list[int]) -> None:
+    cut = [rows[span] for span in spans(rows)]
+    assert [len(batch) for batch in cut] == sizes
+    assert [row for batch in cut for row in batch] == rows
