@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -23,6 +23,14 @@ def test_a_time_without_a_zone_is_refused_and_one_in_the_past_is_not() -> None:
     with pytest.raises(ValueError, match="time zone"):
         check_good_until(datetime(2026, 1, 1))  # noqa: DTZ001 - naive is what this is about
     check_good_until(NOW - timedelta(days=900))
+
+
+@pytest.mark.parametrize("hours", [-14, 0, 14])
+def test_the_edges_of_time_are_refused_in_every_zone(hours: int) -> None:
+    zone = timezone(timedelta(hours=hours))
+    for edge in (datetime.min.replace(tzinfo=zone), datetime.max.replace(tzinfo=zone)):
+        with pytest.raises(ValueError, match="a day away"):
+            check_good_until(edge)
 
 
 def test_the_stored_error_names_the_worker_that_held_the_task() -> None:

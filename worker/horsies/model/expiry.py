@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from horsies.model.codes import OutcomeCode
 from horsies.model.task_error import TaskError
 
+# The database takes the first and the last moment for endless; a day less leaves every time zone room to show it.
+_EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+_LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+
 
 def check_good_until(good_until: datetime) -> None:
-    """Refuse what is no time or does not say in which time zone it is; one in the past is allowed, and expires."""
+    """Refuse what is no time, has no time zone or is at the edge of time; one in the past is allowed, and expires."""
     if not isinstance(good_until, datetime) or good_until.utcoffset() is None:
         raise ValueError("good_until must have a time zone, such as datetime.now(timezone.utc) + timedelta(hours=1)")
-    try:
-        good_until.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("good_until is later than any time that can be stored") from None
+    if not _EARLIEST <= good_until <= _LATEST:
+        raise ValueError("good_until must be at least a day away from the earliest and the latest time there is")
 
 
 def has_expired(good_until: datetime | None, at: datetime) -> bool:
