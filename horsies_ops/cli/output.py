@@ -73,7 +73,7 @@ def print_json(document: object) -> None:
 def to_json(value: Any) -> Any:
     match value:
         case datetime():
-            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            return _instant(value)
         case timedelta():
             return value.total_seconds()
         case Enum():
@@ -88,6 +88,15 @@ def to_json(value: Any) -> Any:
             return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         case _:
             return value
+
+
+def _instant(at: datetime) -> str:
+    # The driver hands out the database's infinities as the first and the last moment, without a time zone.
+    aware = at.replace(tzinfo=UTC) if at.utcoffset() is None else at
+    try:
+        return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        return aware.isoformat()
 
 
 def talk(line: str) -> None:

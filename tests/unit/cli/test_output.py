@@ -10,6 +10,9 @@ import pytest
 from horsies.errors import BrokerErrorCode, ConfigurationError, ErrorCode, raise_together
 from horsies_ops.cli.output import Colour, report, to_json
 
+# As the driver hands them out.
+INFINITY, INFINITELY_LONG_AGO = datetime.max, datetime.min  # noqa: DTZ901
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -21,6 +24,9 @@ class Row:
     ("value", "document"),
     [
         (datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2))), "2026-01-02T01:04:05Z"),
+        (INFINITY, "9999-12-31T23:59:59.999999Z"),
+        (INFINITELY_LONG_AGO, "0001-01-01T00:00:00Z"),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=2))), "0001-01-01T00:00:00+02:00"),
         (timedelta(minutes=1, milliseconds=5), 60.005),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (Path("a/b"), "a/b"),
