@@ -44,8 +44,17 @@ policies = fixed_policies | exponential_policies
 def test_defaults() -> None:
     policy = RetryPolicy(auto_retry_for=["CARD_DECLINED"])
 
-    assert (policy.max_retries, policy.intervals, policy.backoff_strategy) == (3, [60, 300, 900], "fixed")
+    assert (policy.max_retries, policy.intervals, policy.backoff_strategy) == (3, (60, 300, 900), "fixed")
     assert (policy.jitter, policy.max_delay_seconds) == (True, None)
+
+
+def test_the_lists_of_a_policy_cannot_change_and_are_written_as_lists() -> None:
+    policy = RetryPolicy(intervals=[1, 2, 3], auto_retry_for=["A"])
+
+    assert (policy.intervals, policy.auto_retry_for) == ((1, 2, 3), ("A",))
+    stored = policy.model_dump(mode="json")
+    assert (stored["intervals"], stored["auto_retry_for"]) == ([1, 2, 3], ["A"])
+    assert RetryPolicy.model_validate(stored) == policy
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    PlainSerializer,
     StrictBool,
     StrictInt,
     ValidationError,
@@ -46,6 +47,13 @@ def _check_listed(code: str) -> str:
 Interval = Annotated[StrictInt, Field(ge=1, le=86_400)]
 ListedCode = Annotated[str, AfterValidator(_check_listed)]
 
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Several: TypeAlias = Sequence[T]
+else:
+    # Given and written as a list, kept as a tuple: a policy is shared by all sends of its task and must not change.
+    Several = Annotated[list[T], AfterValidator(tuple), PlainSerializer(list)]
+
 
 class RetryPolicy(BaseModel):
     """When to run a failed task again: which codes, how often, how many seconds apart.
@@ -57,12 +65,12 @@ class RetryPolicy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_retries: Annotated[StrictInt, Field(ge=1, le=MOST_RETRIES)] = 3
-    intervals: Annotated[list[Interval], Field(min_length=1, max_length=MOST_RETRIES)] = [60, 300, 900]
+    intervals: Annotated[Several[Interval], Field(min_length=1, max_length=MOST_RETRIES)] = (60, 300, 900)
     # Checked as a field and not as a whole, so that its fault is reported together with those of the others.
     backoff_strategy: Annotated[Literal["fixed", "exponential"], Field(validate_default=True)] = "fixed"
     jitter: StrictBool = True
     max_delay_seconds: Annotated[StrictInt, Field(gt=0)] | None = None
-    auto_retry_for: Annotated[list[ListedCode], Field(min_length=1)]
+    auto_retry_for: Annotated[Several[ListedCode], Field(min_length=1)]
 
     if not TYPE_CHECKING:  # checkers read the parameters off the fields
 
@@ -91,9 +99,9 @@ class RetryPolicy(BaseModel):
         return cls(
             # Within its range, so that too few or too many intervals are the fault of the intervals alone.
             max_retries=min(max(len(intervals), 1), MOST_RETRIES),
-            intervals=list(intervals),
+            intervals=tuple(intervals),
             jitter=jitter,
-            auto_retry_for=list(auto_retry_for),
+            auto_retry_for=tuple(auto_retry_for),
         )
 
     @classmethod
@@ -109,11 +117,11 @@ class RetryPolicy(BaseModel):
         """Retries after base, 2 x base, 4 x base, … seconds."""
         return cls(
             max_retries=max_retries,
-            intervals=[base_seconds],
+            intervals=(base_seconds,),
             backoff_strategy="exponential",
             jitter=jitter,
             max_delay_seconds=max_delay_seconds,
-            auto_retry_for=list(auto_retry_for),
+            auto_retry_for=tuple(auto_retry_for),
         )
 
 
