@@ -177,11 +177,20 @@ def test_the_key_belongs_to_the_arguments_and_not_to_the_moment() -> None:
     assert cast(task).command_sha is None
 
 
+def test_the_key_belongs_to_the_arguments_and_not_to_how_they_are_given() -> None:
+    mould, keyed = task_of().mould, SendOptions(idempotency_key="k")
+    by_position = mould.cast(keyed, ("ann", 2), {}).unwrap()
+    by_name = mould.cast(keyed, (), {"times": 2, "name": "ann"}).unwrap()
+    assert by_position.command_sha == by_name.command_sha
+    assert by_position.enqueue_sha != by_name.enqueue_sha
+
+
 @pytest.mark.parametrize("change", [{"args": '["bob"]'}, {"priority": 1}, {"sent_at": NOON}, {"good_until": NOON}])
 def test_a_changed_payload_has_another_seal(change: dict[str, Any]) -> None:
-    payload = cast(idempotency_key="k")
-    assert resealed(payload) == payload
-    assert resealed(replace(payload, **change)).enqueue_sha != payload.enqueue_sha
+    task = task_of()
+    payload, shape = cast(task, idempotency_key="k"), task.definition.codec.shape
+    assert resealed(payload, shape) == payload
+    assert resealed(replace(payload, **change), shape).enqueue_sha != payload.enqueue_sha
 
 
 def test_the_repr_of_a_payload_hides_its_arguments() -> None:

@@ -168,6 +168,16 @@ def test_a_payload_that_was_changed_is_sealed_again(app: Horsies, wire: Wire) ->
     assert wire.delivered[0].enqueue_sha != error.payload.enqueue_sha
 
 
+@pytest.mark.parametrize("args", ["[", "5"])
+def test_a_payload_whose_arguments_are_none_any_more_is_refused(app: Horsies, wire: Wire, args: str) -> None:
+    task = app.task("t")(double)
+    wire.is_down = True
+    error = task.with_options(idempotency_key="k").send(5).unwrap_err()
+    assert error.payload is not None
+    damaged = replace(error, payload=replace(error.payload, args=args))
+    assert code_of(task.retry_send(damaged)) is TaskSendErrorCode.VALIDATION_FAILED
+
+
 def test_a_bulk_send_takes_every_kind_of_item_in_order(app: Horsies, wire: Wire) -> None:
     task = app.task("t")(double)
     handles = task.send_many([{"n": 1}, (2,), task.bind(3), task.bind(n=4)]).unwrap()

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from horsies.codec.fingerprint import command_sha, enqueue_sha
+from horsies.codec.shape import Shape
 from horsies.codec.task import EncodedArguments
 from horsies.codec.wire import canonical
 
 SENT_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ARGUMENTS = EncodedArguments(args_json='[1,"ü"]', kwargs_json='{"a":null}')
+SHAPE = Shape(positional=("id", "to"), keywords=frozenset({"to", "a"}), required=("id",), rest="more", extra="extra")
 SEND: dict[str, Any] = {"task_name": "mail.send", "queue_name": "mail", "priority": 5, "sent_at": SENT_AT}
 
 
@@ -43,7 +45,9 @@ def test_an_enqueue_fingerprint_is_the_sha_of_canonical_json() -> None:
 
 def test_fingerprints_are_pinned() -> None:
     assert enqueue_sha(ARGUMENTS, **SEND) == "435f37e6e044c36e7dc395c3839d7d7c437bafafa7d92c58de8b46838eb0ab96"
-    assert command_sha("mail.send", ARGUMENTS) == "4a9632ded3cdbb6d9304ec1e39c5a50d796bb72804ca1890742d7ebc77ddc48c"
+    assert (
+        command_sha("mail.send", ARGUMENTS, SHAPE) == "c873b5555dbf5615092218db344222a5f2045c35e22a82b0ffd320c797e9ac51"
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,24 @@ def test_the_zone_in_which_an_instant_is_written_does_not_matter() -> None:
 
 def test_a_command_is_its_name_and_its_arguments() -> None:
     other = EncodedArguments(args_json="[]", kwargs_json='{"a":null}')
+    calls = [("mail.send", ARGUMENTS), ("mail", ARGUMENTS), ("mail", other)]
 
-    assert command_sha("mail.send", ARGUMENTS) == command_sha("mail.send", ARGUMENTS)
-    assert len({command_sha("mail.send", ARGUMENTS), command_sha("mail", ARGUMENTS), command_sha("mail", other)}) == 3
+    assert len({command_sha(name, arguments, SHAPE) for name, arguments in calls}) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (("[1,2]", "{}"), ("[1]", '{"to":2}'), True),
+        (("[1,2]", '{"a":3}'), ("[1]", '{"a":3,"to":2}'), True),
+        (("[1,2]", "{}"), ("[2,1]", "{}"), False),
+        (("[1]", '{"to":2}'), ("[1]", '{"id":2}'), False),
+        (("[1,2,3,4]", "{}"), ("[1,2,4,3]", "{}"), False),
+    ],
+)
+def test_a_command_is_the_same_by_position_and_by_name(
+    one: tuple[str, str], other: tuple[str, str], is_same: bool
+) -> None:
+    shas = {command_sha("mail", EncodedArguments(*call), SHAPE) for call in (one, other)}
+
+    assert (len(shas) == 1) is is_same

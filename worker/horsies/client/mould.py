@@ -120,4 +120,5 @@ class Mould:
                 delay_seconds=delay,
                 options_json=self._options_json,
             ),
+            shape=task.codec.shape,
         )

@@ -12,6 +12,7 @@ from horsies.model.sending import TaskSendPayload
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from horsies.codec.shape import Shape
     from horsies.codec.task import EncodedArguments
 
 
@@ -29,6 +30,7 @@ class Pattern:
     max_retries: int
     idempotency_key: str | None
     seal: EnqueueSeal
+    shape: Shape
 
     def payload(self, task_id: str, encoded: EncodedArguments, sent_at: datetime) -> TaskSendPayload:
         return TaskSendPayload(
@@ -45,7 +47,7 @@ class Pattern:
             flags=self.flags,
             max_retries=self.max_retries,
             idempotency_key=self.idempotency_key,
-            command_sha=None if self.idempotency_key is None else command_sha(self.task_name, encoded),
+            command_sha=None if self.idempotency_key is None else command_sha(self.task_name, encoded, self.shape),
             enqueue_sha=self.seal.sha(encoded, instant_json(sent_at)),
         )
 

@@ -18,6 +18,8 @@ from horsies.registry.checks import flag_faults, is_stored_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horsies.codec.shape import Shape
+
 LONGEST_KEY_BYTES = 255
 LONGEST_DELAY_S = 1000 * 365 * 86400
 """A thousand years; much later than that is no time that the database knows."""
@@ -93,12 +95,15 @@ def delay_seconds(delay: float | timedelta | None) -> float | None:
     return float(seconds)
 
 
-def resealed(payload: TaskSendPayload) -> TaskSendPayload:
-    """The payload with fingerprints of what it holds now: whoever changed it sends another payload."""
+def resealed(payload: TaskSendPayload, shape: Shape) -> TaskSendPayload:
+    """The payload with fingerprints of what it holds now: whoever changed it sends another payload.
+
+    ValueError when its arguments are no longer JSON.
+    """
     encoded = EncodedArguments(args_json=payload.args, kwargs_json=payload.kwargs)
     return replace(
         payload,
-        command_sha=None if payload.idempotency_key is None else command_sha(payload.task_name, encoded),
+        command_sha=None if payload.idempotency_key is None else command_sha(payload.task_name, encoded, shape),
         enqueue_sha=enqueue_sha(
             encoded,
             task_name=payload.task_name,

@@ -218,7 +218,10 @@ class TaskFunction(Generic[P, T]):
             return Err(refusal(f"the error is of task {payload.task_name!r}, not of {self.task_name!r}"))
         if (payload.enqueue_delay_seconds is not None) is not delayed:
             return Err(refusal("use retry_schedule for a delayed send, and retry_send for any other"))
-        return resealed(payload)
+        try:
+            return resealed(payload, self.definition.codec.shape)
+        except ValueError as refused:
+            return Err(refusal(f"{self.task_name}: {refused}", exception=refused))
 
     def _app_rules(self) -> ExceptionRules:
         config = self.host.config

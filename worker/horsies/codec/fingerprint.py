@@ -12,6 +12,7 @@ from horsies.codec.wire import canonical
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from horsies.codec.shape import Shape
     from horsies.codec.task import EncodedArguments
 
 
@@ -70,10 +71,10 @@ class EnqueueSeal:
         return sha256(document.encode()).hexdigest()
 
 
-def command_sha(task_name: str, arguments: EncodedArguments) -> str:
-    """The same for every send of this task with these arguments, whoever sends it and when."""
-    document = f'{{"args":{arguments.args_json},"kwargs":{arguments.kwargs_json},"name":{canonical(task_name)}}}'
-    return sha256(document.encode()).hexdigest()
+def command_sha(task_name: str, arguments: EncodedArguments, shape: Shape) -> str:
+    """The same for every send of this task with these arguments, by position or by name, whoever sends it and when."""
+    args, kwargs = shape.named(arguments.args, arguments.kwargs)
+    return sha256(canonical({"args": args, "kwargs": kwargs, "name": task_name}).encode()).hexdigest()
 
 
 def instant_json(at: datetime | None) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horsies.codec.wire import PayloadRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -45,6 +45,8 @@ class Shape:
             if name in self.keywords:
                 if name in filled:
                     raise PayloadRefused("given twice, by position and by name", parameter=name)
+            elif not isinstance(name, str):
+                raise PayloadRefused("has a keyword that is not text")
             elif self.extra is None:
                 raise PayloadRefused("unknown", parameter=name)
         for name in self.required:
@@ -54,6 +56,12 @@ class Shape:
     def names_of(self, count: int) -> tuple[str, ...]:
         """The parameter that takes each of so many positional arguments."""
         return self.positional[:count] + (self.rest or "",) * (count - len(self.positional))
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The same arguments, with all that can be given by name given so."""
+        pairs = list(zip(self.names_of(len(args)), args, strict=True))
+        by_name = {name: value for name, value in pairs if name in self.keywords}
+        return [value for name, value in pairs if name not in self.keywords], {**by_name, **kwargs}
 
     def name_of(self, keyword: str) -> str:
         """The parameter that takes this keyword."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from horsies.codec.annotations import SignatureFault, parameter_value, return_value
 from horsies.codec.shape import Shape
@@ -19,19 +19,25 @@ if TYPE_CHECKING:
     from horsies.codec.value import Value
 
 
+Container = TypeVar("Container", list[Any], dict[str, Any])
+
+
 class EncodedArguments(NamedTuple):
-    """Arguments as they are stored: two canonical JSON texts, split by position and name as the caller gave them."""
+    """Arguments as they are stored: two canonical JSON texts, split by position and name as the caller gave them.
+
+    Reading them raises ValueError where somebody put other text in their place.
+    """
 
     args_json: str
     kwargs_json: str
 
     @property
     def args(self) -> list[JsonValue]:
-        return cast("list[JsonValue]", parsed(self.args_json))
+        return _json(list, self.args_json)
 
     @property
     def kwargs(self) -> dict[str, JsonValue]:
-        return cast("dict[str, JsonValue]", parsed(self.kwargs_json))
+        return _json(dict, self.kwargs_json)
 
     @property
     def size_bytes(self) -> int:
@@ -113,6 +119,13 @@ class TaskCodec:
         for key, value in by_name.items():
             yield Part(key, parameter=self.shape.name_of(key))
             yield self._part(self.shape.name_of(key), value)
+
+
+def _json(kind: type[Container], text: str) -> Container:
+    value = parsed(text)
+    if not isinstance(value, kind):
+        raise PayloadRefused("stored arguments must be an array and an object")
+    return value
 
 
 def _stored(text: str | bytes) -> JsonValue:
