@@ -55,6 +55,15 @@ class Point:
     y: float
 
 
+@dataclass(frozen=True)
+class Attachment:
+    body: bytes
+
+
+class Badge(BaseModel, frozen=True):
+    label: str
+
+
 class Person(TypedDict):
     name: str
 
@@ -108,6 +117,10 @@ VALUES: dict[str, Documented] = {
     "set of ints": Documented(set[int], {10, 2, 1}),
     "frozenset": Documented(frozenset[str], frozenset({"y", "x"})),
     "set in a list": Documented(list[set[str]], [{"b", "a"}, {"c"}]),
+    "set of models": Documented(set[Badge], {Badge(label="b"), Badge(label="a")}),
+    "set of dataclasses": Documented(set[Point], {Point(2, 0.5), Point(1, 0.5)}),
+    "bytes in a dataclass": Documented(Attachment, Attachment(b"\x00\xff")),
+    "large float": Documented(Any, 1e16),
     "bytes": Documented(bytes, b"\x00\xff\xfehello"),
     "literal": Documented(Literal["fast", "slow"], "fast"),
     "optional": Documented(int | None, None),

@@ -129,7 +129,7 @@ def test_without_the_declared_type_the_value_is_plain_json() -> None:
     assert read_result('{"ok":{"a":[1]}}').ok_value == {"a": [1]}
 
 
-@pytest.mark.parametrize("data", [object(), math.nan, {"a": "\0"}, {"a": "\ud800"}, [object()]])
+@pytest.mark.parametrize("data", [object(), math.nan, {"a": "\0"}, {"a": "\ud800"}, [object()], {1: 2}])
 def test_error_data_that_cannot_be_stored_is_replaced_by_its_repr(data: object) -> None:
     assert stored_body(TaskError(error_code="BROKEN", data=data)) == {
         "error_code": "BROKEN",
@@ -141,6 +141,7 @@ def test_error_data_that_cannot_be_stored_is_replaced_by_its_repr(data: object) 
 
 def test_an_object_without_even_a_repr_is_named() -> None:
     assert stored_body(TaskError(data=Hostile()))["data"] == "<Hostile: repr raised RuntimeError>"
+    assert stored_body(TaskError(data=10**5000))["data"] == "<int: repr raised ValueError>"
 
 
 def test_what_no_text_may_hold_becomes_the_replacement_character() -> None:

@@ -222,6 +222,21 @@ def test_keys_of_collected_keywords_must_be_storable_as_well() -> None:
     assert refusal(collecting, 1, **{"a\0b": "x"}).parameter == "extra"
 
 
+def test_keywords_must_be_text() -> None:
+    wrong: Any = {1: "x"}
+    for function in (typed, collecting):
+        with pytest.raises(PayloadRefused, match="keyword that is not text"):
+            codec_of(function).encode((1,), wrong)
+
+
+@pytest.mark.parametrize("function", [typed, plain, anything])
+def test_a_number_too_long_for_python_to_write_is_refused_by_name(function: Callable[..., object]) -> None:
+    refused = refusal(function, 10**5000)
+
+    assert refused.parameter == ("number" if function is typed else "value")
+    assert "more than 4300 digits" in refused.reason
+
+
 @pytest.mark.parametrize("function", [plain, json_only])
 def test_256_levels_survive_the_round_trip(function: Callable[..., object]) -> None:
     codec = codec_of(function)

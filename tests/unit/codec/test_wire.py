@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -46,10 +47,19 @@ def test_canonical_text_is_compact_sorted_and_plain() -> None:
     assert canonical({"b": [1, 2.5, None], "a": "ü"}) == '{"a":"ü","b":[1,2.5,null]}'
 
 
+@given(value=st.floats(min_value=1e15, allow_infinity=False))
+def test_large_floats_are_written_with_a_point_and_without_an_exponent(value: float) -> None:
+    text = canonical([value, -value, {"1e+16": '\\"1e+16'}])
+
+    assert re.fullmatch(r'\[\d+\.\d+,-\d+\.\d+,\{"1e\+16":"\\\\\\"1e\+16"\}\]', text)
+    assert parsed(text) == [value, -value, {"1e+16": '\\"1e+16'}]
+
+
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
         (math.nan, "NaN"),
+        (10**4300, "4300 digits"),
         ([1, {"a": -math.inf}], "NaN or Infinity"),
         ("a\0b", "NUL"),
         ({"a\0b": 1}, "NUL"),

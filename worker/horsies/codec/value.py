@@ -1,22 +1,39 @@
-"""One value on its way into a row and out of it: checked and typed by an annotation, or plain JSON without one."""
+"""One value on its way into a row and out of it: checked and typed by an annotation, or plain JSON without one.
+
+What is written is what can be read: a value of a type that JSON might change is read back before it is sent, and
+refused unless it is the same. Fields are written under their names. An alias is read too, for rows written by others,
+unless it is also the name of another field.
+
+Bytes are written as base64 text. Only a pydantic model or pydantic dataclass decides for itself about the bytes in it,
+by `ser_json_bytes` and `val_json_bytes` of its config, and pydantic's own choice is UTF-8: bytes that are no such text
+are refused there until the class says base64. A plain dataclass or typed dict goes with what it stands in.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from pydantic import ConfigDict, JsonValue, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, GetPydanticSchema, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 
 from horsies.codec.explain import explained
 from horsies.codec.faithful import faithful
-from horsies.codec.schema import field_names, kinds, nodes
+from horsies.codec.loss import loss
+from horsies.codec.schema import (
+    field_names,
+    has_clashing_aliases,
+    has_excluded_fields,
+    has_other_keys_than_text,
+    is_loose,
+    kinds,
+    nodes,
+)
 from horsies.codec.wire import MAX_DEPTH, MAX_PARSED_DEPTH, PayloadRefused, canonical, fault_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A model or dataclass has a configuration of its own, which decides about the bytes in it. A NaN must stay one, for
-# we refuse it, where pydantic would write null.
+# A NaN must stay one, for we refuse it, where pydantic would write null.
 _WIRE = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
 
 # Types for which a parsed value and its JSON text are read alike, so that the text need not be parsed twice.
@@ -25,6 +42,12 @@ _READ_ALIKE = frozenset({"int", "str", "float", "bool", "none", "any", "list", "
 _OWN_FORM: tuple[Any, ...] = (int, str, float, bool)
 # Types whose JSON form pydantic may write other than we would.
 _TO_BE_COMPARED = frozenset({"set", "frozenset", "any", "is-instance"})
+# Types of which every value comes back as it was; all others are read back before they are sent.
+_SURE_TO_RETURN = frozenset(
+    {"int", "str", "float", "bool", "none", "date", "uuid", "decimal", "list", "tuple", "set", "frozenset", "dict"}
+    | {"nullable", "default", "definitions", "definition-ref", "model", "model-fields", "model-field"}
+    | {"dataclass", "dataclass-args", "dataclass-field", "typed-dict", "typed-dict-field"}
+)
 
 
 class Value(Protocol):
@@ -49,7 +72,7 @@ class Value(Protocol):
 
 
 class PlainValue:
-    """Without an annotation only plain JSON is taken: what goes in is exactly what comes out."""
+    """Without an annotation only plain JSON is taken. What comes out is equal, though keys may have another order."""
 
     max_depth = MAX_DEPTH
 
@@ -68,20 +91,35 @@ class PlainValue:
 class TypedValue:
     """The annotation decides, as pydantic reads it in lax mode; no class names travel with the data."""
 
-    __slots__ = ("_as_is", "_dump", "_is_compared", "_parse", "_reads_alike", "_schema", "_validate", "max_depth")
+    __slots__ = (
+        "_as_is",
+        "_dump",
+        "_is_compared",
+        "_is_loose",
+        "_is_read_back",
+        "_parse",
+        "_reads_alike",
+        "_schema",
+        "_validate",
+        "max_depth",
+    )
 
     def __init__(self, annotation: object) -> None:
         """Raises whatever pydantic or the annotated class raises when there is no way to build an adapter."""
         adapter = _adapter(annotation)
-        found = kinds(adapter.core_schema)
-        is_strict = any(node.get("strict") for node in nodes(adapter.core_schema))
+        schema = adapter.core_schema
+        found = kinds(schema)
+        is_strict = any(node.get("strict") for node in nodes(schema))
         self._as_is: Any = annotation if annotation in _OWN_FORM else None
-        self._schema = adapter.core_schema
+        self._schema = schema
         self._validate = adapter.validator.validate_python
         self._dump = adapter.serializer.to_python
-        self._parse = partial(adapter.validator.validate_json, by_name=True, by_alias=True)
+        by_alias = not has_clashing_aliases(schema)
+        self._parse = partial(adapter.validator.validate_json, by_name=True, by_alias=by_alias)
         self._reads_alike = found <= _READ_ALIKE and not is_strict
-        self._is_compared = bool(found & _TO_BE_COMPARED)
+        self._is_loose = is_loose(schema)
+        self._is_compared = self._is_loose or bool(found & _TO_BE_COMPARED)
+        self._is_read_back = self._is_loose or not _is_sure_to_return(schema)
         self.max_depth = MAX_DEPTH if self._reads_alike else MAX_PARSED_DEPTH
 
     def check(self, value: object) -> object:
@@ -90,21 +128,37 @@ class TypedValue:
     def dump(self, checked: Any) -> JsonValue:
         if type(checked) is self._as_is:
             return checked
-        # Fields by their names, without what a model computes: the form from which it can be built again.
         try:
-            plain = self._dump(checked, mode="json", round_trip=True, by_alias=False, warnings="error")
-            if not self._is_compared:
-                return plain
-            return faithful(plain, self._dump(checked, round_trip=True, by_alias=False))
+            plain = self._written(checked)
+            if self._is_read_back:
+                self._check_return(plain, checked)
         except PayloadRefused:
             raise
+        except UnicodeDecodeError:
+            raise PayloadRefused("holds bytes that are no text, in a class whose config does not say base64") from None
         except Exception as error:  # noqa: BLE001 - serializers are user code, as validators are
             raise PayloadRefused(f"cannot be written as JSON ({type(error).__name__})") from None
+        return plain
 
     def load(self, stored: JsonValue) -> object:
         if self._reads_alike:
             return self._accepted(self._validate, stored)
         return self._accepted(self._parse, canonical(stored))
+
+    def _written(self, checked: Any) -> JsonValue:
+        # Fields by their names, without what a model computes: the form from which it can be built again.
+        plain = self._dump(checked, mode="json", round_trip=True, by_alias=False, warnings="error")
+        return faithful(plain, checked) if self._is_compared else plain
+
+    def _check_return(self, plain: JsonValue, checked: object) -> None:
+        try:
+            back = self.load(plain)
+        except ValueError as refused:
+            # What no row may hold is not read either, and is the better reason.
+            reason = fault_in(plain, max_depth=self.max_depth) or f"could not be read back: {refused}"
+            raise PayloadRefused(reason) from None
+        if lost := loss(checked, back, is_loose=self._is_loose):
+            raise PayloadRefused(lost)
 
     def _accepted(self, validate: Callable[[Any], object], value: object) -> object:
         try:
@@ -120,10 +174,16 @@ def value_of(annotation: object) -> Value:
     return PlainValue() if annotation is JsonValue else TypedValue(annotation)
 
 
+def _is_sure_to_return(schema: object) -> bool:
+    return kinds(schema) <= _SURE_TO_RETURN and not (has_other_keys_than_text(schema) or has_excluded_fields(schema))
+
+
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(annotation, config=_WIRE)
     except PydanticUserError as error:
         if error.code != "type-adapter-config-unused":
             raise
-        return TypeAdapter(annotation)
+    # Refused for a class that may bring a config. One that does not takes ours when it is only a part.
+    part = GetPydanticSchema(lambda _, handler: handler.generate_schema(annotation))
+    return TypeAdapter(Annotated[Any, part], config=_WIRE)

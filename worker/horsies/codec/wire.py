@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import json.encoder
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ MAX_PARSED_DEPTH: Final = 200
 
 REPLACEMENT: Final = "\ufffd"
 
-_PLAIN_SCALARS = frozenset({int, bool, type(None)})
+_PLAIN_SCALARS = frozenset({bool, type(None)})
+_LARGEST_INT = 10**4300 - 1
+"""With more digits Python neither writes nor reads a number, unless told to."""
+
+_TEXT_OR_LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9.]+e\+[0-9]+')
 # A value that holds itself ends in a RecursionError; looking for it in each value costs more than that one does.
 _encoder = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, check_circular=False, separators=(",", ":")
@@ -77,9 +82,16 @@ def canonical(value: JsonValue) -> str:
     Not everything that `fault_in` finds is refused here: ask `is_suspect` about the text.
     """
     try:
-        return _encode(value)
+        text = _encode(value)
     except RecursionError:
         raise ValueError("nested too deep") from None
+    return _TEXT_OR_LARGE_FLOAT.sub(_in_full, text) if "e+" in text else text
+
+
+def _in_full(found: re.Match[str]) -> str:
+    """A float from 1e16 on with all its digits: jsonb keeps the point of a number but not its exponent."""
+    written = found[0]
+    return written if written.startswith('"') else f"{float(written):.1f}"
 
 
 def parsed(text: str | bytes) -> JsonValue:
@@ -149,6 +161,8 @@ def _fault_of_scalar(item: object) -> str | None:
             return _fault_of_text(item)
         case float() if type(item) is float:
             return None if math.isfinite(item) else "holds NaN or Infinity"
+        case int() if type(item) is int:
+            return None if -_LARGEST_INT <= item <= _LARGEST_INT else "holds a number of more than 4300 digits"
         case _ if type(item) in _PLAIN_SCALARS:
             return None
         case _:

@@ -1,0 +1,293 @@
+"""What is sent is what comes out: values are read back equal, or refused before they are stored."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Annotated, Any
+from uuid import UUID
+
+import pytest
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    RootModel,
+)
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from typing_extensions import TypedDict
+
+from horsies.codec.value import value_of
+from horsies.codec.wire import PayloadRefused, canonical, parsed
+
+ODD_ZONE = timezone(timedelta(hours=5, seconds=7))
+NOT_TEXT = b"\xff\x00"
+
+
+class Number(enum.Enum):
+    ONE = 1
+    TWO = "2"
+
+
+class Word(enum.StrEnum):
+    YES = "yes"
+
+
+class Spot(BaseModel, frozen=True):
+    x: int
+    marks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Pair:
+    left: int
+    right: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str
+
+
+@dataclass(frozen=True)
+class Blob:
+    body: bytes
+
+
+class Parcel(TypedDict):
+    body: bytes
+
+
+class Utf8(BaseModel):
+    body: bytes
+
+
+class Base64(Utf8):
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class OneWay(Utf8):
+    model_config = ConfigDict(ser_json_bytes="hex")
+
+
+class Renamed(BaseModel):
+    name: str = Field(alias="title")
+    title: str | None = None
+
+
+class Swapped(BaseModel):
+    a: int = Field(validation_alias="b", serialization_alias="b")
+    b: int = Field(validation_alias=AliasChoices("other", "a"))
+
+
+class Nested(BaseModel):
+    first: int = Field(validation_alias=AliasPath("items", 0))
+    items: list[int] = []
+
+
+@pydantic_dataclass
+class SwappedToo:
+    a: int = Field(alias="b")
+    b: int = Field(alias="a")
+
+
+class Friendly(BaseModel):
+    user_name: str = Field("nobody", alias="userName")
+
+
+class Hiding(BaseModel):
+    shown: int
+    hidden: int = Field(default=0, exclude=True)
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Busy(BaseModel):
+    at: datetime
+    _lock: object = PrivateAttr(default_factory=object)
+
+
+class SchemaWords(BaseModel):
+    """Fields that are named as the parts of pydantic's own schemas are."""
+
+    metadata: dict[Any, int]
+    default: set[str]
+    type: int = Field(alias="expected")
+    expected: int = 0
+    fields: list[str] = []
+    choices: str = ""
+    keys_schema: str = ""
+
+
+class Base(BaseModel):
+    at: datetime
+
+
+class Derived(Base):
+    more: int = 0
+
+
+@dataclass(eq=False)
+class Identity:
+    by_day: dict[date, int] = field(default_factory=dict[date, int])
+
+
+class Roots(RootModel[set[int]]):
+    pass
+
+
+def sent(annotation: Any, value: object) -> Any:
+    codec = value_of(annotation)
+    return codec.dump(codec.check(value))
+
+
+def returned(annotation: Any, value: object) -> Any:
+    return value_of(annotation).load(parsed(canonical(sent(annotation, value))))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (dict[int, str], {1: "a", -2: "b"}),
+        (dict[int, Any], {1: [2.5]}),
+        (dict[date, list[int]], {date(2026, 1, 2): [1]}),
+        (dict[Decimal, int], {Decimal("1.50"): 1}),
+        (dict[Word, int], {Word.YES: 1}),
+        (dict[UUID, dict[str, int]], {UUID(int=7): {"a": 1}}),
+        (set[Spot], {Spot(x=2), Spot(x=1, marks=frozenset({"b", "a"}))}),
+        (frozenset[Pair], frozenset({Pair(2, frozenset({9, 1})), Pair(1)})),
+        (Roots, Roots({3, 1, 2})),
+        (Blob, Blob(NOT_TEXT)),
+        (list[Blob], [Blob(NOT_TEXT)]),
+        (Parcel, {"body": NOT_TEXT}),
+        (Base64, Base64(body=NOT_TEXT)),
+        (Utf8, Utf8(body=b"text")),
+        (Renamed, Renamed.model_validate({"title": "T"})),
+        (Nested, Nested.model_validate({"items": [1, 2]})),
+        (Hiding, Hiding(shown=1)),
+        (Any, 1e16),
+        (list[int | float], [1e22, -1e300, 10**22, 1.0]),
+        (Any, {"e+": ['"1e+16', 1e16]}),
+        (datetime, datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5, minutes=30)))),
+        (re.Pattern[str], re.compile("a+")),
+        (int, 10**4299),
+    ],
+    ids=str,
+)
+def test_what_is_accepted_comes_back_equal(annotation: Any, value: object) -> None:
+    found = returned(annotation, value)
+
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "reason"),
+    [
+        (dict, {1: "a"}, "key"),
+        (dict[Any, Any], {1: "a", "1": "b"}, "key"),
+        (dict[int | str, str], {1: "a", "1": "b"}, "key"),
+        (dict[str | None, int], {None: 1}, "key"),
+        (Any, [{"deep": {None: 1}}], "key"),
+        (Open, Open.model_validate({"data": {2: 1}}), "key"),
+        (dict[int, Any], {1: {2: 3}}, "key"),
+        (dict[tuple[int, int], str], {(1, 2): "a"}, "could not be read back"),
+        (dict[Number, int], {Number.ONE: 1}, "could not be read back"),
+        (dict[datetime, int], {datetime(2026, 1, 1, tzinfo=ODD_ZONE): 1}, "key"),
+        (Utf8, Utf8(body=NOT_TEXT), "base64"),
+        (OneWay, OneWay(body=b"text"), "body: holds a bytes"),
+        (str | bytes, NOT_TEXT, "holds a bytes that would be read back as a str"),
+        (datetime, datetime(2026, 1, 1, tzinfo=ODD_ZONE), "holds a datetime"),
+        (Base, Base(at=datetime(2026, 1, 1, tzinfo=ODD_ZONE)), "at: holds a datetime"),
+        (time, time(1, 2, tzinfo=ODD_ZONE), "holds a time"),
+        (Hiding, Hiding(shown=1, hidden=2), "hidden: holds a int"),
+        (Annotated[int, AfterValidator(lambda number: number + 1)], 1, "holds a int"),
+    ],
+    ids=str,
+)
+def test_what_would_come_back_as_something_else_is_refused(annotation: Any, value: object, reason: str) -> None:
+    with pytest.raises(PayloadRefused) as caught:
+        sent(annotation, value)
+
+    assert reason in caught.value.reason
+
+
+def test_fields_are_read_by_name_where_an_alias_is_the_name_of_another() -> None:
+    renamed = value_of(Renamed).load({"name": "N", "title": "T"})
+    assert isinstance(renamed, Renamed)
+    assert (renamed.name, renamed.title) == ("N", "T")
+
+
+def test_fields_that_swap_their_names_come_back_in_their_places() -> None:
+    swapped = Swapped.model_validate({"b": 1, "a": 2})
+    assert (swapped.a, swapped.b) == (1, 2)
+    assert returned(Swapped, swapped) == swapped
+    assert returned(list[SwappedToo], [SwappedToo(b=1, a=2)]) == [SwappedToo(b=1, a=2)]
+
+
+def test_fields_may_be_named_as_they_like() -> None:
+    value = SchemaWords.model_construct(metadata={"a": 1}, default=set("fedcba"), expected=5)
+
+    assert sent(SchemaWords, value)["default"] == list("abcdef")
+    assert returned(SchemaWords, value) == value
+    with pytest.raises(PayloadRefused, match="metadata: has a key"):
+        sent(SchemaWords, {"metadata": {1: 1}, "default": [], "expected": 1})
+
+
+def test_a_dataclass_is_refused_in_the_same_words_as_a_model() -> None:
+    with pytest.raises(PayloadRefused, match="name: is missing"):
+        sent(Named, {})
+
+
+def test_an_alias_that_is_no_name_is_read_as_well() -> None:
+    assert sent(Friendly, Friendly.model_validate({"userName": "ada"})) == {"user_name": "ada"}
+    assert value_of(Friendly).load({"user_name": "ada"}) == value_of(Friendly).load({"userName": "ada"})
+
+
+def test_senders_use_the_aliases_that_a_class_declares() -> None:
+    assert sent(Swapped, {"b": 1, "a": 2}) == {"a": 1, "b": 2}
+
+
+def test_under_any_a_value_comes_back_as_its_json_form() -> None:
+    value = {"spot": Spot(x=1), "pair": (1, {2}), "day": date(2026, 1, 2), "bytes": NOT_TEXT}
+
+    assert returned(Any, value) == {
+        "spot": {"x": 1, "marks": []},
+        "pair": [1, [2]],
+        "day": "2026-01-02",
+        "bytes": "_wA=",
+    }
+
+
+def test_sets_are_written_in_the_same_order_wherever_they_stand() -> None:
+    assert sent(set[Pair], {Pair(2), Pair(1, frozenset({2, 1}))}) == [
+        {"left": 1, "right": [1, 2]},
+        {"left": 2, "right": []},
+    ]
+    assert sent(Open, Open.model_validate({"tags": set("fedcba")})) == {"tags": list("abcdef")}
+    assert sent(Roots, {3, 1, 2}) == [1, 2, 3]
+
+
+def test_what_is_no_part_of_a_value_is_not_missed() -> None:
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+
+    assert sent(Busy, Busy(at=at)) == {"at": "2026-01-02T00:00:00Z"}
+    assert sent(Base, Derived(at=at, more=3)) == {"at": "2026-01-02T00:00:00Z"}
+    assert sent(Identity, Identity({date(2026, 1, 2): 1})) == {"by_day": {"2026-01-02": 1}}
+    assert sent(list[Identity], [Identity({date(2026, 1, 2): 1})]) == [{"by_day": {"2026-01-02": 1}}]
+
+
+def test_no_refusal_shows_a_key_that_is_data() -> None:
+    with pytest.raises(PayloadRefused) as caught:
+        sent(Open, Open.model_validate({"private": {2: 1}}))
+
+    assert "private" not in caught.value.reason
