@@ -1,0 +1,46 @@
+"""A claim that waits for a place past its good_until is never started."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from tests.support.ledger import Ledger
+from tests.support.workers import running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLAIMED = "SELECT 1 FROM horsies_tasks WHERE id = $1::text::uuid AND status = 'CLAIMED'"
+CLAIM_OF = """
+SELECT claimed_at IS NOT NULL AS has_claim, claimed_by_worker_id::text AS owner,
+       good_until < clock_timestamp() AS is_past
+  FROM horsies_tasks
+ WHERE id = $1::text::uuid
+"""
+
+
+async def test_a_claimed_task_past_its_good_until_expires_and_keeps_its_claim(
+    database_url: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    config = {"prefetch_buffer": 1, "claim_lease_ms": 60_000, "max_claim_renew_age_ms": 120_000}
+    async with Ledger.open(database_url) as ledger, running(database_url, config=config, processes=1) as worker:
+        slow = await worker.send("wait_for", str(gate))
+        await ledger.until_started(slow)
+        late = await worker.send("work", good_until=datetime.now(UTC) + timedelta(seconds=1))
+        await ledger.until(lambda: ledger.fetch(CLAIMED, late))
+
+        async def is_past() -> bool:
+            return (await ledger.fetch(CLAIM_OF, late))[0]["is_past"]
+
+        await ledger.until(is_past)
+        gate.touch()
+        row = (await ledger.until_terminal(late))[late]
+        (claim,) = await ledger.fetch(CLAIM_OF, late)
+        assert (row["status"], row["error_code"], row["attempts"]) == ("EXPIRED", "TASK_EXPIRED", 0)
+        assert (claim["has_claim"], claim["owner"]) == (True, worker.worker_id)
+        assert (await worker.app.get_result_async(late)).err_value.error_code == "TASK_EXPIRED"
+        assert await ledger.starts(late) == []
+        await ledger.until_terminal(slow)
+        assert await ledger.verdict([slow, late]) == []
