@@ -11,7 +11,7 @@ import psutil
 from horsies.engine.held import Phase
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
-from horsies.store.fleet import Snapshot
+from horsies.store.fleet import FleetStore, Snapshot
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,6 +28,7 @@ class Snapshots:
 
     def __init__(self, parts: Parts, started_at: datetime) -> None:
         self._parts = parts
+        self._fleet = FleetStore(parts.claims.database)  # beats have their connection to themselves
         self._started_at = started_at
         self._process = psutil.Process()
 
@@ -37,7 +38,7 @@ class Snapshots:
     async def _write_for_ever(self) -> None:
         while True:
             with suppress(HorsiesError):
-                await self._parts.fleet.write_snapshot(self._look())
+                await self._fleet.write_snapshot(self._look())
             await asyncio.sleep(self._parts.worker.snapshot_interval_ms / 1000)
 
     def _look(self) -> Snapshot:

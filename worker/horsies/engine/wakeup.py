@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from horsies.engine.hearing import PROBE_AFTER_S, Hearing
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
+from horsies.store.fleet import FleetStore
 from horsies.store.notify import TASK_NEW, WORKER_PING
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Wakeup:
 
     def __init__(self, parts: Parts, link: Link, *, probe_after_s: float = PROBE_AFTER_S) -> None:
         self._parts = parts
+        self._fleet = FleetStore(parts.claims.database)  # beats have their connection to themselves
         self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         channels = {TASK_NEW: self._hear_new, WORKER_PING: self._hear_order}
         self._hearing = Hearing(parts, link, channels, probe_after_s=probe_after_s)
@@ -42,7 +44,7 @@ class Wakeup:
     async def _until_due(self, poll_s: float) -> float:
         """Seconds until the soonest task that is not due yet."""
         try:
-            due_s = await self._parts.fleet.next_due_s(self._parts.worker.queues or [])
+            due_s = await self._fleet.next_due_s(self._parts.worker.queues or [])
         except HorsiesError:
             return poll_s
         return poll_s if due_s is None else max(0.0, due_s)
@@ -80,4 +82,4 @@ class Wakeup:
         while True:
             channel, answer = await self._pongs.get()
             with suppress(HorsiesError):  # whoever asked will ask again
-                await self._parts.fleet.pong(channel, answer)
+                await self._fleet.pong(channel, answer)
