@@ -70,18 +70,22 @@ class Widths:
     note: int | None = None
 
     @classmethod
-    def for_terminal(cls, columns: int) -> Widths:
+    def for_terminal(cls, columns: int, *, longest_note: int) -> Widths:
         """As much as fits, as long as there are eighty columns."""
         has_whole_ids = columns >= ROOM_FOR_IDS
         # What the columns of known width leave is shared by name, queue and note.
         spare = max(36, columns - (72 if has_whole_ids else 44))
-        return cls(has_whole_ids=has_whole_ids, name=spare * 4 // 9, queue=spare * 2 // 9, note=spare * 3 // 9)
+        # A note needs no more than its length and its heading; "due in 5 minutes" is never cut.
+        note = min(max(longest_note, len("note")), max(16, spare // 3))
+        name = (spare - note) * 2 // 3
+        return cls(has_whole_ids=has_whole_ids, name=name, queue=spare - note - name, note=note)
 
 
 def print_page(page: TaskPage, *, full: bool) -> None:
     """A table no wider than the terminal, unless it is asked for in full."""
     columns = shutil.get_terminal_size(fallback=(ROOM_FOR_IDS, 24)).columns
-    widths = Widths(has_whole_ids=True) if full else Widths.for_terminal(columns)
+    longest_note = max((len(_note(task)) for task in page.tasks), default=0)
+    widths = Widths(has_whole_ids=True) if full else Widths.for_terminal(columns, longest_note=longest_note)
     print_table(
         ("id", "status", "name", "queue", "age", "tries", "note"),
         [
@@ -92,7 +96,7 @@ def print_page(page: TaskPage, *, full: bool) -> None:
                 safe(task.queue, limit=widths.queue),
                 safe(humanize.naturaldelta(task.age), limit=10),
                 str(task.attempt_count),
-                safe(task.error_code or _due(task) or "", limit=widths.note),
+                safe(_note(task), limit=widths.note),
             )
             for task in page.tasks
         ],
@@ -119,6 +123,10 @@ def print_detail(detail: TaskDetail, *, full: bool) -> None:
 def _print_part(part: Mapping[str, Any], limit: int | None, indent: str = "") -> None:
     given = {name: _shown(value) for name, value in part.items() if value is not None}
     print_facts({indent + name: safe(text, limit=limit) for name, text in given.items()})
+
+
+def _note(task: TaskSummary) -> str:
+    return task.error_code or _due(task) or ""
 
 
 def _due(task: TaskSummary) -> str | None:

@@ -79,7 +79,8 @@ def test_in_full_nothing_is_cut_however_narrow_the_terminal(tasks: Executable, d
 
 def test_a_task_that_is_not_yet_due_says_when_it_will_be(tasks: Executable, database_url: str) -> None:
     task_id = _stored(database_url, enqueued_at=datetime.now(UTC) + timedelta(minutes=5))
-    assert tasks("task", "list").stdout.splitlines()[1].endswith("due in 5 minutes")
+    for columns in ("80", "120"):
+        assert tasks("task", "list", COLUMNS=columns).stdout.splitlines()[1].endswith("due in 5 minutes")
     assert "PENDING, due in 5 minutes" in tasks("task", "show", task_id).stdout
 
 
