@@ -185,12 +185,30 @@ def test_the_key_belongs_to_the_arguments_and_not_to_how_they_are_given() -> Non
     assert by_position.enqueue_sha != by_name.enqueue_sha
 
 
-@pytest.mark.parametrize("change", [{"args": '["bob"]'}, {"priority": 1}, {"sent_at": NOON}, {"good_until": NOON}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"args": '["bob"]'},
+        {"priority": 1},
+        {"sent_at": NOON},
+        {"good_until": NOON},
+        {"flags": '{"slow":true}'},
+        {"max_retries": 7},
+        {"idempotency_key": "other"},
+    ],
+)
 def test_a_changed_payload_has_another_seal(change: dict[str, Any]) -> None:
     task = task_of()
     payload, shape = cast(task, idempotency_key="k"), task.definition.codec.shape
     assert resealed(payload, shape) == payload
     assert resealed(replace(payload, **change), shape).enqueue_sha != payload.enqueue_sha
+
+
+def test_what_cannot_be_gone_through_is_no_bulk() -> None:
+    nothing: Any = None
+    error = task_of().mould.cast_many(SendOptions(), nothing).unwrap_err()
+    assert error.code is TaskSendErrorCode.VALIDATION_FAILED
+    assert "'NoneType' object is not iterable" in error.message
 
 
 def test_the_repr_of_a_payload_hides_its_arguments() -> None:

@@ -7,7 +7,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from horsies.client.pattern import Bulk, Pattern
-from horsies.client.sending import PLAIN, SendOptions, arguments_of, check_options, delay_seconds, refusal
+from horsies.client.sending import (
+    PLAIN,
+    SendOptions,
+    arguments_of,
+    check_options,
+    delay_seconds,
+    refusal,
+    sealed_options,
+)
 from horsies.codec.fingerprint import EnqueueSeal
 from horsies.codec.ids import IDS
 from horsies.codec.wire import canonical
@@ -61,10 +69,11 @@ class Mould:
             return Err(refusal(f"{self._task.name}: idempotency_key is for single sends"))
         try:
             pattern = self._plain if options is PLAIN else self._pattern(options)
-        except ValueError as refused:
+            each = iter(items)
+        except (ValueError, TypeError) as refused:
             return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
         arguments: list[EncodedArguments] = []
-        for index, item in enumerate(items):
+        for index, item in enumerate(each):
             encoded = self._encoded(index, item)
             if isinstance(encoded, Err):
                 return encoded
@@ -102,6 +111,7 @@ class Mould:
         priority = effective_priority(
             sent_with=options.priority, task=task.options.priority, queue=self._queue_priority
         )
+        flags = canonical({**task.flags, **flags_of(() if options.flags is None else options.flags)})
         return Pattern(
             task_name=task.name,
             queue_name=task.queue_name,
@@ -109,7 +119,7 @@ class Mould:
             good_until=options.good_until,
             delay_seconds=delay,
             task_options=self._options_json,
-            flags=canonical({**task.flags, **flags_of(() if options.flags is None else options.flags)}),
+            flags=flags,
             max_retries=task.max_retries,
             idempotency_key=options.idempotency_key,
             seal=EnqueueSeal.of(
@@ -118,7 +128,12 @@ class Mould:
                 priority=priority,
                 good_until=options.good_until,
                 delay_seconds=delay,
-                options_json=self._options_json,
+                options_json=sealed_options(
+                    task_options=self._options_json,
+                    flags=flags,
+                    max_retries=task.max_retries,
+                    idempotency_key=options.idempotency_key,
+                ),
             ),
             shape=task.codec.shape,
         )

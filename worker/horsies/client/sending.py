@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from horsies.codec.fingerprint import command_sha, enqueue_sha
 from horsies.codec.task import EncodedArguments
+from horsies.codec.wire import canonical
 from horsies.model.expiry import check_good_until
 from horsies.model.queues import is_priority
 from horsies.model.sending import TaskSendError, TaskSendErrorCode, TaskSendPayload
@@ -80,7 +81,7 @@ def check_options(options: SendOptions) -> None:
         raise ValueError(f"idempotency_key must be text of 1 to {LONGEST_KEY_BYTES} bytes")
     # By what it can do, for instrumented connections are no instances of the driver's own class.
     if options.connection is not None and not all(
-        hasattr(options.connection, name) for name in ("transaction", "fetch")
+        hasattr(options.connection, name) for name in ("transaction", "is_in_transaction", "fetch")
     ):
         raise ValueError("connection must be an asyncpg connection")
 
@@ -93,6 +94,12 @@ def delay_seconds(delay: float | timedelta | None) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= LONGEST_DELAY_S:
         raise ValueError("delay must be seconds of at least 0 (and less than a thousand years), or a timedelta")
     return float(seconds)
+
+
+def sealed_options(*, task_options: str, flags: str, max_retries: int, idempotency_key: str | None) -> str:
+    """All options of a send that its fingerprint covers, as one canonical document."""
+    key = canonical(idempotency_key)
+    return f'{{"flags":{flags},"idempotency_key":{key},"max_retries":{max_retries},"task":{task_options}}}'
 
 
 def resealed(payload: TaskSendPayload, shape: Shape) -> TaskSendPayload:
@@ -112,7 +119,12 @@ def resealed(payload: TaskSendPayload, shape: Shape) -> TaskSendPayload:
             sent_at=payload.sent_at,
             good_until=payload.good_until,
             delay_seconds=payload.enqueue_delay_seconds,
-            options_json=payload.task_options,
+            options_json=sealed_options(
+                task_options=payload.task_options,
+                flags=payload.flags,
+                max_retries=payload.max_retries,
+                idempotency_key=payload.idempotency_key,
+            ),
         ),
     )
 

@@ -211,6 +211,8 @@ class TaskFunction(Generic[P, T]):
     def _replayable(self, error: TaskSendError, *, delayed: bool) -> TaskSendPayload | Err[TaskSendError]:
         if self.host.are_sends_suppressed():
             return Err(_suppressed())
+        if not isinstance(cast("object", error), TaskSendError):
+            return Err(refusal(f"what is sent again is a TaskSendError, got {type(error).__qualname__}"))
         payload = error.payload
         if payload is None or error.code not in REPLAYED:
             return Err(refusal(f"{error.code} carries nothing that can be sent again"))
