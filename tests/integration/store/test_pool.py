@@ -53,6 +53,13 @@ async def test_a_connection_with_an_open_transaction_is_not_handed_on(pool: Pool
     assert left_open.is_closed()
 
 
+async def test_a_connection_that_was_given_up_leaves_its_place_to_another(pool: Pool) -> None:
+    for _ in range(3):
+        given_up = await pool.acquire()
+        given_up.terminate()
+        pool.release(given_up)
+
+
 async def test_a_connection_that_lay_idle_for_too_long_is_closed_but_for_the_smallest_number(database_url: str) -> None:
     pool = Pool(Link(url=database_url, masked_url="test"), PoolSize(smallest=1, largest=2, idle_s=0))
     older, newer = await pool.acquire(), await pool.acquire()

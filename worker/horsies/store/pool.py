@@ -65,12 +65,14 @@ class Pool:
             raise
 
     def release(self, connection: Connection) -> None:
+        self._turns.release()
+        if connection.is_closed():  # asked first: of one that was given up the driver knows nothing else
+            return
         if self._is_closed or connection.is_in_transaction():
             connection.terminate()
-        elif not connection.is_closed():
+        else:
             self._idle.append(_Idle(connection, time.monotonic()))
             self._watch_age()
-        self._turns.release()
 
     async def close(self) -> None:
         """Close what is idle; a connection in use is closed when it is released."""
