@@ -149,3 +149,10 @@ async def test_what_has_not_begun_is_given_back_when_it_is_cancelled(pool: Stabl
 async def test_an_exit_in_a_task_made_by_a_coroutine_ends_neither_the_loop_nor_the_child(pool: Stable) -> None:
     assert await pool.value(pool.give("exit_on_the_side")) == "still here"
     assert await pool.value(pool.give("nap", 0)) == pool.events.born[0]
+
+
+async def test_an_ending_says_how_long_the_task_took_by_the_clock_of_its_child() -> None:
+    async with stable() as pool:
+        ending = await pool.run("noop")
+    assert ending.run_ms is not None
+    assert 0 < ending.run_ms < 1000

@@ -337,7 +337,7 @@ class Dispatcher:
         if held is not None and held.stopping is not None:
             self._settle_soon(held, Kill(reason=held.stopping, pid=child.pid, task_id=key.task_id), None)
         elif held is not None:
-            self._parts.hands.learn(held)
+            self._parts.hands.learn(held, ending.run_ms)
             self._parts.outcomes.ended(held, ending)
         self.wake()
 

@@ -113,10 +113,9 @@ class Hands:
             held.silence()
         return held
 
-    def learn(self, held: Held) -> None:
+    def learn(self, held: Held, run_ms: float | None) -> None:
         """Remember how long a task took."""
-        if held.began_at is not None:
-            run_ms = (time.monotonic() - held.began_at) * 1000
+        if run_ms is not None:
             self._times.observe(task_name=held.row.task_name, queue_name=held.row.queue_name, run_ms=run_ms)
 
     def end(self, child: Child, reason: KillReason, held: Held | None) -> None:

@@ -67,6 +67,8 @@ class Ending(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     document: bytes
     error_code: str | None = None
     error_message: str | None = None
+    run_ms: float | None = None
+    """By the child's own clock: what its worker could measure is how long reports take as well."""
 
 
 class Run(Message, frozen=True):

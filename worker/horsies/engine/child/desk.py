@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from horsies.engine.messages import Began, Ended
 
@@ -21,16 +24,19 @@ class Desk:
         self._begun = begun
         self._output = output
         self._unsent: list[Report] = []
+        self._began_at: dict[Key, float] = {}
 
     def begin(self, key: Key) -> None:
         self._begun.add(key)
+        self._began_at[key] = time.monotonic()
         self._unsent.append(Began(key))
         self.flush()
 
     def end(self, key: Key, ending: Ending) -> None:
         self._output.finish(key)
         self._begun.remove(key)
-        self._unsent.append(Ended(key, ending))
+        run_ms = 1000 * (time.monotonic() - self._began_at.pop(key))
+        self._unsent.append(Ended(key, replace(ending, run_ms=run_ms)))
 
     def flush(self) -> None:
         if self._unsent:
