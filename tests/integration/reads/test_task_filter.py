@@ -51,7 +51,6 @@ RUNNING = {"status": "RUNNING", "claim_token": 1, "claimed_at": NOW, "started_at
         (TaskFilter(due_later=True), {"enqueued_at": NOW + HOUR}, {"enqueued_at": NOW - HOUR}),
         (TaskFilter(due_later=False), {"enqueued_at": NOW - HOUR}, {"enqueued_at": NOW + HOUR}),
     ],
-    ids=str,
 )
 async def test_a_part_of_a_filter_keeps_what_fits_and_excluding_it_keeps_the_rest(
     database: Database, database_url: str, wanted: TaskFilter, fitting: dict[str, Any], other: dict[str, Any]

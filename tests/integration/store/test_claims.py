@@ -67,7 +67,6 @@ async def test_a_claim_clears_what_held_the_task_back_and_raises_its_token(
         {"status": "CLAIMED", "claimed": True, "claim_expires_at": LATER},
         {"status": "CLAIMED", "claimed": True, "claim_expires_at": EARLIER, "good_until": EARLIER},
     ],
-    ids=str,
 )
 async def test_a_task_is_left_alone_when(database: Database, database_url: str, columns: dict[str, Any]) -> None:
     await insert_task(database_url, **columns)

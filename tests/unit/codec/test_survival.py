@@ -181,7 +181,6 @@ def returned(annotation: Any, value: object) -> Any:
         (re.Pattern[str], re.compile("a+")),
         (int, 10**4299),
     ],
-    ids=str,
 )
 def test_what_is_accepted_comes_back_equal(annotation: Any, value: object) -> None:
     found = returned(annotation, value)
@@ -212,7 +211,6 @@ def test_what_is_accepted_comes_back_equal(annotation: Any, value: object) -> No
         (Hiding, Hiding(shown=1, hidden=2), "hidden: holds a int"),
         (Annotated[int, AfterValidator(lambda number: number + 1)], 1, "holds a int"),
     ],
-    ids=str,
 )
 def test_what_would_come_back_as_something_else_is_refused(annotation: Any, value: object, reason: str) -> None:
     with pytest.raises(PayloadRefused) as caught:
