@@ -267,4 +267,4 @@ async def until_connections_are(ledger: Ledger, baseline: int) -> None:
     async def are() -> bool:
         return await ledger.connections() <= baseline
 
-    await ledger.until(are, within_s=5)
+    await ledger.until(are, within_s=20)

@@ -57,8 +57,6 @@ class Dispatcher:
         """Handed to nobody, to be given back."""
         self._settling: set[asyncio.Task[None]] = set()
         self._reconciled_at = time.monotonic()
-        self.lane = asyncio.Lock()
-        """Held while claims or starts are on their way; whoever holds it knows that none is."""
         self.is_draining = False
         self._has_looked_again = False
 
@@ -82,7 +80,7 @@ class Dispatcher:
         """Passes for as long as they bring something; a pass that found no database is tried again."""
         while not stop.is_set() and not self._parts.gate.is_shut:
             try:
-                async with self.lane:
+                async with self._parts.lane:
                     await self._reconcile_in_time()
                     found = await self._pass()
             except HorsiesError as error:
@@ -270,7 +268,7 @@ class Dispatcher:
     async def _reconcile_until_known(self) -> None:
         while True:
             try:
-                async with self.lane:
+                async with self._parts.lane:
                     await self.reconcile()
             except BrokerError as error:
                 await self._backoff.wait(error)

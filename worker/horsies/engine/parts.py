@@ -41,6 +41,9 @@ class Parts:
     beats: BeatStore
     fleet: FleetStore
     reporter: Reporter
+    lane: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while claims or starts are on their way, or someone looks at what may be claimed: one at a time, on one
+    connection; whoever holds it knows that no other is at it."""
     is_stopping: bool = False
     degraded: str | None = None
     look_at_rows: asyncio.Event = field(default_factory=asyncio.Event)

@@ -44,7 +44,8 @@ class Wakeup:
     async def _until_due(self, poll_s: float) -> float:
         """Seconds until the soonest task that is not due yet."""
         try:
-            due_s = await self._fleet.next_due_s(self._parts.worker.queues or [])
+            async with self._parts.lane:
+                due_s = await self._fleet.next_due_s(self._parts.worker.queues or [])
         except HorsiesError:
             return poll_s
         return poll_s if due_s is None else max(0.0, due_s)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from horsies.store.open import Links
 
 LISTEN_WITHIN_S = 5.0
+SURPLUS_IDLE_S = 3.0
 LAST_TRIES_S = 5.0
 """For the statements of a stop, where the database does not answer."""
 
@@ -204,9 +205,11 @@ class Worker:
     async def _open(self, stack: AsyncExitStack, links: Links) -> tuple[Database, Database]:
         broker, worker = self._app.broker, self._worker
         size = PoolSize(
+            smallest=1,
             largest=worker.parent_pool_size + worker.parent_max_overflow,
             wait_s=broker.pool_timeout,
-            idle_s=broker.pool_recycle,
+            # An idle worker holds one: what a burst has opened is soon closed again.
+            idle_s=min(broker.pool_recycle, SURPLUS_IDLE_S),
             check_idle=broker.pool_pre_ping,
         )
         database = await stack.enter_async_context(Database(links.pooled, size))
@@ -249,7 +252,7 @@ class Worker:
 
     async def _come_back(self, parts: Parts, dispatcher: Dispatcher) -> None:
         """Others have declared this run lost: give up its claims and go on under a new id."""
-        async with dispatcher.lane:
+        async with parts.lane:
             await dispatcher.release_waiting()
             former = self.identity.renew()
         await parts.fleet.register(self.identity.run_of(self._worker, self._app))
