@@ -18,7 +18,7 @@ demo: $(READY)  ## the sample app, a worker and a database of its own
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
 
 test: $(READY)  ## run the tests (needs nothing but Python)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto
 
 lint: $(READY)  ## format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .
