@@ -42,7 +42,7 @@ Shifted.__name__ = Shifted.__qualname__ = "datetime"
 datetime.datetime = Shifted
 time.time = lambda: real_time() + next(offsets)
 time.time_ns = lambda: real_time_ns() + int(next(offsets) * 1e9)
-print("the clock is shifted")
+print("the clock is shifted", flush=True)
 """
 
 

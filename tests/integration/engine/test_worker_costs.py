@@ -88,7 +88,8 @@ async def test_an_idle_worker_hardly_speaks_to_the_server(database_url: str, clu
 
     short, long = await spent_in_a_life(0.5), await spent_in_a_life(0.5 + IDLE_S)
     await onlooker.close()
-    assert long - short <= IDLE_S
+    # The two lives start and stop with a few transactions more or less; a loop that polls without rest has hundreds.
+    assert long - short <= 4 * IDLE_S
 
 
 async def test_a_drain_takes_few_transactions_and_writes_each_row_twice(database_url: str, ledger: Ledger) -> None:
