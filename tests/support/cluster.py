@@ -36,7 +36,9 @@ class Cluster:
     def in_this_run(cls) -> Generator[Cluster]:
         """Start or join the run's server; the last process of the run to leave stops it."""
         folder = Path(os.environ[CLUSTER_FOLDER])
-        server = EmbeddedServer(folder / "pg", durable=False, settings={"max_connections": "300"})
+        # Autovacuum comes when it likes, and its transactions count as ours: tests that count would fail at random.
+        settings = {"max_connections": "300", "autovacuum_naptime": "1d"}
+        server = EmbeddedServer(folder / "pg", durable=False, settings=settings)
         with server.use() as lease:
             cluster = cls(lease.url)
             with (folder / "template.lock").open("w") as lock:
