@@ -1,0 +1,1 @@
+"""What becomes of work whose owner fell silent."""
