@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from horsies.config import load
+from horsies.model.settings import AppConfig
 from horsies.store.open import open_database
 from horsies_ops.reads.lookup import Found, tasks_ending
 from horsies_ops.reads.status import DatabaseStatus, database_status
@@ -31,6 +32,10 @@ class Ops:
     is_embedded: bool
     actor: str | None = None
     """Who acts, for the audit."""
+    via: Literal["cli", "tui", "library"] = "library"
+    """By which way they act, for the audit."""
+    settings: AppConfig = field(default_factory=AppConfig)
+    """What this side was configured with; the fleet may know better."""
 
     async def database_status(self) -> DatabaseStatus:
         """How the database is; needs none of our tables."""
@@ -69,14 +74,20 @@ async def connect(
     With `read_only` the database itself refuses every write.
     """
     options = {} if database_url is None else {"broker.database_url": database_url}
-    async with open_ops(load(options=options).app.broker, read_only=read_only, actor=actor) as ops:
+    async with open_ops(load(options=options).app, read_only=read_only, actor=actor) as ops:
         yield ops
 
 
 @asynccontextmanager
 async def open_ops(
-    settings: PostgresConfig, *, read_only: bool = False, actor: str | None = None
+    settings: AppConfig | PostgresConfig,
+    *,
+    read_only: bool = False,
+    actor: str | None = None,
+    via: Literal["cli", "tui", "library"] = "library",
 ) -> AsyncGenerator[Ops]:
     """The same for a caller who has settings already."""
-    async with open_database(settings, read_only=read_only) as database:
-        yield Ops(database=database, is_embedded=settings.database_url.is_embedded, actor=actor)
+    app = settings if isinstance(settings, AppConfig) else AppConfig(broker=settings)
+    async with open_database(app.broker, read_only=read_only) as database:
+        is_embedded = app.broker.database_url.is_embedded
+        yield Ops(database=database, is_embedded=is_embedded, actor=actor, via=via, settings=app)
