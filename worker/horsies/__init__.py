@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from horsies.model.info import TaskContext as TaskContext
     from horsies.model.info import TaskInfo as TaskInfo
     from horsies.model.mapping import ExceptionMapper as ExceptionMapper
+    from horsies.model.recovery.answers import RecoveredWorkers as RecoveredWorkers
+    from horsies.model.recovery.answers import Recovery as Recovery
+    from horsies.model.recovery.answers import RecoveryContext as RecoveryContext
+    from horsies.model.recovery.verdicts import RecoveryReason as RecoveryReason
     from horsies.model.result import Err as Err
     from horsies.model.result import JsonValue as JsonValue
     from horsies.model.result import Ok as Ok
@@ -116,6 +120,12 @@ _MODULES = {
         "TaskInfo",
     ),
     "horsies.model.mapping": ("ExceptionMapper",),
+    "horsies.model.recovery.answers": (
+        "RecoveredWorkers",
+        "Recovery",
+        "RecoveryContext",
+    ),
+    "horsies.model.recovery.verdicts": ("RecoveryReason",),
     "horsies.model.result": (
         "Err",
         "JsonValue",
@@ -188,7 +198,11 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promis
     "PostgresBroker",
     "PostgresConfig",
     "QueueMode",
+    "RecoveredWorkers",
+    "Recovery",
     "RecoveryConfig",
+    "RecoveryContext",
+    "RecoveryReason",
     "RegistryError",
     "Result",
     "RetentionConfig",

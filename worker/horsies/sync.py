@@ -56,7 +56,7 @@ class Bridge:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._loop.set_default_executor(_Threads())
+                self._loop.set_default_executor(DaemonThreads())
                 threading.Thread(target=self._loop.run_forever, name="horsies-bridge", daemon=True).start()
             return self._loop
 
@@ -66,7 +66,7 @@ class Bridge:
         self._loop = None
 
 
-class _Threads(ThreadPoolExecutor):
+class DaemonThreads(ThreadPoolExecutor):
     """One daemon thread a call. The usual executors refuse work once the interpreter exits; names must be looked up
     and servers started for an `atexit` handler too."""
 

@@ -18,6 +18,7 @@ from horsies.client.task_function import AsyncTaskFunction, TaskFunction
 from horsies.config import load
 from horsies.errors import ErrorCode, HorsiesError, SourceLocation, TaskDefinitionError
 from horsies.model.queues import DEFAULT_QUEUE, queue_fault
+from horsies.recovery.registered import RecoveryHooks
 from horsies.registry import TaskRegistry, define
 from horsies.sync import BRIDGE
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from horsies.model.settings import AppConfig
     from horsies.model.task_error import TaskError
     from horsies.model.task_result import TaskResult
+    from horsies.recovery.registered import Interrupted, Recovered, Recovering
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,6 +67,7 @@ class Horsies:
         self.logger = logger
         self.role: Role = "producer"
         self.child_hooks = ChildHooks()
+        self.recovery_hooks = RecoveryHooks()
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
         self._suppression = Suppression()
@@ -170,6 +173,18 @@ class Horsies:
 
     def on_child_process_start(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
         return self.child_hooks.add(hook)
+
+    def on_recovery(self, hook: Recovering) -> Recovering:
+        """Ask `hook` what to do with a task whose owner fell silent, before it is recovered."""
+        return self.recovery_hooks.recovery.add(hook)
+
+    def on_interrupted(self, hook: Interrupted) -> Interrupted:
+        """Tell `hook` of each task that was interrupted, after that is stored."""
+        return self.recovery_hooks.interrupted.add(hook)
+
+    def on_workers_recovered(self, hook: Recovered) -> Recovered:
+        """Tell `hook` what a sweep has settled, once for each that settled something."""
+        return self.recovery_hooks.workers_recovered.add(hook)
 
     def get_broker(self) -> PostgresBroker:
         """The broker of this process; nothing is connected before its first use."""

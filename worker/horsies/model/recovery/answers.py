@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from horsies.model.info import TaskInfo
     from horsies.model.recovery.verdicts import RecoveryReason
+
+MOST_ATTEMPTS: Final = 2**31 - 1
 
 
 class Wish(StrEnum):
@@ -32,6 +34,14 @@ class Recovery:
     attempts: int | None = None
     """For a reschedule: the retries that count as spent; None keeps them."""
 
+    def __post_init__(self) -> None:
+        if (self.run_at is None) != (self.wish is not Wish.RESCHEDULE):
+            raise ValueError("run_at belongs to a reschedule")
+        if self.run_at is not None and self.run_at.utcoffset() is None:
+            raise ValueError(f"run_at must have a time zone, got {self.run_at.isoformat()}")
+        if self.attempts is not None and not 0 <= self.attempts <= MOST_ATTEMPTS:
+            raise ValueError(f"attempts must be 0 or more, got {self.attempts}")
+
     @classmethod
     def default(cls) -> Recovery:
         """Whatever would happen without a hook."""
@@ -43,10 +53,6 @@ class Recovery:
 
         A crash still counts, a task that crashed too often still fails, and `good_until` still holds.
         """
-        if run_at.tzinfo is None or run_at.utcoffset() is None:
-            raise ValueError(f"run_at must have a time zone, got {run_at.isoformat()}")
-        if attempts is not None and attempts < 0:
-            raise ValueError(f"attempts must be 0 or more, got {attempts}")
         return cls(wish=Wish.RESCHEDULE, run_at=run_at, attempts=attempts)
 
     @classmethod

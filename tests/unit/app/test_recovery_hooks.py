@@ -1,0 +1,43 @@
+"""Registering functions that are asked or told when work is recovered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from horsies import ConfigurationError, ErrorCode, Horsies, RecoveredWorkers, Recovery, RecoveryContext
+
+
+def decide(context: RecoveryContext) -> Recovery | None:
+    return Recovery.skip() if context.dry_run else None
+
+
+async def mourn(_context: RecoveryContext) -> None: ...
+def count(_recovered: RecoveredWorkers) -> None: ...
+def takes_nothing() -> None: ...
+def takes_two(_context: RecoveryContext, _more: int) -> None: ...
+
+
+def test_registering_works_as_a_decorator() -> None:
+    app = Horsies()
+    assert app.on_recovery(decide) is decide
+    assert app.on_interrupted(mourn) is mourn
+    assert app.on_workers_recovered(count) is count
+
+
+def test_hooks_are_kept_in_order_and_once() -> None:
+    app = Horsies()
+    for hook in (decide, mourn, decide):
+        app.on_interrupted(hook)
+    assert list(app.recovery_hooks.interrupted) == [decide, mourn]
+
+
+@pytest.mark.parametrize("hook", [takes_nothing, takes_two, "decide", None])
+@pytest.mark.parametrize("register", ["on_recovery", "on_interrupted", "on_workers_recovered"])
+def test_what_could_not_be_called_is_refused_where_it_is_registered(register: str, hook: Any) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        getattr(Horsies(), register)(hook)
+    assert raised.value.code is ErrorCode.CONFIG_INVALID_CHILD_HOOK
+    assert raised.value.location is not None
+    assert raised.value.location.file == __file__

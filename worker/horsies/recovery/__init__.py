@@ -1,0 +1,1 @@
+"""Finding work whose owner fell silent, and putting it right."""

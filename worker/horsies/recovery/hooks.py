@@ -1,0 +1,237 @@
+"""Asking hooks, which are user code: slow, failing and lying ones cost their own answer and nothing else.
+
+No hook runs on the event loop that sweeps, since that loop also writes the worker's signs of life. Each call has a
+thread that never keeps the process alive; coroutines run on a loop of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from horsies.codec.wire import cleaned
+from horsies.model.recovery.answers import Recovery, Wish
+from horsies.model.task_error import said_by
+from horsies.sync import Bridge, DaemonThreads
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from concurrent.futures import Future
+
+    from horsies.model.recovery.answers import RecoveredWorkers, RecoveryContext
+    from horsies.recovery.registered import RecoveryHooks
+
+LIMIT_S: Final = 5.0
+ROWS_AT_A_TIME: Final = 20
+MOST_LATE: Final = 20
+"""A hook that was late so often is not asked about the rest of a batch, nor while so many calls are still out."""
+LONGEST_FAILURE: Final = 500
+
+T = TypeVar("T")
+
+_LOOP = Bridge()
+
+logger = logging.getLogger("horsies.recovery")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What the hooks say about one task: the first answer that is not default, and whose it is.
+
+    `failure` tells of a hook before it that raised, ran out of time or gave no answer.
+    """
+
+    answer: Recovery
+    hook: str | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookFailure:
+    """A hook that did not do its duty; `task_id` is one of the tasks for which it did not."""
+
+    hook: str
+    error: str
+    task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What became of one call."""
+
+    value: object = None
+    failure: str | None = None
+    is_late: bool = False
+
+
+def log_failure(failure: HookFailure) -> None:
+    logger.error("the recovery hook %s failed: %s", failure.hook, failure.error)
+
+
+class Asking:
+    """The hooks of one app, asked and told by a sweep. Nothing here raises what a hook did.
+
+    `failed` hears of each failure of a hook once a batch; unless given, failures are logged.
+    """
+
+    def __init__(
+        self,
+        hooks: RecoveryHooks,
+        *,
+        failed: Callable[[HookFailure], None] = log_failure,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        self._recovery = [_Hook(each, limit_s) for each in hooks.recovery]
+        self._interrupted = [_Hook(each, limit_s) for each in hooks.interrupted]
+        self._workers = [_Hook(each, limit_s) for each in hooks.workers_recovered]
+        self._failed = failed
+
+    @property
+    def tells_interruptions(self) -> bool:
+        """Whether anybody wants to hear of them."""
+        return len(self._interrupted) > 0
+
+    async def ask(self, contexts: Sequence[RecoveryContext]) -> list[Answered]:
+        """An answer for each context, in their order."""
+        if not self._recovery:
+            return [Answered(answer=Recovery.default())] * len(contexts)
+        batch = _Batch(self._failed)
+        return await _some_at_a_time([partial(self._ask_about, each, batch) for each in contexts])
+
+    async def interrupted(self, contexts: Sequence[RecoveryContext]) -> None:
+        """Tell that these tasks were interrupted; after the commit that settled them."""
+        batch = _Batch(self._failed)
+        calls = [
+            partial(batch.call, hook, context, context.task.task_id)
+            for context in contexts
+            for hook in self._interrupted
+        ]
+        await _some_at_a_time(calls)
+
+    async def workers_recovered(self, recovered: RecoveredWorkers) -> None:
+        """Tell what one sweep has settled."""
+        batch = _Batch(self._failed)
+        for hook in self._workers:
+            await batch.call(hook, recovered, None)
+
+    async def _ask_about(self, context: RecoveryContext, batch: _Batch) -> Answered:
+        failure = None
+        for hook in self._recovery:
+            said = await batch.call(hook, context, context.task.task_id, check=_fault_of_answer)
+            failure = failure or said.failure
+            if isinstance(said.value, Recovery) and said.value.wish is not Wish.DEFAULT:
+                return Answered(answer=said.value, hook=hook.name, failure=failure)
+        return Answered(answer=Recovery.default(), failure=failure)
+
+
+class _Hook:
+    """One function, and the calls of it that have not come back."""
+
+    def __init__(self, function: Callable[..., object], limit_s: float) -> None:
+        self.name = _name_of(function)
+        self._function = function
+        self._limit_s = limit_s
+        self._threads = DaemonThreads()
+        self._out: set[Future[_Said]] = set()
+
+    async def call(self, argument: object) -> _Said:
+        if len(self._out) >= MOST_LATE:
+            return _Said(failure=f"{len(self._out)} earlier calls have not come back", is_late=True)
+        coming = self._threads.submit(self._say, argument)
+        self._out.add(coming)
+        coming.add_done_callback(self._out.discard)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(coming), self._limit_s)
+        except TimeoutError:
+            return self._late()
+
+    def _say(self, argument: object) -> _Said:
+        try:
+            value = self._function(argument)
+            return _LOOP.run(self._await(value)) if inspect.isawaitable(value) else _Said(value)
+        except BaseException as error:  # noqa: BLE001  # user code may raise anything
+            return _raised(error)
+
+    async def _await(self, value: Awaitable[object]) -> _Said:
+        saying = asyncio.create_task(_outcome_of(value))
+        done, _ = await asyncio.wait([saying], timeout=self._limit_s)
+        if done:
+            return saying.result()
+        saying.cancel()  # and not waited for: it may take no notice
+        return self._late()
+
+    def _late(self) -> _Said:
+        return _Said(failure=f"no answer within {self._limit_s:g} s", is_late=True)
+
+
+class _Batch:
+    """Calls for the tasks of one page: what was told already, and who is too slow to be asked on."""
+
+    def __init__(self, failed: Callable[[HookFailure], None]) -> None:
+        self._failed = failed
+        self._late: Counter[_Hook] = Counter()
+        self._told: set[tuple[str, str]] = set()
+
+    async def call(
+        self,
+        hook: _Hook,
+        argument: object,
+        task_id: str | None,
+        *,
+        check: Callable[[object], str | None] = lambda _: None,
+    ) -> _Said:
+        if self._late[hook] >= MOST_LATE:
+            return _Said(failure=f"not asked: it was late {MOST_LATE} times")
+        said = await hook.call(argument)
+        self._late[hook] += said.is_late
+        failure = said.failure or check(said.value)
+        if failure is None:
+            return said
+        failure = cleaned(failure)[:LONGEST_FAILURE]
+        self._tell(HookFailure(hook=hook.name, error=failure, task_id=task_id))
+        return _Said(failure=f"{hook.name}: {failure}")
+
+    def _tell(self, failure: HookFailure) -> None:
+        if (failure.hook, failure.error) not in self._told:
+            self._told.add((failure.hook, failure.error))
+            self._failed(failure)
+
+
+async def _outcome_of(value: Awaitable[object]) -> _Said:
+    try:
+        return _Said(await value)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  # an order to stop would end the loop of all hooks
+        return _raised(error)
+
+
+def _raised(error: BaseException) -> _Said:
+    return _Said(failure=f"{type(error).__qualname__}: {said_by(str, error)}")
+
+
+def _fault_of_answer(value: object) -> str | None:
+    if value is None or isinstance(value, Recovery):
+        return None
+    return f"answered with a {type(value).__qualname__}, which is no Recovery"
+
+
+async def _some_at_a_time(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+    """The results in the order of the calls, of which so many run side by side."""
+    turns = asyncio.Semaphore(ROWS_AT_A_TIME)
+
+    async def in_turn(call: Callable[[], Awaitable[T]]) -> T:
+        async with turns:
+            return await call()
+
+    return list(await asyncio.gather(*(in_turn(call) for call in calls)))
+
+
+def _name_of(function: object) -> str:
+    named = cast("Callable[..., object]", function if hasattr(function, "__qualname__") else type(function))
+    return f"{named.__module__}.{named.__qualname__}"
