@@ -16,7 +16,7 @@ from horsies.store.tasks import TASKS, AttemptRow
 from horsies_ops.reads.filter import TaskFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from horsies.store.db import Database
@@ -65,6 +65,9 @@ class TaskSummary:
     workflow_id: UUID | None
     flags_json: str
     age: timedelta
+    last_beat_at: datetime | None
+    """Of a claimed or running task; the claim and the start are the first beats."""
+    silence: timedelta | None
 
     @property
     def flags(self) -> Mapping[str, bool]:
@@ -134,6 +137,14 @@ class TaskEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskVerdict:
+    """What a sweep would make of a live task now, and why."""
+
+    decision: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDetail:
     """Everything about one task; attempts, beats and events come newest first."""
 
@@ -141,6 +152,7 @@ class TaskDetail:
     attempts: tuple[AttemptRow, ...]
     beats: tuple[Beat, ...]
     events: tuple[TaskEvent, ...]
+    verdict: TaskVerdict | None = None
 
     @property
     def last_beat(self) -> Beat | None:
@@ -209,6 +221,11 @@ async def list_tasks(
         reached = window.highest if oldest_first else window.lowest
     page = tuple(found[:limit])
     return TaskPage(tasks=page, next=page[-1].id if len(found) > limit else None)
+
+
+async def tasks_by_id(database: Database, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]:
+    """These tasks, the newest first; those that are gone are left out."""
+    raise NotImplementedError
 
 
 async def task_detail(database: Database, task_id: str | UUID) -> TaskDetail | None:

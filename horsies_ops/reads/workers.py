@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from datetime import datetime, timedelta
+    from uuid import UUID
 
     from horsies.store.db import Database
 
@@ -16,6 +17,48 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A run of a worker that has not stopped. Load is of its newest snapshot, the tasks are those it holds now."""
+
+    worker_id: UUID
+    hostname: str
+    pid: int
+    version: str
+    state: str
+    queues: tuple[str, ...]
+    processes: int
+    started_at: datetime
+    last_heartbeat_at: datetime
+    heartbeat_age: timedelta
+    is_stale: bool
+    tasks_running: int
+    tasks_claimed: int
+    cpu_percent: float | None
+    memory_mb: float | None
+    """Of the worker and its children together."""
+    memory_percent: float | None
+    listener: str | None
+    listening_since: datetime | None
+    amnesty_until: datetime | None
+    last_pass_at: datetime | None
+    disabled_operations: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The load of a worker at one moment."""
+
+    at: datetime
+    processes: int
+    tasks_running: int
+    tasks_claimed: int
+    cpu_percent: float | None
+    memory_percent: float | None
+    memory_mb: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +73,13 @@ async def live_workers(database: Database, *, threshold: timedelta) -> int:
     """How many workers have not stopped and have given a sign of life within `threshold`."""
     (found,) = await database.fetch(WORKER_READS.live, threshold)
     return found.count
+
+
+async def list_active_workers(database: Database, threshold: timedelta) -> tuple[WorkerRow, ...]:
+    """Workers that have not stopped, the newest beat first; stale ones have been silent for `threshold`."""
+    raise NotImplementedError
+
+
+async def worker_history(database: Database, worker_id: str | UUID, window: timedelta) -> tuple[Snapshot, ...]:
+    """The load of a worker in the last `window`, the oldest snapshot first."""
+    raise NotImplementedError

@@ -1,0 +1,171 @@
+"""Everything that operators can look at, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horsies_ops.reads import (
+    beats,
+    clock,
+    events,
+    listening,
+    lookup,
+    matching,
+    overview,
+    queues,
+    schedules,
+    status,
+    tasks,
+    throughput,
+    workers,
+    workflows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from horsies.model.settings import TaskSchedule
+    from horsies.store.db import Database
+    from horsies.store.link import Link
+    from horsies_ops.reads.counts import Count, Facets
+    from horsies_ops.reads.filter import TaskFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What operators read. Rows are frozen values, durations are `timedelta`; a failure raises `HorsiesError`."""
+
+    reading: Database
+    """Opens every transaction READ ONLY, whatever else may be done."""
+    direct: Link
+    """The way past a pooler, to listen."""
+    is_embedded: bool
+
+    async def database_status(self) -> status.DatabaseStatus:
+        """How the database is; needs none of our tables."""
+        return await status.database_status(self.reading, embedded=self.is_embedded)
+
+    async def clock(self) -> datetime:
+        """What time it is for the database, by which every age is reckoned."""
+        return await clock.clock(self.reading)
+
+    async def ping(self) -> timedelta:
+        """How long an answer takes."""
+        return await clock.ping(self.reading)
+
+    async def overview(self) -> overview.Overview:
+        """The whole system at one glance."""
+        return await overview.overview(self.reading)
+
+    async def list_queues(self) -> tuple[queues.QueueRow, ...]:
+        """Every queue that a task, a worker or a pause names, in the order of their priorities."""
+        return await queues.list_queues(self.reading)
+
+    async def list_tasks(
+        self,
+        filter: TaskFilter = tasks.EVERY_TASK,  # noqa: A002  # the documented name
+        *,
+        order: tasks.Order = tasks.Order.NEWEST_FIRST,
+        after: UUID | None = None,
+        limit: int = 50,
+    ) -> tasks.TaskPage:
+        """A page of tasks; give its `next` as `after` for the one that follows.
+
+        What is newer than a task comes from the other order, after that task, and the nearest first.
+        """
+        return await tasks.list_tasks(self.reading, filter, order=order, after=after, limit=limit)
+
+    async def count_tasks(
+        self,
+        filter: TaskFilter = tasks.EVERY_TASK,  # noqa: A002
+        *,
+        cap: int = matching.MOST_COUNTED,
+    ) -> Count:
+        """How many tasks match, as far as that can be said in a moment."""
+        return await matching.count_tasks(self.reading, filter, cap=cap)
+
+    async def facets(self, filter: TaskFilter = tasks.EVERY_TASK) -> Facets:  # noqa: A002
+        """What occurs among the newest 10,000 tasks, where they match."""
+        return await matching.facets(self.reading, filter)
+
+    async def tasks_by_id(self, ids: Iterable[UUID]) -> tuple[tasks.TaskSummary, ...]:
+        """These tasks, the newest first; those that are gone are left out."""
+        return await tasks.tasks_by_id(self.reading, ids)
+
+    async def beats_of(self, ids: Iterable[UUID]) -> dict[UUID, beats.LastBeat]:
+        """The last beat of each of these tasks that is claimed or running."""
+        return await beats.beats_of(self.reading, ids)
+
+    async def task(self, task_id: str | UUID) -> tasks.TaskDetail | None:
+        """Everything about one task; None where there is none."""
+        return await tasks.task_detail(self.reading, task_id)
+
+    async def tasks_ending(self, short_form: str) -> tuple[lookup.Found, ...]:
+        """The tasks whose id ends in these eight digits, among those not yet ended and the newest 10,000."""
+        return await lookup.tasks_ending(self.reading, short_form)
+
+    async def live_workers(self, *, threshold: timedelta) -> int:
+        """How many workers have given a sign of life within `threshold`."""
+        return await workers.live_workers(self.reading, threshold=threshold)
+
+    async def list_active_workers(self, threshold: timedelta) -> tuple[workers.WorkerRow, ...]:
+        """Workers that have not stopped, the newest beat first; stale ones have been silent for `threshold`."""
+        return await workers.list_active_workers(self.reading, threshold)
+
+    async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[workers.Snapshot, ...]:
+        """The load of a worker in the last `window`, the oldest snapshot first."""
+        return await workers.worker_history(self.reading, worker_id, window)
+
+    async def list_workflows(
+        self,
+        filter: workflows.WorkflowFilter = workflows.EVERY_WORKFLOW,  # noqa: A002
+        *,
+        after: UUID | None = None,
+        limit: int = 50,
+    ) -> workflows.WorkflowPage:
+        """A page of runs, the newest first; give its `next` as `after` for the one that follows."""
+        return await workflows.list_workflows(self.reading, filter, after=after, limit=limit)
+
+    async def workflow(self, workflow_id: str | UUID) -> workflows.WorkflowDetail | None:
+        """Everything about one run of a workflow; None where there is none."""
+        return await workflows.workflow_detail(self.reading, workflow_id)
+
+    async def list_schedules(self, configured: Sequence[TaskSchedule] = ()) -> tuple[schedules.ScheduleRow, ...]:
+        """Every schedule that `configured` or the database names, the soonest first."""
+        return await schedules.list_schedules(self.reading, configured)
+
+    async def events(
+        self,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        kinds: Sequence[str] = (),
+        task_id: UUID | None = None,
+        since: timedelta | None = None,
+        limit: int = 100,
+    ) -> tuple[events.EventRow, ...]:
+        """Events in the order of writing: those next after an id, else the last ones, where given before another."""
+        return await events.events(
+            self.reading, after=after, before=before, kinds=kinds, task_id=task_id, since=since, limit=limit
+        )
+
+    async def audit(
+        self, *, after: int | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[events.AuditRow, ...]:
+        """Actions of operators in the order in which they were begun; `after` and `before` as for events."""
+        return await events.audit(self.reading, after=after, before=before, limit=limit)
+
+    async def throughput(self, window: timedelta, buckets: int = 30) -> throughput.Throughput:
+        """What was done in the last `window`, and how long it waited and ran."""
+        return await throughput.throughput(self.reading, window, buckets)
+
+    async def error_summary(self, window: timedelta) -> tuple[throughput.ErrorCount, ...]:
+        """What went wrong in the last `window`, the most frequent first."""
+        return await throughput.error_summary(self.reading, window)
+
+    def listen(self) -> AsyncIterator[listening.Change]:
+        """Changes as they happen, until the iterator is closed; it comes back by itself and says so."""
+        return listening.listen(self.reading, self.direct)

@@ -1,0 +1,130 @@
+"""Runs of workflows as operators see them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from horsies.store.db import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowFilter:
+    """Runs for which every part that is given holds; `names` are globs with `*` and `?`."""
+
+    statuses: Sequence[str] = ()
+    names: Sequence[str] = ()
+    root_only: bool = False
+    """Leave out runs that are a step of another."""
+
+
+EVERY_WORKFLOW: Final = WorkflowFilter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowRow:
+    """A run in a list; `done`, `failed` and `skipped` of `total` nodes have ended."""
+
+    id: UUID
+    name: str
+    status: str
+    definition_key: str | None
+    on_error: str
+    generation: int
+    parent_id: UUID | None
+    root_id: UUID
+    depth: int
+    created_at: datetime
+    started_at: datetime | None
+    paused_at: datetime | None
+    completed_at: datetime | None
+    error_code: str | None
+    total: int
+    done: int
+    failed: int
+    skipped: int
+    running: int
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowPage:
+    """Some of the matching runs; `next` is what to give as `after` for those that follow, None at the end."""
+
+    workflows: tuple[WorkflowRow, ...]
+    next: UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One step of a run."""
+
+    index: int
+    node_id: str
+    name: str
+    status: str
+    join: str
+    min_success: int | None
+    allow_failed_deps: bool
+    dependencies: tuple[int, ...]
+    task_id: UUID | None
+    is_subworkflow: bool
+    sub_workflow_id: UUID | None
+    queue: str | None
+    priority: int | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    error_code: str | None
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowFacts(WorkflowRow):
+    """The row of a run, result and error included."""
+
+    output_index: int | None
+    result_json: str | None
+    error_json: str | None
+
+    @property
+    def result(self) -> Any:
+        return None if self.result_json is None else json.loads(self.result_json)
+
+    @property
+    def error(self) -> Any:
+        return None if self.error_json is None else json.loads(self.error_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowDetail:
+    """One run with its nodes in the order of their indices, and the runs that are steps of it by their ids."""
+
+    run: WorkflowFacts
+    nodes: tuple[NodeRow, ...]
+    children: Mapping[UUID, WorkflowRow]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many nodes are in each state that occurs."""
+        counts: dict[str, int] = {}
+        for node in self.nodes:
+            counts[node.status] = counts.get(node.status, 0) + 1
+        return counts
+
+
+async def list_workflows(
+    database: Database, wanted: WorkflowFilter = EVERY_WORKFLOW, *, after: UUID | None = None, limit: int = 50
+) -> WorkflowPage:
+    """A page of matching runs, the newest first."""
+    raise NotImplementedError
+
+
+async def workflow_detail(database: Database, workflow_id: str | UUID) -> WorkflowDetail | None:
+    """Everything about one run, or None where there is none; `ValueError` for what is no id."""
+    raise NotImplementedError
