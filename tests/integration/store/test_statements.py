@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from horsies.store.actions import ACTIONS
+from horsies.store.audit import AUDIT
 from horsies.store.beats import BEATS
 from horsies.store.claims import CLAIMS
 from horsies.store.events import EVENTS
@@ -15,6 +17,7 @@ from horsies.store.finishes import FINISHES
 from horsies.store.fleet import FLEET
 from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
+from horsies.store.queues import QUEUES
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
 from horsies_ops.reads.lookup import LOOKUP
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
 
 READS = (TASK_READS, LOOKUP, WORKER_READS)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET)
-EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, *READS, *WORKER_WRITES))
+OPERATORS_WRITES = (ACTIONS, AUDIT, QUEUES)
+EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, *READS, *WORKER_WRITES, *OPERATORS_WRITES))
 
 
 @pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)

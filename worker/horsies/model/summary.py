@@ -18,11 +18,11 @@ INTERVAL_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A move that some tasks of one queue made; `kind` is its name in `model.task.MOVES`."""
+    """A move that some tasks of one queue made; `kind` is its name in `model.task.MOVES`. New tasks have no source."""
 
     kind: str
     queue: str
-    source: TaskStatus
+    source: TaskStatus | None
     target: TaskStatus
 
 

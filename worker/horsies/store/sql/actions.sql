@@ -1,0 +1,182 @@
+-- name: targets
+-- How the tasks stand that an operator means. With an instant given, what was not there or had not ended by then is left
+-- out: nobody who looked at that moment can have meant it.
+SELECT t.id, t.status, t.claim_token, t.error_code, t.task_name, t.queue_name, t.is_workflow_task, t.no_restart,
+       t.status = 'PENDING' AND greatest(t.enqueued_at, t.next_retry_at) > now() AS is_delayed,
+       coalesce(t.good_until <= now(), false) AS is_overdue,
+       t.attempts > 0 OR t.started_at IS NOT NULL AS has_run,
+       coalesce(w.state IN ('starting', 'running', 'draining'), false) AS has_live_owner,
+       now() AS seen_at
+  FROM horsies_tasks AS t
+  LEFT JOIN horsies_workers AS w ON w.id = t.claimed_by_worker_id AND t.status IN ('CLAIMED', 'RUNNING')
+ WHERE t.id = ANY($1::uuid[])
+   AND ($2::timestamptz IS NULL OR coalesce(t.terminal_at, t.created_at) <= $2)
+ ORDER BY t.id;
+
+-- name: now
+SELECT now() AS at;
+
+-- name: finish
+-- End tasks that stand as they were shown to the operator; what does not come back has moved since. An execution that is
+-- cut off has its attempt; whether its process is killed is for its owner to see in the row.
+WITH held AS MATERIALIZED (
+    SELECT t.id, t.status AS from_status, t.attempts + 1 AS attempt, t.claim_token, t.started_at,
+           t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS asked(id, status, claim_token)
+      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token AND t.status || '' = asked.status
+     WHERE t.terminal_at IS NULL
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+), attempt AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, started_at, finished_at, error_code,
+                                       error_message, failed_reason, worker_id, worker_hostname, worker_pid,
+                                       worker_process_name)
+    SELECT id, attempt, claim_token, 'FAILED', started_at, now(), $6, $7, $7, claimed_by_worker_id, worker_hostname,
+           worker_pid, worker_process_name
+      FROM held
+     WHERE from_status = 'RUNNING'
+), ended AS (
+    UPDATE horsies_tasks AS t
+       SET status = $4, terminal_at = now(), result = $5::text::jsonb, error_code = $6, failed_reason = $7,
+           failed_at = CASE WHEN $4 = 'FAILED' THEN now() END,
+           attempts = t.attempts + (held.from_status = 'RUNNING')::integer,
+           kill_requested = $8::boolean AND held.from_status = 'RUNNING',
+           claimed = false, claim_expires_at = NULL, updated_at = now()
+      FROM held
+     WHERE t.id = held.id
+    RETURNING t.id, t.claim_token, t.queue_name, held.from_status, t.status, t.claimed_by_worker_id,
+              t.is_workflow_task, t.workflow_id, t.workflow_task_index
+), advance AS (
+    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
+    ON CONFLICT DO NOTHING
+)
+SELECT id, claim_token, queue_name, from_status, status, claimed_by_worker_id AS worker_id, NULL::uuid AS new_id
+  FROM ended;
+
+-- name: put_back
+-- Make tasks that stand as shown claimable at once, without spending a retry. A claim keeps its place in the queue; a run
+-- that was cut off has its attempt, and where its process may still be alive, the next one is told. Nothing starts again
+-- past its good_until, or after its workflow was paused or cancelled.
+WITH held AS MATERIALIZED (
+    SELECT t.id, t.status AS from_status, t.attempts + 1 AS attempt, t.claim_token, t.started_at, t.no_restart,
+           t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name,
+           CASE WHEN t.good_until <= now() THEN CASE t.status WHEN 'RUNNING' THEN 'FAILED' ELSE 'EXPIRED' END
+                WHEN t.no_restart IS NOT NULL THEN 'CANCELLED'
+                ELSE 'PENDING' END AS to_status
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS asked(id, status, claim_token)
+      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token AND t.status || '' = asked.status
+     WHERE t.terminal_at IS NULL
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+), attempt AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
+                                       error_code, error_message, failed_reason, worker_id, worker_hostname, worker_pid,
+                                       worker_process_name)
+    SELECT id, attempt, claim_token, 'FAILED', to_status = 'PENDING', started_at, now(), 'OPERATOR_REQUEUED', $4, $4,
+           claimed_by_worker_id, worker_hostname, worker_pid, worker_process_name
+      FROM held
+     WHERE from_status = 'RUNNING'
+), moved AS (
+    UPDATE horsies_tasks AS t
+       SET status = held.to_status,
+           attempts = t.attempts + (held.from_status = 'RUNNING')::integer,
+           enqueued_at = CASE WHEN held.from_status = 'CLAIMED' THEN t.enqueued_at ELSE now() END,
+           next_retry_at = NULL, recovery_hold_until = NULL,
+           overlap_possible = t.overlap_possible OR ($5::boolean AND held.from_status = 'RUNNING'),
+           failed_reason = CASE WHEN held.from_status = 'PENDING' THEN t.failed_reason ELSE $4 END,
+           result = coalesce($6::text::jsonb -> held.to_status,
+                             CASE WHEN held.to_status = 'CANCELLED' THEN $7::text::jsonb -> held.no_restart END),
+           error_code = CASE held.to_status WHEN 'EXPIRED' THEN 'TASK_EXPIRED' WHEN 'FAILED' THEN 'OPERATOR_FAILED'
+                                            WHEN 'CANCELLED' THEN 'TASK_CANCELLED' END,
+           terminal_at = CASE WHEN held.to_status <> 'PENDING' THEN now() END,
+           failed_at = CASE WHEN held.to_status = 'FAILED' THEN now() END,
+           claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL, started_at = NULL,
+           worker_hostname = NULL, worker_pid = NULL, worker_process_name = NULL, kill_requested = false,
+           updated_at = now()
+      FROM held
+     WHERE t.id = held.id
+    RETURNING t.id, t.claim_token, t.queue_name, held.from_status, t.status, held.claimed_by_worker_id, held.started_at,
+              t.is_workflow_task, t.workflow_id, t.workflow_task_index
+), advance AS (
+    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+    SELECT id, workflow_id, workflow_task_index FROM moved WHERE is_workflow_task AND status <> 'PENDING'
+    ON CONFLICT DO NOTHING
+), overlap AS (
+    INSERT INTO horsies_events (kind, task_id, worker_id, claim_token, queue_name, evidence)
+    SELECT 'overlap_possible', id, claimed_by_worker_id, claim_token, queue_name,
+           jsonb_build_object('owner', claimed_by_worker_id, 'age_s', extract(epoch FROM now() - started_at))
+      FROM moved
+     WHERE $5 AND from_status = 'RUNNING' AND status = 'PENDING'
+)
+SELECT id, claim_token, queue_name, from_status, status, claimed_by_worker_id AS worker_id, NULL::uuid AS new_id
+  FROM moved;
+
+-- name: request_kill
+-- Ask the owners of running tasks to stop them. The rows stay as they are: who stops one, moves it.
+WITH held AS (
+    SELECT t.id
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[])) AS asked(id, claim_token)
+      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token AND t.status || '' = 'RUNNING'
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+), marked AS (
+    UPDATE horsies_tasks AS t
+       SET kill_requested = true, updated_at = now()
+      FROM held
+     WHERE t.id = held.id
+    RETURNING t.id, t.claimed_by_worker_id
+)
+SELECT marked.id, marked.claimed_by_worker_id AS worker_id,
+       coalesce(w.state IN ('starting', 'running', 'draining'), false) AS has_live_owner
+  FROM marked
+  LEFT JOIN horsies_workers AS w ON w.id = marked.claimed_by_worker_id;
+
+-- name: after_kill
+-- What became of running tasks whose owners were asked to stop them. One whose code had not begun comes back without an
+-- attempt; one that ended first has an attempt of another kind.
+SELECT t.id, t.queue_name, t.status,
+       t.status = 'RUNNING' AND t.claim_token = asked.claim_token AS is_still_running,
+       coalesce(a.error_code = 'OPERATOR_REQUEUED', a.task_id IS NULL AND t.terminal_at IS NULL) AS is_put_back
+  FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[])) AS asked(id, claim_token)
+  JOIN horsies_tasks AS t ON t.id = asked.id
+  LEFT JOIN horsies_task_attempts AS a ON a.task_id = asked.id AND a.claim_token = asked.claim_token;
+
+-- name: send_again
+-- A new task for each that has ended: the same call and options, under a new id, due at once and for ever.
+WITH held AS MATERIALIZED (
+    SELECT asked.new_id, t.id, t.claim_token, t.status, t.task_name, t.queue_name, t.priority, t.args, t.kwargs,
+           t.max_retries, t.task_options, t.flags, t.enqueue_sha
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[]), (SELECT $4::uuid[]))
+           AS asked(id, status, claim_token, new_id)
+      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token AND t.status = asked.status
+     WHERE NOT t.is_workflow_task
+     ORDER BY t.id
+       FOR KEY SHARE OF t
+), added AS (
+    INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, max_retries,
+                               task_options, flags, enqueue_sha, retry_of)
+    SELECT new_id, task_name, queue_name, priority, args, kwargs, now(), clock_timestamp(), max_retries, task_options,
+           flags, enqueue_sha, id
+      FROM held
+     ORDER BY new_id
+    RETURNING id
+)
+SELECT held.id, held.claim_token, held.queue_name, held.status AS from_status, held.status, NULL::uuid AS worker_id,
+       held.new_id
+  FROM held
+  JOIN added ON added.id = held.new_id;
+
+-- name: tell
+-- Let waiters, workers and viewers know: of tasks that ended, of queues with new work, and of what moved.
+SELECT count(*) AS messages
+  FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
+          FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM unnest($1::uuid[]) AS id) AS numbered
+         GROUP BY part
+         UNION ALL
+        SELECT 'horsies_task_new', queue_name FROM unnest($2::text[]) AS queue_name
+         UNION ALL
+        SELECT 'horsies_events', event FROM unnest($3::text[]) AS event
+         UNION ALL
+        SELECT 'horsies_worker_ping', message FROM unnest($4::text[]) AS message) AS message(channel, payload)
+ CROSS JOIN LATERAL pg_notify(message.channel, message.payload);

@@ -1,0 +1,11 @@
+-- name: begin
+-- One row an action. What follows in further batches is added to it in their transactions.
+INSERT INTO horsies_audit (actor, host, via, action, reason, filter, dry_run, matched, affected, skipped, task_ids)
+VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10, ($11::uuid[])[1:1000])
+RETURNING id;
+
+-- name: add
+UPDATE horsies_audit
+   SET affected = affected + $2, skipped = skipped + $3, task_ids = (task_ids || $4::uuid[])[1:1000]
+ WHERE id = $1
+RETURNING id;
