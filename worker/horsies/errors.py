@@ -12,7 +12,8 @@ HorsiesError
 ├── Refused                   nothing asked for was in a state that allows it
 ├── Busy                      another process holds the lock
 ├── InsideEventLoop           a blocking call where only `await` can work     (horsies.sync)
-└── UnwrapError               the wrong side of an Ok or Err was asked for    (horsies.model.result)
+├── UnwrapError               the wrong side of an Ok or Err was asked for    (horsies.model.result)
+└── WorkflowContextMissingIdError   a node without an id was looked up       (horsies.model.workflow.names)
 
 MultipleValidationErrors is mixed into the family's class when several faults are reported at once.
 """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError
 
+from horsies.codec.upstream import upstream_value
 from horsies.codec.value import PlainValue, Value, value_of
 from horsies.codec.wire import PayloadRefused
 from horsies.errors import ErrorCode
@@ -89,7 +90,8 @@ def _resolved(function: Callable[..., object], name: str, annotation: object) ->
 
 def _adapted(annotation: object, name: str | None) -> Result[Value, SignatureFault]:
     try:
-        return Ok(value_of(annotation))
+        upstream = None if name is None else upstream_value(name, annotation)
+        return Ok(upstream or value_of(annotation))
     except Exception as error:  # noqa: BLE001 - a class may build its own schema, and raise anything in it
         return Err(_unusable(name, error))
 

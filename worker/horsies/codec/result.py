@@ -21,6 +21,7 @@ from horsies.model.task_result import TaskResult
 
 if TYPE_CHECKING:
     from horsies.codec.value import Value
+    from horsies.model.workflow.names import Reads
 
 AnyResult: TypeAlias = TaskResult[object, TaskError]
 
@@ -58,12 +59,17 @@ def stored_result(result: AnyResult, ok: Value) -> StoredResult:
         return stored_result(_failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message), ok)
 
 
-def read_result(document: str | bytes, ok: Value | None = None) -> AnyResult:
+def read_result(document: str | bytes, ok: Reads | None = None) -> AnyResult:
     """The stored result, typed where the declared type is known here, plain JSON otherwise."""
     try:
         stored = parsed(document)
     except ValueError:
         stored = None
+    return result_of(stored, ok)
+
+
+def result_of(stored: JsonValue, ok: Reads | None = None) -> AnyResult:
+    """The same for a document that is parsed already."""
     match stored:
         case {"ok": value, **others} if not others:
             return _read_ok(value, ok or PlainValue())
@@ -85,7 +91,7 @@ def _checked_error(result: AnyResult) -> AnyResult:
     return _failed(OperationalErrorCode.TASK_EXCEPTION, f"the task returned a {kind} as its error, not a TaskError")
 
 
-def _read_ok(value: JsonValue, ok: Value) -> AnyResult:
+def _read_ok(value: JsonValue, ok: Reads) -> AnyResult:
     try:
         return TaskResult(ok=ok.load(value))
     except PayloadRefused as refused:

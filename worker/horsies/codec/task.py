@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from horsies.codec.annotations import SignatureFault, parameter_value, return_value
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 
 Container = TypeVar("Container", list[Any], dict[str, Any])
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class EncodedArguments(NamedTuple):
@@ -81,22 +84,39 @@ class TaskCodec:
         self.shape.check(len(args), kwargs)
         names = self.shape.names_of(len(args))
         by_position = list(map(self._dumped, names, args))
-        by_name = {key: self._dumped(self.shape.name_of(key), value) for key, value in kwargs.items()}
         return EncodedArguments(
             args_json=stored_text(by_position, map(self._part, names, by_position)) if args else "[]",
-            kwargs_json=stored_text(by_name, self._keys_and_values(by_name)) if kwargs else "{}",
+            kwargs_json=self.encode_keywords(kwargs) if kwargs else "{}",
         )
 
-    def decode(self, args_json: str | bytes, kwargs_json: str | bytes) -> Call:
-        """Typed arguments from stored ones; `PayloadRefused` when they do not fit this function (any more)."""
+    def encode_keywords(self, kwargs: Mapping[str, object]) -> str:
+        """Keyword arguments in stored form, of a call that need not be complete yet; all of them must be known."""
+        by_name = {key: self._dumped(self.shape.name_of(key), value) for key, value in kwargs.items()}
+        return stored_text(by_name, self._keys_and_values(by_name))
+
+    def decode(
+        self,
+        args_json: str | bytes,
+        kwargs_json: str | bytes,
+        *,
+        results: Mapping[str, JsonValue] = _NOTHING,
+        injected: Mapping[str, object] = _NOTHING,
+    ) -> Call:
+        """Typed arguments from stored ones; `PayloadRefused` when they do not fit this function (any more).
+
+        A workflow adds stored `results` of other nodes, and `injected` values that are passed on as they are.
+        """
         args, kwargs = _stored(args_json), _stored(kwargs_json)
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise PayloadRefused("stored arguments must be an array and an object")
-        self.shape.check(len(args), kwargs)
+        if results:
+            kwargs = {**kwargs, **results}
+        self.shape.check(len(args), {**kwargs, **injected} if injected else kwargs)
         names = self.shape.names_of(len(args))
+        by_name = {key: self._loaded(self.shape.name_of(key), value) for key, value in kwargs.items()}
         return Call(
             args=tuple(self._loaded(name, value) for name, value in zip(names, args, strict=True)),
-            kwargs={key: self._loaded(self.shape.name_of(key), value) for key, value in kwargs.items()},
+            kwargs={**by_name, **injected} if injected else by_name,
         )
 
     def _dumped(self, name: str, value: object) -> JsonValue:

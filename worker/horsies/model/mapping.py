@@ -10,11 +10,13 @@ from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.codes import (
     BUILTIN_CODE_REGISTRY,
     BuiltInTaskCode,
+    ContractCode,
     OperationalErrorCode,
     is_upper_snake,
     known_code,
 )
 from horsies.model.task_error import TaskError, record_of
+from horsies.model.workflow.names import WorkflowContextMissingIdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +35,11 @@ class ExceptionRules:
 def code_for(kind: type[BaseException], *, task: ExceptionRules, app: ExceptionRules) -> BuiltInTaskCode | str:
     """The code of an exception: both mappers before both defaults, the task's before the app's.
 
-    A mapper matches the very class it names; a subclass is another exception.
+    A mapper matches the very class it names; a subclass is another exception. An exception of ours that has a code of
+    its own keeps it unless a mapper says otherwise.
     """
-    for code in (task.mapper.get(kind), app.mapper.get(kind), task.default, app.default):
+    own = ContractCode.WORKFLOW_CTX_MISSING_ID if kind is WorkflowContextMissingIdError else None
+    for code in (task.mapper.get(kind), app.mapper.get(kind), own, task.default, app.default):
         if code is not None:
             return known_code(code)
     return OperationalErrorCode.UNHANDLED_EXCEPTION

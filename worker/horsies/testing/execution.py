@@ -16,9 +16,13 @@ from horsies.model.task_error import TaskError
 from horsies.model.task_result import TaskResult
 from horsies.registry.calling import call, call_async
 from horsies.registry.context import running
+from horsies.registry.injection import decoded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from horsies.codec.task import Call, EncodedArguments
+    from horsies.codec.value import Value
     from horsies.model.info import TaskContext
     from horsies.model.settings import AppConfig
     from horsies.registry import TaskDefinition
@@ -54,6 +58,10 @@ class Work:
     arguments: EncodedArguments
     rules: ExceptionRules
     """What the app says about exceptions."""
+    context: str | None = None
+    """What a workflow adds to the arguments, in stored form."""
+    ok_of: Callable[[str], Value | None] = lambda _: None
+    """How the ok value of a task is read, by the task's name."""
 
 
 def execute(work: Work, context: TaskContext) -> Execution:
@@ -90,7 +98,8 @@ def rules_of(config: AppConfig) -> ExceptionRules:
 
 def _decoded(work: Work) -> Call | Execution:
     try:
-        return work.task.codec.decode(work.arguments.args_json, work.arguments.kwargs_json)
+        args, kwargs = work.arguments
+        return decoded(work.task.codec, args, kwargs, work.context, ok_of=work.ok_of)
     except PayloadRefused as refused:
         message = f"the stored arguments cannot be read: {refused}"
         return worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)

@@ -19,11 +19,13 @@ from horsies.model.task_error import TaskError
 from horsies.model.task_result import TaskResult
 from horsies.registry.calling import call, call_async
 from horsies.registry.context import running
+from horsies.registry.injection import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from horsies.codec.task import Call
+    from horsies.codec.value import Value
     from horsies.engine.messages import Assignment
     from horsies.model.codes import BuiltInTaskCode
     from horsies.model.settings import AppConfig
@@ -85,7 +87,7 @@ class Execution:
         try:
             task = self._resolved(assignment)
             with running(_context_of(assignment)):
-                arguments = _decoded(task, assignment)
+                arguments = self._decoded(task, assignment)
                 return self._ended(task, self._called(task, arguments))
         except Failed as failed:
             return _failure(failed)
@@ -95,7 +97,7 @@ class Execution:
         try:
             task = self._resolved(assignment)
             with running(_context_of(assignment)):
-                arguments = _decoded(task, assignment)
+                arguments = self._decoded(task, assignment)
                 return self._ended(task, await self._awaited(task, arguments))
         except Failed as failed:
             return _failure(failed)
@@ -106,6 +108,19 @@ class Execution:
             message = f"no task is called {assignment.task_name!r} in this worker"
             raise Failed(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
         return known.definition
+
+    def _decoded(self, task: TaskDefinition, assignment: Assignment) -> Call:
+        try:
+            return decoded(task.codec, assignment.args, assignment.kwargs, assignment.context, ok_of=self._ok_of)
+        except MemoryError:
+            raise
+        except Exception as error:  # validators are user code and may raise anything
+            message = f"the stored arguments cannot be read: {error}"
+            raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
+
+    def _ok_of(self, task_name: str) -> Value | None:
+        known = self._tasks.get(task_name)
+        return None if known is None else known.definition.codec.ok
 
     def _called(self, task: TaskDefinition, arguments: Call) -> AnyResult:
         try:
@@ -148,16 +163,6 @@ class Execution:
         # A success that could not be stored is no failure of the task's own.
         outcome = TaskAttemptOutcome.WORKER_FAILURE if result.is_ok() else TaskAttemptOutcome.FAILED
         return _failed_ending(stored.error, outcome, document)
-
-
-def _decoded(task: TaskDefinition, assignment: Assignment) -> Call:
-    try:
-        return task.codec.decode(assignment.args, assignment.kwargs)
-    except MemoryError:
-        raise
-    except Exception as error:  # validators are user code and may raise anything
-        message = f"the stored arguments cannot be read: {error}"
-        raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
 
 
 def _refuse_to_go_on_without_memory(result: AnyResult) -> None:

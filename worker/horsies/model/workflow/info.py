@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from horsies.model.workflow.status import WorkflowStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from horsies.model.result import JsonValue
     from horsies.model.task_error import TaskError
     from horsies.model.task_result import TaskResult
-    from horsies.model.workflow.status import WorkflowStatus, WorkflowTaskStatus
+    from horsies.model.workflow.status import WorkflowTaskStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,19 @@ class SubWorkflowSummary:
     failed_tasks: int
     skipped_tasks: int
     error_summary: str | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> SubWorkflowSummary:
+        """The summary that `document` writes; `ValueError` when it is none."""
+        try:
+            fields: dict[str, Any] = {**document, "status": WorkflowStatus(document["status"])}
+            return cls(**fields)
+        except (KeyError, TypeError) as missing:
+            raise ValueError(f"no summary of a sub-workflow: {missing}") from None
+
+    def document(self) -> dict[str, JsonValue]:
+        """The summary as plain JSON."""
+        return asdict(self) | {"status": self.status.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,149 @@
+"""What a workflow adds to the stored arguments of its tasks."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies.codec.task import TaskCodec
+from horsies.codec.value import TypedValue
+from horsies.codec.wire import PayloadRefused
+from horsies.model.codes import ContractCode, OutcomeCode
+from horsies.model.task_error import TaskError
+from horsies.model.task_result import TaskResult
+from horsies.model.workflow.context import WorkflowContext, WorkflowMeta
+from horsies.model.workflow.info import SubWorkflowSummary
+from horsies.model.workflow.names import NodeKey
+from horsies.model.workflow.status import WorkflowStatus
+from horsies.registry.injection import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horsies.codec.task import Call
+    from horsies.codec.value import Value
+
+Done = TaskResult[None, TaskError]
+META = {"workflow_id": "w", "task_index": 3, "task_name": "sum"}
+SUMMARY = SubWorkflowSummary(
+    status=WorkflowStatus.FAILED, output=None, total_tasks=3, completed_tasks=1, failed_tasks=1, skipped_tasks=1
+)
+
+
+def of_days(start: TaskResult[date, TaskError]) -> Done: ...  # pyright: ignore[reportReturnType]
+def perhaps(start: TaskResult[date, TaskError] | None = None) -> Done: ...  # pyright: ignore[reportReturnType]
+def told(workflow_ctx: WorkflowContext, workflow_meta: WorkflowMeta) -> Done: ...  # pyright: ignore[reportReturnType]
+def may_be_told(
+    number: int, workflow_ctx: WorkflowContext | None = None, workflow_meta: WorkflowMeta | None = None
+) -> Done: ...  # pyright: ignore[reportReturnType]
+
+
+def codec_of(function: Callable[..., object]) -> TaskCodec:
+    return TaskCodec.of(function).unwrap()
+
+
+def ok_of(task_name: str) -> Value | None:
+    return TypedValue(date) if task_name == "day" else None
+
+
+def call_of(function: Callable[..., object], kwargs: str = "{}", **context: Any) -> Call:
+    return decoded(codec_of(function), "[]", kwargs, json.dumps(context), ok_of=ok_of)
+
+
+def context_with(**nodes: Any) -> WorkflowContext:
+    return call_of(told, workflow_meta=META, workflow_ctx=nodes).kwargs["workflow_ctx"]
+
+
+def test_a_parameter_gets_the_whole_result_typed_as_it_declares() -> None:
+    call = call_of(of_days, args_from={"start": {"ok": "2024-02-29"}})
+    assert call.kwargs == {"start": TaskResult(ok=date(2024, 2, 29))}
+
+
+def test_a_failed_dependency_is_its_error() -> None:
+    call = call_of(of_days, args_from={"start": {"err": {"error_code": "UPSTREAM_SKIPPED"}}})
+    assert call.kwargs["start"].err_value.error_code is OutcomeCode.UPSTREAM_SKIPPED
+
+
+def test_a_value_that_does_not_fit_the_parameter_is_an_error_that_says_so() -> None:
+    call = call_of(of_days, args_from={"start": {"ok": "no day"}})
+    assert call.kwargs["start"].err_value.error_code is ContractCode.PYDANTIC_HYDRATION_ERROR
+
+
+def test_a_dependency_that_is_still_open_leaves_the_default() -> None:
+    assert call_of(perhaps, args_from={}).kwargs == {}
+
+
+def test_a_dependency_that_is_missing_without_a_default_is_refused() -> None:
+    with pytest.raises(PayloadRefused, match="'start': missing"):
+        call_of(of_days, args_from={})
+
+
+def test_a_result_can_be_sent_like_any_other_argument() -> None:
+    codec = codec_of(perhaps)
+    for start in (TaskResult(ok=date.min), TaskResult(err=TaskError(error_code="LATE")), None):
+        stored = codec.encode((), {"start": start})
+        assert codec.decode(*stored).kwargs == {"start": start}
+
+
+def test_what_is_no_result_of_the_declared_type_cannot_be_sent() -> None:
+    for wrong in (date.min, TaskResult(ok="x"), None):
+        with pytest.raises(PayloadRefused, match="'start'"):
+            codec_of(of_days).encode((), {"start": wrong})
+
+
+def test_the_context_and_the_place_in_the_run_are_injected_beside_the_arguments() -> None:
+    call = call_of(may_be_told, '{"number": 1}', workflow_meta=META, workflow_ctx={})
+    context = call.kwargs["workflow_ctx"]
+    assert call.kwargs["number"] == 1
+    assert call.kwargs["workflow_meta"] == WorkflowMeta(workflow_id="w", task_index=3, task_name="sum")
+    assert (context.workflow_id, context.task_index, context.task_name) == ("w", 3, "sum")
+
+
+def test_without_sources_there_is_no_context() -> None:
+    assert set(call_of(may_be_told, '{"number": 1}', workflow_meta=META).kwargs) == {"number", "workflow_meta"}
+
+
+def test_a_function_that_does_not_ask_is_told_nothing() -> None:
+    assert call_of(perhaps, workflow_meta=META, workflow_ctx={}).kwargs == {}
+
+
+def test_nobody_can_send_a_context() -> None:
+    with pytest.raises(PayloadRefused, match="cannot be sent"):
+        codec_of(may_be_told).encode((1,), {"workflow_meta": {}})
+
+
+def test_a_result_in_the_context_is_typed_by_its_task_or_by_its_node() -> None:
+    context = context_with(a={"result": {"ok": "2024-02-29"}, "task_name": "day"}, b={"result": {"ok": "2024-02-29"}})
+    assert context.result_for(NodeKey("a")) == TaskResult(ok=date(2024, 2, 29))
+    assert context.result_for(NodeKey("b")) == TaskResult(ok="2024-02-29")
+    assert context.result_for(NodeKey("b", TypedValue(date))) == TaskResult(ok=date(2024, 2, 29))
+
+
+def test_a_node_that_is_not_listed_is_a_key_error() -> None:
+    context = context_with(a={"result": {"ok": 1}})
+    assert context.has_result(NodeKey("a"))
+    assert not context.has_result(NodeKey("b"))
+    with pytest.raises(KeyError, match="b"):
+        context.result_for(NodeKey("b"))
+
+
+def test_a_sub_workflow_brings_its_summary() -> None:
+    context = context_with(child={"result": {"ok": None}, "summary": SUMMARY.document()}, plain={"result": {"ok": 1}})
+    assert context.summary_for(NodeKey("child")) == SUMMARY
+    assert not context.has_summary(NodeKey("plain"))
+    with pytest.raises(KeyError):
+        context.summary_for(NodeKey("plain"))
+
+
+@pytest.mark.parametrize("context", ["[]", '{"args_from": 1}', '{"workflow_meta": {"x": 1}, "args_from": []}'])
+def test_a_damaged_context_is_refused(context: str) -> None:
+    with pytest.raises(PayloadRefused, match="no object"):
+        decoded(codec_of(perhaps), "[]", "{}", context, ok_of=ok_of)
+
+
+def test_a_damaged_summary_is_refused() -> None:
+    with pytest.raises(PayloadRefused, match="summary"):
+        context_with(child={"summary": {"status": "GONE"}})
