@@ -12,7 +12,7 @@ from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.model import events
 from horsies.model.crashes import KillReason
-from horsies.model.fence import Listening, child_beat_s, worker_beat_ms
+from horsies.model.fence import child_beat_s, worker_beat_ms
 from horsies.model.task import TaskStatus
 from horsies.store.beats import Beat, Lease
 
@@ -37,14 +37,11 @@ class Heartbeat:
     def __init__(self, parts: Parts, *, came_back: Callable[[], Awaitable[None]]) -> None:
         self._parts = parts
         self._came_back = came_back
-        self._listening: Listening | None = None
+        self._amnesty: events.AmnestyStarted | None = None
+        """The one that was told and is not over."""
         self._is_told_fenced = False
         self._told_late: set[object] = set()
         self._told_silent: set[int] = set()
-
-    @property
-    def listening_since(self) -> datetime | None:
-        return self._listening.since if self._listening else None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Beat until stop is set."""
@@ -76,20 +73,37 @@ class Heartbeat:
         parts = self._parts
         self._tell_fence()
         sent_at = time.monotonic()
-        answer = await parts.fleet.beat(parts.identity.worker_id, self._health())
+        answer = await parts.fleet.beat(parts.identity.worker_id, parts.health.document(parts.degraded))
         was_shut = parts.gate.is_shut
         parts.gate.beaten(sent_at)
         if answer is None or answer.is_lost:
             await self._came_back()
         else:
-            recovery = parts.app.recovery
-            self._listening = (
-                self._listening.after_beat(answer.at, recovery) if self._listening else Listening.begun(answer.at)
-            )
+            await self._listened(answer.at, sent_at)
         if was_shut:
             self._is_told_fenced = False
             parts.reporter.emit(events.WorkerUnfenced(worker_id=str(parts.identity.worker_id)))
         parts.wake()
+
+    async def _listened(self, at: datetime, sent_at: float) -> None:
+        parts, health = self._parts, self._parts.health
+        is_first = health.listening is None
+        outage_s = health.beaten(at, sent_at)
+        if is_first or outage_s is not None:
+            # The beat that began the series could not say so yet, and others judge by what it says.
+            await parts.fleet.beat(parts.identity.worker_id, health.document(parts.degraded))
+        self._tell_amnesty(at, outage_s)
+
+    def _tell_amnesty(self, at: datetime, outage_s: float | None) -> None:
+        """A start is no outage: a worker that has not listened yet says so in its row alone."""
+        parts, until = self._parts, self._parts.health.amnesty_until
+        worker_id = str(parts.identity.worker_id)
+        if outage_s is not None and until is not None:
+            self._amnesty = events.AmnestyStarted(worker_id=worker_id, until=until, outage_s=outage_s)
+            parts.reporter.emit(self._amnesty)
+        elif self._amnesty is not None and at >= self._amnesty.until:
+            parts.reporter.emit(events.AmnestyEnded(worker_id=worker_id, outage_s=self._amnesty.outage_s))
+            self._amnesty = None
 
     def _tell_fence(self) -> None:
         parts = self._parts
@@ -97,18 +111,6 @@ class Heartbeat:
             self._is_told_fenced = True
             worker_id = str(parts.identity.worker_id)
             parts.reporter.emit(events.WorkerFenced(worker_id=worker_id, silent_s=parts.gate.silent_s))
-
-    def _health(self) -> dict[str, object]:
-        parts, listening = self._parts, self._listening
-        amnesty = None if listening is None else listening.amnesty_until(parts.app.recovery).isoformat()
-        return {
-            "listener": "degraded" if parts.degraded else "ok",
-            "listening_since": None if listening is None else listening.since.isoformat(),
-            "amnesty_until": amnesty,
-            "last_pass_at": None,
-            "disabled_operations": [],
-            "warnings": [parts.degraded] if parts.degraded else [],
-        }
 
     async def _claimer(self) -> None:
         parts = self._parts

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horsies.engine.hands import Hands
+    from horsies.engine.health import Health
     from horsies.engine.held import Desk
     from horsies.engine.identity import Gate, Identity
     from horsies.engine.outcomes import Outcomes
@@ -41,6 +42,7 @@ class Parts:
     beats: BeatStore
     fleet: FleetStore
     reporter: Reporter
+    health: Health
     lane: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while claims or starts are on their way, or someone looks at what may be claimed: one at a time, on one
     connection; whoever holds it knows that no other is at it."""

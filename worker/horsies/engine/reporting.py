@@ -33,6 +33,9 @@ _LEVELS: dict[type[events.Event], int] = {
     events.WorkerReturned: logging.WARNING,
     events.ListenerDegraded: logging.WARNING,
     events.DatabaseLost: logging.WARNING,
+    events.AmnestyStarted: logging.WARNING,
+    events.HookFailed: logging.ERROR,
+    events.OperationDisabled: logging.ERROR,
     events.ServiceDied: logging.CRITICAL,
     events.WorkerStarted: logging.INFO,
     events.WorkerDraining: logging.INFO,
@@ -40,6 +43,8 @@ _LEVELS: dict[type[events.Event], int] = {
     events.WorkerUnfenced: logging.INFO,
     events.ListenerRestored: logging.INFO,
     events.DatabaseRestored: logging.INFO,
+    events.AmnestyEnded: logging.INFO,
+    events.OperationEnabled: logging.INFO,
     events.ClaimLost: logging.INFO,
 }
 

@@ -14,6 +14,7 @@ from horsies.engine.backoff import Backoff
 from horsies.engine.dispatch import Dispatcher
 from horsies.engine.draining import DispatchThenDrain
 from horsies.engine.hands import Hands
+from horsies.engine.health import Health
 from horsies.engine.hearing import PROBE_AFTER_S
 from horsies.engine.heartbeat import Heartbeat
 from horsies.engine.held import Desk
@@ -175,6 +176,7 @@ class Worker:
             beats=BeatStore(database=beats, hostname=self.identity.hostname),
             fleet=FleetStore(beats),
             reporter=reporter,
+            health=Health(recovery=app.recovery),
         )
         parts.outcomes = Outcomes(
             FinishStore(database),

@@ -4,6 +4,7 @@ a task:        TaskClaimed, TaskStarted, TaskFinished, TaskReleased, TaskPoisone
                ClaimLost, LateResultRefused, LateBeatRefused
 a child:       ChildReady, ChildDied, ChildSilent, ChunkRecalled
 a worker:      WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped, ServiceDied
+recovery:      HookFailed, OperationDisabled, OperationEnabled, PassFinished
 the database:  DatabaseLost, DatabaseRestored, ListenerDegraded, ListenerRestored, AmnestyStarted, AmnestyEnded
 
 An event with a `kind` is written down as a row of that kind, which `record_of` makes.
@@ -259,6 +260,7 @@ class AmnestyStarted(Event):
 
     until: datetime
     outage_s: float
+    """Between two beats by the database's clock; negative where that clock was set back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +268,41 @@ class AmnestyEnded(Event):
     kind: ClassVar[EventKind | None] = EventKind.AMNESTY_ENDED
 
     outage_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookFailed(Event):
+    """A recovery hook raised, ran out of time or gave no answer; told once for each failure and batch."""
+
+    kind: ClassVar[EventKind | None] = EventKind.HOOK_FAILED
+
+    hook: str
+    error: str
+    task_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationDisabled(Event):
+    """A duty of the reaper failed again and again with an error that will not pass; it is tried rarely now."""
+
+    kind: ClassVar[EventKind | None] = EventKind.OPERATION_DISABLED
+
+    operation: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationEnabled(Event):
+    """It has succeeded, and is tried at each tick again."""
+
+    kind: ClassVar[EventKind | None] = EventKind.OPERATION_ENABLED
+
+    operation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassFinished(Event):
+    """The reaper has been through its duties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,68 @@
+"""A worker that has not listened for a while says so, and says when it may judge by silence again."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies.model import events
+from tests.support.ledger import Ledger
+from tests.support.ledger_app import QUICK_RECOVERY
+from tests.support.proxy import Proxy
+from tests.support.workers import RunningWorker, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+BEAT_S = QUICK_RECOVERY["runner_heartbeat_interval_ms"] / 1000
+THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+async def health_of(ledger: Ledger, worker: RunningWorker) -> dict[str, Any]:
+    sql = "SELECT health, started_at FROM horsies_workers WHERE id = $1::text::uuid"
+    (row,) = await ledger.fetch(sql, worker.worker_id)
+    return {**json.loads(row["health"]), "started_at": row["started_at"]}
+
+
+async def test_a_worker_publishes_at_its_start_since_when_it_listens(ledger: Ledger, database_url: str) -> None:
+    async with running(database_url, processes=1) as worker:
+
+        async def listens() -> bool:
+            return (await health_of(ledger, worker))["listening_since"] is not None
+
+        await ledger.until(listens, within_s=BEAT_S)
+        health = await health_of(ledger, worker)
+        since, until = (datetime.fromisoformat(health[name]) for name in ("listening_since", "amnesty_until"))
+        assert since >= health["started_at"]
+        assert (until - since).total_seconds() == THRESHOLD_S
+        assert not worker.of(events.AmnestyStarted), "a start is no outage"
+
+
+async def test_an_outage_begins_an_amnesty_that_ends_one_threshold_later(ledger: Ledger, database_url: str) -> None:
+    async with (
+        Proxy(database_url).running() as proxy,
+        running(database_url, config={"database_url": proxy.url}, processes=1) as worker,
+    ):
+        await worker.until(lambda: worker.silent_s < BEAT_S)
+        proxy.cut()
+        await worker.until(lambda: worker.silent_s > 3 * BEAT_S)
+        proxy.heal()
+        began = await worker.heard(events.AmnestyStarted)
+        assert began.outage_s > 3 * BEAT_S
+        assert datetime.fromisoformat((await health_of(ledger, worker))["amnesty_until"]) == began.until
+        ended = await worker.heard(events.AmnestyEnded)
+        assert ended.outage_s == began.outage_s
+
+        async def are_on_record() -> bool:
+            return bool(await ledger.events("amnesty_started") and await ledger.events("amnesty_ended"))
+
+        await ledger.until(are_on_record)
