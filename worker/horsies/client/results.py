@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from horsies.client.outcome import not_yet, result_of, unreachable
-from horsies.codec.result import AnyResult, read_result
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.broker import BrokerOperationError, BrokerResult, DatabasePing
 from horsies.model.ids import parse_id
-from horsies.model.info import TaskAttemptInfo, TaskInfo
 from horsies.model.result import Err, Ok
-from horsies.model.task import TaskAttemptOutcome, TaskStatus
+from horsies.store.infos import task_info
 from horsies.store.migrate import SCHEMA
 from horsies.sync import BRIDGE, InsideEventLoop
 
@@ -23,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from horsies.client.broker import PostgresBroker
+    from horsies.codec.result import AnyResult
     from horsies.codec.value import Value
-    from horsies.store.tasks import AttemptRow, TaskRow
+    from horsies.model.info import TaskInfo
 
 T = TypeVar("T")
 
@@ -107,7 +106,7 @@ class Results:
         if row is None:
             return None
         attempts = await session.tasks.attempts(identity) if include_attempts else None
-        return _task_info(row, attempts, include_failed_reason=include_failed_reason)
+        return task_info(row, attempts, include_failed_reason=include_failed_reason)
 
     async def _ping(self) -> DatabasePing:
         session = await self._broker().session()
@@ -143,58 +142,3 @@ def _as_object(document: str | None) -> BrokerResult[dict[str, object] | None]:
         return Ok(cast("dict[str, object]", stored))
     text = "the stored document is no JSON object"
     return Err(BrokerOperationError(code=BrokerErrorCode.INVALID_JSON_PAYLOAD, message=text))
-
-
-def _task_info(row: TaskRow, attempts: list[AttemptRow] | None, *, include_failed_reason: bool) -> TaskInfo:
-    return TaskInfo(
-        task_id=str(row.id),
-        task_name=row.task_name,
-        status=TaskStatus(row.status),
-        queue_name=row.queue_name,
-        priority=row.priority,
-        retry_count=row.retry_count,
-        max_retries=row.max_retries,
-        crash_count=row.crash_count,
-        flags=json.loads(row.flags),
-        sent_at=row.sent_at,
-        enqueued_at=row.enqueued_at,
-        next_retry_at=row.next_retry_at,
-        claimed_at=row.claimed_at,
-        started_at=row.started_at,
-        completed_at=row.completed_at,
-        failed_at=row.failed_at,
-        good_until=row.good_until,
-        worker_id=_text(row.worker_id),
-        worker_hostname=row.worker_hostname,
-        worker_pid=row.worker_pid,
-        worker_process_name=row.worker_process_name,
-        error_code=row.error_code,
-        workflow_id=_text(row.workflow_id),
-        retry_of=_text(row.retry_of),
-        result=None if row.document is None else read_result(row.document),
-        failed_reason=row.failed_reason if include_failed_reason else None,
-        attempts=None if attempts is None else [_attempt_info(each) for each in attempts],
-    )
-
-
-def _attempt_info(row: AttemptRow) -> TaskAttemptInfo:
-    return TaskAttemptInfo(
-        task_id=str(row.task_id),
-        attempt=row.attempt,
-        claim_token=row.claim_token,
-        outcome=TaskAttemptOutcome(row.outcome),
-        will_retry=row.will_retry,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        error_code=row.error_code,
-        error_message=row.error_message,
-        failed_reason=row.failed_reason,
-        worker_id=_text(row.worker_id),
-        worker_hostname=row.worker_hostname,
-        worker_pid=row.worker_pid,
-        worker_process_name=row.worker_process_name,
-    )
-
-
-def _text(identity: UUID | None) -> str | None:
-    return None if identity is None else str(identity)
