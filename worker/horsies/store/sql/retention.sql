@@ -1,0 +1,203 @@
+-- name: lock
+-- One process cleans at a time; no more than an economy, for every statement below is right without it.
+SELECT pg_try_advisory_xact_lock(horsies_lock_key('retention')) AS is_ours;
+
+-- name: sizes
+SELECT relation.relname::text                   AS table_name,
+       pg_total_relation_size(relation.oid)     AS bytes,
+       -- Both lag behind, the planner's more often than the statistics.
+       greatest(relation.reltuples::bigint, pg_stat_get_live_tuples(relation.oid), 0) AS rows_estimate
+  FROM pg_class AS relation
+ WHERE relation.relnamespace = current_schema()::regnamespace
+   AND relation.relkind = 'r'
+   AND starts_with(relation.relname::text, 'horsies_');
+
+-- name: heartbeats
+WITH gone AS (
+    DELETE FROM horsies_heartbeats
+     WHERE id = ANY(ARRAY(SELECT spent.id
+                            FROM horsies_spent_heartbeats AS spent
+                           WHERE spent.sent_at < now() - $1::interval
+                           ORDER BY spent.sent_at
+                           LIMIT $2))
+    RETURNING sent_at
+)
+SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS oldest_at FROM gone;
+
+-- name: due_heartbeats
+SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS oldest_at
+  FROM horsies_spent_heartbeats
+ WHERE sent_at < now() - $1::interval;
+
+-- name: worker_states
+WITH gone AS (
+    DELETE FROM horsies_worker_states
+     WHERE id = ANY(ARRAY(SELECT state.id
+                            FROM horsies_worker_states AS state
+                           WHERE state.snapshot_at < now() - $1::interval
+                           ORDER BY state.snapshot_at
+                           LIMIT $2))
+    RETURNING snapshot_at
+)
+SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at) AS oldest_at FROM gone;
+
+-- name: due_worker_states
+SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at) AS oldest_at
+  FROM horsies_worker_states
+ WHERE snapshot_at < now() - $1::interval;
+
+-- name: workers
+WITH ended AS (
+    SELECT worker.id, worker.ended_at
+      FROM horsies_ended_workers AS worker
+     WHERE worker.ended_at < now() - $1::interval
+     ORDER BY worker.id
+     LIMIT $2
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_workers WHERE id = ANY(ARRAY(SELECT id FROM ended)) RETURNING id
+)
+SELECT 'horsies_workers' AS table_name, count(*) AS rows, min(ended.ended_at) AS oldest_at
+  FROM gone
+  JOIN ended USING (id);
+
+-- name: due_workers
+SELECT 'horsies_workers' AS table_name, count(*) AS rows, min(ended_at) AS oldest_at
+  FROM horsies_ended_workers
+ WHERE ended_at < now() - $1::interval;
+
+-- name: tasks
+-- A task and its attempts go together.
+WITH ended AS (
+    SELECT task.id
+      FROM horsies_ended_tasks AS task
+     WHERE task.terminal_at < now() - $1::interval
+     ORDER BY task.terminal_at
+     LIMIT $2
+       FOR UPDATE SKIP LOCKED
+), task AS (
+    DELETE FROM horsies_tasks WHERE id = ANY(ARRAY(SELECT id FROM ended)) RETURNING terminal_at
+), attempt AS (
+    DELETE FROM horsies_task_attempts WHERE task_id = ANY(ARRAY(SELECT id FROM ended)) RETURNING finished_at
+)
+SELECT 'horsies_tasks' AS table_name, count(*) AS rows, min(terminal_at) AS oldest_at FROM task
+ UNION ALL
+SELECT 'horsies_task_attempts', count(*), min(finished_at) FROM attempt;
+
+-- name: due_tasks
+WITH ended AS MATERIALIZED (
+    SELECT id, terminal_at FROM horsies_ended_tasks WHERE terminal_at < now() - $1::interval
+)
+SELECT 'horsies_tasks' AS table_name, count(*) AS rows, min(terminal_at) AS oldest_at FROM ended
+ UNION ALL
+SELECT 'horsies_task_attempts', count(*), min(attempt.finished_at)
+  FROM horsies_task_attempts AS attempt
+ WHERE attempt.task_id IN (SELECT id FROM ended);
+
+-- name: lock_trees
+-- Take hold of the oldest trees that are over, as many as have $2 nodes between them and always one. Whoever would start
+-- a run again waits for these locks, or we for theirs: only what is seen after them counts.
+WITH ended AS (
+    SELECT tree.id, tree.completed_at,
+           (SELECT count(*)
+              FROM horsies_workflows AS run
+              JOIN horsies_workflow_tasks AS node ON node.workflow_id = run.id
+             WHERE run.root_workflow_id = tree.id) AS nodes
+      FROM horsies_ended_trees AS tree
+     WHERE tree.completed_at < now() - $1::interval
+     ORDER BY tree.completed_at, tree.id
+     LIMIT $2
+), counted AS (
+    SELECT id, sum(nodes) OVER (ORDER BY completed_at, id) - nodes AS nodes_before FROM ended
+)
+SELECT run.id, run.root_workflow_id AS root_id
+  FROM horsies_workflows AS run
+ WHERE run.root_workflow_id = ANY(ARRAY(SELECT id FROM counted WHERE nodes_before < $2))
+ ORDER BY run.id
+   FOR UPDATE;
+
+-- name: trees
+-- Delete the trees that are over still, each of them whole.
+WITH run AS (
+    DELETE FROM horsies_workflows
+     WHERE root_workflow_id = ANY(ARRAY(SELECT tree.id
+                                          FROM horsies_ended_trees AS tree
+                                         WHERE tree.id = ANY($2::uuid[]) AND tree.completed_at < now() - $1::interval))
+    RETURNING id, completed_at
+), node AS (
+    DELETE FROM horsies_workflow_tasks WHERE workflow_id = ANY(ARRAY(SELECT id FROM run)) RETURNING completed_at
+), outbox AS (
+    DELETE FROM horsies_workflow_outbox WHERE workflow_id = ANY(ARRAY(SELECT id FROM run)) RETURNING created_at
+), task AS (
+    DELETE FROM horsies_tasks WHERE workflow_id = ANY(ARRAY(SELECT id FROM run)) RETURNING id, terminal_at
+), attempt AS (
+    DELETE FROM horsies_task_attempts WHERE task_id = ANY(ARRAY(SELECT id FROM task)) RETURNING finished_at
+)
+SELECT 'horsies_workflows' AS table_name, count(*) AS rows, min(completed_at) AS oldest_at FROM run
+ UNION ALL
+SELECT 'horsies_workflow_tasks', count(*), min(completed_at) FROM node
+ UNION ALL
+SELECT 'horsies_workflow_outbox', count(*), min(created_at) FROM outbox
+ UNION ALL
+SELECT 'horsies_tasks', count(*), min(terminal_at) FROM task
+ UNION ALL
+SELECT 'horsies_task_attempts', count(*), min(finished_at) FROM attempt;
+
+-- name: due_trees
+WITH run AS MATERIALIZED (
+    SELECT run.id, run.completed_at
+      FROM horsies_ended_trees AS tree
+      JOIN horsies_workflows AS run ON run.root_workflow_id = tree.id
+     WHERE tree.completed_at < now() - $1::interval
+), task AS MATERIALIZED (
+    SELECT task.id, task.terminal_at FROM run JOIN horsies_tasks AS task ON task.workflow_id = run.id
+)
+SELECT 'horsies_workflows' AS table_name, count(*) AS rows, min(completed_at) AS oldest_at FROM run
+ UNION ALL
+SELECT 'horsies_workflow_tasks', count(*), min(node.completed_at)
+  FROM run
+  JOIN horsies_workflow_tasks AS node ON node.workflow_id = run.id
+ UNION ALL
+SELECT 'horsies_workflow_outbox', count(*), min(outbox.created_at)
+  FROM run
+  JOIN horsies_workflow_outbox AS outbox ON outbox.workflow_id = run.id
+ UNION ALL
+SELECT 'horsies_tasks', count(*), min(terminal_at) FROM task
+ UNION ALL
+SELECT 'horsies_task_attempts', count(*), min(attempt.finished_at)
+  FROM task
+  JOIN horsies_task_attempts AS attempt ON attempt.task_id = task.id;
+
+-- name: events
+WITH gone AS (
+    DELETE FROM horsies_events
+     WHERE id = ANY(ARRAY(SELECT event.id
+                            FROM horsies_events AS event
+                           WHERE event.at < now() - $1::interval
+                           ORDER BY event.at
+                           LIMIT $2))
+    RETURNING at
+)
+SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM gone;
+
+-- name: due_events
+SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at
+  FROM horsies_events
+ WHERE at < now() - $1::interval;
+
+-- name: audit
+WITH gone AS (
+    DELETE FROM horsies_audit
+     WHERE id = ANY(ARRAY(SELECT entry.id
+                            FROM horsies_audit AS entry
+                           WHERE entry.at < now() - $1::interval
+                           ORDER BY entry.at
+                           LIMIT $2))
+    RETURNING at
+)
+SELECT 'horsies_audit' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM gone;
+
+-- name: due_audit
+SELECT 'horsies_audit' AS table_name, count(*) AS rows, min(at) AS oldest_at
+  FROM horsies_audit
+ WHERE at < now() - $1::interval;
