@@ -1,29 +1,20 @@
-"""Durations as people write them: `5m`, `30s`, `2h`, `1d`, `250ms`, or plain seconds."""
+"""Durations as values of options."""
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import typer
 
-_UNITS = {
-    "ms": timedelta(milliseconds=1),
-    "s": timedelta(seconds=1),
-    "": timedelta(seconds=1),
-    "m": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-}
-_WRITTEN = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|)")
+from horsies_ops.reads.durations import parse_duration
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 
 def duration(text: str) -> timedelta:
     """What `text` says; a `BadParameter`, which is shown with the name of the option, where it makes no sense."""
-    written = _WRITTEN.fullmatch(text.strip().lower())
-    if written is None:
-        raise typer.BadParameter(f"{text!r} is no duration; write 5m, 30s, 2h, 1d, 250ms or plain seconds")
     try:
-        return float(written[1]) * _UNITS[written[2]]
-    except OverflowError:
-        raise typer.BadParameter(f"{text!r} is too long a time") from None
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None

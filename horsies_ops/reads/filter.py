@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from horsies.model.ids import parse_id
 from horsies.model.task import TaskStatus
+from horsies_ops.reads.lookup import is_short_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +22,13 @@ _LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 class TaskFilter:
     """Tasks for which every part that is given holds; a part with several values holds when one of them fits.
 
-    `names` and `error_codes` are globs with `*` and `?`. Ages count from the send, `min_wait` from when the task was
-    due, `min_silence` from the last beat of the claim that a live task is under. `text` is looked for in name,
-    arguments and error, in upper and lower case. A filter that makes no sense is a `ValueError` at once.
+    `names` and `error_codes` are globs with `*` and `?`. An id may be whole or its last eight digits. Ages count from
+    the send, `min_wait` from when the task was due, `min_silence` from the last beat of the claim that a live task is
+    under. `text` is looked for in name, arguments and error, in upper and lower case. What `exclude`, or any filter of
+    several, matches is left out. A filter that makes no sense is a `ValueError` at once.
     """
 
+    ids: Sequence[str] = ()
     statuses: Sequence[TaskStatus | str] = ()
     queues: Sequence[str] = ()
     names: Sequence[str] = ()
@@ -42,28 +45,32 @@ class TaskFilter:
     min_silence: timedelta | None = None
     min_attempts: int | None = None
     due_later: bool | None = None
-    exclude: TaskFilter | None = None
+    exclude: TaskFilter | Sequence[TaskFilter] | None = None
 
     def __post_init__(self) -> None:
         for status in self.statuses:
             TaskStatus(status)
-        for identity in (self.worker_id, self.workflow_id):
-            if identity is not None:
+        for identity in (*self.ids, self.worker_id, self.workflow_id):
+            if identity is not None and not is_short_form(identity):
                 parse_id(identity)
-        if self.exclude is not None and self.exclude.exclude is not None:
+        if any(each.excluded for each in self.excluded):
             raise ValueError("a filter within exclude cannot exclude in turn")
+
+    @property
+    def excluded(self) -> tuple[TaskFilter, ...]:
+        """The filters of `exclude`, however many; one without parts excludes nothing."""
+        given = (self.exclude,) if isinstance(self.exclude, TaskFilter) else self.exclude or ()
+        return tuple(each for each in given if _parts(each) or each.exclude)
 
     @property
     def is_empty(self) -> bool:
         """Whether every task matches."""
-        return not _parts(self) and (self.exclude is None or self.exclude.is_empty)
+        return not _parts(self) and not self.excluded
 
     def to_json(self) -> str:
-        """The filter, and the one that it excludes, as the statements take them."""
+        """The filter, and those that it excludes, as the statements take them."""
         terms = [{"is_wanted": True, **_parts(self)}]
-        if self.exclude is not None and not self.exclude.is_empty:
-            terms.append({"is_wanted": False, **_parts(self.exclude)})
-        return json.dumps(terms)
+        return json.dumps(terms + [{"is_wanted": False, **_parts(each)} for each in self.excluded])
 
 
 def _parts(wanted: TaskFilter) -> dict[str, object]:
@@ -78,6 +85,10 @@ def _plain(name: str, value: object) -> object:
             return [glob.translate(_LIKE) for glob in cast("Sequence[str]", value)]
         case "statuses" | "queues", _:
             return list(cast("Sequence[str]", value))
+        case "ids", _:
+            return [each.lower() for each in cast("Sequence[str]", value)]
+        case "worker_id" | "workflow_id", str():
+            return value.lower()
         case _, timedelta():
             return f"{value.total_seconds()} seconds"
         case _:

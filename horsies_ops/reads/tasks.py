@@ -14,6 +14,8 @@ from horsies.model.task import TaskStatus
 from horsies.store.queries import Query, load
 from horsies.store.tasks import TASKS, AttemptRow
 from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.matching import LOOKED_AT as LOOKED_AT  # noqa: PLC0414  # a name of this module too
+from horsies_ops.reads.matching import Match, stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,13 +23,9 @@ if TYPE_CHECKING:
 
     from horsies.store.db import Database
 
-LOOKED_AT: Final = 5000
-"""How many rows one statement goes through where a filter may pass most of them over."""
-
 NEWEST_SHOWN: Final = 100
 """How many beats and events of a task are read."""
 
-_FIRST, _LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
 EVERY_TASK: Final = TaskFilter()
 
 
@@ -169,18 +167,8 @@ class TaskPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A stretch of ids."""
-
-    size: int
-    lowest: UUID | None
-    highest: UUID | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReadQueries:
-    window: Query[Window]
-    matching: Query[TaskSummary]
+    summaries: Query[TaskSummary]
     detail: Query[TaskFacts]
     beats: Query[Beat]
     events: Query[TaskEvent]
@@ -199,33 +187,29 @@ async def list_tasks(
 ) -> TaskPage:
     """A page of matching tasks.
 
-    However large the table and however rare a match, each statement goes through a bounded stretch of rows; the page is
+    However large the table and however rare a match, each statement goes through a bounded number of rows; the page is
     gathered stretch by stretch.
     """
     if limit < 1:
         raise ValueError("limit must be at least 1")
     oldest_first = order is Order.OLDEST_FIRST
-    found: list[TaskSummary] = []
-    reached = after or (_FIRST if oldest_first else _LAST)
+    found: list[Match] = []
     # One more than asked for tells whether anything follows.
-    stretch = limit + 1 if wanted.is_empty else max(limit + 1, LOOKED_AT)
-    while len(found) <= limit:
-        (window,) = await database.fetch(TASK_READS.window, oldest_first, reached, stretch)
-        if window.lowest is None or window.highest is None:
+    async for stretch in stretches(database, wanted, oldest_first=oldest_first, after=after, enough=limit + 1):
+        found += stretch.matches
+        if len(found) > limit:
             break
-        found += await database.fetch(
-            TASK_READS.matching, window.lowest, window.highest, wanted.to_json(), oldest_first, limit + 1 - len(found)
-        )
-        if window.size < stretch:
-            break
-        reached = window.highest if oldest_first else window.lowest
-    page = tuple(found[:limit])
-    return TaskPage(tasks=page, next=page[-1].id if len(found) > limit else None)
+    matched = {match.id: match.status for match in found[:limit]}
+    # One that moved since it matched may match no more.
+    page = tuple(task for task in await tasks_by_id(database, matched) if task.status == matched[task.id])
+    following = found[limit - 1].id if len(found) > limit else None
+    return TaskPage(tasks=page[::-1] if oldest_first else page, next=following)
 
 
 async def tasks_by_id(database: Database, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]:
     """These tasks, the newest first; those that are gone are left out."""
-    raise NotImplementedError
+    wanted = list(ids)
+    return tuple(await database.fetch(TASK_READS.summaries, wanted)) if wanted else ()
 
 
 async def task_detail(database: Database, task_id: str | UUID) -> TaskDetail | None:

@@ -26,6 +26,8 @@ async def insert_task(database_url: str, **columns: Any) -> UUID:
     } | columns
     if row.get("status") in TASK_TERMINAL_STATES:
         row.setdefault("terminal_at", now)
+        if row["status"] != "COMPLETED":
+            row.setdefault("error_code", "UNHANDLED_EXCEPTION")
     await insert(database_url, "horsies_tasks", **row)
     return row["id"]
 

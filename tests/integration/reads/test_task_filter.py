@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
-WORKER, RUN = uuid4(), uuid4()
+WORKER, RUN, TASK = uuid4(), uuid4(), uuid4()
 RUNNING = {"status": "RUNNING", "claim_token": 1, "claimed_at": NOW, "started_at": NOW - HOUR}
 
 
@@ -30,7 +30,11 @@ RUNNING = {"status": "RUNNING", "claim_token": 1, "claimed_at": NOW, "started_at
         (TaskFilter(names=["a_?"]), {"task_name": "a_b"}, {"task_name": "axb"}),
         (TaskFilter(error_codes=["SMTP*"]), {"status": "FAILED", "error_code": "SMTP_DOWN"}, {"status": "FAILED"}),
         (TaskFilter(worker_id=str(WORKER)), {"claimed_by_worker_id": WORKER}, {"claimed_by_worker_id": uuid4()}),
+        (TaskFilter(worker_id=str(WORKER)[-8:]), {"claimed_by_worker_id": WORKER}, {"claimed_by_worker_id": uuid4()}),
         (TaskFilter(workflow_id=str(RUN)), {"workflow_id": RUN}, {}),
+        (TaskFilter(workflow_id=str(RUN)[-8:].upper()), {"workflow_id": RUN}, {}),
+        (TaskFilter(ids=[str(TASK), str(uuid4())]), {"id": TASK}, {}),
+        (TaskFilter(ids=[str(TASK)[-8:].upper()]), {"id": TASK}, {}),
         (TaskFilter(flag="vip"), {"flags": {"vip": True}}, {"flags": {"vip": False}}),
         (TaskFilter(retried=True), {"retry_count": 1}, {"retry_count": 0}),
         (TaskFilter(retried=False), {"retry_count": 0}, {"retry_count": 1}),
@@ -82,13 +86,22 @@ async def test_every_part_must_hold(database: Database, database_url: str) -> No
     assert [task.id for task in page.tasks] == [both]
 
 
+async def test_what_any_of_several_excluded_filters_matches_is_left_out(database: Database, database_url: str) -> None:
+    await insert_task(database_url, queue_name="a", task_name="y")
+    await insert_task(database_url, queue_name="b", task_name="x")
+    neither = await insert_task(database_url, queue_name="b", task_name="y")
+    page = await list_tasks(database, TaskFilter(exclude=(TaskFilter(queues=["a"]), TaskFilter(names=["x"]))))
+    assert [task.id for task in page.tasks] == [neither]
+
+
 @pytest.mark.parametrize(
     "parts",
     [
         {"statuses": ["NOPE"]},
         {"worker_id": "w-7"},
-        {"workflow_id": "4e14a9f1"},
-        {"exclude": TaskFilter(exclude=TaskFilter())},
+        {"workflow_id": "4e14a9f"},
+        {"ids": ["w-7"]},
+        {"exclude": TaskFilter(exclude=TaskFilter(queues=["a"]))},
     ],
 )
 def test_a_filter_without_sense_is_refused_at_once(parts: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a page costs in a large table."""
+"""What reads of tasks cost in a large table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.tasks import LOOKED_AT, TASK_READS, Order, list_tasks
+from horsies_ops.reads.matching import FIRST, LAST, LOOKED_AT, MATCHING
+from horsies_ops.reads.tasks import Order, list_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -22,9 +23,10 @@ PAGE = 50
 
 # Ids in the order of sending, seven queues, one task in a thousand failed.
 FILL = f"""
-    INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, status, terminal_at)
+    INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, status, terminal_at, error_code)
     SELECT ('01890a5d-ac96-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'mail.send', 'queue_' || n % 7, now(), '',
-           CASE WHEN n % 1000 = 0 THEN 'FAILED' ELSE 'PENDING' END, CASE WHEN n % 1000 = 0 THEN now() END
+           CASE WHEN n % 1000 = 0 THEN 'FAILED' ELSE 'PENDING' END, CASE WHEN n % 1000 = 0 THEN now() END,
+           CASE WHEN n % 1000 = 0 THEN 'SMTP_DOWN' END
       FROM generate_series(1, {ROWS}) AS n
 """
 
@@ -60,27 +62,39 @@ async def _rows_read(connection: asyncpg.Connection[asyncpg.Record], sql: str, *
     [
         (TaskFilter(), PAGE + 1),
         (TaskFilter(queues=["queue_3"]), LOOKED_AT),
-        (TaskFilter(statuses=["FAILED"]), LOOKED_AT),
+        (TaskFilter(names=["*.send"], exclude=TaskFilter(queues=["queue_3"])), LOOKED_AT),
     ],
-    ids=["plain", "one queue", "one status"],
+    ids=["plain", "one queue", "names"],
 )
 async def test_each_statement_of_a_page_goes_through_a_bounded_number_of_rows(
     connection: asyncpg.Connection[asyncpg.Record], wanted: TaskFilter, bound: int, oldest_first: bool, generic: str
 ) -> None:
     await connection.execute(f"SET plan_cache_mode = {generic}")
-    start = UUID(int=0 if oldest_first else (1 << 128) - 1)
-    window = (oldest_first, start, bound)
-    assert await _rows_read(connection, TASK_READS.window.sql, *window) <= bound
-    stretch = await connection.fetchrow(TASK_READS.window.sql, *window)
+    start, end = (FIRST, LAST) if oldest_first else (LAST, FIRST)
+    window = (oldest_first, start, bound, end)
+    assert await _rows_read(connection, MATCHING.window.sql, *window) <= bound
+    stretch = await connection.fetchrow(MATCHING.window.sql, *window)
     assert stretch is not None
-    matching = (stretch["lowest"], stretch["highest"], wanted.to_json(), oldest_first, PAGE + 1)
-    assert await _rows_read(connection, TASK_READS.matching.sql, *matching) <= bound
+    matching = (stretch["lowest"], stretch["highest"], None, wanted.to_json(), oldest_first, PAGE + 1)
+    assert await _rows_read(connection, MATCHING.matching.sql, *matching) <= bound
+
+
+@pytest.mark.parametrize("generic", ["force_generic_plan", "force_custom_plan"])
+async def test_where_an_index_knows_what_can_match_only_that_is_read(
+    connection: asyncpg.Connection[asyncpg.Record], generic: str
+) -> None:
+    await connection.execute(f"SET plan_cache_mode = {generic}")
+    few = (UUID("01890a5d-ac96-7000-8000-000000000001"), UUID("01890a5d-ac96-7000-8000-000000000007"))
+    among = (FIRST, LAST, few, TaskFilter(queues=["queue_1"]).to_json(), False, PAGE + 1)
+    assert await _rows_read(connection, MATCHING.matching.sql, *among) == len(few)
+    assert await _rows_read(connection, MATCHING.candidates.sql, "failed", None, ROWS) == ROWS / 1000
+    assert await _rows_read(connection, MATCHING.candidates.sql, "held", None, ROWS) == 0
 
 
 async def test_a_page_is_full_however_far_apart_the_matches_are(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
-    wanted = TaskFilter(statuses=["FAILED"])
+    wanted = TaskFilter(statuses=["FAILED", "COMPLETED"])
     newest = await list_tasks(database, wanted, limit=40)
     rest = await list_tasks(database, wanted, limit=40, after=newest.next)
     oldest = await list_tasks(database, wanted, order=Order.OLDEST_FIRST, limit=50)

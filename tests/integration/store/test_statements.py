@@ -20,7 +20,9 @@ from horsies.store.queries import Query, every_query
 from horsies.store.queues import QUEUES
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
+from horsies_ops.reads.clock import CLOCK
 from horsies_ops.reads.lookup import LOOKUP
+from horsies_ops.reads.matching import MATCHING
 from horsies_ops.reads.status import STATUS
 from horsies_ops.reads.tasks import TASK_READS
 from horsies_ops.reads.workers import WORKER_READS
@@ -28,7 +30,7 @@ from horsies_ops.reads.workers import WORKER_READS
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-READS = (TASK_READS, LOOKUP, WORKER_READS)
+READS = (CLOCK, TASK_READS, MATCHING, LOOKUP, WORKER_READS)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET)
 OPERATORS_WRITES = (ACTIONS, AUDIT, QUEUES)
 EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, *READS, *WORKER_WRITES, *OPERATORS_WRITES))
