@@ -10,6 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from horsies.model.actions import Action as Action
+    from horsies.model.actions import ActionOptions as ActionOptions
+    from horsies_ops.actions.plan import Plan as Plan
+    from horsies_ops.actions.report import ActionReport as ActionReport
+    from horsies_ops.actions.selector import Selector as Selector
     from horsies_ops.ops import Ops as Ops
     from horsies_ops.ops import connect as connect
     from horsies_ops.reads.filter import TaskFilter as TaskFilter
@@ -19,8 +24,13 @@ if TYPE_CHECKING:
     from horsies_ops.reads.tasks import TaskSummary as TaskSummary
 
 _WHERE = {
+    "Action": "horsies.model.actions",
+    "ActionOptions": "horsies.model.actions",
+    "ActionReport": "horsies_ops.actions.report",
     "Ops": "horsies_ops.ops",
     "Order": "horsies_ops.reads.tasks",
+    "Plan": "horsies_ops.actions.plan",
+    "Selector": "horsies_ops.actions.selector",
     "TaskDetail": "horsies_ops.reads.tasks",
     "TaskFilter": "horsies_ops.reads.filter",
     "TaskPage": "horsies_ops.reads.tasks",
@@ -28,7 +38,20 @@ _WHERE = {
     "connect": "horsies_ops.ops",
 }
 
-__all__ = ["Ops", "Order", "TaskDetail", "TaskFilter", "TaskPage", "TaskSummary", "connect"]
+__all__ = [
+    "Action",
+    "ActionOptions",
+    "ActionReport",
+    "Ops",
+    "Order",
+    "Plan",
+    "Selector",
+    "TaskDetail",
+    "TaskFilter",
+    "TaskPage",
+    "TaskSummary",
+    "connect",
+]
 
 
 def __getattr__(name: str) -> Any:

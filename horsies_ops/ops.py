@@ -10,6 +10,8 @@ from horsies.config import load
 from horsies.model.settings import AppConfig
 from horsies.store.db import Database
 from horsies.store.open import reaching
+from horsies_ops.actions.acting import Acting
+from horsies_ops.actions.hand import Hand
 from horsies_ops.reads.reading import Reads
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ops(Reads):
+class Ops(Reads, Acting):
     """What operators read, which is in `Reads`, and what they do."""
 
     database: Database
@@ -30,6 +32,10 @@ class Ops(Reads):
     """By which way they act, for the audit."""
     settings: AppConfig = field(default_factory=AppConfig)
     """What this side was configured with; the fleet may know better."""
+
+    @property
+    def hand(self) -> Hand:
+        return Hand.of(self.actor, via=self.via, on=self.database)
 
 
 @asynccontextmanager

@@ -1,0 +1,117 @@
+"""What `Ops` does: choose, plan, apply. One line a call; what it means stands where it is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horsies.model.actions import Action, ActionOptions
+from horsies_ops.actions.planning import plan
+from horsies_ops.actions.queues import pause_queue, resume_queue
+from horsies_ops.actions.selector import Selector
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from horsies_ops.actions.hand import Hand
+    from horsies_ops.actions.plan import Plan
+    from horsies_ops.actions.report import ActionReport, Progress
+    from horsies_ops.actions.selector import Which
+
+
+class Acting:
+    """What operators do to tasks and queues.
+
+    Tasks are named by ids or by a filter. Only those that stand as they were seen are moved; the report tells how many
+    were, which were not and why. Each action is one row of the audit, a dry run too. A read-only connection refuses.
+    """
+
+    __slots__ = ()
+
+    @property
+    def hand(self) -> Hand:
+        """The database as this operator changes it."""
+        raise NotImplementedError
+
+    async def plan(self, action: Action, which: Which, options: ActionOptions | None = None) -> Plan:
+        """What `action` would do, exactly; takes no locks and writes nothing."""
+        return await plan(self.hand.database, action, Selector.of(which), options)
+
+    async def apply(
+        self,
+        plan: Plan,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> ActionReport:
+        """Carry a plan out in batches of 500; `stop` ends it between two of them."""
+        return await self.hand.apply(plan, progress=progress, stop=stop)
+
+    async def look(self, plan: Plan) -> ActionReport:
+        """Write a plan down as a dry run, and leave it at that."""
+        return await self.hand.look(plan)
+
+    async def requeue(
+        self,
+        which: Which,
+        *,
+        include_running: bool = False,
+        reason: str | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+    ) -> ActionReport:
+        """Make live tasks claimable at once. Running ones are stopped first, by their owners if these answer in 5 s."""
+        options = ActionOptions(include_running=include_running, reason=reason, limit=limit)
+        return await self.hand.act(Action.REQUEUE, which, options, dry_run=dry_run)
+
+    async def fail(
+        self,
+        which: Which,
+        *,
+        include_running: bool = False,
+        reason: str | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+    ) -> ActionReport:
+        """End live tasks as FAILED with OPERATOR_FAILED."""
+        options = ActionOptions(include_running=include_running, reason=reason, limit=limit)
+        return await self.hand.act(Action.FAIL, which, options, dry_run=dry_run)
+
+    async def cancel(
+        self,
+        which: Which,
+        *,
+        include_running: bool = False,
+        kill: bool = False,
+        reason: str | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+    ) -> ActionReport:
+        """End live tasks as CANCELLED; with `kill` the processes of running ones end within one runner beat."""
+        options = ActionOptions(include_running=include_running, kill=kill, reason=reason, limit=limit)
+        return await self.hand.act(Action.CANCEL, which, options, dry_run=dry_run)
+
+    async def expire(
+        self, which: Which, *, reason: str | None = None, dry_run: bool = False, limit: int | None = None
+    ) -> ActionReport:
+        """End tasks that have not started as EXPIRED."""
+        options = ActionOptions(reason=reason, limit=limit)
+        return await self.hand.act(Action.EXPIRE, which, options, dry_run=dry_run)
+
+    async def retry(
+        self, which: Which, *, reason: str | None = None, dry_run: bool = False, limit: int | None = None
+    ) -> ActionReport:
+        """Send tasks again that failed, were cancelled or expired: new ids, `retry_of` tells of which."""
+        options = ActionOptions(reason=reason, limit=limit)
+        return await self.hand.act(Action.RETRY, which, options, dry_run=dry_run)
+
+    async def undo_retry(self, report: ActionReport) -> ActionReport:
+        """Cancel those tasks of a retry that are still PENDING."""
+        return await self.hand.undo_retry(report)
+
+    async def pause_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
+        """Nothing new is claimed from the queue; what runs goes on."""
+        return await pause_queue(self.hand, queue, reason=reason)
+
+    async def resume_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
+        return await resume_queue(self.hand, queue, reason=reason)

@@ -1,0 +1,180 @@
+"""Carrying a plan out: batch by batch, each with its part of the audit in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, assert_never
+
+from horsies.codec.ids import IDS
+from horsies.model.actions import Action, Refusal
+from horsies.model.codes import OutcomeCode
+from horsies.model.task import TaskStatus
+from horsies.model.task_error import TaskError
+from horsies.store.actions import ActedRow, End, finish, put_back, send_again
+from horsies.store.audit import Deed, Done, write_down
+from horsies_ops.actions.plan import Skipped
+from horsies_ops.actions.planning import MOST_NAMED
+from horsies_ops.actions.report import ActionReport, Progress
+from horsies_ops.actions.stopping import Stopping
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from horsies.store.actions import Target
+    from horsies.store.audit import Operator
+    from horsies.store.db import Database, Transaction
+    from horsies_ops.actions.plan import Plan
+
+BATCH: Final = 500
+
+
+async def apply(
+    database: Database,
+    plan: Plan,
+    operator: Operator,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> ActionReport:
+    """Do what the plan says to every task that still stands as planned; `stop` is heeded between batches."""
+    work = _Applying(database, plan, operator)
+    batches = [plan.targets[start : start + BATCH] for start in range(0, len(plan.targets), BATCH)]
+    for batch in batches or [()]:
+        if stop is not None and stop.is_set():
+            work.was_stopped = True
+            break
+        await work.carry_out(batch)
+        if progress is not None:
+            progress(work.progress)
+    return work.report()
+
+
+async def look_only(database: Database, plan: Plan, operator: Operator) -> ActionReport:
+    """A dry run: write down that it was looked at, and change nothing."""
+    deed = _deed(plan, operator, is_dry_run=True)
+    seen = Done(skipped=plan.refused_count)
+    audit_id = await database.run(lambda transaction: write_down(transaction, deed, seen))
+    return ActionReport(
+        action=plan.action,
+        matched=plan.matched,
+        affected=0,
+        skipped=plan.refused,
+        skipped_count=plan.refused_count,
+        audit_id=audit_id,
+        is_dry_run=True,
+        warnings=plan.warnings,
+    )
+
+
+@dataclass(slots=True)
+class _Applying:
+    """An action under way, and what came of it so far."""
+
+    database: Database
+    plan: Plan
+    operator: Operator
+    done: int = 0
+    moved: list[ActedRow] = field(default_factory=list[ActedRow])
+    skipped: list[UUID] = field(default_factory=list["UUID"])
+    audit_id: int | None = None
+    was_stopped: bool = False
+
+    @property
+    def progress(self) -> Progress:
+        total, affected = len(self.plan.targets), len(self.moved)
+        return Progress(done=self.done, total=total, affected=affected, skipped=len(self.skipped))
+
+    async def carry_out(self, batch: Sequence[Target]) -> None:
+        stopping = Stopping(self.database, [each for each in batch if self._has_to_be_stopped(each)])
+        if stopping.targets:
+            self.audit_id = await self.database.run(lambda each: self._ask_owners(each, stopping))
+            await stopping.wait()
+        moved, self.audit_id = await self.database.run(lambda each: self._move(each, batch, stopping))
+        came_back = {row.id for row in moved}
+        self.moved += moved
+        self.skipped += [target.id for target in batch if target.id not in came_back]
+        self.done += len(batch)
+
+    def _has_to_be_stopped(self, target: Target) -> bool:
+        return self.plan.action is Action.REQUEUE and target.status == TaskStatus.RUNNING
+
+    async def _ask_owners(self, transaction: Transaction, stopping: Stopping) -> int:
+        await stopping.ask(transaction)
+        return await self._write_down(transaction, Done())
+
+    async def _move(
+        self, transaction: Transaction, batch: Sequence[Target], stopping: Stopping
+    ) -> tuple[list[ActedRow], int]:
+        already = await stopping.put_back_by_owners(transaction)
+        gone = {row.id for row in already}
+        moved = [*already, *await self._act(transaction, [each for each in batch if each.id not in gone])]
+        skipped = len(batch) - len(moved)
+        done = Done(affected=len(moved), skipped=skipped, task_ids=[row.id for row in moved])
+        return moved, await self._write_down(transaction, done)
+
+    async def _act(self, transaction: Transaction, targets: Sequence[Target]) -> list[ActedRow]:
+        if not targets:
+            return []
+        match self.plan.action:
+            case Action.REQUEUE:
+                return await put_back(transaction, targets, why=self._said("requeued"), may_overlap=True)
+            case Action.RETRY:
+                return await send_again(transaction, targets, [IDS.next() for _ in targets])
+            case Action.FAIL | Action.CANCEL | Action.EXPIRE:
+                return await finish(transaction, targets, self._end())
+            case _:
+                assert_never(self.plan.action)
+
+    def _end(self) -> End:
+        match self.plan.action:
+            case Action.FAIL:
+                error = self._error(OutcomeCode.OPERATOR_FAILED, "failed")
+                return End(kind="fail by hand", status=TaskStatus.FAILED, error=error)
+            case Action.EXPIRE:
+                error = self._error(OutcomeCode.TASK_EXPIRED, "expired")
+                return End(kind="expire by hand", status=TaskStatus.EXPIRED, error=error)
+            case _:
+                error = self._error(OutcomeCode.TASK_CANCELLED, "cancelled")
+                return End(kind="cancel", status=TaskStatus.CANCELLED, error=error, kill=self.plan.options.kill)
+
+    def _error(self, code: OutcomeCode, verb: str) -> TaskError:
+        data = {"operator": self.operator.name, "reason": self.plan.options.reason}
+        return TaskError(error_code=code, message=self._said(verb), data=data)
+
+    def _said(self, verb: str) -> str:
+        reason = self.plan.options.reason
+        return f"{verb} by {self.operator.name}" + (f": {reason}" if reason else "")
+
+    async def _write_down(self, transaction: Transaction, done: Done) -> int:
+        """What the plan refuses is counted when the row is begun."""
+        if self.audit_id is None:
+            done = Done(affected=done.affected, skipped=done.skipped + self.plan.refused_count, task_ids=done.task_ids)
+        return await write_down(transaction, _deed(self.plan, self.operator), done, self.audit_id)
+
+    def report(self) -> ActionReport:
+        moved_on = [Skipped(task_id, Refusal.TASK_STATE_MOVED) for task_id in self.skipped]
+        return ActionReport(
+            action=self.plan.action,
+            matched=self.plan.matched,
+            affected=len(self.moved),
+            skipped=(*moved_on, *self.plan.refused)[:MOST_NAMED],
+            skipped_count=len(moved_on) + self.plan.refused_count,
+            task_ids=tuple(row.id for row in self.moved),
+            audit_id=self.audit_id,
+            new_ids=tuple(row.new_id for row in self.moved if row.new_id is not None),
+            was_stopped=self.was_stopped,
+            warnings=self.plan.warnings,
+        )
+
+
+def _deed(plan: Plan, operator: Operator, *, is_dry_run: bool = False) -> Deed:
+    return Deed(
+        operator=operator,
+        action=plan.action,
+        reason=plan.options.reason,
+        filter=plan.selector.document(),
+        matched=plan.matched,
+        is_dry_run=is_dry_run,
+    )

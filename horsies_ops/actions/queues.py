@@ -1,0 +1,67 @@
+"""Pausing queues: nothing new is claimed from them, and what runs goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from horsies.model.settings import CustomQueueConfig
+from horsies.store.actions import ACTIONS
+from horsies.store.audit import Deed, Done, write_down
+from horsies.store.queues import QUEUES
+from horsies_ops.actions.report import ActionReport
+
+if TYPE_CHECKING:
+    from horsies.store.db import Transaction
+    from horsies_ops.actions.hand import Hand
+
+PAUSE, RESUME = "pause_queue", "resume_queue"
+
+
+async def pause_queue(hand: Hand, queue: str, *, reason: str | None = None) -> ActionReport:
+    """Nothing new is claimed from the queue until it is resumed; one that is paused already stays as it was."""
+
+    async def pause(transaction: Transaction) -> ActionReport:
+        paused = await transaction.fetch(QUEUES.pause, _named(queue), hand.operator.name, reason)
+        await transaction.fetch(ACTIONS.tell, [], [], [_message(PAUSE, queue)] if paused else [], [])
+        return await _written_down(transaction, hand, PAUSE, queue, reason, affected=len(paused))
+
+    return await hand.run(pause)
+
+
+async def resume_queue(hand: Hand, queue: str, *, reason: str | None = None) -> ActionReport:
+    """Let the queue be claimed from again, at once."""
+
+    async def resume(transaction: Transaction) -> ActionReport:
+        resumed = await transaction.fetch(QUEUES.resume, _named(queue))
+        messages = [_message(RESUME, queue)] if resumed else []
+        await transaction.fetch(ACTIONS.tell, [], [row.queue_name for row in resumed], messages, [])
+        return await _written_down(transaction, hand, RESUME, queue, reason, affected=len(resumed))
+
+    return await hand.run(resume)
+
+
+async def _written_down(
+    transaction: Transaction, hand: Hand, action: str, queue: str, reason: str | None, *, affected: int
+) -> ActionReport:
+    (known,) = await transaction.fetch(QUEUES.is_known, queue)
+    deed = Deed(operator=hand.operator, action=action, reason=reason, filter={"queue": queue}, matched=1)
+    audit_id = await write_down(transaction, deed, Done(affected=affected, skipped=1 - affected))
+    unknown = f"no live worker serves {queue} and nothing waits in it"
+    return ActionReport(
+        action=action,
+        matched=1,
+        affected=affected,
+        skipped_count=1 - affected,
+        audit_id=audit_id,
+        warnings=() if known.is_known else (unknown,),
+    )
+
+
+def _named(queue: str) -> str:
+    """What can be no queue's name is refused."""
+    return CustomQueueConfig(name=queue).name
+
+
+def _message(action: str, queue: str) -> str:
+    return json.dumps({"kind": action, "queue": queue, "from": None, "to": None, "count": 1, "ids": []})
