@@ -133,15 +133,25 @@ class RunningWorker:
 
 @asynccontextmanager
 async def running(
-    url: str, *, config: dict[str, Any] | None = None, probe_after_s: float = PROBE_AFTER_S, **settings: Any
+    url: str,
+    *,
+    config: dict[str, Any] | None = None,
+    probe_after_s: float = PROBE_AFTER_S,
+    register: Callable[[Horsies], object] = lambda _: None,
+    **settings: Any,
 ) -> AsyncGenerator[RunningWorker]:
-    """A worker for `ledger_app(url, **config)`; `settings` are of `[worker]`. C7 is looked at when it has ended."""
+    """A worker for `ledger_app(url, **config)`; `settings` are of `[worker]`. C7 is looked at when it has ended.
+
+    `register` is given the app before the worker starts, for hooks that run in this process.
+    """
     app = sample.ledger_app(url, **config or {})
+    register(app)
     usual: dict[str, Any] = {"processes": 2, "grace_s": 5}
     worker = Worker(
         app.config,
         WorkerConfig.of(app.config, WorkerSettings(**usual | settings), ProjectConfig(locator=APP)),
         is_async=lambda name: name in app.tasks and app.tasks[name].definition.is_async,
+        hooks=app.recovery_hooks,
         child_environment=environment_of(url, config),
         probe_after_s=probe_after_s,
     )

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from horsies.engine.health import Health
     from horsies.engine.held import Desk
     from horsies.engine.identity import Gate, Identity
+    from horsies.engine.interruptions import Interruptions
     from horsies.engine.outcomes import Outcomes
     from horsies.engine.pool import Pool
     from horsies.engine.reporting import Reporter
     from horsies.engine.settling import Settling
     from horsies.model.chunks import RunTimes
     from horsies.model.settings import AppConfig, WorkerConfig
+    from horsies.recovery.hooks import Asking
     from horsies.store.beats import BeatStore
     from horsies.store.claims import ClaimStore
     from horsies.store.fleet import FleetStore
@@ -51,6 +53,8 @@ class Parts:
     look_at_rows: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to have running rows looked at now, instead of with the next beat."""
     outcomes: Outcomes = field(init=False)
+    asking: Asking = field(init=False)
+    interruptions: Interruptions = field(init=False)
     settling: Settling = field(init=False)
     pool: Pool = field(init=False)
     wake: Callable[[], None] = field(init=False)

@@ -10,6 +10,8 @@ from horsies.model.codes import OperationalErrorCode
 from horsies.model.crashes import Cause, Crash, HeldTask, Kill, KillReason, Settle, fate_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from horsies.engine.deaths import ChildDied
     from horsies.engine.held import Held
     from horsies.engine.outcomes import Outcomes
@@ -21,8 +23,17 @@ if TYPE_CHECKING:
 class Settling:
     """Turns deaths of children into outcomes of their tasks."""
 
-    def __init__(self, outcomes: Outcomes, tasks: TaskStore, reporter: Reporter, *, max_crashes: int) -> None:
+    def __init__(
+        self,
+        outcomes: Outcomes,
+        tasks: TaskStore,
+        reporter: Reporter,
+        *,
+        max_crashes: int,
+        settled: Callable[[Held, Settle], None],
+    ) -> None:
         self._outcomes = outcomes
+        self._settled = settled
         self._tasks = tasks
         self._reporter = reporter
         self._max_crashes = max_crashes
@@ -41,6 +52,7 @@ class Settling:
         # Jitter spreads retries; it guards nothing.
         fate = fate_of(task, death, jitter=random.random())  # noqa: S311
         if isinstance(fate, Settle):
+            self._settled(held, fate)
             self._outcomes.settle(held, fate)
             if fate.poison is not None and held.row.crash_count + 1 >= self._max_crashes:
                 self._tell_poisoned(held, (*earlier, fate.error.message or ""))

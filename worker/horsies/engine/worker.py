@@ -19,6 +19,7 @@ from horsies.engine.hearing import PROBE_AFTER_S
 from horsies.engine.heartbeat import Heartbeat
 from horsies.engine.held import Desk
 from horsies.engine.identity import Gate, Identity
+from horsies.engine.interruptions import Interruptions
 from horsies.engine.outcomes import Outcomes
 from horsies.engine.parts import Parts
 from horsies.engine.pool import Pool
@@ -33,6 +34,8 @@ from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, H
 from horsies.model import events
 from horsies.model.chunks import RunTimes
 from horsies.model.fence import child_beat_s, silent_child_limit_s
+from horsies.recovery.hooks import Asking
+from horsies.recovery.registered import RecoveryHooks
 from horsies.store.beats import BeatStore
 from horsies.store.claims import ClaimStore
 from horsies.store.db import Database, PoolSize
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from horsies.model.settings import AppConfig, WorkerConfig
+    from horsies.recovery.hooks import HookFailure
     from horsies.store.open import Links
 
 LISTEN_WITHIN_S = 5.0
@@ -72,12 +76,14 @@ class Worker:
         worker: WorkerConfig,
         *,
         is_async: Callable[[str], bool],
+        hooks: RecoveryHooks | None = None,
         child_environment: Mapping[str, str] | None = None,
         probe_after_s: float = PROBE_AFTER_S,
     ) -> None:
         self._app = app
         self._worker = worker
         self._is_async = is_async
+        self._hooks = hooks or RecoveryHooks()
         self._environment = dict(child_environment or {})
         self._probe_after_s = probe_after_s
         self._stop = asyncio.Event()
@@ -141,6 +147,7 @@ class Worker:
             DispatchThenDrain(dispatcher, parts, self._hurry, self._last_tries),
             Snapshots(parts, started_at),
             Bounded(parts.outcomes, self._last_tries),
+            Bounded(parts.interruptions, self._last_tries),
             Bounded(parts.reporter, self._last_tries),
             heartbeat,
         ]
@@ -187,8 +194,26 @@ class Worker:
             max_crashes=app.recovery.max_crashes,
             stored=lambda: parts.wake(),  # noqa: PLW0108  # the dispatcher that it wakes comes later
         )
-        parts.settling = Settling(parts.outcomes, TaskStore(database), reporter, max_crashes=app.recovery.max_crashes)
+        parts.asking = Asking(self._hooks, failed=self._tell_hook_failed(reporter))
+        parts.interruptions = Interruptions(parts.asking, TaskStore(database), parts.backoff("interruptions"))
+        reporter.listen(parts.interruptions.hear)
+        parts.settling = Settling(
+            parts.outcomes,
+            TaskStore(database),
+            reporter,
+            max_crashes=app.recovery.max_crashes,
+            settled=parts.interruptions.settled,
+        )
         return parts
+
+    def _tell_hook_failed(self, reporter: Reporter) -> Callable[[HookFailure], None]:
+        def tell(failure: HookFailure) -> None:
+            worker_id = str(self.identity.worker_id)
+            reporter.emit(
+                events.HookFailed(worker_id=worker_id, hook=failure.hook, error=failure.error, task_id=failure.task_id)
+            )
+
+        return tell
 
     def _child_spec(self) -> ChildSpec:
         recovery, worker = self._app.recovery, self._worker

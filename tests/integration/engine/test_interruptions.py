@@ -1,0 +1,90 @@
+"""Hooks hear of tasks that were cut off on their own worker, after that is stored, and once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies import Horsies, RecoveryContext, RecoveryReason, TaskStatus
+from horsies.model import events
+from tests.support.ledger import Ledger
+from tests.support.workers import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Told:
+    """What a hook was told, awaited by the test."""
+
+    def __init__(self) -> None:
+        self.contexts: asyncio.Queue[RecoveryContext] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, context: RecoveryContext) -> None:
+        self._loop.call_soon_threadsafe(self.contexts.put_nowait, context)
+
+    async def next(self) -> RecoveryContext:
+        async with asyncio.timeout(10):
+            return await self.contexts.get()
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def told() -> Told:
+    return Told()
+
+
+async def test_the_death_of_a_child_is_told_when_its_outcome_is_stored(
+    ledger: Ledger, database_url: str, told: Told
+) -> None:
+    async with running(database_url, processes=1, register=lambda app: app.on_interrupted(told)) as worker:
+        task_id = await worker.send("kill_self")
+        context = await told.next()
+        assert (context.task.task_id, context.task.status) == (task_id, TaskStatus.FAILED)
+        assert (context.reason, context.dry_run) == (RecoveryReason.CHILD_DIED, False)
+        assert context.previous_worker_id == context.recovering_worker_id == worker.worker_id
+        await ledger.until_terminal(await worker.send("work"))
+    assert told.contexts.empty()
+
+
+async def test_a_task_cut_by_the_end_of_its_worker_is_told_before_the_worker_leaves(
+    ledger: Ledger, database_url: str, told: Told
+) -> None:
+    async with running(database_url, processes=1, grace_s=0, register=lambda app: app.on_interrupted(told)) as worker:
+        task_id = await worker.send("work_again", 30)
+        await ledger.until_started(task_id)
+        await worker.stop()
+        context = told.contexts.get_nowait()
+        assert (context.task.task_id, context.task.status) == (task_id, TaskStatus.PENDING)
+        assert (context.reason, context.task.retry_count) == (RecoveryReason.SHUTDOWN, 1)
+
+
+async def test_neither_a_failure_nor_a_time_out_is_an_interruption(
+    ledger: Ledger, database_url: str, told: Told
+) -> None:
+    async with running(database_url, processes=1, register=lambda app: app.on_interrupted(told)) as worker:
+        sent = [await worker.send("explode", "bang"), await worker.send("work_briefly", 10)]
+        await ledger.until_terminal(*sent)
+    assert told.contexts.empty()
+
+
+async def test_a_hook_that_fails_is_on_record_and_the_worker_goes_on(ledger: Ledger, database_url: str) -> None:
+    def register(app: Horsies) -> None:
+        @app.on_interrupted
+        async def fail(_: RecoveryContext) -> None:  # pyright: ignore[reportUnusedFunction]
+            raise LookupError("nobody is there")
+
+    async with running(database_url, processes=1, register=register) as worker:
+        task_id = await worker.send("kill_self")
+        failed = await worker.heard(events.HookFailed)
+        assert (failed.task_id, failed.error) == (task_id, "LookupError: nobody is there")
+        await ledger.until(lambda: ledger.events("hook_failed"))
+        await ledger.until_terminal(await worker.send("work"))
