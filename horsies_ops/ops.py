@@ -7,17 +7,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from horsies.config import load
+from horsies.model.retention import Windows
 from horsies.model.settings import AppConfig
 from horsies.store.db import Database
 from horsies.store.open import reaching
 from horsies_ops.actions.acting import Acting
 from horsies_ops.actions.hand import Hand
+from horsies_ops.cleanup import CleanupReport, cleanup
 from horsies_ops.reads.reading import Reads
+from horsies_ops.reads.storage import Storage, storage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from horsies.model.settings import PostgresConfig
+    from horsies_ops.actions.report import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,21 @@ class Ops(Reads, Acting):
     @property
     def hand(self) -> Hand:
         return Hand.of(self.actor, via=self.via, on=self.database)
+
+    async def storage(self) -> Storage:
+        """What our tables take up, and what keeps the server from tidying them."""
+        return await storage(self.reading)
+
+    async def cleanup(
+        self,
+        windows: Windows | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> CleanupReport:
+        """Delete what is past its window: the one given, else that of the settings."""
+        kept = windows or Windows.of(self.settings.recovery, self.settings.retention)
+        return await cleanup(self.hand, kept, dry_run=dry_run, progress=progress)
 
 
 @asynccontextmanager

@@ -18,21 +18,23 @@ from horsies.store.fleet import FLEET
 from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
 from horsies.store.queues import QUEUES
+from horsies.store.retention import RETENTION
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
 from horsies_ops.reads.clock import CLOCK
 from horsies_ops.reads.lookup import LOOKUP
 from horsies_ops.reads.matching import MATCHING
 from horsies_ops.reads.status import STATUS
+from horsies_ops.reads.storage import STORAGE
 from horsies_ops.reads.tasks import TASK_READS
 from horsies_ops.reads.workers import WORKER_READS
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-READS = (CLOCK, TASK_READS, MATCHING, LOOKUP, WORKER_READS)
+READS = (CLOCK, TASK_READS, MATCHING, LOOKUP, WORKER_READS, STORAGE)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET)
-OPERATORS_WRITES = (ACTIONS, AUDIT, QUEUES)
+OPERATORS_WRITES = (ACTIONS, AUDIT, QUEUES, RETENTION)
 EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, *READS, *WORKER_WRITES, *OPERATORS_WRITES))
 
 

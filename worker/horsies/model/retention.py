@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Category(StrEnum):
     """Kinds of rows that go by a window of their own, in the order in which a pass takes them."""
 
+    AUDIT = "audit"  # first, for the pass of an operator writes a row of its own
     HEARTBEATS = "heartbeats"
     WORKER_STATES = "worker_states"
     WORKERS = "workers"
     WORKFLOWS = "workflows"
     TASKS = "tasks"
     EVENTS = "events"
-    AUDIT = "audit"
 
     @property
     def table(self) -> str:
