@@ -1,0 +1,132 @@
+"""The line that operators type, and the filter that it means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies.model.task import TaskStatus
+from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filter_language import FilterFault, filter_text, parse_filter
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+WHOLE = "019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("", TaskFilter()),
+        ("  ", TaskFilter()),
+        ("status:failed,expired", TaskFilter(statuses=("FAILED", "EXPIRED"))),
+        ("STATUS:Failed", TaskFilter(statuses=("FAILED",))),
+        ("queue:mail name:mail.*", TaskFilter(queues=("mail",), names=("mail.*",))),
+        ("err:Timeout*,SMTP?", TaskFilter(error_codes=("Timeout*", "SMTP?"))),
+        ("worker:4e14a9f1", TaskFilter(worker_id="4e14a9f1")),
+        (f"wf:{WHOLE}", TaskFilter(workflow_id=WHOLE)),
+        (f"id:a91f03c2,{WHOLE}", TaskFilter(ids=("a91f03c2", WHOLE))),
+        ("age<1h", TaskFilter(newer_than=HOUR)),
+        ("age<=1h", TaskFilter(newer_than=HOUR)),
+        ("age>1h", TaskFilter(older_than=HOUR)),
+        ("age>10m age<1h", TaskFilter(older_than=10 * MINUTE, newer_than=HOUR)),
+        ("wait>60s run>5m hb>=60s", TaskFilter(min_wait=MINUTE, min_run=5 * MINUTE, min_silence=MINUTE)),
+        ("att>=2", TaskFilter(min_attempts=2)),
+        ("att>2", TaskFilter(min_attempts=3)),
+        ("att<2", TaskFilter(exclude=(TaskFilter(min_attempts=2),))),
+        ("att<=2", TaskFilter(exclude=(TaskFilter(min_attempts=3),))),
+        ("-att<2", TaskFilter(min_attempts=2)),
+        ("due:later", TaskFilter(due_later=True)),
+        ("due:now retried:yes flag:vip", TaskFilter(due_later=False, retried=True, flag="vip")),
+        ("-queue:mail -name:x", TaskFilter(exclude=(TaskFilter(queues=("mail",)), TaskFilter(names=("x",))))),
+        ("-(queue:mail name:x)", TaskFilter(exclude=(TaskFilter(queues=("mail",), names=("x",)),))),
+        ('queue:"a b","c,d"', TaskFilter(queues=("a b", "c,d"))),
+        (r'text:"say \"no\""', TaskFilter(text='say "no"')),
+        ("timeout", TaskFilter(text="timeout")),
+        ("-timeout", TaskFilter(exclude=(TaskFilter(text="timeout"),))),
+        ("a91f03c2", TaskFilter(ids=("a91f03c2",))),
+        (WHOLE.upper(), TaskFilter(ids=(WHOLE.upper(),))),
+        ('"a91f03c2"', TaskFilter(text="a91f03c2")),
+    ],
+)  # fmt: skip
+def test_a_line_means_a_filter(text: str, meant: TaskFilter) -> None:
+    assert parse_filter(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "message", "hint"),
+    [
+        ("queue:mail stauts:failed", 11, "no key 'stauts'", "did you mean status?"),
+        ("colour:red", 0, "no key 'colour'", "keys are status, queue"),
+        ("status:failed,nope", 14, "no status 'nope'", "pending, claimed"),
+        ("queue:", 6, "a value is missing", "next to the sign"),
+        ("queue: mail", 6, "a value is missing", "next to the sign"),
+        ("queue:a,", 8, "a value is missing", "next to the sign"),
+        ("queue:a queue:b", 8, "queue is given twice", "commas"),
+        ("one two", 4, "text to look for is given twice", "put its values together"),
+        ("worker:w-7", 7, "'w-7' is no id", "last eight digits"),
+        ("wf:4e14a9f1,a91f03c2", 12, "wf takes one value", "comma"),
+        ("age<1x", 4, "'1x' is no duration", "write 5m"),
+        ("age:1h", 0, "age is a number", "write age>5m"),
+        ("att>two", 4, "no number of attempts", "whole number"),
+        ("run<5m", 0, "run can only be asked to be more", "-run>5m"),
+        ("status<failed", 0, "status cannot be compared", "status:value"),
+        ("due:tomorrow", 4, "'tomorrow' says nothing of due", "later or now"),
+        ('name:"mail', 5, "a quotation that is not closed", 'close it with "'),
+        ("-(queue:a", 0, "a group that is not closed", "close it"),
+        ("x -(-queue:a)", 2, "a negation within a negation", "outside"),
+        ("queue:a)", 7, "a value is missing", ""),
+    ],
+)
+def test_a_line_without_sense_says_where_and_what_to_write(text: str, position: int, message: str, hint: str) -> None:
+    fault = parse_filter(text)
+    assert isinstance(fault, FilterFault)
+    assert fault.position == position
+    assert message in fault.message
+    assert hint in fault.hint
+
+
+_VALUES = st.text(min_size=1, max_size=12)
+_LISTS = st.lists(_VALUES, min_size=1, max_size=3).map(tuple)
+_TIMES = st.integers(min_value=0, max_value=10**9).map(lambda ms: timedelta(milliseconds=ms))
+_IDS = st.one_of(st.uuids().map(str), st.from_regex("[0-9a-f]{8}", fullmatch=True))
+_PARTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "statuses": st.lists(st.sampled_from(TaskStatus), min_size=1, max_size=3).map(tuple),
+        "queues": _LISTS,
+        "names": _LISTS,
+        "error_codes": _LISTS,
+        "ids": st.lists(_IDS, min_size=1, max_size=3).map(tuple),
+        "worker_id": _IDS,
+        "workflow_id": _IDS,
+        "flag": _VALUES,
+        "text": _VALUES,
+        "retried": st.booleans(),
+        "due_later": st.booleans(),
+        "older_than": _TIMES,
+        "newer_than": _TIMES,
+        "min_wait": _TIMES,
+        "min_run": _TIMES,
+        "min_silence": _TIMES,
+        "min_attempts": st.integers(min_value=0, max_value=99),
+    },
+)
+
+
+@given(
+    wanted=_PARTS.map(lambda parts: TaskFilter(**parts)),
+    excluded=st.lists(_PARTS.filter(bool).map(lambda parts: TaskFilter(**parts)), max_size=2),
+)
+def test_every_filter_can_be_said_and_is_understood_again(wanted: TaskFilter, excluded: list[TaskFilter]) -> None:
+    whole = replace(wanted, exclude=tuple(excluded) or None)
+    assert parse_filter(filter_text(whole)) == whole
+
+
+@given(st.text(alphabet='abc:<>-(),"\\ 123hms*', max_size=30))
+def test_whatever_is_typed_is_a_filter_or_a_fault_within_the_line(text: str) -> None:
+    answer = parse_filter(text)
+    assert isinstance(answer, TaskFilter) or 0 <= answer.position <= len(text)
