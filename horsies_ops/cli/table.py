@@ -14,4 +14,5 @@ COMMANDS: Final = {
     "config": "Show the settings and where each comes from, or check them.",
     "db": "Migrate and inspect the database; start and stop the embedded one.",
     "task": "List tasks, look at one, or send one.",
+    "cleanup": "Delete what is past its window, or count it with --dry-run.",
 }

@@ -1,0 +1,118 @@
+"""`horsies cleanup`: delete what is past its window, or count it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import humanize
+import typer
+
+from horsies.errors import ExitCode
+from horsies_ops.cli.output import print_json, print_line, print_table
+from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.ops import open_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from horsies.model.retention import Portion
+    from horsies.model.settings import AppConfig
+    from horsies_ops.actions.report import Progress
+    from horsies_ops.cleanup import CleanupReport
+
+app = group("cleanup")
+
+
+@app.command()
+@with_global_options
+def cleanup(
+    options: GlobalOptions,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go, and delete nothing.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 when a dry run found work.")] = False,
+    actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
+    json: Json = False,
+) -> int:
+    """Delete what is past its window. Exit 4 while another process is cleaning."""
+    with _progress_bar(wanted=not (json or dry_run or options.quiet)) as progress:
+        report = asyncio.run(_clean(options.settings().app, actor=actor, dry_run=dry_run, progress=progress))
+    if json:
+        print_json(_document(report))
+    else:
+        _show(options, report)
+    return ExitCode.WORK_FOUND if exit_code and dry_run and report.matched else ExitCode.DONE
+
+
+async def _clean(
+    settings: AppConfig, *, actor: str | None, dry_run: bool, progress: Callable[[Progress], None] | None
+) -> CleanupReport:
+    async with open_ops(settings, actor=actor, via="cli") as ops:
+        return await ops.cleanup(dry_run=dry_run, progress=progress)
+
+
+@contextmanager
+def _progress_bar(*, wanted: bool) -> Generator[Callable[[Progress], None] | None]:
+    """Something to call as it goes on; None where nobody would see it."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("deleting", total=None)
+        yield lambda progress: bar.update(line, completed=progress.done, total=progress.total)
+
+
+def _document(report: CleanupReport) -> dict[str, Any]:
+    cleaned = report.cleaned
+    return {
+        "dry_run": report.is_dry_run,
+        "complete": cleaned.is_complete,
+        "rows": cleaned.rows,
+        "bytes": cleaned.bytes,
+        "audit_id": report.audit_id,
+        "categories": [
+            {
+                "name": each.category,
+                "window_s": each.window,
+                "rows": each.rows,
+                "bytes": each.bytes,
+                "oldest_at": each.oldest_at,
+                "tables": each.tables,
+            }
+            for each in cleaned.portions
+        ],
+    }
+
+
+def _show(options: GlobalOptions, report: CleanupReport) -> None:
+    cleaned = report.cleaned
+    print_table(
+        ("category", "kept for", "rows", "with them", "size", "oldest"),
+        [_row(portion) for portion in cleaned.portions],
+        right=("rows", "with them", "size"),
+    )
+    verb = "would delete" if report.is_dry_run else "deleted"
+    print_line(f"{verb} {humanize.intcomma(cleaned.rows)} rows, about {_size(cleaned.bytes)}")
+    if not cleaned.is_complete:
+        options.talk("another process is cleaning too; it takes the rest")
+
+
+def _row(portion: Portion) -> tuple[str, ...]:
+    along = sum(portion.tables.values()) - portion.rows
+    return (
+        portion.category.replace("_", " "),
+        "ever" if portion.window is None else humanize.precisedelta(portion.window, minimum_unit="hours", format="%d"),
+        humanize.intcomma(portion.rows),
+        humanize.intcomma(along) if along else "",
+        _size(portion.bytes) if portion.rows else "",
+        "" if portion.oldest_at is None else f"{portion.oldest_at:%Y-%m-%d %H:%M}Z",
+    )
+
+
+def _size(number: int) -> str:
+    return humanize.naturalsize(number, binary=True)

@@ -1,0 +1,130 @@
+"""`horsies cleanup`, as an operator runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from tests.support.old_rows import HOUR, beat, count, ended_task, workflow_run
+from tests.support.task_rows import insert_task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.executable import Executable
+
+OLD = 2000 * HOUR
+
+
+@pytest.fixture
+def with_old_rows(database_url: str) -> str:
+    """A database with two tasks, a tree of two nodes and a beat past their windows."""
+
+    async def fill() -> None:
+        for _ in range(2):
+            await ended_task(database_url, age=OLD)
+        await workflow_run(database_url, age=OLD, tasks=("COMPLETED", "FAILED"))
+        await beat(database_url, await insert_task(database_url), age=OLD)
+
+    asyncio.run(fill())
+    return database_url
+
+
+def test_a_dry_run_counts_and_deletes_nothing(horsies: Executable, with_old_rows: str) -> None:
+    answer = horsies("cleanup", "--dry-run", "--json", "--database-url", with_old_rows)
+    assert (answer.code, answer.stderr) == (0, "")
+    found = {each["name"]: each for each in answer.document["categories"]}
+    assert {name: each["rows"] for name, each in found.items() if each["rows"]} == {
+        "heartbeats": 1, "workflows": 1, "tasks": 2,
+    }  # fmt: skip
+    assert found["workflows"]["tables"] == {
+        "horsies_workflows": 1, "horsies_workflow_tasks": 2, "horsies_tasks": 2, "horsies_task_attempts": 2,
+    }  # fmt: skip
+    assert found["tasks"]["window_s"] == 720 * 3600
+    assert found["tasks"]["oldest_at"].endswith("Z")
+    assert answer.document["bytes"] > 0
+    assert asyncio.run(count(with_old_rows, "horsies_tasks")) == 5
+
+
+def test_only_with_exit_code_a_dry_run_tells_of_work_by_its_status(horsies: Executable, with_old_rows: str) -> None:
+    def code(*options: str) -> int:
+        return horsies("cleanup", *options, "--database-url", with_old_rows).code
+
+    assert code("--dry-run") == 0
+    assert code("--dry-run", "--exit-code") == 3
+    assert code("--exit-code") == 0
+    assert code("--dry-run", "--exit-code") == 0
+
+
+def test_it_deletes_what_is_old_and_says_how_much(horsies: Executable, with_old_rows: str) -> None:
+    answer = horsies("cleanup", "--database-url", with_old_rows)
+    assert answer.code == 0
+    assert "deleted 4 rows, about" in answer.stdout
+    assert asyncio.run(count(with_old_rows, "horsies_tasks")) == 1
+
+
+def test_it_goes_by_the_settings_and_keeps_what_has_no_window(horsies: Executable, with_old_rows: str) -> None:
+    answer = horsies(
+        "cleanup", "--json", "--database-url", with_old_rows, HORSIES_RECOVERY__TERMINAL_RECORD_RETENTION_HOURS="none"
+    )
+    assert answer.document["rows"] == 1
+    assert [each["window_s"] for each in answer.document["categories"] if each["name"] == "tasks"] == [None]
+
+
+def test_it_writes_one_audit_row_with_who_and_how_many_also_for_a_dry_run(
+    horsies: Executable, with_old_rows: str
+) -> None:
+    horsies("cleanup", "--dry-run", "--database-url", with_old_rows, HORSIES_ACTOR="ana")
+    small = {"HORSIES_RETENTION__BATCH_SIZE": "50"}
+    audit_id = horsies("cleanup", "--json", "--as", "eve", "--database-url", with_old_rows, **small).document[
+        "audit_id"
+    ]
+    columns = "actor, via, action, dry_run, matched, affected"
+    rows = asyncio.run(_fetch(with_old_rows, f"SELECT {columns}, id FROM horsies_audit ORDER BY id"))
+    assert [tuple(row)[:6] for row in rows] == [
+        ("ana", "cli", "cleanup", True, 4, 0),
+        ("eve", "cli", "cleanup", False, 4, 4),
+    ]
+    assert rows[1]["id"] == audit_id
+
+
+def test_while_another_process_is_cleaning_it_is_busy(horsies: Executable, with_old_rows: str) -> None:
+    async def hold_and_clean() -> tuple[int, str]:
+        other = await asyncpg.connect(with_old_rows)
+        async with other.transaction():
+            await other.fetch("SELECT pg_advisory_xact_lock(horsies_lock_key('retention'))")
+            answer = await asyncio.to_thread(horsies, "cleanup", "--json", "--database-url", with_old_rows)
+        await other.close()
+        return answer.code, json.loads(answer.stdout)["error"]["message"]
+
+    assert asyncio.run(hold_and_clean()) == (4, "another process is cleaning")
+
+
+def test_on_a_terminal_progress_is_shown_and_stdout_stays_clean(with_old_rows: str, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "horsies_ops.cli", "cleanup", "--database-url", with_old_rows],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=60,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "deleting" in seen
+    assert done.stdout.splitlines()[-1].startswith("deleted 4 rows")
+    assert "\x1b" not in done.stdout
+
+
+async def _fetch(url: str, sql: str) -> list[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetch(sql)
+    finally:
+        await connection.close()
