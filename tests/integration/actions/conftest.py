@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from horsies.model.settings import PostgresConfig
+from horsies_ops.ops import open_ops
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from horsies_ops.ops import Ops
+    from tests.support.work import Connection
+
+
+@pytest.fixture
+async def ops(database_url: str) -> AsyncIterator[Ops]:
+    """The tools in the hands of ada."""
+    async with open_ops(PostgresConfig(database_url=database_url), actor="ada") as ops:
+        yield ops
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    """A plain connection to the test's database, to look at rows past the library."""
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()

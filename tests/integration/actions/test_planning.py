@@ -1,0 +1,122 @@
+"""What an action would do, seen before it is done."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from horsies.model.actions import Action, ActionOptions, Refusal
+from horsies_ops.actions.selector import Selector
+from horsies_ops.reads.filter import TaskFilter
+from tests.support.task_rows import insert, insert_task
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
+    from tests.support.work import Connection
+
+FAILED = TaskFilter(statuses=["FAILED"])
+
+
+async def test_a_plan_counts_each_fate_and_what_happens_comes_first(ops: Ops, database_url: str) -> None:
+    for code in ("TIMEOUT", "TIMEOUT", "KEY"):
+        await insert_task(database_url, status="FAILED", error_code=code)
+    await insert_task(database_url, status="FAILED", error_code="KEY", is_workflow_task=True)
+    plan = await ops.plan(Action.RETRY, FAILED)
+    assert (plan.matched, len(plan.targets), plan.refused_count) == (4, 3, 1)
+    assert [(group.count, group.error_code, group.refusal) for group in plan.groups] == [
+        (2, "TIMEOUT", None),
+        (1, "KEY", None),
+        (1, "KEY", Refusal.TASK_IS_WORKFLOW_TASK),
+    ]
+
+
+async def test_a_plan_changes_and_writes_nothing(ops: Ops, database_url: str, connection: Connection) -> None:
+    await insert_task(database_url)
+    before = await connection.fetch("SELECT *, xmin FROM horsies_tasks")
+    await ops.plan(Action.CANCEL, TaskFilter(statuses=["PENDING"]))
+    assert await connection.fetch("SELECT *, xmin FROM horsies_tasks") == before
+    assert await connection.fetchval("SELECT count(*) FROM horsies_audit") == 0
+
+
+async def test_an_id_that_no_task_has_is_named_as_not_found(ops: Ops, database_url: str) -> None:
+    known, unknown = await insert_task(database_url), uuid4()
+    plan = await ops.plan(Action.CANCEL, [known, unknown])
+    assert (plan.matched, plan.refused) == (1, ((unknown, Refusal.TASK_NOT_FOUND),))
+
+
+async def test_a_filter_takes_many_pages_whole(ops: Ops, connection: Connection) -> None:
+    await connection.execute(
+        """INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha)
+           SELECT gen_random_uuid(), 'mail.send', now(), '' FROM generate_series(1, 12000)"""
+    )
+    plan = await ops.plan(Action.CANCEL, TaskFilter(names=["mail.*"]))
+    assert (plan.matched, len({target.id for target in plan.targets})) == (12_000, 12_000)
+
+
+async def test_a_limit_takes_the_newest(ops: Ops, database_url: str) -> None:
+    ids = [await insert_task(database_url, status="FAILED") for _ in range(3)]
+    plan = await ops.plan(Action.RETRY, FAILED, ActionOptions(limit=2))
+    assert [target.id for target in plan.targets] == [ids[2], ids[1]]
+
+
+async def test_what_ended_after_the_instant_that_was_looked_at_is_not_meant(ops: Ops, database_url: str) -> None:
+    earlier = datetime.now(UTC) - timedelta(minutes=1)
+    seen = await insert_task(database_url, status="FAILED", created_at=earlier, terminal_at=earlier)
+    await insert_task(database_url, status="FAILED", created_at=earlier)
+    plan = await ops.plan(Action.RETRY, Selector.matching(FAILED, as_of=earlier + timedelta(seconds=1)))
+    assert [target.id for target in plan.targets] == [seen]
+
+
+async def test_a_plan_freezes_the_instant_and_the_last_task(ops: Ops, database_url: str) -> None:
+    task_id = await insert_task(database_url, status="FAILED")
+    plan = await ops.plan(Action.RETRY, FAILED)
+    assert plan.selector.as_of is not None
+    assert plan.selector.last_id == task_id
+
+
+async def test_a_few_named_tasks_need_less_of_a_confirmation_than_a_filter(ops: Ops, database_url: str) -> None:
+    task_id = await insert_task(database_url, status="FAILED")
+    assert (await ops.plan(Action.RETRY, [task_id])).tier == 1
+    assert (await ops.plan(Action.RETRY, FAILED)).tier == 2
+
+
+@pytest.mark.parametrize(("state", "tier"), [("running", 2), ("lost", 1)])
+async def test_a_run_under_a_live_worker_needs_more_of_a_confirmation(
+    ops: Ops, database_url: str, state: str, tier: int
+) -> None:
+    worker = uuid4()
+    now = datetime.now(UTC)
+    await insert(
+        database_url, "horsies_workers", id=worker, hostname="h", pid=1, version="1", queues=["default"], processes=1,
+        state=state, started_at=now, last_heartbeat_at=now,
+    )  # fmt: skip
+    task_id = await insert_task(database_url, status="RUNNING", started_at=now, claimed_by_worker_id=worker)
+    plan = await ops.plan(Action.REQUEUE, [task_id], ActionOptions(include_running=True))
+    assert plan.tier == tier
+    assert any("no live owner" in warning for warning in plan.warnings) == (state == "lost")
+
+
+async def test_a_plan_warns_that_side_effects_may_happen_again(ops: Ops, database_url: str) -> None:
+    never_ran = await insert_task(database_url, status="CANCELLED")
+    ran = await insert_task(database_url, status="FAILED", attempts=1)
+    plan = await ops.plan(Action.RETRY, [never_ran, ran])
+    assert plan.warnings == ("side effects may happen again: 1 of these did start",)
+
+
+async def test_a_plan_says_the_command_that_does_the_same(ops: Ops, database_url: str) -> None:
+    task_id = await insert_task(database_url)
+    plan = await ops.plan(Action.CANCEL, [task_id], ActionOptions(kill=True, reason="it's over"))
+    assert plan.command == f"""horsies task cancel {task_id} --kill --reason 'it'"'"'s over'"""
+
+
+def test_a_filter_that_names_nothing_never_means_the_whole_table() -> None:
+    with pytest.raises(ValueError, match="every task"):
+        Selector.matching(TaskFilter())
+
+
+async def test_only_a_cancel_kills(ops: Ops) -> None:
+    with pytest.raises(ValueError, match="kill is for cancel"):
+        await ops.plan(Action.FAIL, [uuid4()], ActionOptions(kill=True))

@@ -1,0 +1,53 @@
+"""Queues that are paused, and go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.task_rows import insert_task
+from tests.support.work import claim, columns_of, hearing
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+    from horsies_ops.ops import Ops
+    from tests.support.work import Connection
+
+
+async def test_nothing_is_claimed_from_a_paused_queue_until_it_is_resumed(
+    ops: Ops, database: Database, database_url: str
+) -> None:
+    await insert_task(database_url)
+    assert (await ops.pause_queue("default", reason="smtp is down")).affected == 1
+    assert await claim(database) == []
+    async with hearing(database_url, "horsies_task_new") as heard:
+        assert (await ops.resume_queue("default")).affected == 1
+        assert await heard() == [("horsies_task_new", "default")]
+    assert len(await claim(database)) == 1
+
+
+async def test_a_pause_says_who_and_why_and_the_first_one_stands(ops: Ops, connection: Connection) -> None:
+    await ops.pause_queue("mail", reason="smtp is down")
+    second = await ops.pause_queue("mail", reason="another reason")
+    assert (second.affected, second.skipped_count) == (0, 1)
+    paused = ("queue_name", "paused_by", "pause_reason")
+    assert await columns_of(connection, "horsies_queues", *paused) == ("mail", "ada", "smtp is down")
+
+
+async def test_each_pause_and_resume_is_on_record(ops: Ops, connection: Connection) -> None:
+    await ops.pause_queue("mail", reason="smtp is down")
+    await ops.resume_queue("mail")
+    rows = await connection.fetch("SELECT action, affected, filter ->> 'queue' AS queue FROM horsies_audit ORDER BY id")
+    assert [tuple(row) for row in rows] == [("pause_queue", 1, "mail"), ("resume_queue", 1, "mail")]
+
+
+async def test_a_queue_that_nobody_knows_is_warned_of(ops: Ops, database_url: str) -> None:
+    await insert_task(database_url, queue_name="mail")
+    assert (await ops.pause_queue("mail")).warnings == ()
+    assert "no live worker serves mial" in (await ops.pause_queue("mial")).warnings[0]
+
+
+async def test_what_can_be_no_name_of_a_queue_is_refused(ops: Ops) -> None:
+    with pytest.raises(ValueError, match="name"):
+        await ops.pause_queue("")
