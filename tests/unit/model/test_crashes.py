@@ -17,6 +17,7 @@ from horsies.model.crashes import (
     HeldTask,
     Kill,
     KillReason,
+    Requeue,
     Settle,
     fate_of,
     retry_delay_s,
@@ -146,3 +147,12 @@ def test_jitter_is_added_to_the_delay() -> None:
 
     assert retry_delay_s(policy, 0, "A", jitter=1.0) == 125
     assert retry_delay_s(policy, 0, None, jitter=1.0) is None
+
+
+def test_a_task_that_was_stopped_to_start_again_spends_nothing() -> None:
+    assert fate_of(held(), killed_for("mine", KillReason.REQUEUED), jitter=0.0) == Requeue()
+
+
+def test_its_neighbour_is_cut_without_a_crash() -> None:
+    neighbour = settled(held(policy=listing(SHUTDOWN)), killed_for("another", KillReason.REQUEUED))
+    assert (neighbour.error.error_code, neighbour.is_crash) == (SHUTDOWN, False)

@@ -18,7 +18,7 @@ from horsies.errors import BrokerError, HorsiesError
 from horsies.model import events
 from horsies.model.chunks import chunk_size
 from horsies.model.claiming import Limits, ServedQueue, next_pass, places_free
-from horsies.model.crashes import Drop, HandBack, Kill, KillReason, Settle
+from horsies.model.crashes import Drop, HandBack, Kill, KillReason, Requeue, Settle
 from horsies.model.expiry import expired_error
 from horsies.model.fence import may_hand_over
 from horsies.model.task import TaskStatus
@@ -386,6 +386,8 @@ class Dispatcher:
                 self._back.append(held)
             case Drop():
                 self._parts.desk.drop(held)
+            case Requeue():
+                await self._parts.requeues.put_back(held)
             case Settle():
                 pass  # its outcome is on the way
         self.wake()

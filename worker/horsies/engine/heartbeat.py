@@ -48,7 +48,7 @@ class Heartbeat:
         recovery = self._parts.app.recovery
         await run_until(
             stop,
-            self._every(worker_beat_ms(recovery), self._worker),
+            self._every(worker_beat_ms(recovery), self._worker, sooner=self._parts.tell_health),
             self._every(recovery.claimer_heartbeat_interval_ms, self._claimer),
             self._every(recovery.runner_heartbeat_interval_ms, self._runner, sooner=self._parts.look_at_rows),
         )
@@ -145,6 +145,8 @@ class Heartbeat:
         for held, answer in _pairs(alive, answers):
             if not answer.is_held:
                 self._lost(held, answer)
+            elif answer.kill_requested and held.phase is Phase.HANDED and held.stopping is None:
+                parts.hands.stop_task(held, KillReason.REQUEUED)
 
     def _tell_silent(self, limit_s: float) -> None:
         """Once for each silence: a child that works without a word, and is vouched for."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from horsies.engine.outcomes import Outcomes
     from horsies.engine.pool import Pool
     from horsies.engine.reporting import Reporter
+    from horsies.engine.requeues import Requeues
     from horsies.engine.settling import Settling
     from horsies.model.chunks import RunTimes
     from horsies.model.settings import AppConfig, WorkerConfig
@@ -52,10 +53,13 @@ class Parts:
     degraded: str | None = None
     look_at_rows: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to have running rows looked at now, instead of with the next beat."""
+    tell_health: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to have the worker's row say now how it fares, instead of with the next beat."""
     outcomes: Outcomes = field(init=False)
     asking: Asking = field(init=False)
     interruptions: Interruptions = field(init=False)
     settling: Settling = field(init=False)
+    requeues: Requeues = field(init=False)
     pool: Pool = field(init=False)
     wake: Callable[[], None] = field(init=False)
 

@@ -24,6 +24,7 @@ from horsies.engine.outcomes import Outcomes
 from horsies.engine.parts import Parts
 from horsies.engine.pool import Pool
 from horsies.engine.reporting import Reporter
+from horsies.engine.requeues import Requeues
 from horsies.engine.service import Allowance, Bounded, run_together
 from horsies.engine.settling import Settling
 from horsies.engine.snapshot import Snapshots
@@ -197,6 +198,7 @@ class Worker:
         parts.asking = Asking(self._hooks, failed=self._tell_hook_failed(reporter))
         parts.interruptions = Interruptions(parts.asking, TaskStore(database), parts.backoff("interruptions"))
         reporter.listen(parts.interruptions.hear)
+        parts.requeues = Requeues(database, parts.desk, parts.backoff("requeues"))
         parts.settling = Settling(
             parts.outcomes,
             TaskStore(database),

@@ -39,6 +39,8 @@ class KillReason(StrEnum):
     """A task in it ran longer than its `timeout_ms`."""
     ROW_LOST = "row lost"
     """A task in it is no longer ours: an operator asked for its end, or another hand has moved its row."""
+    REQUEUED = "requeued"
+    """An operator wants a task in it to start again."""
     SHUTDOWN = "shutdown"
 
 
@@ -94,6 +96,11 @@ class Drop:
     """Its row has gone to another hand: there is nothing to write."""
 
 
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """It was stopped at an operator's word: PENDING again with its attempt, and no retry is spent."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
     """The attempt failed with `error`; the task runs again so many seconds later, or never where that is None."""
@@ -109,7 +116,7 @@ class Settle:
         return self.poison is not None
 
 
-Fate: TypeAlias = HandBack | Drop | Settle
+Fate: TypeAlias = HandBack | Drop | Requeue | Settle
 
 
 def fate_of(task: HeldTask, death: Death, *, jitter: float) -> Fate:
@@ -121,6 +128,8 @@ def fate_of(task: HeldTask, death: Death, *, jitter: float) -> Fate:
             return _crashed(task, death, jitter=jitter)
         case Kill(task_id=task.task_id, reason=KillReason.ROW_LOST):
             return Drop()
+        case Kill(task_id=task.task_id, reason=KillReason.REQUEUED):
+            return Requeue()
         case Kill(task_id=task.task_id, reason=KillReason.TIMEOUT):
             return _timed_out(task, jitter=jitter)
         case Kill():
