@@ -254,7 +254,7 @@ async def test_a_run_that_is_started_again_while_the_cleaner_waits_for_it_keeps_
 
 
 async def _until_someone_waits(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    sql = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+    sql = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     async with asyncio.timeout(10):
-        while not await connection.fetchval(sql):  # noqa: ASYNC110  # another session's wait is no event of ours
+        while not await connection.fetch(sql):  # noqa: ASYNC110  # another session's wait is no event of ours
             await asyncio.sleep(0.01)
