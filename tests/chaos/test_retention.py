@@ -121,16 +121,7 @@ async def until_waiting(connection: Connection) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        "horsies_workflows",
-        "horsies_workflow_tasks",
-        "horsies_workflow_outbox",
-        "horsies_tasks",
-        "horsies_task_attempts",
-    ],
-)
+@pytest.mark.parametrize("table", ["workflows", "workflow_tasks", "workflow_outbox", "tasks", "task_attempts"])
 async def test_a_cleaner_that_is_killed_in_the_middle_of_a_tree_leaves_it_whole(
     connection: Connection, database_url: str, table: str
 ) -> None:
