@@ -14,9 +14,6 @@ RecoveryHook: TypeAlias = Callable[[RecoveryContext], Recovery | Awaitable[Recov
 InterruptedHook: TypeAlias = Callable[[RecoveryContext], object]
 WorkersRecoveredHook: TypeAlias = Callable[[RecoveredWorkers], object]
 
-Recovering = TypeVar("Recovering", bound=RecoveryHook)
-Interrupted = TypeVar("Interrupted", bound=InterruptedHook)
-Recovered = TypeVar("Recovered", bound=WorkersRecoveredHook)
 H = TypeVar("H", bound=Callable[..., object])
 
 
