@@ -10,14 +10,18 @@ from horsies.app.hooks import ChildHooks, ChildProcessStartHook
 from horsies.app.modules import expand_globs, import_modules
 from horsies.app.refusals import refuse
 from horsies.app.suppression import Suppression
+from horsies.app.workflows import Builders, WorkflowBuilder, spec_or_stand_in
 from horsies.client.broker import PostgresBroker, Role
 from horsies.client.delivery import BrokerDelivery, Delivery
 from horsies.client.monitoring import Monitoring
 from horsies.client.results import Results, blocking
 from horsies.client.task_function import AsyncTaskFunction, TaskFunction
+from horsies.client.workflow.known import AppDefinitions
+from horsies.client.workflow.spec import WorkflowSpec
 from horsies.config import load
 from horsies.errors import ErrorCode, HorsiesError, SourceLocation, TaskDefinitionError
 from horsies.model.queues import DEFAULT_QUEUE, queue_fault
+from horsies.model.workflow.plan import OnError
 from horsies.recovery.registered import RecoveryHooks
 from horsies.registry import TaskRegistry, define
 from horsies.sync import BRIDGE
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from uuid import UUID
 
+    from horsies.client.workflow.nodes import AnyNode
+    from horsies.client.workflow.policies import SuccessPolicy
     from horsies.codec.value import Value
     from horsies.config import LoadedSettings
     from horsies.model.broker import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
@@ -36,9 +42,11 @@ if TYPE_CHECKING:
     from horsies.model.settings import AppConfig
     from horsies.model.task_error import TaskError
     from horsies.model.task_result import TaskResult
-    from horsies.recovery.registered import Interrupted, Recovered, Recovering
+    from horsies.model.workflow.names import Keyed
+    from horsies.recovery.registered import InterruptedHook, RecoveryHook, WorkersRecoveredHook
 
 P = ParamSpec("P")
+S = TypeVar("S", bound=WorkflowSpec[Any])
 T = TypeVar("T")
 AnyTask = TaskFunction[Any, Any]
 
@@ -68,6 +76,8 @@ class Horsies:
         self.role: Role = "producer"
         self.child_hooks = ChildHooks()
         self.recovery_hooks = RecoveryHooks()
+        self.definitions = AppDefinitions(self, self._ok_of)
+        self._builders = Builders()
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
         self._suppression = Suppression()
@@ -126,6 +136,53 @@ class Horsies:
 
         return cast("TaskDecorator", register)
 
+    @overload
+    def workflow(
+        self,
+        name: str,
+        tasks: Sequence[AnyNode],
+        on_error: OnError = ...,
+        output: None = None,
+        success_policy: SuccessPolicy | None = None,
+        *,
+        definition_key: str,
+    ) -> WorkflowSpec[dict[str, TaskResult[Any, TaskError]]]: ...
+    @overload
+    def workflow(
+        self,
+        name: str,
+        tasks: Sequence[AnyNode],
+        on_error: OnError = ...,
+        output: Keyed[T] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # given, see above
+        success_policy: SuccessPolicy | None = None,
+        *,
+        definition_key: str,
+    ) -> WorkflowSpec[T]: ...
+    def workflow(
+        self,
+        name: str,
+        tasks: Sequence[AnyNode],
+        on_error: OnError = OnError.FAIL,
+        output: Any = None,
+        success_policy: SuccessPolicy | None = None,
+        *,
+        definition_key: str | None = None,
+    ) -> WorkflowSpec[Any]:
+        """A workflow of these nodes, ready to be started; every fault of it is reported at once."""
+        return spec_or_stand_in(
+            tasks,
+            lambda: WorkflowSpec(name, tasks, on_error, output, success_policy, definition_key, app=self),
+        )
+
+    def workflow_builder(
+        self, *, cases: Sequence[Mapping[str, Any]] | None = None
+    ) -> Callable[[Callable[P, S]], Callable[P, S]]:
+        """Let `check` call a function that returns a spec: with the keyword arguments of each case, or without any."""
+        return self._builders.register(cases)
+
+    def get_workflow_builders(self) -> list[WorkflowBuilder]:
+        return list(self._builders)
+
     def list_tasks(self) -> list[str]:
         return sorted(self._tasks)
 
@@ -174,15 +231,15 @@ class Horsies:
     def on_child_process_start(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
         return self.child_hooks.add(hook)
 
-    def on_recovery(self, hook: Recovering) -> Recovering:
+    def on_recovery(self, hook: RecoveryHook) -> RecoveryHook:
         """Ask `hook` what to do with a task whose owner fell silent, before it is recovered."""
         return self.recovery_hooks.recovery.add(hook)
 
-    def on_interrupted(self, hook: Interrupted) -> Interrupted:
+    def on_interrupted(self, hook: InterruptedHook) -> InterruptedHook:
         """Tell `hook` of each task that was interrupted, after that is stored."""
         return self.recovery_hooks.interrupted.add(hook)
 
-    def on_workers_recovered(self, hook: Recovered) -> Recovered:
+    def on_workers_recovered(self, hook: WorkersRecoveredHook) -> WorkersRecoveredHook:
         """Tell `hook` what a sweep has settled, once for each that settled something."""
         return self.recovery_hooks.workers_recovered.add(hook)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.app.live import live_faults
 from horsies.app.modules import is_missing_file
+from horsies.app.workflow_checks import builder_faults, definition_faults, undecorated_builders
 from horsies.errors import (
     ConfigurationError,
     ErrorCode,
@@ -106,6 +107,9 @@ def _live(app: Horsies) -> Iterable[HorsiesError]:
 PHASES: Final[Mapping[str, Callable[[Horsies], Iterable[HorsiesError]]]] = {
     "settings": _settings,
     "imports": _imports,
+    "workflow definitions": definition_faults,
+    "workflow builders": builder_faults,
+    "undecorated builders": undecorated_builders,
     "mappers": _mappers,
     "schedules": _schedules,
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from horsies.client.mould import Mould
 from horsies.client.send_options import TaskSendOptions
 from horsies.client.sending import PLAIN, BoundCall, SendItem, SendOptions, refusal, resealed
+from horsies.client.workflow.factories import FedNodeFactory, NodeFactory
 from horsies.codec.wire import PayloadRefused
 from horsies.model.mapping import ExceptionRules
 from horsies.model.result import Err
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
     from datetime import datetime, timedelta
 
+    from horsies.client.broker import PostgresBroker
     from horsies.client.delivery import Delivery
     from horsies.client.handle import TaskHandle
     from horsies.client.pattern import Bulk
+    from horsies.client.workflow.nodes import AnyNode, NodeSettings
     from horsies.model.settings import AppConfig
     from horsies.model.task_error import TaskError
     from horsies.model.task_result import TaskResult
@@ -34,13 +37,15 @@ REPLAYED = frozenset({TaskSendErrorCode.ENQUEUE_FAILED, TaskSendErrorCode.ASYNC_
 
 
 class Host(Protocol):
-    """What a task needs of its app."""
+    """What a task, or a workflow of tasks, needs of its app."""
 
     @property
     def config(self) -> AppConfig: ...
 
     @property
     def delivery(self) -> Delivery: ...
+
+    def get_broker(self) -> PostgresBroker: ...
 
     def are_sends_suppressed(self) -> bool: ...
 
@@ -130,6 +135,16 @@ class TaskFunction(Generic[P, T]):
             connection=connection,
         )
         return TaskSendOptions(self, options)
+
+    @overload
+    def node(self, **settings: Unpack[NodeSettings]) -> NodeFactory[P, T]: ...
+    @overload
+    def node(self, *, args_from: Mapping[str, AnyNode], **settings: Unpack[NodeSettings]) -> FedNodeFactory[T]: ...
+    def node(
+        self, *, args_from: Mapping[str, AnyNode] | None = None, **settings: Unpack[NodeSettings]
+    ) -> NodeFactory[P, T] | FedNodeFactory[T]:
+        """A node of a workflow, once called with the arguments of the task: `add.node(waits_for=[x])(a=1, b=2)`."""
+        return NodeFactory(self, settings) if args_from is None else FedNodeFactory(self, args_from, settings)
 
     def retry_send(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
         """Send what a failed send carries once more, under the same id: it is stored at most once."""

@@ -1,0 +1,54 @@
+"""The workflow definitions of one app, as its workers build sub-workflows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from horsies.client.workflow.definition import DEFINITIONS
+from horsies.client.workflow.nodes import TaskNode
+from horsies.client.workflow.parameters import builder_codec
+from horsies.client.workflow.spec import WorkflowSpec
+from horsies.codec.wire import canonical
+from horsies.registry.injection import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from horsies.client.task_function import Host
+    from horsies.client.workflow.definition import WorkflowDefinition
+    from horsies.codec.value import Value
+    from horsies.model.workflow.plan import WorkflowPlan
+
+
+@dataclass(frozen=True, slots=True)
+class AppDefinitions:
+    """Builds the definitions whose tasks are this app's; those of another app in the same process are unknown to it."""
+
+    app: Host
+    ok_of: Callable[[str], Value | None]
+
+    def known(self) -> list[type[WorkflowDefinition[Any]]]:
+        return [each for each in DEFINITIONS.all() if self.is_ours(each)]
+
+    def build(
+        self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
+    ) -> WorkflowPlan | None:
+        definition = DEFINITIONS.find(definition_key)
+        if definition is None or not self.is_ours(definition):
+            return None
+        call = decoded(
+            builder_codec(definition), "[]", _json(kwargs), _json(injected) if injected else None, ok_of=self.ok_of
+        )
+        spec = definition.build_with(self.app, **call.kwargs)
+        if not isinstance(cast("object", spec), WorkflowSpec):
+            raise TypeError(f"{definition.__qualname__}.build_with returned a {type(spec).__qualname__}, not a spec")
+        return spec.plan()
+
+    def is_ours(self, definition: type[WorkflowDefinition[Any]]) -> bool:
+        tasks = [node.fn for node in definition.get_workflow_nodes().values() if isinstance(node, TaskNode)]
+        return all(task.host is self.app for task in tasks)
+
+
+def _json(document: Mapping[str, object]) -> str:
+    return canonical(cast("Any", dict(document)))

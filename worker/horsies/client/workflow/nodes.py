@@ -1,0 +1,197 @@
+"""The nodes of a workflow, as their author writes them down."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import FrozenInstanceError, dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar, cast
+
+from horsies.client.workflow.declared import ok_type_of, reads_of
+from horsies.model.workflow.names import NodeKey, WorkflowContextMissingIdError, default_node_id
+from horsies.model.workflow.plan import JoinType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from horsies.client.task_function import TaskFunction
+    from horsies.client.workflow.definition import WorkflowDefinition
+    from horsies.model.task_error import TaskError
+    from horsies.model.task_result import TaskResult
+    from horsies.model.workflow.names import Keyed, Reads
+
+T = TypeVar("T")
+
+Join: TypeAlias = JoinType | Literal["all", "any", "quorum"]
+
+
+class Node(Generic[T]):
+    """What both kinds of node have in common.
+
+    A node belongs to its author until a spec takes it: the spec keeps a copy that cannot be changed, and tells the
+    node which index and id it got there. So a node may be part of several specs, and tells of the newest.
+    """
+
+    kwargs: Mapping[str, Any]
+    waits_for: Sequence[AnyNode]
+    args_from: Mapping[str, AnyNode]
+    workflow_ctx_from: Sequence[AnyNode] | None
+    join: Join
+    min_success: int | None
+    allow_failed_deps: bool
+    node_id: str | None
+    index: int | None = None
+    _is_frozen = False
+    _assigned_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def ok_type(self) -> object:
+        """The type of its ok value; Any where nothing is known."""
+        raise NotImplementedError
+
+    @property
+    def reads(self) -> Reads | None:
+        """How its ok value is read; None where that is not known."""
+        raise NotImplementedError
+
+    @property
+    def own_id(self) -> str | None:
+        """The id that its author gave it."""
+        return None if self.node_id == self._assigned_id else self.node_id
+
+    def key(self) -> NodeKey[T]:
+        """Its name in `result_for`; `WorkflowContextMissingIdError` before it has one."""
+        if self.node_id is None:
+            raise WorkflowContextMissingIdError(self.name)
+        return NodeKey(self.node_id, self.reads)
+
+    def id_at(self, index: int) -> str:
+        """The id that it has in a spec where it stands at this index."""
+        return default_node_id(self.name, index) if self.own_id is None else self.own_id
+
+    def place(self, index: int) -> None:
+        """Take note of the place in a spec."""
+        node_id = self.id_at(index)
+        self._assigned_id = node_id if self.own_id is None else None
+        self.index, self.node_id = index, node_id
+
+    def frozen_at(self, index: int) -> Self:
+        """A node like this one, in its place, that nobody can change any more."""
+        twin = copy.copy(self)
+        twin.place(index)
+        twin.kwargs, twin.args_from = MappingProxyType(dict(self.kwargs)), MappingProxyType(dict(self.args_from))
+        twin.waits_for = tuple(self.waits_for)
+        twin.workflow_ctx_from = None if self.workflow_ctx_from is None else tuple(self.workflow_ctx_from)
+        twin._is_frozen = True  # noqa: SLF001  # one of its own kind
+        return twin
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        if self._is_frozen:
+            raise FrozenInstanceError(f"node {self.node_id!r} is part of a workflow; {attribute} stays as it is")
+        super().__setattr__(attribute, value)
+
+    def _adopt_marked(self) -> None:
+        """Let each `from_node(x)` among the arguments mean that the result of x is waited for and passed on."""
+        marked = {key: value.node for key, value in self.kwargs.items() if isinstance(value, FromNode)}
+        adopted = {key: node for key, node in marked.items() if key not in self.args_from}
+        self.kwargs = {key: value for key, value in self.kwargs.items() if key not in adopted}
+        self.args_from = {**self.args_from, **adopted}
+        unknown = {id(node): node for node in adopted.values() if not any(node is each for each in self.waits_for)}
+        self.waits_for = [*self.waits_for, *unknown.values()]
+
+
+@dataclass(eq=False)
+class TaskNode(Node[T]):
+    """One run of a task inside a workflow."""
+
+    fn: TaskFunction[..., T]
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    waits_for: Sequence[AnyNode] = ()
+    args_from: Mapping[str, AnyNode] = field(default_factory=dict[str, "AnyNode"])
+    workflow_ctx_from: Sequence[AnyNode] | None = None
+    queue: str | None = None
+    priority: int | None = None
+    allow_failed_deps: bool = False
+    join: Join = "all"
+    min_success: int | None = None
+    good_until: datetime | None = None
+    node_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self._adopt_marked()
+
+    @property
+    def name(self) -> str:
+        return self.fn.task_name
+
+    @property
+    def ok_type(self) -> object:
+        return self.fn.task_ok_type
+
+    @property
+    def reads(self) -> Reads | None:
+        return self.fn.definition.codec.ok
+
+
+@dataclass(eq=False)
+class SubWorkflowNode(Node[T]):
+    """A whole workflow as one node of another; its tasks have queues, it has none."""
+
+    workflow_def: type[WorkflowDefinition[T]]
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    waits_for: Sequence[AnyNode] = ()
+    args_from: Mapping[str, AnyNode] = field(default_factory=dict[str, "AnyNode"])
+    workflow_ctx_from: Sequence[AnyNode] | None = None
+    join: Join = "all"
+    min_success: int | None = None
+    allow_failed_deps: bool = False
+    node_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self._adopt_marked()
+
+    @property
+    def name(self) -> str:
+        return getattr(self.workflow_def, "name", "") or self.workflow_def.__qualname__
+
+    @property
+    def ok_type(self) -> object:
+        return ok_type_of(self.workflow_def)
+
+    @property
+    def reads(self) -> Reads | None:
+        return reads_of(self.workflow_def)
+
+
+AnyNode: TypeAlias = TaskNode[Any] | SubWorkflowNode[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FromNode:
+    """Stands among the arguments of a node for the result of another one."""
+
+    node: AnyNode
+
+
+def from_node(node: Keyed[T]) -> TaskResult[T, TaskError]:
+    """Pass the result of `node` as this argument, and wait for it. To a checker it is that result already."""
+    return cast("TaskResult[T, TaskError]", FromNode(cast("AnyNode", node)))
+
+
+class NodeSettings(TypedDict, total=False):
+    """What `task.node` takes beside `args_from`."""
+
+    waits_for: Sequence[AnyNode]
+    workflow_ctx_from: Sequence[AnyNode] | None
+    queue: str | None
+    priority: int | None
+    allow_failed_deps: bool
+    join: Join
+    min_success: int | None
+    good_until: datetime | None
+    node_id: str | None

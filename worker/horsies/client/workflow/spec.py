@@ -1,0 +1,93 @@
+"""A workflow that can be started: checked, its nodes in their places, nothing in it can be changed any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic
+
+from typing_extensions import TypeVar
+
+from horsies.client.workflow.arguments import argument_faults
+from horsies.client.workflow.draft import Draft
+from horsies.client.workflow.identity import identity_faults
+from horsies.client.workflow.nodes import TaskNode
+from horsies.client.workflow.placement import placement_faults
+from horsies.client.workflow.planning import plan_of
+from horsies.client.workflow.structure import ending_faults, graph_faults, join_faults, naming_faults
+from horsies.errors import SourceLocation, WorkflowValidationError, raise_together
+from horsies.model.workflow.plan import OnError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from horsies.client.task_function import Host
+    from horsies.client.workflow.nodes import AnyNode
+    from horsies.client.workflow.policies import SuccessPolicy
+    from horsies.model.workflow.names import NodeKey
+    from horsies.model.workflow.plan import WorkflowPlan
+
+T = TypeVar("T", default=Any)
+
+CHECKS = (naming_faults, graph_faults, join_faults, argument_faults, placement_faults, ending_faults)
+
+
+class WorkflowSpec(Generic[T]):
+    """A workflow of nodes; T is the type of what its runs end with.
+
+    Making one reports every fault at once, but for nodes that cannot be told apart, which come first and alone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tasks: Sequence[AnyNode],
+        on_error: OnError = OnError.FAIL,
+        output: AnyNode | NodeKey[Any] | None = None,
+        success_policy: SuccessPolicy | None = None,
+        definition_key: str | None = None,
+        *,
+        app: Host | None = None,
+        declared: object = Any,
+        location: SourceLocation | None = None,
+    ) -> None:
+        written = list(tasks)
+        where = location or SourceLocation.of_caller()
+        _raise(name, identity_faults(written), where)
+        draft = Draft(
+            name=name,
+            definition_key=definition_key,
+            nodes=tuple(node.frozen_at(index) for index, node in enumerate(written)),
+            places={id(node): index for index, node in enumerate(written)},
+            output=output,
+            success_policy=success_policy,
+            declared=declared,
+            host=app or _host_of(written),
+        )
+        _raise(name, (fault for check in CHECKS for fault in check(draft)), where)
+        self.name = name
+        self.definition_key = definition_key
+        self.on_error = OnError(on_error)
+        self.tasks = draft.nodes
+        self._plan = plan_of(draft, self.on_error)
+        self.output = None if self._plan.output_index is None else self.tasks[self._plan.output_index]
+        self.success_policy = success_policy
+        for index, node in enumerate(written):
+            node.place(index)
+
+    def plan(self) -> WorkflowPlan:
+        """What a run of it is made of."""
+        return self._plan
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name!r}, {len(self.tasks)} nodes>"
+
+
+def _host_of(nodes: Iterable[AnyNode]) -> Host | None:
+    """The app of the first task."""
+    return next((node.fn.host for node in nodes if isinstance(node, TaskNode)), None)
+
+
+def _raise(name: str, faults: Iterable[WorkflowValidationError], where: SourceLocation | None) -> None:
+    found = list(faults)
+    for fault in found:
+        fault.location = fault.location or where
+    raise_together(f"workflow {name!r}", found)
