@@ -241,8 +241,9 @@ class Worker:
             idle_s=min(broker.pool_recycle, SURPLUS_IDLE_S),
             check_idle=broker.pool_pre_ping,
         )
-        database = await stack.enter_async_context(Database(links.pooled, size))
-        beats = await stack.enter_async_context(Database(links.pooled, replace(size, largest=1)))
+        link = replace(links.pooled, plans_once=True)
+        database = await stack.enter_async_context(Database(link, size))
+        beats = await stack.enter_async_context(Database(link, replace(size, largest=1)))
         return database, beats
 
     async def _prepare(self, links: Links, database: Database) -> bool:
