@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -115,7 +114,7 @@ async def test_nobody_beats_for_what_another_worker_holds(
     beats: BeatStore, database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url)
-    theirs = replace(await one_claimed(database, lease_s=30.0), worker_id=uuid4())
+    theirs = (await one_claimed(database, lease_s=30.0))._replace(worker_id=uuid4())
     (answer,) = await beats.claimer_beats([_beat(theirs)], lease=MINUTE)
     assert not answer.is_held
     assert await connection.fetchval("SELECT count(*) FROM horsies_heartbeats") == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -161,7 +160,7 @@ async def test_a_batch_sent_again_finds_its_attempts_on_record(database: Databas
     hold = await one_running(database)
     await _finish(database, _failed(hold))
     assert await _finish(database, _failed(hold)) == []
-    (ended,) = await FinishStore(database).outcome_of([hold, replace(hold, claim_token=2)])
+    (ended,) = await FinishStore(database).outcome_of([hold, hold._replace(claim_token=2)])
     assert (ended.id, ended.claim_token, ended.outcome, ended.error_code) == (hold.task_id, 1, "FAILED", "SMTP_DOWN")
 
 

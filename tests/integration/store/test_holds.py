@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -54,7 +53,7 @@ async def test_nobody_starts_or_releases_what_another_worker_holds(
     claims: ClaimStore, database: Database, database_url: str
 ) -> None:
     await insert_task(database_url)
-    theirs = replace(await one_claimed(database), worker_id=uuid4())
+    theirs = (await one_claimed(database))._replace(worker_id=uuid4())
     assert await _start(claims, theirs) == 0
     assert await claims.release([theirs]) == []
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from horsies.engine.messages import Assignment, Key
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from horsies.store.claims import ClaimedRow
 
 
+_NO_OPTIONS: dict[str, Any] = {}
+
+_text_of = lru_cache(maxsize=16)(str)
+"""The id of a worker as text; there are few, and each task is handed over with one."""
+
+
 class Phase(Enum):
     """How far a held task has come."""
 
@@ -32,27 +38,23 @@ class Phase(Enum):
     """Ended, and its outcome on the way into the database."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class Held:
     """One attempt in this worker's hands."""
 
-    row: ClaimedRow
-    hold: Hold
-    phase: Phase
-    child: Child | None = None
-    began_at: float | None = None
-    alarm: asyncio.TimerHandle | None = None
-    """Rings when its time is over."""
-    stopping: KillReason | None = None
-    """Why it was told to stop, which is then what became of it."""
-    options: dict[str, Any] = field(init=False)
+    __slots__ = ("alarm", "began_at", "child", "hold", "key", "options", "phase", "row", "stopping")
 
-    def __post_init__(self) -> None:
-        self.options = json.loads(self.row.task_options) if self.row.task_options != "{}" else {}
-
-    @property
-    def key(self) -> Key:
-        return Key(str(self.row.id), self.row.claim_token)
+    def __init__(self, row: ClaimedRow, worker_id: UUID, phase: Phase) -> None:
+        self.row = row
+        self.hold = Hold(row.id, row.claim_token, worker_id)
+        self.key = Key(str(row.id), row.claim_token)
+        self.phase = phase
+        self.child: Child | None = None
+        self.began_at: float | None = None
+        self.alarm: asyncio.TimerHandle | None = None
+        """Rings when its time is over."""
+        self.stopping: KillReason | None = None
+        """Why it was told to stop, which is then what became of it."""
+        self.options: dict[str, Any] = json.loads(row.task_options) if row.task_options != "{}" else _NO_OPTIONS
 
     @property
     def timeout_ms(self) -> int | None:
@@ -76,7 +78,7 @@ class Held:
     def assignment(self) -> Assignment:
         row = self.row
         return Assignment(
-            task_id=str(row.id),
+            task_id=self.key.task_id,
             claim_token=row.claim_token,
             task_name=row.task_name,
             args=row.args.encode(),
@@ -88,7 +90,7 @@ class Held:
             sent_at=row.sent_at,
             good_until=row.good_until,
             timeout_ms=self.timeout_ms,
-            worker_id=str(self.hold.worker_id),
+            worker_id=_text_of(self.hold.worker_id),
             flags=row.flags.encode(),
             possible_overlap=row.overlap_possible,
         )
@@ -103,8 +105,7 @@ class Desk:
         self._emptied.set()
 
     def take(self, row: ClaimedRow, worker_id: UUID, phase: Phase) -> Held:
-        hold = Hold(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id)
-        held = Held(row=row, hold=hold, phase=phase)
+        held = Held(row, worker_id, phase)
         self._held[held.key] = held
         self._emptied.clear()
         return held

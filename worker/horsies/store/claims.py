@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horsies.model.task import TaskStatus
 from horsies.store.queries import Query, load
@@ -45,8 +44,7 @@ class ClaimRequest:
     cluster_cap: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedRow:
+class ClaimedRow(NamedTuple):
     """A task as its claim left it; payload, context, options and flags are JSON text."""
 
     place: int
@@ -125,7 +123,7 @@ class ClaimStore:
             request.hostname,
             request.pids,
         )
-        return sorted(rows, key=attrgetter("place"))
+        return sorted(rows)
 
     async def start(self, starts: Sequence[Start], *, hostname: str) -> list[HeldRow]:
         """Begin claimed tasks whose lease is valid and whose good_until is not over."""

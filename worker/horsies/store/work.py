@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horsies.codec.failure import stored_error
 from horsies.codec.wire import canonical
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Hold(NamedTuple):
     """A task in a worker's hands, under the token of its claim; worth nothing once the row has another."""
 
     task_id: UUID
@@ -26,16 +24,14 @@ class Hold:
     worker_id: UUID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRow:
+class HeldRow(NamedTuple):
     """A row that was still held as asked."""
 
     id: UUID
     claim_token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovedRow:
+class MovedRow(NamedTuple):
     """A row that was still held as asked, and where it stands since."""
 
     id: UUID
