@@ -97,7 +97,8 @@ def _in_full(found: re.Match[str]) -> str:
 def parsed(text: str | bytes) -> JsonValue:
     """The value of stored JSON; `ValueError` when it is none."""
     try:
-        return json.loads(text)
+        # Decoded here: stored JSON is UTF-8, and `loads` would first look which of five encodings it might be.
+        return json.loads(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("nested too deep") from None
 

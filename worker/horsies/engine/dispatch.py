@@ -311,15 +311,13 @@ class Dispatcher:
                 desk.drop(held)
 
     def _tell_claimed(self, rows: Sequence[ClaimedRow]) -> None:
+        ids: dict[tuple[str, str], list[str]] = {}
         for row in rows:
-            is_running = row.status == TaskStatus.RUNNING
-            self._parts.reporter.moved(
-                "claim and start" if is_running else "claim",
-                row.queue_name,
-                TaskStatus.PENDING,
-                TaskStatus(row.status),
-                [str(row.id)],
-            )
+            ids.setdefault((row.status, row.queue_name), []).append(str(row.id))
+        for (name, queue), theirs in ids.items():
+            status = TaskStatus(name)
+            kind = "claim and start" if status is TaskStatus.RUNNING else "claim"
+            self._parts.reporter.moved(kind, queue, TaskStatus.PENDING, status, theirs)
 
     # What children report.
 

@@ -32,25 +32,34 @@ class FrameReader:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The messages that are complete with `data`; `ProtocolFault` only after those before the fault."""
-        self._unread += data
-        start = 0
+        if self._unread:
+            self._unread += data
+            unread = bytes(self._unread) if self._has_whole_message() else b""
+        else:
+            unread = data
+        start, size, length_size = 0, len(unread), _LENGTH.size
         try:
-            while (end := self._end_of_message(start)) is not None:
-                message = bytes(self._unread[start + _LENGTH.size : end])
+            while size - start >= length_size:
+                (length,) = _LENGTH.unpack_from(unread, start)
+                if length > self._max_bytes:
+                    raise ProtocolFault(f"a message of {length} bytes, where {self._max_bytes} are the most")
+                end = start + length_size + length
+                if end > size:
+                    break
+                message = unread[start + length_size : end]
                 # Before it is handed out: whatever its reader does, nobody reads it twice.
                 start = end
                 yield message
         finally:
-            del self._unread[:start]
+            if unread:
+                self._unread[:] = memoryview(unread)[start:]
 
-    def _end_of_message(self, start: int) -> int | None:
-        if len(self._unread) - start < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack_from(self._unread, start)
-        if length > self._max_bytes:
-            raise ProtocolFault(f"a message of {length} bytes, where {self._max_bytes} are the most")
-        end = start + _LENGTH.size + length
-        return end if end <= len(self._unread) else None
+    def _has_whole_message(self) -> bool:
+        """Whether it is worth while to look: of a long message thousands of pieces may come first."""
+        if len(self._unread) < _LENGTH.size:
+            return False
+        (length,) = _LENGTH.unpack_from(self._unread)
+        return length > self._max_bytes or len(self._unread) >= _LENGTH.size + length
 
 
 class FrameWriter:

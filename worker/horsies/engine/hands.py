@@ -14,7 +14,7 @@ from horsies.model.claiming import MOST_CHUNKS, ChildLoad
 from horsies.model.crashes import Kill, KillReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from horsies.engine.held import Held
     from horsies.engine.supervise import Child
@@ -89,7 +89,7 @@ class Hands:
     def hand_over(self, child: Child, helds: Sequence[Held]) -> list[Held]:
         """Hand tasks to a child, cut into chunks; returns those for which it has no room after all."""
         occupancy = self.of(child)
-        sizes = cut([self._prospect(held) for held in helds], max_chunk=self.max_chunk)
+        sizes = cut(self._prospects(helds), max_chunk=self.max_chunk)
         start = 0
         for size in sizes:
             part = helds[start : start + size]
@@ -179,9 +179,16 @@ class Hands:
         together = (*occupancy.held.values(), *helds)
         return all(self._is_async(held.row.task_name) for held in together)
 
-    def _prospect(self, held: Held) -> Prospect:
+    def _prospects(self, helds: Iterable[Held]) -> Iterator[Prospect]:
+        known: dict[tuple[str, str, bool], Prospect] = {}
+        for held in helds:
+            kind = held.row.task_name, held.row.queue_name, held.timeout_ms is not None
+            prospect = known.get(kind)
+            if prospect is None:
+                prospect = known[kind] = self._prospect(*kind)
+            yield prospect
+
+    def _prospect(self, task_name: str, queue_name: str, has_timeout: bool) -> Prospect:  # noqa: FBT001
         return Prospect(
-            run_ms=self._times.of_task(held.row.task_name),
-            has_timeout=held.timeout_ms is not None,
-            is_capped=self._is_capped(held.row.queue_name),
+            run_ms=self._times.of_task(task_name), has_timeout=has_timeout, is_capped=self._is_capped(queue_name)
         )

@@ -176,18 +176,24 @@ class Outcomes:
             )
 
     def _answered(self, batch: list[Ended], rows: list[MovedRow]) -> None:
-        moved = {(row.id, row.claim_token): TaskStatus(row.status) for row in rows}
+        moved = {(row.id, row.claim_token): row.status for row in rows}
+        is_told = self._reporter.is_heard(events.TaskFinished)
+        ids: dict[tuple[str, str], list[str]] = {}
         for ended in batch:
             held = ended.held
             self._desk.drop(held)
             status = moved.get((held.row.id, held.row.claim_token))
             if status is not None:
-                self._tell_finished(ended, status)
+                ids.setdefault((status, held.row.queue_name), []).append(held.key.task_id)
+                if is_told:
+                    self._tell_finished(ended, TaskStatus(status))
+        for (name, queue), theirs in ids.items():
+            status = TaskStatus(name)
+            self._reporter.moved(_MOVES[status], queue, TaskStatus.RUNNING, status, theirs)
         self._stored()
 
     def _tell_finished(self, ended: Ended, status: TaskStatus) -> None:
         held = ended.held
-        self._reporter.moved(_MOVES[status], held.row.queue_name, TaskStatus.RUNNING, status, [held.key.task_id])
         self._reporter.emit(
             events.TaskFinished(
                 worker_id=str(held.hold.worker_id),

@@ -66,6 +66,11 @@ class Reporter:
     def listen(self, listener: Callable[[events.Event], None]) -> None:
         self._listeners.append(listener)
 
+    def is_heard(self, kind: type[events.Event]) -> bool:
+        """Whether anybody would notice an event of this kind; asked where there may be thousands a second."""
+        level = _LEVELS.get(kind, logging.DEBUG)
+        return kind.kind is not None or bool(self._listeners) or logger.isEnabledFor(level)
+
     def emit(self, event: events.Event) -> None:
         _log(event)
         for listener in self._listeners:

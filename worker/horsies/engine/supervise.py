@@ -162,12 +162,16 @@ class Child:
 
     def _take(self, report: Report) -> None:
         self.liveness.heard()
+        # The two that come with each task first, and by their type: a pattern asks each class in turn, which is dear.
+        if type(report) is Ended:
+            self._end(report.key, report.ending)
+        elif type(report) is Began:
+            self._begin(report.key)
+        else:
+            self._take_rare(report)
+
+    def _take_rare(self, report: Report) -> None:
         match report:
-            case Began(key):
-                self._hand.begin(key)
-                self._listener.began(self, key)
-            case Ended(key, ending):
-                self._end(key, ending)
             case Beat(keys):
                 self._line.send(Answer())
                 self._listener.beat(self, keys)
@@ -183,8 +187,14 @@ class Child:
                 self._come_up(rss_bytes)
             case StartFailed(message):
                 self.start_fault = message
+            case Began() | Ended():
+                raise AssertionError("taken before")
             case _:
                 assert_never(report)
+
+    def _begin(self, key: Key) -> None:
+        self._hand.begin(key)
+        self._listener.began(self, key)
 
     def _end(self, key: Key, ending: Ending) -> None:
         self._hand.take_back(key)

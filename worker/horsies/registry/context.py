@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from horsies.model.info import TaskContext
 
 _RUNNING: ContextVar[TaskContext | None] = ContextVar("horsies_running_task", default=None)
@@ -19,11 +16,16 @@ def current_task() -> TaskContext | None:
     return _RUNNING.get()
 
 
-@contextmanager
-def running(task: TaskContext) -> Generator[None]:
+class running:  # noqa: N801  # reads as the statement that it is part of
     """Make `task` the current one for the code inside."""
-    token = _RUNNING.set(task)
-    try:
-        yield
-    finally:
-        _RUNNING.reset(token)
+
+    __slots__ = ("_task", "_token")
+
+    def __init__(self, task: TaskContext) -> None:
+        self._task = task
+
+    def __enter__(self) -> None:
+        self._token = _RUNNING.set(self._task)
+
+    def __exit__(self, *_: object) -> None:
+        _RUNNING.reset(self._token)
