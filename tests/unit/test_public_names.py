@@ -55,17 +55,13 @@ PROMISED = {
 
 # They come with workflows, schedules and recovery.
 STILL_TO_COME = {
-    "AnyNode", "BothDays", "ByMonthDay", "ByWeekday", "CronEnumRange", "CronEnumStep", "CronEnumValues",
-    "CronEvery", "CronRange", "CronSchedule", "CronStep", "CronValues", "DailySchedule", "DaySelector",
-    "EitherDay", "EveryDay", "HandleErrorCode", "HandleOperationError", "HandleResult", "HourlySchedule",
-    "IntervalSchedule", "Month", "MonthlySchedule", "NodeKey", "OnError",
-    "SchedulePattern", "SubWorkflowNode", "SubWorkflowSummary",
-    "SuccessCase", "SuccessPolicy", "TaskNode", "WORKFLOW_TASK_TERMINAL_STATES", "WORKFLOW_TERMINAL_STATES",
-    "Weekday", "WeeklySchedule", "WorkflowContext", "WorkflowContextMissingIdError", "WorkflowDefinition",
-    "WorkflowHandle", "WorkflowMeta", "WorkflowSpec", "WorkflowStartError", "WorkflowStartErrorCode",
-    "WorkflowStartResult", "WorkflowStatus", "WorkflowTaskInfo", "WorkflowTaskStatus", "cancel_workflow",
-    "cancel_workflow_sync", "from_node", "pause_workflow", "pause_workflow_sync", "resume_workflow",
-    "resume_workflow_sync", "slugify", "start_workflow", "start_workflow_async",
+    "BothDays", "ByMonthDay", "ByWeekday", "CronEnumRange", "CronEnumStep", "CronEnumValues", "CronEvery",
+    "CronRange", "CronSchedule", "CronStep", "CronValues", "DailySchedule", "DaySelector", "EitherDay",
+    "EveryDay", "HandleErrorCode", "HandleOperationError", "HandleResult", "HourlySchedule", "IntervalSchedule",
+    "Month", "MonthlySchedule", "SchedulePattern", "Weekday", "WeeklySchedule", "WorkflowHandle",
+    "WorkflowStartError", "WorkflowStartErrorCode", "WorkflowStartResult", "cancel_workflow",
+    "cancel_workflow_sync", "pause_workflow", "pause_workflow_sync", "resume_workflow", "resume_workflow_sync",
+    "start_workflow", "start_workflow_async",
 }  # fmt: skip
 
 

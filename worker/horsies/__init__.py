@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from horsies.client.handle import TaskHandle as TaskHandle
     from horsies.client.send_options import TaskSendOptions as TaskSendOptions
     from horsies.client.task_function import TaskFunction as TaskFunction
+    from horsies.client.workflow.definition import WorkflowDefinition as WorkflowDefinition
+    from horsies.client.workflow.nodes import AnyNode as AnyNode
+    from horsies.client.workflow.nodes import SubWorkflowNode as SubWorkflowNode
+    from horsies.client.workflow.nodes import TaskNode as TaskNode
+    from horsies.client.workflow.nodes import from_node as from_node
+    from horsies.client.workflow.policies import SuccessCase as SuccessCase
+    from horsies.client.workflow.policies import SuccessPolicy as SuccessPolicy
+    from horsies.client.workflow.spec import WorkflowSpec as WorkflowSpec
     from horsies.errors import BrokerError as BrokerError
     from horsies.errors import BrokerErrorCode as BrokerErrorCode
     from horsies.errors import ConfigurationError as ConfigurationError
@@ -74,6 +82,18 @@ if TYPE_CHECKING:
     from horsies.model.task_error import SubWorkflowError as SubWorkflowError
     from horsies.model.task_error import TaskError as TaskError
     from horsies.model.task_result import TaskResult as TaskResult
+    from horsies.model.workflow.context import WorkflowContext as WorkflowContext
+    from horsies.model.workflow.context import WorkflowMeta as WorkflowMeta
+    from horsies.model.workflow.info import SubWorkflowSummary as SubWorkflowSummary
+    from horsies.model.workflow.info import WorkflowTaskInfo as WorkflowTaskInfo
+    from horsies.model.workflow.names import NodeKey as NodeKey
+    from horsies.model.workflow.names import WorkflowContextMissingIdError as WorkflowContextMissingIdError
+    from horsies.model.workflow.names import slugify as slugify
+    from horsies.model.workflow.plan import OnError as OnError
+    from horsies.model.workflow.status import WORKFLOW_TASK_TERMINAL_STATES as WORKFLOW_TASK_TERMINAL_STATES
+    from horsies.model.workflow.status import WORKFLOW_TERMINAL_STATES as WORKFLOW_TERMINAL_STATES
+    from horsies.model.workflow.status import WorkflowStatus as WorkflowStatus
+    from horsies.model.workflow.status import WorkflowTaskStatus as WorkflowTaskStatus
     from horsies.registry.context import current_task as current_task
     from horsies.version import __version__ as __version__
 
@@ -86,6 +106,18 @@ _MODULES = {
     "horsies.client.handle": ("TaskHandle",),
     "horsies.client.send_options": ("TaskSendOptions",),
     "horsies.client.task_function": ("TaskFunction",),
+    "horsies.client.workflow.definition": ("WorkflowDefinition",),
+    "horsies.client.workflow.nodes": (
+        "AnyNode",
+        "SubWorkflowNode",
+        "TaskNode",
+        "from_node",
+    ),
+    "horsies.client.workflow.policies": (
+        "SuccessCase",
+        "SuccessPolicy",
+    ),
+    "horsies.client.workflow.spec": ("WorkflowSpec",),
     "horsies.errors": (
         "BrokerError",
         "BrokerErrorCode",
@@ -165,6 +197,26 @@ _MODULES = {
         "TaskError",
     ),
     "horsies.model.task_result": ("TaskResult",),
+    "horsies.model.workflow.context": (
+        "WorkflowContext",
+        "WorkflowMeta",
+    ),
+    "horsies.model.workflow.info": (
+        "SubWorkflowSummary",
+        "WorkflowTaskInfo",
+    ),
+    "horsies.model.workflow.names": (
+        "NodeKey",
+        "WorkflowContextMissingIdError",
+        "slugify",
+    ),
+    "horsies.model.workflow.plan": ("OnError",),
+    "horsies.model.workflow.status": (
+        "WORKFLOW_TASK_TERMINAL_STATES",
+        "WORKFLOW_TERMINAL_STATES",
+        "WorkflowStatus",
+        "WorkflowTaskStatus",
+    ),
     "horsies.registry.context": ("current_task",),
     "horsies.version": ("__version__",),
 }
@@ -172,6 +224,7 @@ _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
 
 __all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promised
+    "AnyNode",
     "AppConfig",
     "BUILTIN_CODE_REGISTRY",
     "BrokerError",
@@ -191,7 +244,9 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promis
     "HorsiesError",
     "JsonValue",
     "MultipleValidationErrors",
+    "NodeKey",
     "Ok",
+    "OnError",
     "OperationalErrorCode",
     "OutcomeCode",
     "PayloadPolicy",
@@ -211,6 +266,10 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promis
     "ScheduleConfig",
     "SourceLocation",
     "SubWorkflowError",
+    "SubWorkflowNode",
+    "SubWorkflowSummary",
+    "SuccessCase",
+    "SuccessPolicy",
     "TASK_TERMINAL_STATES",
     "TaskAttemptInfo",
     "TaskAttemptOutcome",
@@ -220,6 +279,7 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promis
     "TaskFunction",
     "TaskHandle",
     "TaskInfo",
+    "TaskNode",
     "TaskResult",
     "TaskSchedule",
     "TaskSendError",
@@ -230,15 +290,27 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promis
     "TaskStatus",
     "UnwrapError",
     "ValidationReport",
+    "WORKFLOW_TASK_TERMINAL_STATES",
+    "WORKFLOW_TERMINAL_STATES",
     "WorkerConfig",
     "WorkerPong",
     "WorkerResilienceConfig",
     "WorkerStateSnapshot",
+    "WorkflowContext",
+    "WorkflowContextMissingIdError",
+    "WorkflowDefinition",
+    "WorkflowMeta",
+    "WorkflowSpec",
+    "WorkflowStatus",
+    "WorkflowTaskInfo",
+    "WorkflowTaskStatus",
     "WorkflowValidationError",
     "__version__",
     "current_task",
+    "from_node",
     "is_err",
     "is_ok",
+    "slugify",
 ]
 
 
