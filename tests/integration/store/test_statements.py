@@ -15,6 +15,9 @@ from horsies.store.events import EVENTS
 from horsies.store.execution import EXECUTION
 from horsies.store.finishes import FINISHES
 from horsies.store.fleet import FLEET
+from horsies.store.flow_control import FLOW_CONTROL
+from horsies.store.flow_healing import FLOW_HEALING
+from horsies.store.flows import FLOWS
 from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
 from horsies.store.queues import QUEUES
@@ -22,20 +25,31 @@ from horsies.store.retention import RETENTION
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
 from horsies_ops.reads.clock import CLOCK
+from horsies_ops.reads.events import EVENT_READS
 from horsies_ops.reads.lookup import LOOKUP
 from horsies_ops.reads.matching import MATCHING
+from horsies_ops.reads.overview import OVERVIEW
+from horsies_ops.reads.queues import QUEUE_READS
+from horsies_ops.reads.schedules import SCHEDULE_READS
 from horsies_ops.reads.status import STATUS
 from horsies_ops.reads.storage import STORAGE
 from horsies_ops.reads.tasks import TASK_READS
+from horsies_ops.reads.throughput import THROUGHPUT
 from horsies_ops.reads.workers import WORKER_READS
+from horsies_ops.reads.workflows import WORKFLOW_READS
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-READS = (CLOCK, TASK_READS, MATCHING, LOOKUP, WORKER_READS, STORAGE)
+TASK_LISTS = (CLOCK, TASK_READS, MATCHING, LOOKUP)
+SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE)
+READS = (*TASK_LISTS, *SYSTEM, WORKFLOW_READS, SCHEDULE_READS)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET)
+FLOW_WRITES = (FLOWS, FLOW_CONTROL, FLOW_HEALING)
 OPERATORS_WRITES = (ACTIONS, AUDIT, QUEUES, RETENTION)
-EVERY_QUERY = list(every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, *READS, *WORKER_WRITES, *OPERATORS_WRITES))
+EVERY_QUERY = list(
+    every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, *READS, *WORKER_WRITES, *OPERATORS_WRITES, *FLOW_WRITES)
+)
 
 
 @pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)

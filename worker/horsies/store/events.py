@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from horsies.store.db import Database
+    from horsies.store.db import Database, Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +55,25 @@ class EventStore:
 
     async def record(self, event: Event) -> None:
         """Write an event down, and tell those who watch."""
-        await self.database.fetch(
-            EVENTS.record,
-            event.kind,
-            event.task_id,
-            event.workflow_id,
-            event.worker_id,
-            event.claim_token,
-            event.queue_name,
-            json.dumps(event.evidence),
-        )
+        await self.database.fetch(EVENTS.record, *_columns(event))
 
     async def announce(self, messages: Sequence[str]) -> None:
         """Tell those who watch, and nobody else; for messages that no other statement takes along."""
         await self.database.fetch(EVENTS.announce, messages)
+
+
+async def record_within(transaction: Transaction, event: Event) -> None:
+    """The same as part of what the event tells of."""
+    await transaction.fetch(EVENTS.record, *_columns(event))
+
+
+def _columns(event: Event) -> tuple[object, ...]:
+    return (
+        event.kind,
+        event.task_id,
+        event.workflow_id,
+        event.worker_id,
+        event.claim_token,
+        event.queue_name,
+        json.dumps(event.evidence),
+    )

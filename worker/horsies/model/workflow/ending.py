@@ -47,6 +47,15 @@ class EndedChild:
     status: WorkflowStatus
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """There is nothing behind the node, and never will be: it could not be started."""
+
+
+Behind: TypeAlias = EndedTask | EndedChild | Refused
+"""What stands behind a node, once that will not move any more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The node is terminal. Without a `code` it takes over what is stored; with one, an error is made of it."""
@@ -76,9 +85,15 @@ _CODES: Final = {
 """What is said of a task that ended without saying anything itself."""
 
 
-def end_of(ended: EndedTask | EndedChild) -> NodeEnd:
+def end_of(behind: Behind) -> NodeEnd:
     """What the node becomes."""
-    return _end_of_child(ended) if isinstance(ended, EndedChild) else _end_of_task(ended)
+    match behind:
+        case EndedTask():
+            return _end_of_task(behind)
+        case EndedChild():
+            return _end_of_child(behind)
+        case Refused():
+            return Ended(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED)
 
 
 def _end_of_task(task: EndedTask) -> NodeEnd:

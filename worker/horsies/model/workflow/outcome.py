@@ -48,3 +48,9 @@ def _by_rule(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule) -> Outco
 def first_failed(statuses: Sequence[WorkflowTaskStatus], indexes: Iterable[int]) -> int | None:
     """The first of these nodes that is FAILED."""
     return next((index for index in indexes if statuses[index] is WorkflowTaskStatus.FAILED), None)
+
+
+def last_nodes(dependencies: Sequence[Sequence[int]]) -> list[int]:
+    """The nodes that nobody waits for, whose results are the result of a run without an output node."""
+    waited_for = {index for each in dependencies for index in each}
+    return [index for index in range(len(dependencies)) if index not in waited_for]

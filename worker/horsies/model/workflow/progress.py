@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from horsies.model.workflow.ending import Ended, EndedChild, EndedTask, NodeEnd, Stopped, Unstarted, end_of
+from horsies.model.workflow.ending import Behind, Ended, NodeEnd, Stopped, Unstarted, end_of
 from horsies.model.workflow.outcome import Outcome, first_failed, outcome_of
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule
 from horsies.model.workflow.status import WorkflowStatus, WorkflowTaskStatus
@@ -24,7 +24,7 @@ PENDING, READY = WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node as stored; `ended` is the task or run behind it, where that is terminal and the node is not."""
+    """A node as stored; `ended` is what stands behind it, where that has ended and the node has not."""
 
     status: WorkflowTaskStatus
     dependencies: Sequence[int] = ()
@@ -34,7 +34,7 @@ class NodeState:
     min_success: int | None = None
     allow_failed_deps: bool = False
     is_subworkflow: bool = False
-    ended: EndedTask | EndedChild | None = None
+    ended: Behind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

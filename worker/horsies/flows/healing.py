@@ -1,0 +1,111 @@
+"""Runs that nobody would advance any more, put right: whatever died, and wherever it died.
+
+An advance does all that is due in a run, so a run in which something is due needs one, and nothing else. Healing twice
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from horsies.codec.failure import stored_error
+from horsies.codec.wire import canonical
+from horsies.flows.control import advance_tree
+from horsies.flows.outbox import Outbox, is_away
+from horsies.flows.states import by_run, run_state
+from horsies.model.codes import OutcomeCode
+from horsies.model.task_error import TaskError
+from horsies.model.workflow.progress import next_steps
+from horsies.store.events import Event, EventStore
+from horsies.store.flow_healing import FlowHealingStore
+from horsies.store.flows import FlowStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from horsies.model.workflow.plan import Definitions
+    from horsies.store.db import Database
+
+A_PASS: Final = 200
+"""Rows of each case that one pass looks at."""
+ORPHANED: Final = "4"
+
+logger = logging.getLogger("horsies.workflow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healed:
+    """A run that was put right, or a task that had no node, and the case that it was."""
+
+    workflow_id: UUID | None
+    case: str
+    task_id: UUID | None = None
+
+
+async def heal(database: Database, definitions: Definitions, *, limit: int = A_PASS) -> list[Healed]:
+    """Put right what is stuck, then work off what is asked for; each run in a transaction of its own."""
+    store = FlowHealingStore(database)
+    await store.try_quarantined()
+    healed = [each for each in await _stuck(store, limit) if await _advance(database, each)]
+    healed += await _cancel_orphans(store, limit)
+    for each in healed:
+        await EventStore(database).record(_event(each))
+    await Outbox(database, definitions).work_off()
+    return healed
+
+
+async def would_heal(database: Database, *, limit: int = A_PASS) -> list[Healed]:
+    """What `heal` would put right now; takes no lock and writes nothing."""
+    store = FlowHealingStore(database)
+    stuck = await _stuck(store, limit)
+    ids = [each.workflow_id for each in stuck if each.workflow_id]
+    runs, nodes = await FlowStore(database).look(ids)
+    rows = by_run(nodes)
+    due = {run.id for run in runs if any(next_steps(run_state(run, rows.get(run.id, []), {})))}
+    orphans = [_orphaned(row.id, row.workflow_id) for row in await store.orphans(limit)]
+    return [each for each in stuck if each.workflow_id in due] + orphans
+
+
+async def _stuck(store: FlowHealingStore, limit: int) -> list[Healed]:
+    """Each run once, under the first case that it is of."""
+    cases: dict[UUID, str] = {}
+    for row in await store.stuck(limit):
+        cases.setdefault(row.workflow_id, row.stuck_in)
+    return [Healed(workflow_id=workflow_id, case=case) for workflow_id, case in cases.items()]
+
+
+async def _advance(database: Database, stuck: Healed) -> bool:
+    assert stuck.workflow_id is not None  # noqa: S101  # only orphans have none
+    try:
+        return await advance_tree(database, stuck.workflow_id)
+    except Exception as error:
+        if is_away(error):
+            raise
+        logger.exception("the run %s could not be healed", stuck.workflow_id)
+        return False
+
+
+async def _cancel_orphans(store: FlowHealingStore, limit: int) -> Sequence[Healed]:
+    orphans = await store.orphans(limit)
+    if not orphans:
+        return []
+    error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="orphaned: no node of a workflow waits for it")
+    document = canonical({"err": stored_error(error)})
+    cancelled = await store.cancel_orphans([row.id for row in orphans], document)
+    return [_orphaned(row.id, row.workflow_id) for row in cancelled]
+
+
+def _orphaned(task_id: UUID, workflow_id: UUID | None) -> Healed:
+    return Healed(workflow_id=workflow_id, case=ORPHANED, task_id=task_id)
+
+
+def _event(healed: Healed) -> Event:
+    return Event(
+        kind="workflow_healed",
+        workflow_id=healed.workflow_id,
+        task_id=healed.task_id,
+        evidence={"case": healed.case},
+    )

@@ -1,0 +1,80 @@
+"""What is to be done for runs, worked off: whoever stored an outcome asked for it in the same breath."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from horsies.errors import BrokerError, DatabaseUnreachable
+from horsies.flows.advancing import LARGEST_BATCH, advance_due
+from horsies.flows.children import MOST_TRIES, Children
+from horsies.flows.control import advance_tree
+from horsies.store.events import Event, EventStore
+from horsies.store.flows import FlowStore
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from horsies.model.workflow.plan import Definitions
+    from horsies.store.db import Database
+
+LOOK_AGAIN_S: Final = 0.05
+"""After runs were passed by that another hand held."""
+
+logger = logging.getLogger("horsies.workflow")
+
+
+class Outbox:
+    """Advances runs, many in a transaction; where one of them cannot be, the others are advanced without it."""
+
+    def __init__(self, database: Database, definitions: Definitions) -> None:
+        self._database = database
+        self._store = FlowStore(database)
+        self._children = Children(database, definitions)
+
+    async def work_off(self) -> bool:
+        """Do what is asked for until nothing is; False where something is left that another hand held."""
+        while True:
+            done, passed_by = await self._advance()
+            done += await self._children.start_waiting()
+            if not done:
+                return not passed_by
+
+    async def _advance(self) -> tuple[int, int]:
+        """How many runs were advanced, and how many passed by."""
+        try:
+            advanced = await advance_due(self._database)
+        except Exception as error:
+            if is_away(error):
+                raise
+            logger.exception("runs could not be advanced together; now one by one")
+            return await self._advance_one_by_one(), 0
+        for workflow_id in advanced.to_pause:
+            await self._advance_alone(workflow_id)
+        return advanced.runs, advanced.passed_by
+
+    async def _advance_one_by_one(self) -> int:
+        due = await self._store.due(LARGEST_BATCH)
+        for workflow_id in due:
+            await self._advance_alone(workflow_id)
+        return len(due)
+
+    async def _advance_alone(self, workflow_id: UUID) -> None:
+        try:
+            await advance_tree(self._database, workflow_id)
+        except Exception as error:
+            if is_away(error):
+                raise
+            logger.exception("the run %s could not be advanced", workflow_id)
+            await self._set_aside(workflow_id, f"{type(error).__name__}: {error}")
+
+    async def _set_aside(self, workflow_id: UUID, why: str) -> None:
+        failed = await self._store.note_failure(workflow_id, why, most_tries=MOST_TRIES)
+        if any(row.is_quarantined for row in failed):
+            event = Event(kind="outbox_quarantined", workflow_id=workflow_id, evidence={"error": why})
+            await EventStore(self._database).record(event)
+
+
+def is_away(error: Exception) -> bool:
+    """Whether the database is to blame, and not what is stored in it."""
+    return isinstance(error, DatabaseUnreachable) or (isinstance(error, BrokerError) and error.retryable)
