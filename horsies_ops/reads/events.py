@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.store.db import Database
+
+
+_LAST: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +52,22 @@ class AuditRow:
     affected: int
     skipped: int
     via: str
-    task_ids: tuple[UUID, ...]
+    task_ids: Sequence[UUID]
 
     @property
     def filter(self) -> Any:
         return None if self.filter_json is None else json.loads(self.filter_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventReadQueries:
+    following: Query[EventRow]
+    last: Query[EventRow]
+    actions_following: Query[AuditRow]
+    last_actions: Query[AuditRow]
+
+
+EVENT_READS = load(EventReadQueries, "horsies_ops.reads", "events")
 
 
 async def events(
@@ -64,12 +80,20 @@ async def events(
     since: timedelta | None = None,
     limit: int = 100,
 ) -> tuple[EventRow, ...]:
-    """Events in the order of writing: those next after an id, else the last ones, where given before another."""
-    raise NotImplementedError
+    """Events in the order of writing: those next after an id, else the last ones, where given before another.
+
+    Ids are drawn before commit: one that is lower than another may appear after it.
+    """
+    wanted = (list(kinds) or None, task_id, since, limit)
+    if after is not None:
+        return tuple(await database.fetch(EVENT_READS.following, after, *wanted))
+    return tuple(await database.fetch(EVENT_READS.last, before or _LAST, *wanted))
 
 
 async def audit(
     database: Database, *, after: int | None = None, before: int | None = None, limit: int = 100
 ) -> tuple[AuditRow, ...]:
     """Actions in the order in which they were begun; `after` and `before` as for events."""
-    raise NotImplementedError
+    if after is not None:
+        return tuple(await database.fetch(EVENT_READS.actions_following, after, limit))
+    return tuple(await database.fetch(EVENT_READS.last_actions, before or _LAST, limit))

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, cast
 
 from horsies.model.ids import parse_id
 from horsies.model.task import TaskStatus
+from horsies_ops.reads.globs import like
 from horsies_ops.reads.lookup import is_short_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-# A glob as LIKE reads it.
-_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +80,7 @@ def _parts(wanted: TaskFilter) -> dict[str, object]:
 def _plain(name: str, value: object) -> object:
     match name, value:
         case "names" | "error_codes", _:
-            return [glob.translate(_LIKE) for glob in cast("Sequence[str]", value)]
+            return [like(glob) for glob in cast("Sequence[str]", value)]
         case "statuses" | "queues", _:
             return list(cast("Sequence[str]", value))
         case "ids", _:

@@ -53,7 +53,7 @@ class _Meant:
     """One field of a filter, and whether it must not hold."""
 
     field: str
-    value: object
+    value: Any
     is_negated: bool = False
 
 
@@ -160,9 +160,10 @@ def _status(value: Value) -> TaskStatus:
 
 
 def _only(part: Part) -> Value:
-    if len(part.values) > 1:
-        raise Unreadable(part.values[1].position, f"{part.key} takes one value", "leave out what follows the comma")
-    return part.values[0]
+    value, *more = part.values
+    if more:
+        raise Unreadable(more[0].position, f"{part.key} takes one value", "leave out what follows the comma")
+    return value
 
 
 def _duration(value: Value) -> timedelta:
@@ -190,8 +191,8 @@ def _is_id(text: str) -> bool:
 
 
 def _nearest(key: str) -> str:
-    near = difflib.get_close_matches(key, KEYS, n=1)
-    return f"did you mean {near[0]}?" if near else f"keys are {', '.join(KEYS)}"
+    near = next(iter(difflib.get_close_matches(key, KEYS, n=1)), None)
+    return f"did you mean {near}?" if near else f"keys are {', '.join(KEYS)}"
 
 
 def _said(wanted: TaskFilter) -> Iterator[str]:

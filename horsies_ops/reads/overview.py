@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
+from horsies.store.queries import Query, load
+from horsies_ops.reads.counts import Count
+from horsies_ops.reads.queues import MOST_ENDED, QUEUE_READS, QueueRow
+from horsies_ops.reads.throughput import MOST_OF_A_CODE, THROUGHPUT, ErrorCount
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime, timedelta
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
 
-    from horsies.store.db import Database
-    from horsies_ops.reads.counts import Count
-    from horsies_ops.reads.queues import QueueRow
+    from horsies.store.db import Database, Transaction
+
+MOST_COUNTED: Final = 20_000
+DAY: Final = timedelta(days=1)
+MOST_RUNS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +34,7 @@ class Overview:
     """By status, all seven; ended tasks are estimated in a large table."""
     queues: tuple[QueueRow, ...]
     done_last_minute: int
+    """Ended without failing."""
     failed_last_minute: int
     failed_last_hour: Count
     failed_last_day: Count
@@ -50,5 +62,114 @@ class Overview:
         return self.stale_claimed + self.stale_running
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    at: datetime
+    claimed: int
+    running: int
+    oldest_claimed: timedelta | None
+    longest_running: timedelta | None
+    stale_claimed: int
+    stale_running: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    source: str
+    status: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersIn:
+    state: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsIn:
+    status: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewQueries:
+    live: Query[Live]
+    ended: Query[Ended]
+    workers: Query[WorkersIn]
+    workflows: Query[RunsIn]
+
+
+OVERVIEW = load(OverviewQueries, "horsies_ops.reads", "overview")
+
+
 async def overview(database: Database) -> Overview:
-    raise NotImplementedError
+    """The whole system, read in one transaction, so that ages share one instant."""
+    return await database.run(_look)
+
+
+async def _look(transaction: Transaction) -> Overview:
+    (live,) = await transaction.fetch(OVERVIEW.live)
+    errors = await transaction.fetch(THROUGHPUT.errors, DAY, MOST_OF_A_CODE)
+    queues = tuple(await transaction.fetch(QUEUE_READS.list, MOST_ENDED))
+    ended = await transaction.fetch(OVERVIEW.ended, MOST_COUNTED + 1)
+    runs = await transaction.fetch(OVERVIEW.workflows, MOST_RUNS + 1)
+    finished, failed = sum(q.finished_last_minute for q in queues), sum(q.failed_last_minute for q in queues)
+    return Overview(
+        at=live.at,
+        counts=_counts(live, queues, ended),
+        queues=queues,
+        done_last_minute=finished - failed,
+        failed_last_minute=failed,
+        failed_last_hour=_errors(errors, TaskStatus.FAILED, attrgetter("last_hour")),
+        failed_last_day=_errors(errors, TaskStatus.FAILED, attrgetter("count")),
+        expired_last_day=_errors(errors, TaskStatus.EXPIRED, attrgetter("count")),
+        delayed=sum(queue.delayed for queue in queues),
+        oldest_due=max(_given(queue.oldest_due_age for queue in queues), default=None),
+        next_due=min(_given(queue.next_due_in for queue in queues), default=None),
+        oldest_claimed=live.oldest_claimed,
+        longest_running=live.longest_running,
+        stale_claimed=live.stale_claimed,
+        stale_running=live.stale_running,
+        workers={each.state: each.number for each in await transaction.fetch(OVERVIEW.workers)},
+        workflows={run.status: _capped(run.number, MOST_RUNS) for run in runs},
+        slots=live.slots,
+        running=live.running,
+    )
+
+
+def _counts(live: Live, queues: Sequence[QueueRow], ended: Sequence[Ended]) -> dict[str, Count]:
+    return {
+        TaskStatus.PENDING: Count(number=sum(queue.pending + queue.delayed for queue in queues)),
+        TaskStatus.CLAIMED: Count(number=live.claimed),
+        TaskStatus.RUNNING: Count(number=live.running),
+        **{status: ended_count(status, ended) for status in TaskStatus if status in TASK_TERMINAL_STATES},
+    }
+
+
+def ended_count(status: TaskStatus, ended: Sequence[Ended]) -> Count:
+    """How many ended so: counted where the table, or all that has a code, is small enough, else as the planner says."""
+    known = {(each.source, each.status): each.number for each in ended}
+    for source in ("table",) if status is TaskStatus.COMPLETED else ("table", "coded"):
+        if sum(each.number for each in ended if each.source == source) <= MOST_COUNTED:
+            return Count(number=known.get((source, status), 0))
+    if any(each.source == "planner" for each in ended):
+        return Count(number=known.get(("planner", status), 0), is_estimate=True)
+    return Count(number=known.get(("table", status), 0), is_capped=True)
+
+
+def _errors(errors: Sequence[ErrorCount], status: TaskStatus, number: Callable[[ErrorCount], int]) -> Count:
+    looked_at = Counter[str]()
+    for each in errors:
+        looked_at[each.code] += each.count
+    is_capped = MOST_OF_A_CODE in looked_at.values()
+    return Count(number=sum(number(each) for each in errors if each.status == status), is_capped=is_capped)
+
+
+def _given(ages: Iterable[timedelta | None]) -> list[timedelta]:
+    return [age for age in ages if age is not None]
+
+
+def _capped(number: int, most: int) -> Count:
+    return Count(number=min(number, most), is_capped=number > most)

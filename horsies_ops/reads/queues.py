@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from horsies.store.db import Database
+
+
+MOST_ENDED: Final = 20_000
+"""How many rows that ended within a minute are looked at; the rest is reckoned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,14 @@ class QueueRow:
         return self.paused_at is not None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReadQueries:
+    list: Query[QueueRow]
+
+
+QUEUE_READS = load(QueueReadQueries, "horsies_ops.reads", "queues")
+
+
 async def list_queues(database: Database) -> tuple[QueueRow, ...]:
     """Every queue that a task, a worker or a pause names, in the order of their priorities."""
-    raise NotImplementedError
+    return tuple(await database.fetch(QUEUE_READS.list, MOST_ENDED))

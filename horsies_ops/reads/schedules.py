@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
@@ -32,6 +34,61 @@ class ScheduleRow:
     run_count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleState:
+    """What the database remembers of a schedule."""
+
+    name: str
+    next_run_at: datetime | None
+    due_in: timedelta | None
+    last_run_at: datetime | None
+    last_task_id: UUID | None
+    last_status: str | None
+    last_error_code: str | None
+    run_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleReadQueries:
+    states: Query[ScheduleState]
+
+
+SCHEDULE_READS = load(ScheduleReadQueries, "horsies_ops.reads", "schedules")
+
+
 async def list_schedules(database: Database, configured: Sequence[TaskSchedule] = ()) -> tuple[ScheduleRow, ...]:
-    """Every schedule that the settings or the database name, the soonest first."""
-    raise NotImplementedError
+    """Every schedule that the settings or the database name, the soonest first; what has no next run comes last."""
+    known = {schedule.name: schedule for schedule in configured}
+    states = await database.fetch(SCHEDULE_READS.states)
+    unseen = [_row(_unseen(name), known[name]) for name in known.keys() - {state.name for state in states}]
+    return (*(_row(state, known.get(state.name)) for state in states), *sorted(unseen, key=lambda row: row.name))
+
+
+def _row(state: ScheduleState, configured: TaskSchedule | None) -> ScheduleRow:
+    return ScheduleRow(
+        **{each.name: getattr(state, each.name) for each in fields(state)},
+        task_name=configured.task_name if configured else None,
+        pattern=pattern_text(configured.pattern) if configured else None,
+        timezone=configured.timezone if configured else None,
+        is_enabled=configured.enabled if configured else None,
+    )
+
+
+def _unseen(name: str) -> ScheduleState:
+    """A schedule that no scheduler has met yet."""
+    return ScheduleState(
+        name=name,
+        next_run_at=None,
+        due_in=None,
+        last_run_at=None,
+        last_task_id=None,
+        last_status=None,
+        last_error_code=None,
+        run_count=0,
+    )
+
+
+def pattern_text(pattern: Mapping[str, Any]) -> str:
+    """A pattern in one line, as `daily time=02:00`."""
+    kind = str(pattern.get("type", ""))
+    return " ".join([kind, *(f"{name}={value}" for name, value in pattern.items() if name != "type")]).strip()

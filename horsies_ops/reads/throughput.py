@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from horsies.store.db import Database
+
+
+MOST_OF_A_BUCKET: Final = 2_000
+MOST_TIMED: Final = 5_000
+MOST_OF_A_CODE: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +28,9 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
-    """Buckets from the oldest on, and how long the tasks that ended last in the window waited and ran."""
+class Times:
+    """How long tasks waited and ran in their last attempt: half of them at most p50, nearly all at most p95."""
 
-    buckets: tuple[Bucket, ...]
     wait_p50: timedelta | None
     wait_p95: timedelta | None
     run_p50: timedelta | None
@@ -32,19 +38,43 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Buckets from the oldest on, the last one still open, and the times of what ended last in the window."""
+
+    buckets: tuple[Bucket, ...]
+    times: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCount:
-    """How many tasks of one name ended with one code."""
+    """How many tasks of one name ended in one way, and how many of them within the last hour."""
 
     name: str
     code: str
+    status: str
     count: int
+    last_hour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputQueries:
+    buckets: Query[Bucket]
+    times: Query[Times]
+    errors: Query[ErrorCount]
+
+
+THROUGHPUT = load(ThroughputQueries, "horsies_ops.reads", "throughput")
 
 
 async def throughput(database: Database, window: timedelta, buckets: int = 30) -> Throughput:
     """What was done in the last `window`; a bucket with very many tasks is reckoned from a part of it."""
-    raise NotImplementedError
+    if buckets < 1:
+        raise ValueError("buckets must be at least 1")
+    rows = await database.fetch(THROUGHPUT.buckets, window / buckets, buckets, MOST_OF_A_BUCKET)
+    (times,) = await database.fetch(THROUGHPUT.times, window, MOST_TIMED)
+    return Throughput(buckets=tuple(rows), times=times)
 
 
 async def error_summary(database: Database, window: timedelta) -> tuple[ErrorCount, ...]:
     """What went wrong in the last `window`, the most frequent first; of each code only the newest are counted."""
-    raise NotImplementedError
+    return tuple(await database.fetch(THROUGHPUT.errors, window, MOST_OF_A_CODE))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
+from horsies.model.ids import parse_id
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime, timedelta
-    from uuid import UUID
 
     from horsies.store.db import Database
+
+
+MOST_WORKERS: Final = 1_000
+MOST_SNAPSHOTS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +34,7 @@ class WorkerRow:
     pid: int
     version: str
     state: str
-    queues: tuple[str, ...]
+    queues: Sequence[str]
     processes: int
     started_at: datetime
     last_heartbeat_at: datetime
@@ -44,8 +50,8 @@ class WorkerRow:
     listening_since: datetime | None
     amnesty_until: datetime | None
     last_pass_at: datetime | None
-    disabled_operations: tuple[str, ...]
-    warnings: tuple[str, ...]
+    disabled_operations: Sequence[str]
+    warnings: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,8 @@ class Snapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReadQueries:
     live: Query[Counted]
+    active: Query[WorkerRow]
+    history: Query[Snapshot]
 
 
 WORKER_READS = load(WorkerReadQueries, "horsies_ops.reads", "workers")
@@ -77,9 +85,10 @@ async def live_workers(database: Database, *, threshold: timedelta) -> int:
 
 async def list_active_workers(database: Database, threshold: timedelta) -> tuple[WorkerRow, ...]:
     """Workers that have not stopped, the newest beat first; stale ones have been silent for `threshold`."""
-    raise NotImplementedError
+    return tuple(await database.fetch(WORKER_READS.active, threshold, MOST_WORKERS))
 
 
 async def worker_history(database: Database, worker_id: str | UUID, window: timedelta) -> tuple[Snapshot, ...]:
-    """The load of a worker in the last `window`, the oldest snapshot first."""
-    raise NotImplementedError
+    """The load of a worker in the last `window`, the oldest snapshot first; `ValueError` for what is no id."""
+    identity = UUID(parse_id(str(worker_id)))
+    return tuple(await database.fetch(WORKER_READS.history, identity, window, MOST_SNAPSHOTS))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from horsies.model.ids import parse_id
+from horsies.store.queries import Query, load
+from horsies_ops.reads.globs import like
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime, timedelta
-    from uuid import UUID
 
     from horsies.store.db import Database
 
@@ -27,9 +31,14 @@ class WorkflowFilter:
 EVERY_WORKFLOW: Final = WorkflowFilter()
 
 
+MOST_CHILDREN: Final = 1_000
+
+_LAST: Final = UUID(int=(1 << 128) - 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowRow:
-    """A run in a list; `done`, `failed` and `skipped` of `total` nodes have ended."""
+class WorkflowHead:
+    """The row of a run, without its nodes."""
 
     id: UUID
     name: str
@@ -45,12 +54,18 @@ class WorkflowRow:
     paused_at: datetime | None
     completed_at: datetime | None
     error_code: str | None
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowRow(WorkflowHead):
+    """A run in a list; `done`, `failed` and `skipped` of `total` nodes have ended."""
+
     total: int
     done: int
     failed: int
     skipped: int
     running: int
-    age: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +87,7 @@ class NodeRow:
     join: str
     min_success: int | None
     allow_failed_deps: bool
-    dependencies: tuple[int, ...]
+    dependencies: Sequence[int]
     task_id: UUID | None
     is_subworkflow: bool
     sub_workflow_id: UUID | None
@@ -85,7 +100,7 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowFacts(WorkflowRow):
+class WorkflowFacts(WorkflowHead):
     """The row of a run, result and error included."""
 
     output_index: int | None
@@ -118,13 +133,49 @@ class WorkflowDetail:
         return counts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowReadQueries:
+    list: Query[WorkflowRow]
+    detail: Query[WorkflowFacts]
+    nodes: Query[NodeRow]
+
+
+WORKFLOW_READS = load(WorkflowReadQueries, "horsies_ops.reads", "workflows")
+
+
 async def list_workflows(
     database: Database, wanted: WorkflowFilter = EVERY_WORKFLOW, *, after: UUID | None = None, limit: int = 50
 ) -> WorkflowPage:
     """A page of matching runs, the newest first."""
-    raise NotImplementedError
+    if limit < 1:
+        raise ValueError("limit must be at least 1")
+    # One more than asked for tells whether anything follows.
+    found = await _list(database, wanted, after=after, limit=limit + 1)
+    return WorkflowPage(workflows=tuple(found[:limit]), next=found[limit - 1].id if len(found) > limit else None)
 
 
 async def workflow_detail(database: Database, workflow_id: str | UUID) -> WorkflowDetail | None:
     """Everything about one run, or None where there is none; `ValueError` for what is no id."""
-    raise NotImplementedError
+    identity = UUID(parse_id(str(workflow_id)))
+    run = await database.fetch_one(WORKFLOW_READS.detail, identity)
+    if run is None:
+        return None
+    children = await _list(database, parent=identity, limit=MOST_CHILDREN)
+    return WorkflowDetail(
+        run=run,
+        nodes=tuple(await database.fetch(WORKFLOW_READS.nodes, identity)),
+        children={child.id: child for child in children},
+    )
+
+
+async def _list(
+    database: Database,
+    wanted: WorkflowFilter = EVERY_WORKFLOW,
+    *,
+    after: UUID | None = None,
+    parent: UUID | None = None,
+    limit: int,
+) -> list[WorkflowRow]:
+    statuses, names = list(wanted.statuses) or None, [like(name) for name in wanted.names] or None
+    arguments = (after or _LAST, statuses, names, wanted.root_only, parent, limit)
+    return await database.fetch(WORKFLOW_READS.list, *arguments)

@@ -2,3 +2,47 @@
 SELECT count(*)::integer AS count
   FROM horsies_workers
  WHERE state IN ('starting', 'running', 'draining') AND last_heartbeat_at > now() - $1::interval;
+
+-- name: active
+-- Workers that have not stopped, with what they hold and their newest snapshot.
+SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.processes, w.started_at, w.last_heartbeat_at,
+       now() - w.last_heartbeat_at                                      AS heartbeat_age,
+       now() - w.last_heartbeat_at > $1::interval                       AS is_stale,
+       coalesce(held.running, 0)::integer                               AS tasks_running,
+       coalesce(held.claimed, 0)::integer                               AS tasks_claimed,
+       load.cpu_percent, load.memory_percent,
+       load.memory_usage_mb + coalesce(load.children_memory_mb, 0)      AS memory_mb,
+       w.health ->> 'listener'                                          AS listener,
+       (w.health ->> 'listening_since')::timestamptz                    AS listening_since,
+       (w.health ->> 'amnesty_until')::timestamptz                      AS amnesty_until,
+       (w.health ->> 'last_pass_at')::timestamptz                       AS last_pass_at,
+       CASE jsonb_typeof(w.health -> 'disabled_operations')
+            WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(w.health -> 'disabled_operations'))
+            ELSE '{}' END                                               AS disabled_operations,
+       CASE jsonb_typeof(w.health -> 'warnings')
+            WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(w.health -> 'warnings'))
+            ELSE '{}' END                                               AS warnings
+  FROM horsies_workers AS w
+  LEFT JOIN LATERAL (SELECT count(*) FILTER (WHERE t.status = 'RUNNING') AS running,
+                            count(*) FILTER (WHERE t.status = 'CLAIMED') AS claimed
+                       FROM horsies_tasks AS t
+                      WHERE t.claimed_by_worker_id = w.id AND t.status IN ('CLAIMED', 'RUNNING')) AS held ON true
+  LEFT JOIN LATERAL (SELECT s.cpu_percent, s.memory_percent, s.memory_usage_mb, s.children_memory_mb
+                       FROM horsies_worker_states AS s
+                      WHERE s.worker_id = w.id
+                      ORDER BY s.snapshot_at DESC
+                      LIMIT 1) AS load ON true
+ WHERE w.state <> 'stopped'
+ ORDER BY w.last_heartbeat_at DESC, w.id
+ LIMIT $2;
+
+-- name: history
+-- The newest snapshots of a worker within $2, the oldest of them first.
+SELECT *
+  FROM (SELECT snapshot_at AS at, processes, tasks_running, tasks_claimed, cpu_percent, memory_percent,
+               memory_usage_mb + coalesce(children_memory_mb, 0) AS memory_mb
+          FROM horsies_worker_states
+         WHERE worker_id = $1 AND snapshot_at > now() - $2::interval
+         ORDER BY snapshot_at DESC
+         LIMIT $3) AS newest
+ ORDER BY at;

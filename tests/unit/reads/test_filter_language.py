@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -117,10 +118,11 @@ _PARTS = st.fixed_dictionaries(
 )
 
 
-@given(
-    wanted=_PARTS.map(lambda parts: TaskFilter(**parts)),
-    excluded=st.lists(_PARTS.filter(bool).map(lambda parts: TaskFilter(**parts)), max_size=2),
-)
+def _filter(parts: dict[str, Any]) -> TaskFilter:
+    return TaskFilter(**parts)
+
+
+@given(wanted=_PARTS.map(_filter), excluded=st.lists(_PARTS.filter(bool).map(_filter), max_size=2))
 def test_every_filter_can_be_said_and_is_understood_again(wanted: TaskFilter, excluded: list[TaskFilter]) -> None:
     whole = replace(wanted, exclude=tuple(excluded) or None)
     assert parse_filter(filter_text(whole)) == whole

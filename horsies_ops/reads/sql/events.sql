@@ -1,0 +1,41 @@
+-- name: following
+-- The next events after $1.
+SELECT id, at, kind, task_id, workflow_id, worker_id, claim_token, queue_name AS queue, evidence::text AS evidence_json
+  FROM horsies_events
+ WHERE id > $1
+   AND ($2::text[] IS NULL OR kind = ANY ($2))
+   AND ($3::uuid IS NULL OR task_id = $3)
+   AND ($4::interval IS NULL OR at > now() - $4::interval)
+ ORDER BY id
+ LIMIT $5;
+
+-- name: last
+-- The last events before $1, in the order in which they were written.
+SELECT *
+  FROM (SELECT id, at, kind, task_id, workflow_id, worker_id, claim_token, queue_name AS queue,
+               evidence::text AS evidence_json
+          FROM horsies_events
+         WHERE id < $1
+           AND ($2::text[] IS NULL OR kind = ANY ($2))
+           AND ($3::uuid IS NULL OR task_id = $3)
+           AND ($4::interval IS NULL OR at > now() - $4::interval)
+         ORDER BY id DESC
+         LIMIT $5) AS newest
+ ORDER BY id;
+
+-- name: actions_following
+SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run, matched, affected, skipped, via, task_ids
+  FROM horsies_audit
+ WHERE id > $1
+ ORDER BY id
+ LIMIT $2;
+
+-- name: last_actions
+SELECT *
+  FROM (SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run, matched, affected, skipped, via,
+               task_ids
+          FROM horsies_audit
+         WHERE id < $1
+         ORDER BY id DESC
+         LIMIT $2) AS newest
+ ORDER BY id;
