@@ -9,10 +9,12 @@ SERVICES: Final = frozenset({"worker", "scheduler"})
 
 COMMANDS: Final = {
     "worker": "Run tasks until SIGTERM or SIGINT; a second signal ends the grace.",
+    "tui": "Look at queues, tasks, workers and workflows as they change, and act on them.",
     "init": "Write a commented horsies.toml to start from.",
     "check": "Check an app and its tasks; all errors of the first phase that fails.",
     "config": "Show the settings and where each comes from, or check them.",
     "db": "Migrate and inspect the database; start and stop the embedded one.",
-    "task": "List tasks, look at one, or send one.",
+    "task": "List tasks, look at one, send one, or act on some: requeue, fail, cancel, expire, retry.",
+    "queue": "Pause queues and resume them.",
     "cleanup": "Delete what is past its window, or count it with --dry-run.",
 }

@@ -16,6 +16,7 @@ from horsies.model.text import safe
 from horsies_ops.cli.option_types import flat, identity_or_short_form, one_id, several, statuses, time
 from horsies_ops.cli.output import print_json, print_line, warn
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.task_actions import add_actions
 from horsies_ops.cli.task_naming import the_one
 from horsies_ops.cli.task_sending import has_live_worker, json_array, json_object, result_document, task_to_send
 from horsies_ops.cli.task_sending import send as send_task
@@ -130,6 +131,9 @@ def send(
     else:
         print_line(handle.task_id if result is None else safe(canonical(result)))
     return ExitCode.FAILED if result is not None and "err" in result else ExitCode.DONE
+
+
+add_actions(app)
 
 
 def _say_waiting(options: GlobalOptions, task: TaskFunction[..., Any], handle: TaskHandle[Any]) -> None:
