@@ -1,0 +1,133 @@
+"""The reaper of a worker: its ticks, and what it says when a duty keeps failing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies.engine.reap import Rarely, Reaper
+from horsies.model import events
+from tests.support.ledger import Ledger
+from tests.support.workers import RunningWorker, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+
+OLD_BEAT = """
+INSERT INTO horsies_heartbeats (task_id, claim_token, role, sender_id, sent_at)
+SELECT gen_random_uuid(), 1, 'runner', 'gone', now() - make_interval(hours => hours)
+  FROM unnest(ARRAY[1, 25, 26]) AS hours
+"""
+LONG_LISTENER = """
+INSERT INTO horsies_workers (id, hostname, pid, version, processes, state, last_heartbeat_at, recovery_config, health)
+VALUES (gen_random_uuid(), 'elsewhere', 1, '0', 1, 'running', now() + interval '1 hour',
+        '{"worker_stale_threshold_ms": 300000}', json_build_object('listening_since', now() - interval '1 day'))
+"""
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+async def health_of(ledger: Ledger, worker: RunningWorker) -> dict[str, Any]:
+    (row,) = await ledger.fetch("SELECT health FROM horsies_workers WHERE id = $1::text::uuid", worker.worker_id)
+    return json.loads(row["health"])
+
+
+@asynccontextmanager
+async def reaping(worker: RunningWorker, **duties: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
+    """A second reaper on this worker, with duties of the test's own."""
+    parts = worker.worker._parts_at_work
+    assert parts is not None
+    stop = asyncio.Event()
+    reaper = asyncio.create_task(Reaper(parts, duties).run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await reaper
+
+
+async def test_old_heartbeats_go_at_a_tick(ledger: Ledger, database_url: str) -> None:
+    await ledger.fetch(OLD_BEAT)
+    async with running(database_url, processes=1):
+
+        async def are_gone() -> bool:
+            return len(await ledger.fetch("SELECT FROM horsies_heartbeats WHERE sender_id = 'gone'")) == 1
+
+        await ledger.until(are_gone)
+
+
+async def test_a_pass_is_published_when_it_was_made(ledger: Ledger, database_url: str) -> None:
+    async with running(database_url, processes=1) as worker:
+        await worker.heard(events.PassFinished)
+
+        async def is_published() -> bool:
+            return (await health_of(ledger, worker))["last_pass_at"] is not None
+
+        await ledger.until(is_published)
+        (clock,) = await ledger.fetch("SELECT clock_timestamp() AS now")
+        age = clock["now"] - datetime.fromisoformat((await health_of(ledger, worker))["last_pass_at"])
+        assert 0 <= age.total_seconds() < 5
+
+
+async def test_a_duty_that_keeps_failing_is_shown_and_holds_up_no_other(ledger: Ledger, database_url: str) -> None:
+    is_mended = asyncio.Event()
+    done: list[str] = []
+
+    async def fail() -> None:
+        done.append("fail")
+        if not is_mended.is_set():
+            raise LookupError("no such function")
+
+    async def work() -> None:
+        done.append("work")
+
+    async with running(database_url, processes=1) as worker, reaping(worker, fail=fail, work=work):
+        disabled = await worker.heard(events.OperationDisabled)
+        assert (disabled.operation, disabled.error) == ("fail", "no such function")
+
+        async def is_shown() -> bool:
+            return (await health_of(ledger, worker))["disabled_operations"] == ["fail"]
+
+        await ledger.until(is_shown)
+        assert done[:6] == ["fail", "work"] * 3
+        is_mended.set()
+        await worker.heard(events.OperationEnabled)
+        assert done[6:].count("work") >= 9, "it was tried rarely"
+        await ledger.until(lambda: ledger.events("operation_disabled"))
+        await ledger.until(lambda: ledger.events("operation_enabled"))
+
+
+async def test_a_new_worker_leaves_the_pass_to_one_that_has_listened_longer(ledger: Ledger, database_url: str) -> None:
+    await ledger.fetch(LONG_LISTENER)
+    never = {"recovery": {"running_stale_threshold_ms": 3_600_000, "worker_stale_threshold_ms": 3_600_000}}
+    beats = "SELECT FROM horsies_workers WHERE last_heartbeat_at - started_at > interval '2 seconds' AND hostname <> $1"
+    async with running(database_url, processes=1, config=never) as worker:
+
+        async def has_lived_for_many_ticks() -> bool:
+            return bool(await ledger.fetch(beats, "elsewhere"))
+
+        await ledger.until(has_lived_for_many_ticks)
+        assert not worker.of(events.PassFinished)
+
+
+async def test_what_is_due_rarely_is_first_done_one_interval_later() -> None:
+    done: list[int] = []
+
+    async def work() -> None:
+        done.append(1)
+
+    await Rarely(3600, work)()
+    assert done == []
+    at_once = Rarely(0, work)
+    await at_once()
+    await at_once()
+    assert len(done) == 2
