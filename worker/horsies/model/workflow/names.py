@@ -38,7 +38,7 @@ class Reads(Protocol):
     def load(self, stored: JsonValue) -> object: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, NodeKey[int]("a") fails in Python 3.11
 class NodeKey(Generic[T_co]):
     """Names a node where the node itself is not at hand."""
 

@@ -1,0 +1,191 @@
+"""Workflows as classes: found by their key, built with parameters, never mistaken for another app's."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+
+from horsies import (
+    ErrorCode,
+    Horsies,
+    NodeKey,
+    SubWorkflowNode,
+    TaskError,
+    TaskNode,
+    TaskResult,
+    WorkflowContext,
+    WorkflowDefinition,
+    WorkflowSpec,
+    from_node,
+)
+from tests.support.flow_tasks import add, app, refusal_of
+
+META = {"workflow_id": "w", "task_index": 0, "task_name": "fan"}
+
+
+class Fan(WorkflowDefinition[Any]):
+    """As many nodes as it is told, from a start that another node found."""
+
+    name = "fan"
+    definition_key = "tests.definitions.fan"
+
+    @classmethod
+    def build_with(
+        cls,
+        app: Horsies,
+        *,
+        width: int,
+        start: TaskResult[int, TaskError] | None = None,
+        day: date = date.min,
+        workflow_ctx: WorkflowContext | None = None,
+    ) -> WorkflowSpec[Any]:
+        first = start.ok_value if start else 0
+        context = workflow_ctx.result_for(NodeKey("up")).ok_value if workflow_ctx else 0
+        nodes = [add.node()(a=first + each, b=context) for each in range(width)]
+        return app.workflow(f"fan of {day}", nodes, definition_key=cls.definition_key)
+
+
+def kwargs_of(plan: Any) -> list[str]:
+    return [node.kwargs_json for node in plan.nodes]
+
+
+def test_a_worker_builds_it_from_stored_arguments() -> None:
+    plan = app.definitions.build("tests.definitions.fan", {"width": 2, "day": "2024-02-29"}, {})
+    assert plan is not None
+    assert plan.name == "fan of 2024-02-29"
+    assert len(plan.nodes) == 2
+
+
+def test_results_and_context_of_other_nodes_are_injected() -> None:
+    injected = {
+        "args_from": {"start": {"ok": 5}},
+        "workflow_ctx": {"up": {"result": {"ok": 7}}},
+        "workflow_meta": META,
+    }
+    plan = app.definitions.build("tests.definitions.fan", {"width": 2}, injected)
+    assert kwargs_of(plan) == ['{"a":5,"b":7}', '{"a":6,"b":7}']
+
+
+def test_a_key_that_nobody_has_is_unknown() -> None:
+    assert app.definitions.build("tests.definitions.none", {}, {}) is None
+
+
+def test_a_definition_of_another_app_is_unknown_here() -> None:
+    class Theirs(WorkflowDefinition[Any]):
+        name = "theirs"
+        definition_key = "tests.definitions.theirs"
+        one = add.node()(a=1)
+
+    assert Horsies().definitions.build("tests.definitions.theirs", {}, {}) is None
+    assert app.definitions.build("tests.definitions.theirs", {}, {}) is not None
+    assert Theirs in app.definitions.known()
+
+
+def test_what_a_definition_raises_is_raised() -> None:
+    failed = {"args_from": {"start": {"err": {"error_code": "GONE"}}}}
+    with pytest.raises(ValueError, match="no value"):
+        app.definitions.build("tests.definitions.fan", {"width": 1}, failed)
+
+
+def test_a_key_belongs_to_one_class() -> None:
+    def again() -> None:
+        class Doubled(WorkflowDefinition[Any]):
+            name = "doubled"
+            definition_key = "tests.definitions.fan"
+
+        del Doubled
+
+    assert refusal_of(again) == [ErrorCode.WORKFLOW_DUPLICATE_DEFINITION_KEY]
+
+
+def test_the_same_place_imported_again_is_no_second_class() -> None:
+    def define() -> type[WorkflowDefinition[Any]]:
+        class Again(WorkflowDefinition[Any]):
+            name = "again"
+            definition_key = "tests.definitions.again"
+            one = add.node()(a=1)
+
+        return Again
+
+    first, second = define(), define()
+    assert first not in app.definitions.known()
+    assert second in app.definitions.known()
+
+
+def test_a_node_may_keep_an_id_of_its_own() -> None:
+    class Named(WorkflowDefinition[Any]):
+        name = "named"
+        definition_key = "tests.definitions.named"
+        one = add.node(node_id="uno")(a=1)
+        two = add.node()(a=2)
+
+    assert [node.node_id for node in Named.build(app).plan().nodes] == ["uno", "two"]
+
+
+def test_a_definition_inherits_nodes() -> None:
+    class Base(WorkflowDefinition[Any]):
+        one = add.node()(a=1)
+
+    class Derived(Base):
+        name = "derived"
+        definition_key = "tests.definitions.derived"
+        two = add.node()(a=2)
+
+    assert [node.node_id for node in Derived.build(app).plan().nodes] == ["one", "two"]
+
+
+def codes_of(**given: Any) -> list[object]:
+    node = SubWorkflowNode(Fan, **given)
+    return refusal_of(lambda: app.workflow("w", [*node.waits_for, node], definition_key="w"))
+
+
+def test_the_arguments_of_a_sub_workflow_are_those_of_build_with() -> None:
+    assert codes_of(kwargs={"height": 1}) == [ErrorCode.WORKFLOW_SUBWORKFLOW_BUILD_WITH_BINDING] * 2
+    assert codes_of(kwargs={"width": "x"}) == [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE]
+    plan = app.workflow("w", [SubWorkflowNode(Fan, {"width": 3, "day": date.min})], definition_key="w").plan()
+    assert kwargs_of(plan) == ['{"day":"0001-01-01","width":3}']
+
+
+def test_results_go_into_a_sub_workflow_as_into_a_task() -> None:
+    one = add.node()(a=1)
+    assert codes_of(kwargs={"width": from_node(one)}) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
+    fan = SubWorkflowNode(Fan, {"width": 1, "start": from_node(one)}, workflow_ctx_from=[one])
+    plan = app.workflow("w", [one, fan], definition_key="w").plan()
+    assert (plan.nodes[1].args_from, plan.nodes[1].ctx_from) == ({"start": 0}, ("add:0",))
+
+
+def test_a_definition_without_build_with_takes_no_arguments() -> None:
+    class Plain(WorkflowDefinition[Any]):
+        name = "plain"
+        definition_key = "tests.definitions.plain"
+        one = add.node()(a=1)
+
+    node = SubWorkflowNode(Plain, {"width": 1})
+    unwanted = ErrorCode.WORKFLOW_SUBWORKFLOW_PARAMS_REQUIRE_BUILD_WITH
+    assert refusal_of(lambda: app.workflow("w", [node], definition_key="w")) == [unwanted]
+    assert refusal_of(lambda: Plain.build_with(app, width=1)) == [unwanted]
+    assert len(Plain.build_with(app).tasks) == 1
+
+
+def test_the_output_is_of_the_declared_type() -> None:
+    class Wrong(WorkflowDefinition[str]):
+        name = "wrong"
+        definition_key = "tests.definitions.wrong"
+        one = add.node()(a=1)
+
+        class Meta:
+            output = NodeKey[str]("one")
+
+    assert refusal_of(lambda: Wrong.build(app)) == [ErrorCode.WORKFLOW_OUTPUT_TYPE_MISMATCH]
+
+
+def test_a_sub_workflow_without_a_key_cannot_be_found_again() -> None:
+    class Keyless(WorkflowDefinition[Any]):
+        name = "keyless"
+        one = TaskNode(add, {"a": 1})
+
+    node = SubWorkflowNode(Keyless)
+    missing = [ErrorCode.WORKFLOW_NO_DEFINITION_KEY]
+    assert refusal_of(lambda: app.workflow("w", [node], definition_key="w")) == missing

@@ -1,0 +1,221 @@
+"""A spec that cannot run says so when it is made: every fault at once, with its code."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from horsies import (
+    ErrorCode,
+    MultipleValidationErrors,
+    NodeKey,
+    SubWorkflowNode,
+    SuccessCase,
+    SuccessPolicy,
+    TaskNode,
+    WorkflowDefinition,
+    WorkflowSpec,
+    WorkflowValidationError,
+    from_node,
+)
+from tests.support.flow_tasks import add, app, post, queued, refusal_of, report, spell, total
+
+
+def codes_for(*nodes: Any, name: str = "w", key: str | None = "w", **given: Any) -> list[object]:
+    return refusal_of(lambda: WorkflowSpec(name, nodes, definition_key=key, app=app, **given))
+
+
+def number(**settings: Any) -> TaskNode[int]:
+    return TaskNode(add, {"a": 1}, **settings)
+
+
+def test_all_faults_are_told_together_as_one_error_of_the_family() -> None:
+    with pytest.raises(WorkflowValidationError) as refused:
+        app.workflow("", [number(priority=0), TaskNode(add)], definition_key="")
+    assert isinstance(refused.value, MultipleValidationErrors)
+    assert [fault.code for fault in refused.value.report.errors] == [
+        ErrorCode.WORKFLOW_NO_NAME,
+        ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
+        ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS,
+        ErrorCode.WORKFLOW_UNRESOLVED_PRIORITY,
+    ]
+    assert all(fault.location and fault.location.file == __file__ for fault in refused.value.report.errors)
+
+
+def test_nodes_that_cannot_be_told_apart_come_first_and_alone() -> None:
+    assert codes_for(number(node_id="a b"), number(node_id="c"), number(node_id="c"), name="") == [
+        ErrorCode.WORKFLOW_INVALID_NODE_ID,
+        ErrorCode.WORKFLOW_DUPLICATE_NODE_ID,
+    ]
+
+
+def test_an_id_that_is_made_up_may_be_taken() -> None:
+    assert codes_for(number(), number(node_id="add:0")) == [ErrorCode.WORKFLOW_DUPLICATE_NODE_ID]
+
+
+def test_a_node_stands_in_a_workflow_once() -> None:
+    node = number()
+    assert codes_for(node, node) == [ErrorCode.WORKFLOW_DUPLICATE_NODE_ID]
+
+
+@pytest.mark.parametrize("stranger", [add, add.node(), None])
+def test_only_nodes_are_nodes(stranger: object) -> None:
+    assert codes_for(number(), stranger) == [ErrorCode.WORKFLOW_INVALID_NODE_ID]
+
+
+def test_a_workflow_has_a_name_a_key_and_nodes() -> None:
+    assert codes_for(name="", key=None) == [
+        ErrorCode.WORKFLOW_NO_NAME,
+        ErrorCode.WORKFLOW_NO_NODES,
+        ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
+    ]
+
+
+def test_a_workflow_without_a_task_says_whose_it_is() -> None:
+    class Child(WorkflowDefinition[None]):
+        name = "child"
+        definition_key = "tests.faults.child"
+        one = number()
+
+    assert refusal_of(lambda: WorkflowSpec("w", [SubWorkflowNode(Child)], definition_key="w")) == [
+        ErrorCode.WORKFLOW_SUBWORKFLOW_APP_MISSING
+    ]
+
+
+def test_what_is_waited_for_is_in_the_workflow() -> None:
+    assert codes_for(number(), number(waits_for=[number()])) == [ErrorCode.WORKFLOW_INVALID_DEPENDENCY]
+
+
+def test_nodes_that_wait_for_each_other_never_start() -> None:
+    one = number(node_id="one")
+    two = number(node_id="two", waits_for=[one])
+    one.waits_for = [two]
+    assert codes_for(one, two) == [ErrorCode.WORKFLOW_NO_ROOT_TASKS, ErrorCode.WORKFLOW_CYCLE_DETECTED]
+    with pytest.raises(WorkflowValidationError, match="one → two → one"):
+        app.workflow("w", [one, two, number()], definition_key="w")
+
+
+def test_definitions_that_contain_each_other_never_end() -> None:
+    class Outer(WorkflowDefinition[None]):
+        name = "outer"
+        definition_key = "tests.faults.outer"
+        one = number()
+
+    class Inner(WorkflowDefinition[None]):
+        name = "inner"
+        definition_key = "tests.faults.inner"
+        outer = SubWorkflowNode(Outer)
+
+    Outer.back = SubWorkflowNode(Inner)  # pyright: ignore[reportAttributeAccessIssue]
+    assert refusal_of(lambda: Inner.build(app)) == [ErrorCode.WORKFLOW_CYCLE_DETECTED]
+
+
+def test_results_are_taken_from_what_is_waited_for() -> None:
+    one = number()
+    assert codes_for(one, TaskNode(total, args_from={"first": one})) == [ErrorCode.WORKFLOW_INVALID_ARGS_FROM]
+
+
+def test_the_context_is_taken_from_what_is_waited_for_by_a_task_that_asks_for_it() -> None:
+    one, two = number(), number()
+    unlisted = report.node(waits_for=[one], workflow_ctx_from=[two])(title="t")
+    unasked = number(waits_for=[one], workflow_ctx_from=[one])
+    assert codes_for(one, two, unlisted, unasked) == [
+        ErrorCode.WORKFLOW_INVALID_CTX_FROM,
+        ErrorCode.WORKFLOW_CTX_PARAM_MISSING,
+    ]
+
+
+def test_the_output_is_in_the_workflow() -> None:
+    assert codes_for(number(), output=number()) == [ErrorCode.WORKFLOW_INVALID_OUTPUT]
+    assert codes_for(number(), output=NodeKey("gone")) == [ErrorCode.WORKFLOW_INVALID_OUTPUT]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [SuccessPolicy([]), SuccessPolicy([SuccessCase([])]), SuccessPolicy([SuccessCase([number()])])],
+)
+def test_a_success_case_requires_nodes_of_the_workflow(policy: SuccessPolicy) -> None:
+    assert codes_for(number(), success_policy=policy) == [ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY]
+
+
+def test_what_is_optional_is_in_the_workflow() -> None:
+    node = number()
+    policy = SuccessPolicy([SuccessCase([node])], optional=[number()])
+    assert codes_for(node, success_policy=policy) == [ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY]
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        {"join": "quorum"},
+        {"join": "quorum", "min_success": 0},
+        {"join": "quorum", "min_success": 3},
+        {"join": "quorum", "min_success": True},
+        {"join": "any", "min_success": 1},
+        {"min_success": 1},
+        {"join": "most"},
+    ],
+)
+def test_a_join_must_be_possible(join: dict[str, Any]) -> None:
+    one, two = number(), number()
+    assert codes_for(one, two, number(waits_for=[one, two], **join)) == [ErrorCode.WORKFLOW_INVALID_JOIN]
+
+
+def test_any_of_nothing_is_no_join() -> None:
+    assert codes_for(number(join="any")) == [ErrorCode.WORKFLOW_INVALID_JOIN]
+
+
+def test_a_result_that_may_be_missing_needs_a_default() -> None:
+    one, two = number(), number()
+    early = total.node(join="any")(first=from_node(one), second=from_node(two))
+    assert codes_for(one, two, early) == [ErrorCode.WORKFLOW_INVALID_JOIN]
+
+
+def test_a_queue_must_be_configured() -> None:
+    nodes = [post.node(queue="fax")(to="a")]
+    assert refusal_of(lambda: queued.workflow("w", nodes, definition_key="w")) == [ErrorCode.WORKFLOW_UNRESOLVED_QUEUE]
+    assert codes_for(number(queue="mail")) == [ErrorCode.WORKFLOW_UNRESOLVED_QUEUE]
+
+
+def test_arguments_are_those_of_the_task() -> None:
+    assert codes_for(TaskNode(add, {"b": 1, "c": 2})) == [
+        ErrorCode.WORKFLOW_INVALID_KWARG_KEY,
+        ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS,
+    ]
+
+
+def test_nobody_passes_what_the_engine_fills_in() -> None:
+    assert codes_for(TaskNode(report, {"title": "t", "workflow_ctx": None})) == [ErrorCode.WORKFLOW_INVALID_KWARG_KEY]
+
+
+def test_an_argument_comes_from_one_side() -> None:
+    one = number()
+    both = TaskNode(total, {"first": from_node(one)}, waits_for=[one], args_from={"first": one})
+    found = codes_for(one, both)
+    assert found[0] is ErrorCode.WORKFLOW_KWARGS_ARGS_FROM_OVERLAP
+
+
+@pytest.mark.parametrize("wrong", ["x", float("nan"), object()])
+def test_arguments_can_be_stored(wrong: object) -> None:
+    assert codes_for(TaskNode(add, {"a": wrong})) == [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE]
+
+
+def test_a_deadline_has_a_time_zone() -> None:
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001
+    assert codes_for(number(good_until=naive)) == [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE]
+
+
+@pytest.mark.parametrize("target", [TaskNode(spell, {}), TaskNode(add, {})])
+def test_a_result_goes_where_its_type_is_expected(target: TaskNode[Any]) -> None:
+    one = number()
+    parameter = "number" if target.fn is spell else "a"
+    target.waits_for, target.args_from = [one], {parameter: one}
+    assert codes_for(one, target) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
+
+
+def test_a_failed_task_keeps_quiet_about_its_values() -> None:
+    with pytest.raises(WorkflowValidationError) as refused:
+        app.workflow("w", [TaskNode(add, {"a": "hunter2"})], definition_key="w")
+    assert "hunter2" not in refused.value.message

@@ -1,0 +1,92 @@
+"""Nodes: made from tasks, given a place by a spec, and free to be part of another."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from horsies import (
+    ErrorCode,
+    NodeKey,
+    SubWorkflowNode,
+    TaskNode,
+    WorkflowContextMissingIdError,
+    WorkflowDefinition,
+    WorkflowValidationError,
+    from_node,
+)
+from tests.support.flow_tasks import add, app, total
+
+
+def test_a_node_is_made_by_the_task_with_its_arguments_by_name() -> None:
+    node = add.node(node_id="sum", priority=3)(a=1, b=2)
+    assert isinstance(node, TaskNode)
+    assert (node.name, node.node_id, node.priority, node.kwargs) == ("add", "sum", 3, {"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize("options", [{}, {"args_from": {}}])
+def test_arguments_by_position_are_refused_where_they_are_written(options: dict[str, dict[str, object]]) -> None:
+    with pytest.raises(WorkflowValidationError, match="by position") as refused:
+        add.node(**options)(1, 2)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert refused.value.code is ErrorCode.WORKFLOW_POSITIONAL_ARGS_NOT_SUPPORTED
+    assert refused.value.location is not None
+    assert refused.value.location.file == __file__
+
+
+def test_from_node_waits_for_the_node_and_takes_its_result() -> None:
+    one, two = add.node()(a=1), add.node()(a=2)
+    both = total.node(waits_for=[one])(first=from_node(one), second=from_node(two))
+    assert both.kwargs == {}
+    assert both.args_from == {"first": one, "second": two}
+    assert both.waits_for == [one, two]
+
+
+def test_from_node_works_wherever_arguments_are_written() -> None:
+    one = add.node()(a=1)
+    assert TaskNode(total, {"first": from_node(one)}).args_from == {"first": one}
+    assert SubWorkflowNode(WorkflowDefinition[int], {"x": from_node(one)}).waits_for == [one]
+
+
+def test_a_spec_tells_its_nodes_their_places_and_keeps_copies_that_cannot_be_changed() -> None:
+    one = add.node()(a=1)
+    two = add.node(waits_for=[one], node_id="second")(a=2)
+    spec = app.workflow("pair", [one, two], definition_key="pair")
+    assert [(node.index, node.node_id) for node in (one, two)] == [(0, "add:0"), (1, "second")]
+    assert [(node.index, node.node_id) for node in spec.tasks] == [(0, "add:0"), (1, "second")]
+    with pytest.raises(FrozenInstanceError, match="part of a workflow"):
+        spec.tasks[0].priority = 1  # pyright: ignore[reportAttributeAccessIssue]
+    one.priority = 1
+    assert spec.tasks[0] is not one
+
+
+def test_what_is_changed_later_does_not_reach_the_spec() -> None:
+    given = {"a": 1}
+    node = TaskNode(add, given)
+    spec = app.workflow("one", [node], definition_key="one")
+    given["a"] = 2
+    node.kwargs = {"a": 3}
+    assert spec.tasks[0].kwargs == {"a": 1}
+    assert spec.plan().nodes[0].kwargs_json == '{"a":1}'
+
+
+def test_a_node_may_be_part_of_several_workflows() -> None:
+    shared, other = add.node()(a=1), add.node()(a=2)
+    first = app.workflow("first", [shared], definition_key="first")
+    second = app.workflow("second", [other, shared], definition_key="second")
+    assert [node.node_id for node in first.plan().nodes] == ["add:0"]
+    assert [node.node_id for node in second.plan().nodes] == ["add:0", "add:1"]
+    assert shared.node_id == "add:1"
+
+
+def test_a_refused_spec_leaves_its_nodes_alone() -> None:
+    node = add.node()(a=1)
+    with pytest.raises(WorkflowValidationError):
+        app.workflow("", [node], definition_key="none")
+    assert (node.index, node.node_id) == (None, None)
+
+
+def test_a_key_names_a_node_and_a_node_without_an_id_has_none() -> None:
+    assert add.node(node_id="sum")(a=1).key() == NodeKey("sum")
+    with pytest.raises(WorkflowContextMissingIdError, match="add"):
+        add.node()(a=1).key()
