@@ -17,4 +17,5 @@ COMMANDS: Final = {
     "task": "List tasks, look at one, send one, or act on some: requeue, fail, cancel, expire, retry.",
     "queue": "Pause queues and resume them.",
     "cleanup": "Delete what is past its window, or count it with --dry-run.",
+    "doctor": "Look at everything and say what to do; exit 1 when a check fails.",
 }

@@ -1,0 +1,234 @@
+"""The one table of actions. Bindings, footer, help, palette, `[tui.keys]` and the read-only rule all come from it.
+
+An action's method is its id with an underscore, `action_op_requeue` for `op.requeue`; it stands on the screen, list or
+app whose place is named in `where`. The screens themselves are `action_go` with the place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from textual.binding import Binding
+
+RULES: Final = (
+    "Outside a preview, a lower-case key never changes the database.",
+    "A capital letter changes it, and always opens a preview first (G, N and Y only move and copy).",
+    "Esc goes one step back; it never quits.",
+)
+
+
+class Place(StrEnum):
+    """Where an action can be had."""
+
+    APP = "everywhere"
+    LIST = "lists"
+    DASH = "dash"
+    QUEUES = "queues"
+    TASKS = "tasks"
+    TASK = "task"
+    STALE = "stale"
+    WORKERS = "workers"
+    FLOWS = "flows"
+    SCHED = "sched"
+    EVENTS = "events"
+    MAINT = "maint"
+
+
+TABS: Final = {
+    Place.DASH: "Dash",
+    Place.QUEUES: "Queues",
+    Place.TASKS: "Tasks",
+    Place.STALE: "Stale",
+    Place.WORKERS: "Workers",
+    Place.FLOWS: "Flows",
+    Place.SCHED: "Sched",
+    Place.EVENTS: "Events",
+    Place.MAINT: "Maint",
+}
+"""The main screens and their titles, in the order of their number keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """Something that a key does, in every place the same thing."""
+
+    id: str
+    keys: tuple[str, ...]
+    label: str
+    """A word or two, for the footer."""
+    help: str
+    where: frozenset[Place]
+    mutates: bool = False
+    """Whether it can change the database: such an action is off when read-only, and while there is no connection."""
+    is_shown: bool = True
+    """Whether the footer has it where there is room; the help page always has."""
+
+    @property
+    def method(self) -> str:
+        """The name after `action_`."""
+        return "go" if self.id.startswith("go.") else self.id.replace(".", "_")
+
+    @property
+    def call(self) -> str:
+        """What Textual is told to run."""
+        return f"go('{self.id.removeprefix('go.')}')" if self.method == "go" else self.method
+
+    @property
+    def binding(self) -> Binding:
+        return Binding(",".join(self.keys), self.call, self.label, show=self.is_shown, tooltip=self.help, id=self.id)
+
+
+_APP = frozenset({Place.APP})
+_LIST = frozenset({Place.LIST})
+_ROWS = frozenset({Place.TASKS, Place.STALE})
+_FILTERED = frozenset({Place.TASKS, Place.FLOWS, Place.EVENTS})
+_THINGS = frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.QUEUES, Place.WORKERS, Place.FLOWS, Place.SCHED})
+
+
+def _hidden(action_id: str, keys: str, explanation: str, where: frozenset[Place]) -> Action:
+    return Action(id=action_id, keys=tuple(keys.split()), label="", help=explanation, where=where, is_shown=False)
+
+
+def _shown(
+    action_id: str, keys: str, label: str, explanation: str, where: frozenset[Place], *, mutates: bool = False
+) -> Action:
+    return Action(id=action_id, keys=tuple(keys.split()), label=label, help=explanation, where=where, mutates=mutates)
+
+
+# The footer shows them in this order and leaves out the last ones first.
+ACTIONS: Final = (
+    _shown("mark.toggle", "space", "mark", "mark the row and move down", _ROWS),
+    _shown("mark.page", "a", "page", "mark all loaded rows", _ROWS),
+    _shown("mark.match", "ctrl+a", "match", "mark everything that matches the filter", _ROWS),
+    _shown(
+        "plan.dry",
+        "d",
+        "dry-run",
+        "what a sweep, or an action on these rows, would do",
+        frozenset({Place.STALE, Place.MAINT}),
+    ),
+    _shown(
+        "op.requeue",
+        "R",
+        "requeue",
+        "requeue, or retry what has ended; on a worker: sweep what it holds",
+        frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.WORKERS, Place.FLOWS}),
+        mutates=True,
+    ),
+    _shown("op.fail", "F", "fail", "mark as failed", frozenset({Place.TASKS, Place.TASK, Place.STALE}), mutates=True),
+    _shown(
+        "op.expire",
+        "X",
+        "expire",
+        "expire what has not started",
+        frozenset({Place.TASKS, Place.TASK, Place.STALE}),
+        mutates=True,
+    ),
+    _shown(
+        "op.cancel",
+        "C",
+        "cancel",
+        "cancel",
+        frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.FLOWS}),
+        mutates=True,
+    ),
+    _shown(
+        "op.pause",
+        "P",
+        "pause/resume",
+        "pause or resume the queue or workflow",
+        frozenset({Place.QUEUES, Place.FLOWS}),
+        mutates=True,
+    ),
+    _shown("op.sweep", "S", "sweep", "recover what is stale, now", frozenset({Place.STALE, Place.MAINT}), mutates=True),
+    _shown(
+        "op.cleanup",
+        "D",
+        "cleanup",
+        "delete what is older than retention allows, now",
+        frozenset({Place.MAINT}),
+        mutates=True,
+    ),
+    _shown("nav.open", "enter", "open", "open what the cursor is on", _LIST),
+    _shown("filter.edit", "slash", "filter", "edit the filter; in a detail: search", _FILTERED),
+    _shown(
+        "filter.facets",
+        "f",
+        "facets",
+        "pick states, queues, names and errors with counts",
+        frozenset({Place.TASKS, Place.EVENTS}),
+    ),
+    _shown(
+        "view.sort", "s", "sort", "sort by another column; again: reverse", frozenset({Place.QUEUES, Place.WORKERS})
+    ),
+    _shown("view.fold", "z", "fold", "fold or unfold all", frozenset({Place.FLOWS, Place.EVENTS})),
+    _shown("view.layers", "b", "layers", "tree or layers", frozenset({Place.FLOWS})),
+    _shown(
+        "view.exclude",
+        "x",
+        "hide dull",
+        "hide the dull rows: gone workers, good branches, disabled schedules",
+        frozenset({Place.WORKERS, Place.FLOWS, Place.SCHED}),
+    ),
+    _shown("view.limits", "comma", "limits", "other thresholds, for this session only", frozenset({Place.STALE})),
+    _shown("view.pager", "vertical_line", "pager", "open the payload in $PAGER", frozenset({Place.TASK})),
+    _shown("nav.events", "l", "events", "events of this thing", frozenset({Place.TASK, Place.MAINT})),
+    _shown(
+        "nav.owner", "o", "owner", "what it belongs to: worker, workflow, queue", frozenset({Place.TASKS, Place.TASK})
+    ),
+    _shown("copy.id", "y", "copy", "copy the ids of the marked rows, or of this one", _THINGS),
+    _shown("app.palette", "colon ctrl+p", "command", "every command by name", _APP),
+    _shown("app.help", "question_mark f1", "help", "the keys of this screen", _APP),
+    _shown("app.quit", "q", "quit", "quit; from a detail: back", _APP),
+    _hidden("filter.clear", "backslash", "clear the filter", _FILTERED),
+    _hidden("mark.range", "v", "start or end a range of marks", _ROWS),
+    _hidden("mark.none", "u", "clear the marks", _ROWS),
+    _hidden("view.preview", "i", "show or hide the preview", frozenset({Place.TASKS})),
+    _hidden("copy.json", "Y", "copy the rows as JSON", frozenset({Place.TASKS, Place.TASK})),
+    _hidden("copy.cli", "c", "copy the command that shows this", frozenset({Place.TASKS, Place.TASK, Place.STALE})),
+    _hidden("export.rows", "ctrl+s", "save the rows as JSON lines", frozenset({Place.TASKS, Place.EVENTS})),
+    _hidden("live.pause", "p", "freeze the screen, or let it go on", _APP),
+    _hidden("live.refresh", "r ctrl+r", "fetch now", _APP),
+    _hidden("live.slower", "less_than_sign", "update less often", _APP),
+    _hidden("live.faster", "greater_than_sign", "update more often", _APP),
+    _hidden("view.theme", "t", "the next theme", _APP),
+    _hidden("app.write", "exclamation_mark", "leave or enter read-only, for this session", _APP),
+    _hidden("app.back", "escape", "one step back", _APP),
+    _hidden("nav.last", "minus", "the screen before", _APP),
+    _hidden(
+        "nav.prev",
+        "left_square_bracket",
+        "the item before; a shorter window on charts",
+        frozenset({Place.TASK, Place.WORKERS}),
+    ),
+    _hidden(
+        "nav.next",
+        "right_square_bracket",
+        "the item after; a longer window on charts",
+        frozenset({Place.TASK, Place.WORKERS}),
+    ),
+    _hidden("nav.down", "j down", "down", _LIST),
+    _hidden("nav.up", "k up", "up", _LIST),
+    _hidden("nav.top", "g home", "the first row", _LIST),
+    _hidden("nav.bottom", "G end", "the last row", _LIST),
+    _hidden("nav.page_down", "ctrl+f pagedown", "a page down", _LIST),
+    _hidden("nav.page_up", "ctrl+b pageup", "a page up", _LIST),
+    _hidden("nav.half_down", "ctrl+d", "half a page down", _LIST),
+    _hidden("nav.half_up", "ctrl+u", "half a page up", _LIST),
+    *(_hidden(f"go.{place}", str(key), f"go to {title}", _APP) for key, (place, title) in enumerate(TABS.items(), 1)),
+)
+
+BY_ID: Final = {action.id: action for action in ACTIONS}
+BY_METHOD: Final = {action.method: action for action in ACTIONS}
+
+
+def actions_at(place: Place) -> tuple[Action, ...]:
+    """Those that a place has of its own, in the order of the footer."""
+    return tuple(action for action in ACTIONS if place in action.where)
+
+
+def bindings(place: Place) -> list[Binding]:
+    """What a screen or widget has as its `BINDINGS`."""
+    return [action.binding for action in actions_at(place)]

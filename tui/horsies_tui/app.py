@@ -1,0 +1,235 @@
+"""The app: it puts session, store and screens together, and has the actions that work everywhere."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App, SystemCommand
+
+from horsies_ops.reads.filter_language import FilterFault, parse_filter
+from horsies_tui.actions import TABS, Place, actions_at, bindings
+from horsies_tui.clock import DatabaseClock
+from horsies_tui.desk import Desk
+from horsies_tui.format import clean
+from horsies_tui.glyphs import glyphs
+from horsies_tui.keymap import keymap, shown_key
+from horsies_tui.messages import ConnectionChanged
+from horsies_tui.screens import SCREENS
+from horsies_tui.screens.main_screen import MainScreen
+from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.session import Session
+from horsies_tui.store import Store
+from horsies_tui.themes import DARK, LIGHT, OFFERED
+from horsies_tui.widgets.header import Header
+from horsies_tui.widgets.help import Help
+from horsies_tui.widgets.type_dialog import TypeDialog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual import events
+    from textual.binding import BindingType
+    from textual.dom import DOMNode
+    from textual.screen import Screen
+    from textual.worker import Worker
+
+    from horsies.model.settings import TuiConfig
+    from horsies_ops.reads.filter import TaskFilter
+    from horsies_tui.connection import Connection
+    from horsies_tui.source import Opener
+
+RATES_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
+BLURRED_S = 5.0
+"""How often an app that nobody looks at asks."""
+
+
+class HorsiesApp(App[None]):
+    """`horsies tui`. `opener` says where the data comes from: a database, or an invented system."""
+
+    TITLE = "horsies"
+    CSS_PATH = "horsies.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
+
+    def __init__(
+        self,
+        opener: Opener,
+        settings: TuiConfig,
+        *,
+        database: str,
+        actor: str = "",
+        read_only: bool = False,
+        clock: DatabaseClock | None = None,
+    ) -> None:
+        super().__init__()
+        self._keys = keymap(settings.keys)
+        self._rate_s = settings.refresh_ms / 1000
+        self._last_place: Place | None = None
+        self._may_leave_read_only = not settings.read_only
+        clock = clock or DatabaseClock()
+        store = Store(tick_s=self._rate_s)
+        session = Session(opener, store, clock, self._stands, read_only=read_only or settings.read_only)
+        self.desk = Desk(
+            store=store,
+            session=session,
+            clock=clock,
+            glyphs=glyphs(is_ascii=settings.ascii),
+            settings=settings,
+            database=database,
+            actor=actor,
+        )
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        for place, screen in SCREENS.items():
+            self.add_mode(place, lambda screen=screen: screen(self.desk, frozenset(SCREENS)))
+
+    def on_mount(self) -> None:
+        wanted = self.desk.settings.theme
+        self.theme = wanted if wanted in self.available_themes else DARK.name
+        self.set_keymap(self._keys)
+        self.switch_mode(next(place for place in TABS if place in SCREENS))
+        self._connect()
+
+    def _connect(self) -> None:
+        self._session_worker: Worker[None] = self.run_worker(
+            self.desk.session.run(), group="session", description="connection", exit_on_error=False
+        )
+
+    def _stands(self, connection: Connection) -> None:
+        self.post_message(ConnectionChanged(connection))
+
+    def on_connection_changed(self, message: ConnectionChanged) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, MainScreen):
+                screen.show_connection(message.connection)
+
+    def on_app_blur(self, _: events.AppBlur) -> None:
+        self.desk.store.tick_s = max(self._rate_s, BLURRED_S)
+
+    def on_app_focus(self, _: events.AppFocus) -> None:
+        self.desk.store.tick_s = self._rate_s
+        self.desk.store.resync()
+
+    @property
+    def place(self) -> Place:
+        return next((each.place for each in reversed(self.screen_stack) if isinstance(each, MainScreen)), Place.APP)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "go" and parameters and parameters[0] not in SCREENS:
+            return None
+        return super().check_action(action, parameters)
+
+    def action_go(self, place: str) -> None:
+        """Show a main screen; the one before is where `-` leads."""
+        if place != self.place:
+            self._last_place = self.place
+            self.switch_mode(place)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's
+        """What the palette offers: screens, the actions of this one, named filters and themes."""
+        offered = [*actions_at(self.place), *actions_at(Place.APP)]
+        for action in offered:
+            owner = self if Place.APP in action.where else self.screen
+            keys = " ".join(map(shown_key, action.keys))
+            yield SystemCommand(
+                action.help.capitalize(), f"{keys}   {action.id}", partial(self._run, action.call, owner)
+            )
+        for name, text in self.desk.settings.filters.items():
+            yield SystemCommand(f"Filter {clean(name)}", clean(text), partial(self.filter_tasks, text))
+        for name in self.available_themes:
+            yield SystemCommand(f"Theme {name}", "other colours", partial(setattr, self, "theme", name))
+
+    def _run(self, call: str, owner: DOMNode) -> None:
+        self.call_later(self.run_action, call, owner)
+
+    def filter_tasks(self, text: str) -> None:
+        """Show the tasks that match this text."""
+        match parse_filter(text):
+            case FilterFault() as fault:
+                self.notify(clean(fault.message), severity="error", markup=False)
+            case wanted:
+                self.show_tasks(wanted)
+
+    def show_tasks(self, wanted: TaskFilter) -> None:
+        """Go to the list of tasks, narrowed down to these."""
+        self.action_go(Place.TASKS)
+        self.call_after_refresh(self._narrow, wanted)
+
+    def _narrow(self, wanted: TaskFilter) -> None:
+        if isinstance(self.screen, TasksScreen):
+            self.screen.show_only(wanted)
+
+    def action_app_palette(self) -> None:
+        self.action_command_palette()
+
+    def action_app_help(self) -> None:
+        self.push_screen(Help(self.place, self._keys))
+
+    def action_app_quit(self) -> None:
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+        else:
+            self.exit()
+
+    def action_app_back(self) -> None:
+        screen = self.screen
+        if isinstance(screen, MainScreen) and screen.step_back():
+            return
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+        else:
+            self.action_nav_last()
+
+    def action_nav_last(self) -> None:
+        if self._last_place is not None:
+            self.action_go(self._last_place)
+
+    def action_live_pause(self) -> None:
+        store = self.desk.store
+        if store.is_paused:
+            store.resume()
+        else:
+            store.pause()
+        self._refresh_header()
+
+    def action_live_refresh(self) -> None:
+        self.desk.session.try_now()
+        self.desk.store.refresh()
+
+    def action_live_slower(self) -> None:
+        self._change_rate(min((rate for rate in RATES_S if rate > self._rate_s), default=RATES_S[-1]))
+
+    def action_live_faster(self) -> None:
+        self._change_rate(max((rate for rate in RATES_S if rate < self._rate_s), default=RATES_S[0]))
+
+    def _change_rate(self, rate_s: float) -> None:
+        self._rate_s = self.desk.store.tick_s = rate_s
+        self.notify(f"updates at most every {rate_s:g} s")
+
+    def action_view_theme(self) -> None:
+        at = OFFERED.index(self.theme) if self.theme in OFFERED else -1
+        self.theme = OFFERED[(at + 1) % len(OFFERED)]
+
+    def action_app_write(self) -> None:
+        """Back to read-only at once; out of it only for whoever types which database that is about."""
+        if not self.desk.is_read_only:
+            self._reopen(read_only=True)
+        elif not self._may_leave_read_only:
+            self.notify("the settings say tui.read_only", severity="warning")
+        else:
+            what = "to allow changes for this session"
+            self.push_screen(TypeDialog(self.desk.database, what), self._allowed)
+
+    def _allowed(self, is_sure: bool | None) -> None:  # noqa: FBT001  # what a dialog ends with
+        if is_sure:
+            self._reopen(read_only=False)
+
+    def _reopen(self, *, read_only: bool) -> None:
+        """Connect anew: whether anything may be changed is decided where the connection is opened, not here."""
+        self._session_worker.cancel()
+        self.desk.session.read_only = read_only
+        self._connect()
+
+    def _refresh_header(self) -> None:
+        if isinstance(self.screen, MainScreen):
+            self.screen.query_one(Header).refresh()

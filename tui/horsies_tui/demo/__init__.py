@@ -1,0 +1,32 @@
+"""An invented busy system for `horsies tui --demo`: for a first look, for pictures, and for tests without a server.
+
+It has what an operator meets: queues under load, storms, failures that come in bunches, and a worker that is gone with
+its tasks. What is done to it has its effect. The same seed and clock make the same system.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from horsies_tui.demo.source import DemoSource
+from horsies_tui.demo.system import System
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from horsies_tui.source import Source
+
+NAME = "demo"
+
+
+class Demo:
+    """An opener over one system, which lives as long as this does."""
+
+    def __init__(self, system: System | None = None, *, pace_s: float | None = 0.25) -> None:
+        self.system = system or System.busy()
+        self._pace_s = pace_s
+
+    @asynccontextmanager
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:
+        yield DemoSource(self.system, read_only=read_only, pace_s=self._pace_s)

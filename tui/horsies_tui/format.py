@@ -1,0 +1,115 @@
+"""Values as the screens show them: text made harmless and cut to size, ages that fit a column, numbers.
+
+Everything that was written by a task, a worker or a user goes through `clean`, `fit` or `safe` before it is drawn.
+Neither Textual nor the terminal filters escape sequences, and a bracket in a plain string is taken for markup.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Final
+
+import humanize
+from rich.cells import cell_len, set_cell_size
+from textual.content import Content
+
+from horsies.model.ids import short_form
+from horsies.model.text import safe as without_controls
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+    from textual.style import Style
+
+_LONGEST: Final = 65_536
+"""No more of a value is looked at, however much of it there is."""
+
+_STAND_INS = {"\r\n": "⏎", "\n": "⏎", "\r": "⏎", "\t": "→"}
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+
+def clean(value: object, *, limit: int = _LONGEST) -> str:
+    """`value` as one line without a character that a terminal would obey; at most `limit` characters of it."""
+    text = str(value)[: 4 * limit]
+    for control, stand_in in _STAND_INS.items():
+        text = text.replace(control, stand_in)
+    return without_controls(text, limit=limit)
+
+
+def cut(text: str, cells: int) -> str:
+    """As much of a clean text as `cells` columns hold, with an ellipsis where something is left out."""
+    if cell_len(text) <= cells:
+        return text
+    return set_cell_size(text, cells - 1) + "…" if cells > 0 else ""
+
+
+def fit(value: object, cells: int, *, right: bool = False) -> str:
+    """`value`, harmless, in exactly `cells` columns."""
+    shown = cut(clean(value, limit=max(cells, 1) + 1), cells)
+    filling = " " * (cells - cell_len(shown))
+    return filling + shown if right else shown + filling
+
+
+def safe(value: object, style: Style | str = "", *, cells: int | None = None) -> Content:
+    """`value` as content in which nothing is markup and nothing is a control; cut to `cells` columns where given."""
+    shown = clean(value)
+    return Content.styled(shown if cells is None else cut(shown, cells), style)
+
+
+def age(span: timedelta | None) -> str:
+    """`41s`, `3m12s`, `2h05m`, `3d04h`: two units, never wider than six columns below a hundred days."""
+    if span is None:
+        return "-"
+    seconds = max(int(span.total_seconds()), 0)
+    if seconds < _MINUTE:
+        return f"{seconds}s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE}m{seconds % _MINUTE:02}s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR}h{seconds % _HOUR // _MINUTE:02}m"
+    if seconds < 100 * _DAY:
+        return f"{seconds // _DAY}d{seconds % _DAY // _HOUR:02}h"
+    return f"{seconds // _DAY}d"
+
+
+def short_age(span: timedelta | None) -> str:
+    """`41s`, `3m`, `2h`, `31d`: one unit, for narrow columns that need not tick."""
+    if span is None:
+        return "-"
+    seconds = max(int(span.total_seconds()), 0)
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def took(span: timedelta | None) -> str:
+    """How long something took: tenths of a second below ten, milliseconds below a tenth."""
+    if span is None:
+        return "-"
+    if span < timedelta(seconds=0.1):
+        return f"{max(span.total_seconds(), 0) * 1000:.0f}ms"
+    return f"{span.total_seconds():.1f}s" if span < timedelta(seconds=10) else age(span)
+
+
+def number(count: int, *, is_estimate: bool = False, is_capped: bool = False) -> str:
+    """`1,204`, `10,000+` where counting stopped there, `~1.6M` where nobody counted."""
+    if is_estimate:
+        return f"~{humanize.metric(count, precision=2).replace(' ', '')}" if count >= 1000 else f"~{count}"
+    return f"{count:,}+" if is_capped else f"{count:,}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 task`, `3 tasks`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def clock(at: datetime | None) -> str:
+    """The time of day in UTC, as the database has it."""
+    return "--:--:--" if at is None else at.astimezone(UTC).strftime("%H:%M:%S")
+
+
+def short_id(identity: UUID | str | None) -> str:
+    """The last eight digits: the first ones of our ids are a clock, and neighbours share them."""
+    return "-" if identity is None else short_form(identity)

@@ -1,0 +1,90 @@
+"""From settings and options to a running app."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horsies.log import configure
+from horsies_ops.ops import open_ops
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from horsies.config import LoadedSettings
+    from horsies.model.settings.url import DatabaseUrl
+    from horsies_tui.app import HorsiesApp
+    from horsies_tui.source import Source
+
+STATEMENT_TIMEOUT_S = 3.0
+SLOW = {"TEXTUAL_FPS": "15", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
+SLOW_REFRESH_MS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says beyond the settings."""
+
+    actor: str | None = None
+    is_demo: bool = False
+    is_slow: bool = False
+    has_mouse: bool = True
+    log_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Opens the configured database for the screens."""
+
+    settings: LoadedSettings
+    actor: str | None
+
+    @asynccontextmanager
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:
+        async with open_ops(
+            self.settings.app,
+            read_only=read_only,
+            actor=self.actor,
+            via="tui",
+            statement_timeout_s=STATEMENT_TIMEOUT_S,
+            application_name="horsies-tui",
+        ) as ops:
+            yield ops
+
+
+def launch(settings: LoadedSettings, options: Options) -> int:
+    """Run the screens until they are left."""
+    if options.is_slow:
+        # Textual reads these when it is imported.
+        os.environ.update(SLOW)
+    # The terminal belongs to the screens: a line on stderr would be drawn over them.
+    with (options.log_file or Path(os.devnull)).open("a", encoding="utf-8") as log:
+        configure(settings.log.level, settings.log.format, stream=log)
+        application = app(settings, options)
+        application.run(mouse=options.has_mouse)
+    return application.return_code or 0
+
+
+def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
+    """The app for these settings, not yet running."""
+    from horsies_tui.app import HorsiesApp
+    from horsies_tui.demo import NAME, Demo
+
+    tui = settings.tui
+    if options.is_slow:
+        tui = tui.model_copy(update={"refresh_ms": max(tui.refresh_ms, SLOW_REFRESH_MS)})
+    opener = Demo() if options.is_demo else Database(settings, options.actor)
+    database = NAME if options.is_demo else database_name(settings.app.broker.database_url)
+    return HorsiesApp(opener, tui, database=database)
+
+
+def database_name(url: DatabaseUrl) -> str:
+    """`db1/app`: enough to tell one database from another, and never a secret."""
+    if url.is_embedded:
+        return "embedded"
+    address = url.masked.partition("://")[2].partition("?")[0]
+    host, _, database = address.rpartition("@")[2].partition("/")
+    return f"{host}/{database}" if database else host

@@ -1,0 +1,29 @@
+"""The screens, and how one is made.
+
+1. Subclass `MainScreen`, or `ActingScreen` where tasks can be acted on: name the `place`, set `BINDINGS` to
+   `[*bindings(place)]`, compose the `body`. The base class brings header, tabs, notice, status line and keys.
+2. Say what the screen `wants`: each a name, a coroutine function of the source, the topics that make it out of date,
+   and where it is costly a `rest_s`. The store asks while the screen is seen, once at a time, and again when touched.
+   A read that `Source` does not have yet is a line there, and an answer of the invented system in `demo/`.
+3. Show what comes in `take(name, value)`. Values are frozen; give rows to a `RowList`, which paints only what changed.
+   Set the status line by `say(…)`. Draw nothing that did not go through `safe`, `fit` or `clean`.
+4. Give each action of the place its method, `action_op_pause` for `op.pause`; take out of the table what a place does
+   not have after all. What changes the database goes through `propose` with a `Proposal`. Keys that mutate are off by
+   themselves when read-only or offline. `step_back` is for Esc.
+5. Ages are reckoned from `desk.clock.now()` when drawn, in a column that `ticks`; `tick()` is called once a second.
+6. Name the class in `SCREENS` below. It then has its tab, its number key and its place in palette and help.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from horsies_tui.actions import Place
+from horsies_tui.screens.tasks import TasksScreen
+
+if TYPE_CHECKING:
+    from horsies_tui.screens.main_screen import MainScreen
+
+SCREENS: Final[dict[Place, type[MainScreen]]] = {
+    Place.TASKS: TasksScreen,
+}

@@ -1,0 +1,138 @@
+"""What the main screens share: header, tabs, status and keys, asking the store, saying when there is no connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.screen import Screen
+from textual.widgets import Static
+
+from horsies_ops.reads.listening import Topic
+from horsies_ops.reads.overview import Overview
+from horsies_tui.actions import BY_METHOD, TABS, Place
+from horsies_tui.connection import Connection, State
+from horsies_tui.format import age, clock, safe
+from horsies_tui.store import Want
+from horsies_tui.widgets.header import Header, Tabs
+from horsies_tui.widgets.status_line import KeyLine, StatusLine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+
+    from horsies_tui.desk import Desk
+    from horsies_tui.messages import Fetched, FetchFailed
+    from horsies_tui.source import Source
+
+ANY_TASK = frozenset({Topic.TASKS, Topic.TASK_NEW, Topic.TASK_DONE})
+"""The changes that move tasks."""
+
+OVERVIEW = "overview"
+
+
+async def _overview(source: Source) -> Overview:
+    return await source.overview()
+
+
+class MainScreen(Screen[None]):
+    """A tab. A subclass names its `place`, composes its `body`, says what it `wants` and shows it in `take`."""
+
+    place: ClassVar[Place]
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  # Textual has it so
+        (0, "-tiny"),
+        (60, "-small"),
+        (80, "-usual"),
+        (100, "-wide"),
+        (140, "-widest"),
+    ]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-low"), (20, "-high")]  # noqa: RUF012  # the same
+
+    def __init__(self, desk: Desk, tabs: frozenset[Place] = frozenset(TABS)) -> None:
+        super().__init__()
+        self.desk = desk
+        self._tabs = tabs
+
+    def compose(self) -> ComposeResult:
+        yield Static("horsies needs 60 × 15 characters", id="too-small")
+        yield Header(self.desk)
+        yield Tabs(self.place, self._tabs)
+        yield Static("", id="notice")
+        yield from self.body()
+        yield StatusLine()
+        yield KeyLine()
+
+    def body(self) -> ComposeResult:
+        """The widgets between tabs and status line."""
+        raise NotImplementedError
+
+    def wants(self) -> Sequence[Want]:
+        """What is to be fetched for as long as this screen is seen."""
+        raise NotImplementedError
+
+    def take(self, name: str, value: object) -> None:
+        """Show what was wanted under `name`."""
+        raise NotImplementedError
+
+    def step_back(self) -> bool:
+        """Go one step back within the screen; False where there is none to go."""
+        return False
+
+    def say(self, *parts: str) -> None:
+        """What the status line shows."""
+        self.query_one(StatusLine).parts = parts
+
+    def ask(self) -> None:
+        """Have everything that the screen wants fetched, from now on."""
+        # The number of stale tasks stands in the tabs of every screen.
+        overview = Want(name=OVERVIEW, fetch=_overview, touched_by=ANY_TASK, rest_s=5.0)
+        self.desk.store.show([*self.wants(), overview], self.post_message)
+
+    def on_mount(self) -> None:
+        self.set_interval(1.0, self._tick)
+
+    def on_screen_resume(self) -> None:
+        self.ask()
+        self.show_connection(self.desk.session.connection)
+
+    def on_fetched(self, message: Fetched) -> None:
+        if message.name == OVERVIEW and isinstance(message.value, Overview):
+            self.query_one(Tabs).stale = message.value.stale
+        self.query_one(Header).as_of = self.desk.clock.now()
+        self.take(message.name, message.value)
+
+    def on_fetch_failed(self, message: FetchFailed) -> None:
+        self.desk.session.failed(message.error)
+        if self.desk.session.connection.is_up:
+            self.say(f"{message.name}: {message.error.message}", "r tries again")
+
+    def show_connection(self, connection: Connection) -> None:
+        """Say how the connection stands: rows are dimmed while they may be old."""
+        self.query_one(Header).refresh()
+        is_away = connection.state in (State.LOST, State.REFUSED)
+        self.set_class(is_away, "-offline")
+        self.query_one("#notice", Static).update(safe(self._notice(connection)) if is_away else "")
+        self.refresh_bindings()
+
+    def _notice(self, connection: Connection) -> str:
+        if connection.state is State.REFUSED:
+            return f" {connection.why}"
+        away = age(self.desk.clock.now() - connection.since) if connection.since else "some time"
+        lost_at = clock(connection.since)
+        return (
+            f" Connection lost {lost_at}, {away} ago: {connection.why}. Rows may be old, actions are off; r tries now"
+        )
+
+    def _tick(self) -> None:
+        """Once a second, while this is the screen that is seen."""
+        if self.is_current:
+            self.tick()
+
+    def tick(self) -> None:
+        """Bring up to date what changes with time alone."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        known = BY_METHOD.get(action)
+        if known is not None and known.mutates and not self.desk.can_act:
+            return None
+        return super().check_action(action, parameters)

@@ -1,0 +1,279 @@
+"""Tasks: every row within reach, narrowed down by a filter, and acted on one by one, marked, or all that match."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+from uuid import UUID
+
+from horsies.model.actions import Action
+from horsies.model.task import TaskStatus
+from horsies_ops.actions.selector import Selector
+from horsies_ops.reads.counts import Count, Facets
+from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filter_language import filter_text
+from horsies_ops.reads.listening import Topic
+from horsies_ops.reads.tasks import TaskDetail, TaskSummary
+from horsies_tui import windows
+from horsies_tui.actions import Place, bindings
+from horsies_tui.format import number, plural
+from horsies_tui.screens.acting import ActingScreen
+from horsies_tui.screens.main_screen import ANY_TASK
+from horsies_tui.store import Want
+from horsies_tui.task_columns import TASK_COLUMNS
+from horsies_tui.widgets.facet_popup import FacetPopup
+from horsies_tui.widgets.filter_line import FilterLine
+from horsies_tui.widgets.row_list import RowList
+from horsies_tui.widgets.task_preview import TaskPreview
+from horsies_tui.windows import MOST_WAITING, TaskWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from horsies_tui.desk import Desk
+    from horsies_tui.source import Source
+
+
+class Ask(Enum):
+    """Which stretch of the list is wanted next."""
+
+    AGAIN = auto()
+    NEWEST = auto()
+    OLDEST = auto()
+    OLDER = auto()
+    NEWER = auto()
+
+
+class TasksScreen(ActingScreen):
+    """The list, its filter above it and a preview below. While rows are marked, none of them moves."""
+
+    place = Place.TASKS
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.TASKS)]
+
+    def __init__(self, desk: Desk, tabs: frozenset[Place]) -> None:
+        super().__init__(desk, tabs)
+        self.window = TaskWindow()
+        self.list: RowList[TaskSummary] = RowList(
+            TASK_COLUMNS, key=lambda task: task.id, now=desk.clock.now, glyphs=desk.glyphs
+        )
+        self._ask = Ask.NEWEST
+        self._is_matching = False
+        """Whether everything that matches the filter is selected, which is more than what is loaded."""
+
+    def body(self) -> ComposeResult:
+        yield FilterLine(prompt=self.desk.glyphs.prompt)
+        yield self.list
+        yield TaskPreview(id="preview")
+
+    @property
+    def filter(self) -> TaskFilter:
+        return self.query_one(FilterLine).filter
+
+    def on_mount(self) -> None:
+        self.list.focus()
+
+    def wants(self) -> Sequence[Want]:
+        alive = ANY_TASK | {Topic.BEATS}
+        return (
+            Want(name="tasks", fetch=self._fetch, touched_by=alive),
+            Want(name="count", fetch=self._fetch_count, touched_by=ANY_TASK, rest_s=1.0),
+            Want(name="detail", fetch=self._fetch_detail, touched_by=alive),
+            Want(name="facets", fetch=lambda source: source.facets(), touched_by=frozenset(), every_s=60.0),
+        )
+
+    async def _fetch(self, source: Source) -> TaskWindow:
+        """One question at a time decides what the window is, so that a page and a refresh cannot cross."""
+        ask, self._ask = self._ask, Ask.AGAIN
+        window, most = self.window, self.desk.settings.max_rows
+        match ask:
+            case Ask.NEWEST:
+                return await windows.newest(source, self.filter)
+            case Ask.OLDEST:
+                return await windows.oldest(source, self.filter)
+            case Ask.OLDER:
+                return await windows.older(source, window, most=most)
+            case Ask.NEWER:
+                return await windows.newer(source, window, most=most)
+            case Ask.AGAIN if self.list.selection.marks and window.rows:
+                return await windows.held(source, window)
+            case Ask.AGAIN:
+                return await windows.again(source, window, cursor=self.list.selection.cursor)
+
+    async def _fetch_count(self, source: Source) -> Count:
+        return await source.count_tasks(self.filter)
+
+    async def _fetch_detail(self, source: Source) -> TaskDetail | None:
+        current = self.list.current
+        return None if current is None else await source.task(current.id)
+
+    def take(self, name: str, value: object) -> None:
+        match value:
+            case TaskWindow() if value.filter == self.filter:
+                self._show(value)
+            case Count():
+                self.query_one(FilterLine).say(f"{number(value.number, is_capped=value.is_capped)} match ")
+            case Facets():
+                self._offer(value)
+            case TaskDetail() | None if name == "detail":
+                self.query_one(TaskPreview).show(value, now=self.desk.clock.now(), settings=self.desk.settings)
+            case _:
+                return
+        self._say()
+
+    def _show(self, window: TaskWindow) -> None:
+        self.window = window
+        if lost := self.list.selection.marks & window.gone:
+            self.list.selection.unmark(tuple(lost))
+            self.notify(f"{plural(len(lost), 'marked row')} no longer there")
+        self.list.show(window.rows)
+
+    def _offer(self, facets: Facets) -> None:
+        named = {"status": facets.statuses, "queue": facets.queues, "name": facets.names, "err": facets.error_codes}
+        values = {key: [facet.value for facet in found] for key, found in named.items()}
+        values["status"] = [value.lower() for value in values["status"]]
+        self.query_one(FilterLine).completion.values = values
+
+    def _say(self) -> None:
+        marks, window = self.list.selection.marks, self.window
+        waiting = f"{window.newer}{'+' if window.newer >= MOST_WAITING else ''} newer waiting" if window.newer else ""
+        if self._is_matching:
+            self.say("everything that matches is selected", "u clears")
+        elif marks:
+            self.say(f"{len(marks)} marked", plural(len(window.rows), "row"), "HELD while rows are marked", waiting)
+        else:
+            self.say(f"{plural(len(window.rows), 'row')} loaded", self._extent(), waiting)
+
+    def _extent(self) -> str:
+        if not self.window.rows:
+            return "nothing matches" if not self.filter.is_empty else "no tasks yet"
+        return "more below" if self.window.has_older else "to the end"
+
+    def tick(self) -> None:
+        self.list.tick()
+
+    def on_row_list_cursor_moved(self) -> None:
+        self.desk.store.refresh("detail")
+
+    def on_row_list_marks_changed(self) -> None:
+        self._is_matching = False
+        self._say()
+        if not self.list.selection.marks:
+            self.desk.store.refresh("tasks")
+
+    def on_row_list_edge_neared(self, message: RowList.EdgeNeared) -> None:
+        if message.older and self.window.has_older:
+            self._look(Ask.OLDER)
+        elif not message.older and not self.window.is_at_top:
+            self._look(Ask.NEWER)
+
+    def on_row_list_opened(self) -> None:
+        if (task := self.list.current) is not None:
+            self.open_task(task.id)
+
+    def on_filter_line_changed(self) -> None:
+        self._is_matching = False
+        self._look(Ask.NEWEST)
+        self.desk.store.refresh("count")
+
+    def on_filter_line_left(self) -> None:
+        self.list.focus()
+
+    def _look(self, ask: Ask) -> None:
+        self._ask = ask
+        self.desk.store.refresh("tasks")
+
+    def step_back(self) -> bool:
+        """Out of the filter; then the filter itself; then the marks."""
+        line = self.query_one(FilterLine)
+        if line.has_focus_within:
+            self.list.focus()
+        elif not line.filter.is_empty or line.text:
+            line.show(TaskFilter())
+        elif self._is_matching or self.list.selection.marks:
+            self.action_mark_none()
+        else:
+            return False
+        return True
+
+    def show_only(self, wanted: TaskFilter) -> None:
+        """Narrow the list down to these."""
+        self.query_one(FilterLine).show(wanted)
+        self.list.focus()
+
+    def selector(self) -> Selector | None:
+        if self._is_matching:
+            return Selector.matching(self.filter)
+        chosen = [key for key in self.list.selection.chosen if isinstance(key, UUID)]
+        return Selector.of_ids(chosen) if chosen else None
+
+    def fitting(self) -> Action:
+        """What `R` means here: retry where everything meant has ended, else requeue."""
+        statuses = self.filter.statuses
+        if not self._is_matching:
+            chosen = set(self.list.selection.chosen)
+            statuses = [task.status for task in self.window.rows if task.id in chosen]
+        is_over = bool(statuses) and all(TaskStatus(status).is_terminal for status in statuses)
+        return Action.RETRY if is_over else Action.REQUEUE
+
+    def settled(self, changed: Sequence[UUID]) -> None:
+        self._is_matching = False
+        self.list.selection.unmark(changed)
+        self.list.marks_changed()
+        self.desk.store.refresh()
+
+    def action_filter_edit(self) -> None:
+        self.query_one(FilterLine).edit()
+
+    def action_filter_clear(self) -> None:
+        self.show_only(TaskFilter())
+
+    def action_filter_facets(self) -> None:
+        source = self.desk.source
+        if source is not None:
+            self.app.push_screen(FacetPopup(source.facets(self.filter), self.filter), self._picked)
+
+    def _picked(self, wanted: TaskFilter | None) -> None:
+        if wanted is not None:
+            self.show_only(wanted)
+
+    def action_mark_toggle(self) -> None:
+        self.list.selection.toggle()
+        self.list.marks_changed()
+        self.list.action_nav_down()
+
+    def action_mark_range(self) -> None:
+        self.list.selection.mark_range()
+        self.list.marks_changed()
+
+    def action_mark_page(self) -> None:
+        self.list.selection.mark_all()
+        self.list.marks_changed()
+
+    def action_mark_match(self) -> None:
+        if self.filter.is_empty:
+            self.notify("without a filter that would be every task there is", severity="warning")
+            return
+        self.action_mark_none()
+        self.call_after_refresh(self._match)
+
+    def _match(self) -> None:
+        self._is_matching = True
+        self._say()
+
+    def action_mark_none(self) -> None:
+        self.list.selection.unmark()
+        self.list.marks_changed()
+
+    def action_view_preview(self) -> None:
+        preview = self.query_one(TaskPreview)
+        preview.display = not preview.display
+
+    def action_copy_id(self) -> None:
+        self.copy("\n".join(str(key) for key in self.list.selection.chosen), "ids")
+
+    def action_copy_cli(self) -> None:
+        text = filter_text(self.filter)
+        self.copy(f"horsies task list --filter '{text}'" if text else "horsies task list", "the command")

@@ -1,0 +1,185 @@
+"""From the feed to the screen: what is visible is fetched when something touched it, and never twice at once.
+
+Each want has one loop of its own: wait until it is touched, or until its poll is due; ask once; tell the screen; rest.
+However many changes arrive while it asks or rests, they make one further question. The rest is a tick, or four times
+what the answer took where that is longer, so a slow database is asked less and not more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from horsies.errors import HorsiesError
+from horsies_tui.messages import Fetched, FetchFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from textual.message import Message
+
+    from horsies_ops.reads.listening import Topic
+    from horsies_tui.source import Source
+
+PATIENCE: Final = 4
+"""The rest between two questions is at least so many times what the answer took."""
+
+LONGEST_REST_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """Something that a screen shows: how to ask for it, and which changes make it out of date."""
+
+    name: str
+    fetch: Callable[[Source], Awaitable[object]]
+    touched_by: frozenset[Topic]
+    every_s: float = 15.0
+    """Asked for again after this long even if nothing was heard."""
+    rest_s: float = 0.0
+    """Not asked for more often than this, where that is less than the store's tick allows."""
+
+
+class Store:
+    """Asks for what the visible screen wants."""
+
+    def __init__(self, *, tick_s: float = 0.25) -> None:
+        self.tick_s = tick_s
+        self.is_paused = False
+        self.waiting = 0
+        """Changes that were heard while paused and are not yet shown."""
+        self._source: Source | None = None
+        self._loops: list[_Loop] = []
+        self._wants: tuple[Want, ...] = ()
+        self._tell: Callable[[Message], object] = lambda _: None
+
+    def connect(self, source: Source | None) -> None:
+        """From now on ask there, or nobody."""
+        self._source = source
+        self._restart()
+
+    def show(self, wants: Sequence[Want], tell: Callable[[Message], object]) -> None:
+        """This is what is visible now; answers go to `tell`."""
+        self._wants, self._tell = tuple(wants), tell
+        self._restart()
+
+    def touch(self, topic: Topic, count: int = 1) -> None:
+        """Something changed: what it touches is asked for again as soon as its rest is over."""
+        touched = [loop for loop in self._loops if topic in loop.want.touched_by]
+        if touched and self.is_paused:
+            self.waiting += count
+        for loop in touched:
+            loop.touch()
+
+    def resync(self) -> None:
+        """Anything may have changed; everything is asked for again, unless paused."""
+        for loop in self._loops:
+            loop.touch()
+
+    def refresh(self, name: str | None = None) -> None:
+        """Ask at once, paused or not: for everything, or for one want."""
+        self.waiting = 0
+        for loop in self._loops:
+            if name in (None, loop.want.name):
+                loop.hurry()
+
+    def pause(self) -> None:
+        """Freeze what is shown."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self.refresh()
+
+    def close(self) -> None:
+        self.connect(None)
+
+    def _restart(self) -> None:
+        for loop in self._loops:
+            loop.retire()
+        source = self._source
+        self._loops = [] if source is None else [_Loop(self, want, source, self._tell) for want in self._wants]
+
+
+class _Loop:
+    """One want of the visible screen, its dirtiness, and the one question about it that may be under way."""
+
+    def __init__(self, store: Store, want: Want, source: Source, tell: Callable[[Message], object]) -> None:
+        self.want = want
+        self._store = store
+        self._source = source
+        self._tell = tell
+        self._is_dirty = False
+        self._is_urgent = True
+        self._is_asking = False
+        self._is_retired = False
+        self._failures = 0
+        self._woken = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"want {want.name}")
+
+    def touch(self) -> None:
+        """What is shown may be out of date."""
+        self._is_dirty = True
+        self._woken.set()
+
+    def hurry(self) -> None:
+        """Somebody waits for it."""
+        self._is_urgent = True
+        self._woken.set()
+
+    def retire(self) -> None:
+        """Ask no more, and keep an answer that is under way to itself."""
+        self._is_retired = True
+        # A question is left to end: the driver gives up the connection of one that is cancelled.
+        if not self._is_asking:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while not self._is_retired:
+            await self._wait_for_cause()
+            self._is_dirty = self._is_urgent = False
+            asked = time.monotonic()
+            await self._ask()
+            await self._rest(time.monotonic() - asked)
+
+    async def _wait_for_cause(self) -> None:
+        """Until it was touched or the poll is due; while paused, until it is asked for by hand."""
+        deadline = time.monotonic() + self.want.every_s
+        while not self._is_due(deadline):
+            await self._wait(max(deadline - time.monotonic(), self._store.tick_s))
+
+    def _is_due(self, deadline: float) -> bool:
+        is_out_of_date = self._is_dirty or time.monotonic() >= deadline
+        return self._is_urgent or (is_out_of_date and not self._store.is_paused)
+
+    async def _ask(self) -> None:
+        self._is_asking = True
+        try:
+            told: Message = Fetched(self.want.name, await self.want.fetch(self._source))
+            self._failures = 0
+        except HorsiesError as error:
+            told = FetchFailed(self.want.name, error)
+            self._failures += 1
+            self._is_dirty = True
+        finally:
+            self._is_asking = False
+        if not self._is_retired:
+            self._tell(told)
+
+    async def _rest(self, took_s: float) -> None:
+        after_failures = 0.25 * 2**self._failures if self._failures else 0.0
+        longest = max(LONGEST_REST_S, self._store.tick_s)
+        deadline = time.monotonic() + min(
+            max(self._store.tick_s, self.want.rest_s, PATIENCE * took_s, after_failures), longest
+        )
+        while not self._is_urgent and time.monotonic() < deadline:
+            await self._wait(deadline - time.monotonic())
+
+    async def _wait(self, timeout_s: float) -> None:
+        """Until something happens to this want, but no longer than that."""
+        self._woken.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), timeout_s)

@@ -1,0 +1,130 @@
+"""The filter: one line of text, read as it is typed, with what is wrong said beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.suggester import Suggester
+from textual.widgets import Input, Static
+
+from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filter_language import FilterFault, filter_text, parse_filter
+from horsies_tui.format import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from textual.app import ComposeResult
+    from textual.timer import Timer
+
+TYPING_PAUSE_S: Final = 0.2
+
+
+class FilterLine(Horizontal):
+    """`Filter ▸ status:failed queue:mail    58 match`. `Changed` tells of each new filter that makes sense."""
+
+    class Changed(Message):
+        """Another filter is meant from now on."""
+
+        def __init__(self, wanted: TaskFilter) -> None:
+            super().__init__()
+            self.filter = wanted
+
+    class Left(Message):
+        """Whoever typed is done; the list may have the keys back."""
+
+    def __init__(self, *, prompt: str) -> None:
+        super().__init__()
+        self.filter = TaskFilter()
+        self._prompt = prompt
+        self._pause: Timer | None = None
+        self.completion = FilterSuggester()
+
+    def compose(self) -> ComposeResult:
+        yield Static(f" Filter {self._prompt} ", id="filter-prompt")
+        yield Input(
+            placeholder="everything; / to narrow down", suggester=self.completion, compact=True, id="filter-text"
+        )
+        yield Static("", id="filter-said")
+
+    @property
+    def text(self) -> str:
+        return self.query_one(Input).value
+
+    def edit(self) -> None:
+        """Put the keyboard here."""
+        self.query_one(Input).focus()
+
+    def show(self, wanted: TaskFilter) -> None:
+        """Mean this filter, as if it had been typed."""
+        with self.prevent(Input.Changed):
+            self.query_one(Input).value = filter_text(wanted)
+        self._mean(wanted)
+
+    def say(self, text: str) -> None:
+        """What stands on the right: how many match."""
+        self.query_one("#filter-said", Static).update(safe(text))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self._pause is not None:
+            self._pause.stop()
+        self._pause = self.set_timer(TYPING_PAUSE_S, self._read)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        if self._read():
+            self.post_message(self.Left())
+
+    def _read(self) -> bool:
+        """Understand what is typed; what makes no sense is said and changes nothing."""
+        match parse_filter(self.text):
+            case FilterFault() as fault:
+                self.add_class("-faulty")
+                self.say(f"{fault.message} at {fault.position + 1}")
+                return False
+            case wanted:
+                self._mean(wanted)
+                return True
+
+    def _mean(self, wanted: TaskFilter) -> None:
+        self.remove_class("-faulty")
+        if wanted != self.filter:
+            self.filter = wanted
+            self.post_message(self.Changed(wanted))
+
+
+class FilterSuggester(Suggester):
+    """Goes on with the word that is being typed: a key, or a value that occurs among the newest tasks."""
+
+    KEYS = (
+        "status:",
+        "queue:",
+        "name:",
+        "err:",
+        "worker:",
+        "wf:",
+        "id:",
+        "age<",
+        "age>",
+        "wait>",
+        "run>",
+        "hb>",
+        "att>=",
+        "due:later",
+    )
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self.values: Mapping[str, Sequence[str]] = {}
+        """By key, the most frequent first."""
+
+    async def get_suggestion(self, value: str) -> str | None:
+        head, space, word = value.rpartition(" ")
+        key, colon, typed = word.removeprefix("-").partition(":")
+        known = self.values.get(key, ()) if colon else self.KEYS
+        begun = typed.rpartition(",")[2] if colon else word.removeprefix("-")
+        going_on = next((each for each in known if begun and each != begun and each.startswith(begun)), None)
+        return None if going_on is None else head + space + word + going_on[len(begun) :]

@@ -1,0 +1,89 @@
+"""The two lines above every screen: which database, how the connection stands, what may be done; and the tabs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from horsies_tui.actions import TABS, Place
+from horsies_tui.connection import described
+from horsies_tui.format import clock, safe
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from textual import events
+
+    from horsies_tui.desk import Desk
+
+
+class Header(Widget):
+    """`horsies  prod  db1/app   ● LIVE 12ms …  RW  12:04:31Z`; the time is that of the newest data."""
+
+    as_of: reactive[datetime | None] = reactive(None)
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self._desk = desk
+
+    def on_mount(self) -> None:
+        self.set_class(self._desk.settings.env.lower().startswith("prod"), "-production")
+
+    def render(self) -> Content:
+        left = Content.assemble(
+            " ", ("horsies", "bold"), "  ", self._environment(), safe(self._desk.database), "   ", self._state()
+        )
+        right = Content.assemble(self._rights(), f"   {clock(self.as_of)}Z ")
+        room = self.size.width - right.cell_length
+        return left.truncate(room - 1, ellipsis=True).pad_right(max(room - left.cell_length, 1)) + right
+
+    def _environment(self) -> Content:
+        env = self._desk.settings.env
+        return Content.assemble(safe(env, "bold"), "  ") if env else Content("")
+
+    def _state(self) -> Content:
+        desk, connection = self._desk, self._desk.session.connection
+        if desk.store.is_paused and connection.is_up:
+            return Content.styled(f"{desk.glyphs.paused} PAUSED {desk.store.waiting:,}", "$text-warning")
+        tone = "$text-success" if connection.is_up and not connection.is_slow else "$text-warning"
+        return Content.styled(described(connection, desk.glyphs, poll_s=desk.store.tick_s), tone)
+
+    def _rights(self) -> Content:
+        if not self._desk.session.connection.is_up:
+            return Content("--")
+        return Content.styled("RO", "bold $text-accent") if self._desk.is_read_only else Content("RW")
+
+
+class Tabs(Widget):
+    """The main screens by number; the one that is seen stands in brackets, those that this build lacks are dim."""
+
+    stale: reactive[int] = reactive(0)
+
+    def __init__(self, here: Place, available: frozenset[Place]) -> None:
+        super().__init__()
+        self._here = here
+        self._available = available
+
+    def render(self) -> Content:
+        if self.size.width < 72:
+            number = list(TABS).index(self._here) + 1
+            return Content(f" {number}/{len(TABS)} {TABS[self._here]}")
+        return Content(" ").join([Content(""), *(self._tab(number, place) for number, place in enumerate(TABS, 1))])
+
+    def _tab(self, number: int, place: Place) -> Content:
+        count = f"({self.stale})" if place is Place.STALE and self.stale else ""
+        title = f"{number}{TABS[place]}{count}"
+        if place is self._here:
+            return Content.styled(f"[{title}]", "bold")
+        return Content.styled(title, "" if place in self._available else "dim")
+
+    async def on_click(self, event: events.Click) -> None:
+        at = 1
+        for number, place in enumerate(TABS, 1):
+            width = self._tab(number, place).cell_length
+            if at <= event.x < at + width and place in self._available:
+                await self.run_action(f"app.go('{place}')")
+            at += width + 1

@@ -1,0 +1,218 @@
+"""The preview of a change: shown, confirmed, carried out with progress, its result told. Cancel is the default."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, ProgressBar, Static
+
+from horsies.errors import HorsiesError
+from horsies_tui.format import safe
+from horsies_tui.proposals import Outcome, Proposal
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from horsies_ops.actions.report import Progress
+
+DEAF_S: Final = 0.3
+"""Keys are ignored for so long after the preview appears: they were typed for what was there before."""
+
+UNDO_S: Final = 30.0
+
+
+class PlanDialog(ModalScreen[Outcome | None]):
+    """Ends with what came of it, or None where nothing was done."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "go", "go"),
+        Binding("enter,escape,n,q", "leave", "cancel"),
+        Binding("e", "edit", "options"),
+        Binding("c", "copy", "copy command"),
+        Binding("u", "undo", "undo"),
+    ]
+
+    def __init__(self, proposal: Proposal, *, where: str, must_give_reason: bool = False) -> None:
+        super().__init__()
+        self.heeds = asyncio.Event()
+        """Set once keys are heeded."""
+        self._proposal = proposal
+        self._where = where
+        self._must_give_reason = must_give_reason
+        self._stop: asyncio.Event | None = None
+        self._outcome: Outcome | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="plan"):
+            yield Static(id="plan-text")
+            yield Input(placeholder="reason, kept in the operator log", compact=True, id="plan-reason")
+            yield Input(placeholder="", compact=True, id="plan-typed")
+            yield Static(id="plan-said")
+            yield ProgressBar(show_eta=False, id="plan-progress")
+            with Horizontal(id="plan-buttons"):
+                yield _for_the_mouse("Cancel", "plan-cancel")
+                yield _for_the_mouse("", "plan-go")
+                yield Static("", id="plan-keys")
+
+    def on_mount(self) -> None:
+        self.query_one(ProgressBar).display = False
+        self._show()
+        self.set_timer(DEAF_S, self.heeds.set)
+
+    def _show(self) -> None:
+        proposal = self._proposal
+        self.query_one("#plan").border_title = _title(f"{proposal.title} — preview, nothing changed yet")
+        self.query_one("#plan-text", Static).update(_described(proposal, self._where))
+        typed = self.query_one("#plan-typed", Input)
+        typed.display = proposal.to_type is not None and not proposal.is_empty
+        typed.placeholder = f"type {proposal.to_type} to go on"
+        self.query_one("#plan-reason", Input).display = not proposal.is_empty
+        go = self.query_one("#plan-go", Button)
+        go.label = safe(f"y  {proposal.verb}")
+        go.display = proposal.to_type is None and not proposal.is_empty
+        self.query_one("#plan-keys", Static).update(_keys(proposal))
+        # The number is what is waited for; elsewhere nothing has the focus, and Enter is Cancel.
+        self.set_focus(typed if typed.display else None)
+
+    def say(self, text: str) -> None:
+        self.query_one("#plan-said", Static).update(safe(text))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("go", "leave", "edit", "copy", "undo") and not self.heeds.is_set():
+            return False
+        return super().check_action(action, parameters)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        if event.button.id == "plan-cancel":
+            self.action_leave()
+        else:
+            self.action_go()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if not self.heeds.is_set():
+            return
+        if event.input.id == "plan-reason":
+            self._after_reason()
+        elif event.value.strip() == self._proposal.to_type:
+            self._go()
+        else:
+            self.action_leave()
+
+    def _after_reason(self) -> None:
+        typed = self.query_one("#plan-typed", Input)
+        self.set_focus(typed if typed.display else None)
+
+    def action_go(self) -> None:
+        """The key is enough only for small and harmless changes."""
+        if self._proposal.to_type is None:
+            self._go()
+
+    def _go(self) -> None:
+        if self._stop is not None or self._proposal.is_empty:
+            return
+        reason = self.query_one("#plan-reason", Input).value.strip()
+        if self._must_give_reason and not reason:
+            self.say("a reason is required here")
+            self.query_one("#plan-reason", Input).focus()
+            return
+        self._stop = asyncio.Event()
+        self.run_worker(self._carry_out(reason or None, self._stop), group="apply", exit_on_error=False)
+
+    async def _carry_out(self, reason: str | None, stop: asyncio.Event) -> None:
+        for name in ("#plan-reason", "#plan-typed", "#plan-buttons"):
+            self.query_one(name).display = False
+        self.set_focus(None)
+        self.query_one(ProgressBar).display = True
+        self.say("Esc stops after the batch that is under way")
+        try:
+            self._finish(await self._proposal.apply(reason, self._progressed, stop))
+        except HorsiesError as error:
+            self._finish(Outcome(title="Failed", lines=(error.message, "what was done before is in the operator log")))
+
+    def _progressed(self, progress: Progress) -> None:
+        self.query_one(ProgressBar).update(total=max(progress.total, 1), progress=progress.done)
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self.query_one(ProgressBar).display = False
+        self.query_one("#plan").border_title = _title(outcome.title)
+        self.query_one("#plan-text", Static).update(safe_lines(outcome.lines))
+        self.say("u takes it back   Enter closes" if outcome.undo else "Enter closes")
+        if outcome.undo is not None:
+            self.set_timer(UNDO_S, self._too_late)
+
+    def _too_late(self) -> None:
+        if self._outcome is not None:
+            self._outcome = replace(self._outcome, undo=None)
+            self.say("Enter closes")
+
+    def action_leave(self) -> None:
+        """Stop what is under way; else close. Before anything was done, that is Cancel."""
+        if self._stop is not None and self._outcome is None:
+            self._stop.set()
+        else:
+            self.dismiss(self._outcome)
+
+    async def action_edit(self) -> None:
+        if self._proposal.edited is None or self._stop is not None:
+            return
+        with contextlib.suppress(HorsiesError):
+            self._proposal = await self._proposal.edited()
+            self._show()
+
+    def action_copy(self) -> None:
+        if self._proposal.command is not None:
+            self.app.copy_to_clipboard(self._proposal.command)
+            self.say("copied the command")
+
+    async def action_undo(self) -> None:
+        if self._outcome is None or self._outcome.undo is None:
+            return
+        try:
+            self.say(await self._outcome.undo())
+        except HorsiesError as error:
+            self.say(error.message)
+
+
+def _for_the_mouse(label: str, name: str) -> Button:
+    """A button that the keyboard passes by: Enter must not press whatever happens to have the focus."""
+    button = Button(label, id=name, compact=True)
+    button.can_focus = False
+    return button
+
+
+def _title(text: str) -> Content:
+    return Content(" ") + safe(text) + Content(" ")
+
+
+def _described(proposal: Proposal, where: str) -> Content:
+    width = max((len(f"{line.count:,}") for line in proposal.lines), default=1)
+    counted = [
+        Content.assemble(
+            (f"  {line.count:>{width},}  ", "bold"), safe(line.text, "$text-muted" if line.is_skipped else "")
+        )
+        for line in proposal.lines
+    ]
+    warnings = [Content.assemble(("! ", "bold $text-warning"), safe(warning)) for warning in proposal.warnings]
+    command = [Content(""), Content.assemble(("CLI  ", "bold"), safe(proposal.command))] if proposal.command else []
+    head = Content.assemble(("Selected by  ", "bold"), safe(proposal.selected_by), ("   on  ", "bold"), safe(where))
+    return Content("\n").join([head, Content(""), *counted, *([Content("")] if warnings else []), *warnings, *command])
+
+
+def _keys(proposal: Proposal) -> Content:
+    parts = ["Enter cancels"] if proposal.to_type is None else ["Enter cancels until it is typed"]
+    if proposal.option is not None:
+        parts.append(f"e {proposal.option}")
+    return Content("  ") + safe("   ".join(parts))
+
+
+def safe_lines(lines: tuple[str, ...]) -> Content:
+    return Content("\n").join([safe(line) for line in lines if line])

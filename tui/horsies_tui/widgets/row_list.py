@@ -1,0 +1,264 @@
+"""A list that stays quick however long it is: it draws only lines that are seen, and repaints only what changed.
+
+Rows are values with a key. The list holds a window of them; when the cursor nears an end of it, `EdgeNeared` asks the
+screen for more. Cursor and marks belong to keys (see `selection`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from rich.segment import Segment
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from horsies_tui.actions import Place, bindings
+from horsies_tui.format import fit
+from horsies_tui.glyphs import UNICODE, Glyphs
+from horsies_tui.widgets.columns import Cell, Column, Placed, Tone, place
+from horsies_tui.widgets.selection import Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+    from datetime import datetime
+
+    from rich.style import Style
+    from textual import events
+    from textual.binding import BindingType
+
+T = TypeVar("T")
+
+HEAD = 2
+"""Titles and a rule."""
+
+GUTTER = 3
+"""Cursor, mark and a space."""
+
+NEAR = 30
+"""So many rows before its end a window is asked to grow."""
+
+
+class RowList(ScrollView, Generic[T], can_focus=True):
+    """Rows of `T` in columns, drawn with the present time that `now` gives."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.LIST)]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "row-list--head", "row-list--rule", "row-list--cursor", "row-list--marked",
+        *(f"row-list--{tone}" for tone in Tone),
+    }  # fmt: skip
+
+    class CursorMoved(Message):
+        """The cursor is on another row, or its row shows something else."""
+
+    class Opened(Message):
+        """The cursor's row is to be opened."""
+
+    class MarksChanged(Message):
+        """Other rows are marked than before."""
+
+    class EdgeNeared(Message):
+        """Few rows are left in the window, towards `older` (below) or newer ones (above)."""
+
+        def __init__(self, *, older: bool) -> None:
+            super().__init__()
+            self.older = older
+
+    def __init__(
+        self,
+        columns: Sequence[Column[T]],
+        *,
+        key: Callable[[T], Hashable],
+        now: Callable[[], datetime],
+        glyphs: Glyphs = UNICODE,
+        id: str | None = None,  # noqa: A002  # Textual's name
+    ) -> None:
+        super().__init__(id=id)
+        self.selection: Selection[Any] = Selection()
+        self._columns = tuple(columns)
+        self._key = key
+        self._now = now
+        self._glyphs = glyphs
+        self._rows: tuple[T, ...] = ()
+        self._placed: tuple[Placed[T], ...] = ()
+        self._drawn: dict[tuple[Hashable, int], Cell] = {}
+
+    @property
+    def rows(self) -> tuple[T, ...]:
+        return self._rows
+
+    @property
+    def current(self) -> T | None:
+        """The row under the cursor."""
+        return self._rows[self.selection.line] if self._rows else None
+
+    @property
+    def page_size(self) -> int:
+        """How many rows are seen at a time."""
+        return max(self.size.height - HEAD, 1)
+
+    def show(self, rows: Sequence[T]) -> None:
+        """Show these rows. Cells that look the same are not painted again; the cursor stays where it is."""
+        current, self._rows = self.current, tuple(rows)
+        keys = tuple(map(self._key, self._rows))
+        if keys == self.selection.keys:
+            self._repaint(self._placed)
+            if self.current != current:
+                self.post_message(self.CursorMoved())
+            return
+        was_at, old_line = self.scroll_offset.y, self.selection.line
+        self.selection.show(keys)
+        self._drawn.clear()
+        self.virtual_size = Size(self.size.width, len(self._rows) + HEAD)
+        # At the top the list grows downwards under new rows, until the cursor would leave the screen.
+        self._bring_into_view(0 if was_at == 0 else was_at + self.selection.line - old_line)
+        self.refresh()
+        self.post_message(self.CursorMoved())
+
+    def tick(self) -> None:
+        """Repaint the cells that time alone has changed."""
+        self._repaint([placed for placed in self._placed if placed.column.ticks])
+
+    def _repaint(self, columns: Sequence[Placed[T]]) -> None:
+        """Paint those cells of these columns that are seen and look otherwise than when they were drawn."""
+        now = self._now()
+        for y, row in self._visible():
+            key = self._key(row)
+            for placed in columns:
+                if self._drawn.get((key, placed.at)) != placed.column.cell(row, now):
+                    self.refresh(Region(placed.at, y, placed.width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        index = y - HEAD + self.scroll_offset.y
+        if y < HEAD:
+            return self._head(y)
+        if not 0 <= index < len(self._rows):
+            return Strip.blank(self.size.width, self.rich_style)
+        return self._line(self._rows[index])
+
+    def _head(self, y: int) -> Strip:
+        if y == 1:
+            style = self._style("rule")
+            return Strip([Segment(self._glyphs.rule * self.size.width, style)], self.size.width)
+        style = self._style("head")
+        cells = [
+            (placed.at, fit(placed.column.title, placed.width, right=placed.column.right)) for placed in self._placed
+        ]
+        return _line_of([(at, text, style) for at, text in cells], self.size.width, style)
+
+    def _line(self, row: T) -> Strip:
+        key, now = self._key(row), self._now()
+        is_cursor, is_marked = key == self.selection.cursor, key in self.selection.marks
+        base = self._base(is_cursor=is_cursor, is_marked=is_marked)
+        signs = (self._glyphs.cursor if is_cursor else " ") + (self._glyphs.mark if is_marked else " ")
+        pieces = [(0, signs, base)]
+        for placed in self._placed:
+            cell = placed.column.cell(row, now)
+            self._drawn[key, placed.at] = cell
+            text = fit(cell.text, placed.width, right=placed.column.right)
+            pieces.append((placed.at, text, base + self._tone(cell.tone)))
+        return _line_of(pieces, self.size.width, base)
+
+    def _base(self, *, is_cursor: bool, is_marked: bool) -> Style:
+        style = self.rich_style
+        if is_marked:
+            style += self._style("marked")
+        return style + self._style("cursor") if is_cursor else style
+
+    def _tone(self, tone: Tone) -> Style:
+        return self._style(tone.value)
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"row-list--{name}", partial=True)
+
+    def _visible(self) -> list[tuple[int, T]]:
+        """The rows on the screen and the line of the widget that each is drawn on."""
+        top = self.scroll_offset.y
+        return [(HEAD + offset, row) for offset, row in enumerate(self._rows[top : top + self.page_size])]
+
+    @property
+    def visible_rows(self) -> tuple[T, ...]:
+        return tuple(row for _, row in self._visible())
+
+    def _repaint_line(self, index: int) -> None:
+        y = index - self.scroll_offset.y + HEAD
+        if HEAD <= y < self.size.height:
+            self.refresh(Region(0, y, self.size.width, 1))
+
+    def move_to(self, line: int) -> None:
+        """Put the cursor on a line and bring it into view."""
+        old = self.selection.line
+        self.selection.move_to(line)
+        self._repaint_line(old)
+        self._repaint_line(self.selection.line)
+        self._bring_into_view(self.scroll_offset.y)
+        self.post_message(self.CursorMoved())
+        if self.selection.line >= len(self._rows) - NEAR:
+            self.post_message(self.EdgeNeared(older=True))
+        elif self.selection.line < NEAR:
+            self.post_message(self.EdgeNeared(older=False))
+
+    def _bring_into_view(self, top: int) -> None:
+        """Scroll there, or as little further as it takes to see the cursor."""
+        line = self.selection.line
+        top = min(max(top, line - self.page_size + 1), line)
+        self.scroll_to(y=max(top, 0), animate=False, immediate=True)
+
+    def marks_changed(self) -> None:
+        """Draw the marks anew and tell the screen; for whoever changed `selection.marks`."""
+        self.refresh()
+        self.post_message(self.MarksChanged())
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._placed = place(self._columns, event.size.width, indent=GUTTER)
+        self.virtual_size = Size(event.size.width, len(self._rows) + HEAD)
+        self._bring_into_view(self.scroll_offset.y)
+
+    def on_click(self, event: events.Click) -> None:
+        line = event.y - HEAD + self.scroll_offset.y
+        if event.y >= HEAD and line < len(self._rows):
+            self.move_to(line)
+            if event.chain > 1:
+                self.action_nav_open()
+
+    def action_nav_open(self) -> None:
+        if self._rows:
+            self.post_message(self.Opened())
+
+    def action_nav_down(self) -> None:
+        self.move_to(self.selection.line + 1)
+
+    def action_nav_up(self) -> None:
+        self.move_to(self.selection.line - 1)
+
+    def action_nav_top(self) -> None:
+        self.move_to(0)
+
+    def action_nav_bottom(self) -> None:
+        self.move_to(len(self._rows) - 1)
+
+    def action_nav_page_down(self) -> None:
+        self.move_to(self.selection.line + self.page_size)
+
+    def action_nav_page_up(self) -> None:
+        self.move_to(self.selection.line - self.page_size)
+
+    def action_nav_half_down(self) -> None:
+        self.move_to(self.selection.line + self.page_size // 2)
+
+    def action_nav_half_up(self) -> None:
+        self.move_to(self.selection.line - self.page_size // 2)
+
+
+def _line_of(pieces: Sequence[tuple[int, str, Style]], width: int, filling: Style) -> Strip:
+    """A line of `width` with each text at its place. A text has exactly the width of its column."""
+    segments: list[Segment] = []
+    at = 0
+    for start, text, style in pieces:
+        if start > at:
+            segments.append(Segment(" " * (start - at), filling))
+        segment = Segment(text, style)
+        segments.append(segment)
+        at = max(start, at) + segment.cell_length
+    return Strip(segments).adjust_cell_length(width, filling)
