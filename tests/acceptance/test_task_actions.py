@@ -1,0 +1,234 @@
+"""`horsies task requeue|fail|cancel|expire|retry` and `horsies queue pause|resume`, from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from tests.support.executable import Executable
+from tests.support.task_rows import insert_task
+from tests.support.tasks import ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REPORT = {
+    "action", "dry_run", "matched", "would_affect", "affected", "skipped_count", "skipped", "task_ids", "new_ids",
+    "audit_id", "groups", "warnings",
+}  # fmt: skip
+
+
+@pytest.fixture
+def horsies(tmp_path: Path, database_url: str) -> Executable:
+    """The executable on a database with tables and no tasks."""
+    return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
+
+
+def _stored(database_url: str, **columns: Any) -> str:
+    return str(asyncio.run(insert_task(database_url, **columns)))
+
+
+def _statuses(database_url: str) -> list[str]:
+    return [status for (status,) in ask(database_url, "SELECT status FROM horsies_tasks ORDER BY id")]
+
+
+@pytest.mark.parametrize(
+    ("action", "before", "after"),
+    [
+        ("fail", "PENDING", ["FAILED"]),
+        ("cancel", "PENDING", ["CANCELLED"]),
+        ("expire", "PENDING", ["EXPIRED"]),
+        ("requeue", "CLAIMED", ["PENDING"]),
+        ("retry", "FAILED", ["FAILED", "PENDING"]),
+    ],
+)
+def test_an_action_on_an_id_is_done_without_asking(
+    horsies: Executable, database_url: str, action: str, before: str, after: list[str]
+) -> None:
+    task_id = _stored(database_url, status=before)
+    answer = horsies("task", action, task_id, "--json", "--reason", "a flood", "--as", "ada")
+    assert answer.code == 0, answer.stderr
+    assert set(answer.document) == REPORT
+    assert (answer.document["affected"], answer.document["task_ids"]) == (1, [task_id])
+    assert _statuses(database_url) == after
+    audit = ask(database_url, "SELECT id, actor, via, action, reason, affected FROM horsies_audit")
+    assert audit == [(answer.document["audit_id"], "ada", "cli", action, "a flood", 1)]
+
+
+def test_a_retry_prints_the_new_id(horsies: Executable, database_url: str) -> None:
+    task_id = _stored(database_url, status="FAILED")
+    answer = horsies("task", "retry", task_id)
+    ((new_id,),) = ask(database_url, "SELECT id::text FROM horsies_tasks WHERE retry_of IS NOT NULL")
+    assert f"{task_id} is sent again as {new_id}" in answer.stdout
+    assert "sent again 1, skipped 0" in answer.stdout
+
+
+def test_a_filter_without_a_terminal_and_without_yes_is_exit_2_and_changes_nothing(
+    horsies: Executable, database_url: str
+) -> None:
+    _stored(database_url)
+    answer = horsies("task", "cancel", "--status", "pending")
+    assert answer.code == 2
+    assert "would cancel 1 tasks" in answer.stderr
+    assert "--yes" in answer.stderr
+    assert _statuses(database_url) == ["PENDING"]
+
+
+def test_with_yes_a_filter_moves_what_it_matches_and_no_more(horsies: Executable, database_url: str) -> None:
+    _stored(database_url, queue_name="mail")
+    _stored(database_url, queue_name="web")
+    answer = horsies("task", "cancel", "--queue", "mail", "--yes")
+    assert answer.code == 0
+    assert "cancelled 1, skipped 0" in answer.stdout
+    assert _statuses(database_url) == ["CANCELLED", "PENDING"]
+
+
+def test_the_language_of_the_screens_is_a_filter_too(horsies: Executable, database_url: str) -> None:
+    _stored(database_url, queue_name="mail")
+    _stored(database_url, queue_name="web")
+    assert horsies("task", "cancel", "--filter", "queue:mail status:pending", "--yes").code == 0
+    assert _statuses(database_url) == ["CANCELLED", "PENDING"]
+
+
+@pytest.mark.parametrize(("answered", "code", "status"), [("y", 0, "CANCELLED"), ("n", 130, "PENDING")])
+def test_on_a_terminal_a_filter_is_shown_with_the_exact_count_and_asked_for(
+    horsies: Executable, database_url: str, answered: str, code: int, status: str
+) -> None:
+    _stored(database_url)
+    done = _on_a_terminal(horsies, f"{answered}\n", "task", "cancel", "--status", "pending")
+    assert "filter: status:pending" in done.stderr
+    assert "cancel 1 of 1 tasks?" in done.stderr
+    assert (done.returncode, _statuses(database_url)) == (code, [status])
+
+
+def test_a_running_task_needs_to_be_asked_for(horsies: Executable, database_url: str) -> None:
+    task_id = _stored(database_url, status="RUNNING", started_at=_now(database_url), claim_token=1)
+    refused = horsies("task", "cancel", task_id, "--json")
+    assert refused.code == 6
+    assert refused.document["skipped"] == [{"id": task_id, "why": "TASK_IS_RUNNING"}]
+    assert horsies("task", "cancel", task_id, "--include-running").code == 2
+    assert horsies("task", "cancel", task_id, "--include-running", "--yes").code == 0
+    assert _statuses(database_url) == ["CANCELLED"]
+
+
+def test_an_unknown_id_is_exit_5(horsies: Executable) -> None:
+    answer = horsies("task", "cancel", str(uuid4()))
+    assert answer.code == 5
+    assert "none of these tasks exists" in answer.stderr
+
+
+def test_one_known_id_among_unknown_ones_is_moved(horsies: Executable, database_url: str) -> None:
+    unknown = str(uuid4())
+    answer = horsies("task", "cancel", _stored(database_url), unknown, "--json")
+    assert (answer.code, answer.document["affected"]) == (0, 1)
+    assert answer.document["skipped"] == [{"id": unknown, "why": "TASK_NOT_FOUND"}]
+
+
+def test_what_has_ended_cannot_be_cancelled_and_that_is_exit_6(horsies: Executable, database_url: str) -> None:
+    answer = horsies("task", "cancel", _stored(database_url, status="COMPLETED"))
+    assert answer.code == 6
+    assert "TASK_NOT_CANCELLABLE" in answer.stderr
+
+
+def test_a_filter_that_matches_nothing_is_nothing_to_do(horsies: Executable) -> None:
+    assert horsies("task", "cancel", "--queue", "mail", "--yes").code == 0
+
+
+def test_a_dry_run_changes_nothing_and_tells_by_its_exit_code_only_when_asked(
+    horsies: Executable, database_url: str
+) -> None:
+    task_id = _stored(database_url)
+    given = ("task", "cancel", "--status", "pending", "--dry-run")
+    plain, telling = horsies(*given), horsies(*given, "--exit-code", "--json")
+    assert (plain.code, telling.code) == (0, 3)
+    assert "would cancel 1 of 1 tasks" in plain.stdout
+    assert (telling.document["would_affect"], telling.document["affected"]) == (1, 0)
+    assert _statuses(database_url) == ["PENDING"]
+    assert ask(database_url, "SELECT dry_run, affected FROM horsies_audit") == [(True, 0), (True, 0)]
+    assert horsies("task", "cancel", task_id).code == 0
+    assert horsies(*given, "--exit-code").code == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((), "no task is named"),
+        (("--filter", ""), "names nothing"),
+        (("--filter", "colour:red"), "at character 1"),
+        (("--filter", "status:failed", "--queue", "mail"), "stands alone"),
+        (("00000000-0000-7000-8000-000000000000", "--queue", "mail"), "one of them"),
+        (("a91f03c2",), "is no id"),
+        (("--limit", "0", "--queue", "mail"), "--limit"),
+    ],
+)
+def test_a_command_line_that_does_not_say_which_tasks_is_exit_2(
+    horsies: Executable, given: tuple[str, ...], says: str
+) -> None:
+    answer = horsies("task", "cancel", *given)
+    assert answer.code == 2
+    assert says in answer.stderr
+
+
+@pytest.mark.parametrize("action", ["requeue", "fail", "expire", "retry"])
+def test_only_cancel_knows_kill(horsies: Executable, action: str) -> None:
+    assert horsies("task", action, "--queue", "mail", "--kill").code == 2
+
+
+def test_what_tasks_carry_does_not_act_on_the_terminal(horsies: Executable, database_url: str) -> None:
+    _stored(database_url, status="FAILED", error_code="\x1b[31mRED\x07", task_name="\x1b]0;mine\x07")
+    answer = horsies("task", "retry", "--status", "failed", "--dry-run")
+    assert "\\x1b[31mRED" in answer.stdout
+    assert "\x1b" not in answer.stdout + answer.stderr
+
+
+def test_the_actor_comes_from_the_environment_where_none_is_named(horsies: Executable, database_url: str) -> None:
+    horsies("task", "cancel", _stored(database_url), HORSIES_ACTOR="grace")
+    assert ask(database_url, "SELECT actor FROM horsies_audit") == [("grace",)]
+
+
+def test_a_queue_is_paused_and_resumed(horsies: Executable, database_url: str) -> None:
+    _stored(database_url, queue_name="mail")
+    paused = horsies("queue", "pause", "mail", "--reason", "smtp is down", "--as", "ada")
+    assert (paused.code, paused.stdout) == (0, "mail paused\n")
+    assert ask(database_url, "SELECT queue_name, paused_by, pause_reason FROM horsies_queues") == [
+        ("mail", "ada", "smtp is down")
+    ]
+    assert horsies("queue", "pause", "mail").stdout == "mail was paused already\n"
+    assert horsies("queue", "resume", "mail", "--json").document["changed"] is True
+    assert ask(database_url, "SELECT paused_at FROM horsies_queues") == [(None,)]
+
+
+def test_pausing_a_queue_that_nobody_knows_warns(horsies: Executable) -> None:
+    answer = horsies("queue", "pause", "mial")
+    assert answer.code == 0
+    assert "warning: no live worker serves mial" in answer.stderr
+
+
+def _now(database_url: str) -> Any:
+    return ask(database_url, "SELECT now()")[0][0]
+
+
+def _on_a_terminal(horsies: Executable, typed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command whose stdin is a terminal on which this is typed."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, typed.encode())
+        return subprocess.run(
+            [sys.executable, "-m", "horsies_ops.cli", *arguments],
+            cwd=horsies.cwd,
+            env={**os.environ, **horsies.environment},
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
