@@ -23,7 +23,7 @@ from horsies_ops.reads import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
@@ -166,6 +166,6 @@ class Reads:
         """What went wrong in the last `window`, the most frequent first."""
         return await throughput.error_summary(self.reading, window)
 
-    def listen(self) -> AsyncIterator[listening.Change]:
-        """Changes as they happen, until the iterator is closed; it comes back by itself and says so."""
+    def listen(self) -> AsyncGenerator[listening.Change]:
+        """Changes as they happen, until the generator is closed; it comes back by itself and says so."""
         return listening.listen(self.reading, self.direct)

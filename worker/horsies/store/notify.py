@@ -36,27 +36,38 @@ class Listener:
     """
 
     def __init__(
-        self, link: Link, channels: Mapping[str, Callable[[str], None]], *, on_change: Callable[[bool], None]
+        self,
+        link: Link,
+        channels: Mapping[str, Callable[[str], None]],
+        *,
+        on_change: Callable[[bool], None],
+        first_pause_s: float = FIRST_PAUSE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:
         self._link = link
+        self._pauses_s = first_pause_s, longest_pause_s
         self._channels = channels
         self._on_change = on_change
         self._ended = asyncio.Event()
+        self.failure: str | None = None
+        """Why it last ceased or failed to hear, as far as it was told."""
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        pause_s = FIRST_PAUSE_S
+        first_pause_s, longest_pause_s = self._pauses_s
+        pause_s = first_pause_s
         while True:
             try:
                 connection = await self._link.connect()
             except HorsiesError as error:
                 logger.debug("cannot listen: %s", error.message)
+                self.failure = error.message
                 self._on_change(False)  # noqa: FBT003  # heard or not is the whole message
             else:
                 if await self._hear(connection):
-                    pause_s = FIRST_PAUSE_S
+                    pause_s = first_pause_s
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, longest_pause_s)
 
     def reconnect(self) -> None:
         """Give up a connection on which nothing arrives, however alive it looks."""
@@ -71,11 +82,13 @@ class Listener:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 for channel in self._channels:
                     await connection.add_listener(channel, self._pass_on)
-            is_hearing = True
+            is_hearing, self.failure = True, None
             self._on_change(True)  # noqa: FBT003  # heard or not is the whole message
             await ended.wait()
+            self.failure = "the connection was closed"
         except (asyncpg.PostgresError, *LOST_CONNECTION) as error:
             logger.debug("stopped listening: %s", error)
+            self.failure = str(error) or type(error).__name__
         finally:
             self._on_change(False)  # noqa: FBT003
             connection.terminate()
