@@ -25,6 +25,7 @@ from horsies.store.retention import RETENTION
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
 from horsies_ops.reads.clock import CLOCK
+from horsies_ops.reads.diagnosis import DIAGNOSIS
 from horsies_ops.reads.events import EVENT_READS
 from horsies_ops.reads.lookup import LOOKUP
 from horsies_ops.reads.matching import MATCHING
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from horsies.store.db import Database
 
 TASK_LISTS = (CLOCK, TASK_READS, MATCHING, LOOKUP)
-SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE)
+SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS)
 READS = (*TASK_LISTS, *SYSTEM, WORKFLOW_READS, SCHEDULE_READS)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET)
 FLOW_WRITES = (FLOWS, FLOW_CONTROL, FLOW_HEALING)

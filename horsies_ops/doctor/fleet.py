@@ -1,0 +1,103 @@
+"""Checks of the workers and of the work in their hands."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from horsies.model.recovery.published import disagreements
+from horsies_ops.doctor.findings import Finding, fail, ok, skip, warn
+from horsies_ops.reads.diagnosis import fleet, orphans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horsies.model.recovery.published import FleetMember
+    from horsies_ops.doctor.patient import Patient
+    from horsies_ops.reads.diagnosis import Fleet
+
+
+async def workers(patient: Patient) -> Finding:
+    return judge_workers(await fleet(patient.reads.reading))
+
+
+def judge_workers(found: Fleet) -> Finding:
+    live, silent = found.live, len(found.members) - len(found.live)
+    detail = f"{len(live)} live" + (f", {silent} silent for longer than their threshold" if silent else "")
+    if not live:
+        return warn(detail, hint="start one: horsies worker")
+    if silent:
+        return warn(detail, hint="horsies workers list --stale; a worker that lives will mark them lost")
+    degraded = [each for each in live if each.health.get("listener") == "degraded"]
+    if degraded:
+        hint = "their log says why; until then they find work by the poll"
+        return warn(f"{detail}, {len(degraded)} of them hear no notifications", hint=hint)
+    return ok(detail)
+
+
+async def fleet_config(patient: Patient) -> Finding:
+    return judge_fleet_config(await fleet(patient.reads.reading))
+
+
+def judge_fleet_config(found: Fleet) -> Finding:
+    if found.at is None or not found.live:
+        return skip("no live worker")
+    differing = disagreements(found.members, found.at)
+    if not differing:
+        return ok("all live workers judge alike")
+    detail = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in differing.items())
+    hint = "give all workers the same [recovery]; until then the most patient value counts"
+    return warn(f"live workers differ in {detail}", hint=hint)
+
+
+async def stale(patient: Patient) -> Finding:
+    overview = await patient.reads.overview()
+    return judge_stale(
+        claimed=overview.stale_claimed, running=overview.stale_running, orphans=await orphans(patient.reads.reading)
+    )
+
+
+def judge_stale(*, claimed: int, running: int, orphans: int) -> Finding:
+    if not (claimed or running or orphans):
+        return ok("no work without a sign of life")
+    detail = f"{claimed} claimed and {running} running tasks are silent, {orphans} have an owner that is gone"
+    hint = "horsies sweep --dry-run shows what would become of them; a live worker does it by itself"
+    return warn(detail, hint=hint)
+
+
+async def amnesty(patient: Patient) -> Finding:
+    return judge_amnesty(await fleet(patient.reads.reading))
+
+
+def judge_amnesty(found: Fleet) -> Finding:
+    if found.at is None or not found.live:
+        return skip("no live worker")
+    ends = [until for each in found.live if (until := _amnesty_until(each)) is not None and until > found.at]
+    if len(ends) < len(found.live):
+        return ok(f"{len(found.live) - len(ends)} of {len(found.live)} live workers have listened long enough to judge")
+    hint = "nothing to do; horsies sweep --force goes by plain ages"
+    return warn(f"no live worker has listened long enough to judge; the first will at {min(ends):%H:%M:%S}Z", hint=hint)
+
+
+async def disabled_operations(patient: Patient) -> Finding:
+    return judge_disabled(await fleet(patient.reads.reading))
+
+
+def judge_disabled(found: Fleet) -> Finding:
+    names = sorted({name for each in found.live for name in _disabled(each)})
+    if not names:
+        return ok("none")
+    return fail(f"keep failing: {', '.join(names)}", hint="horsies events --kind operation_disabled shows the errors")
+
+
+def _disabled(member: FleetMember) -> Iterator[str]:
+    named = member.health.get("disabled_operations")
+    yield from map(str, named) if isinstance(named, list) else ()  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _amnesty_until(member: FleetMember) -> datetime | None:
+    text = member.health.get("amnesty_until")
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None

@@ -1,0 +1,100 @@
+"""`horsies doctor`, as an operator runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from tests.support.old_rows import HOUR, ended_task, worker
+from tests.support.task_rows import insert_task
+
+if TYPE_CHECKING:
+    from tests.support.executable import Answer, Executable
+
+NAMES = [
+    "config", "database", "schema", "listen", "pooler", "connections", "clock", "workers", "fleet_config", "stale",
+    "amnesty", "outbox", "retention", "disabled_operations", "long_transactions", "bloat", "notify_queue", "embedded",
+]  # fmt: skip
+
+
+def statuses(answer: Answer) -> dict[str, str]:
+    return {check["name"]: check["status"] for check in answer.document["checks"]}
+
+
+def test_every_check_is_told_with_its_fields(horsies: Executable, database_url: str) -> None:
+    answer = horsies("doctor", "--json", "--database-url", database_url)
+    assert (answer.code, answer.document["ok"]) == (0, True)
+    assert [check["name"] for check in answer.document["checks"]] == NAMES
+    assert all(set(check) == {"name", "status", "detail", "hint"} for check in answer.document["checks"])
+    assert statuses(answer)["workers"] == "warn"
+
+
+def test_what_is_wrong_is_told_with_what_to_do(horsies: Executable, database_url: str) -> None:
+    async def spoil() -> None:
+        await ended_task(database_url, age=2000 * HOUR)
+        gone = await worker(database_url, state="stopped", age=HOUR)
+        await insert_task(database_url, status="RUNNING", claimed_by_worker_id=gone)
+        connection = await asyncpg.connect(database_url)
+        await connection.execute("ALTER TABLE horsies_tasks DISABLE TRIGGER horsies_tasks_announce")
+        await connection.close()
+
+    asyncio.run(spoil())
+    answer = horsies("doctor", "--json", "--database-url", database_url)
+    found = statuses(answer)
+    assert (answer.code, found["listen"], found["retention"], found["stale"]) == (1, "fail", "warn", "warn")
+    as_text = horsies("doctor", "--database-url", database_url)
+    assert "hint: retention: horsies cleanup" in as_text.stderr
+    assert "horsies_tasks_announce" in as_text.stderr
+
+
+def test_a_database_without_tables_is_looked_at_and_left_without(horsies: Executable, empty_database_url: str) -> None:
+    answer = horsies("doctor", "--json", "--database-url", empty_database_url)
+    found = statuses(answer)
+    assert (answer.code, found["schema"], found["listen"], found["workers"]) == (1, "fail", "ok", "skip")
+    tables = "SELECT count(*) FROM pg_class WHERE starts_with(relname::text, 'horsies_')"
+    assert asyncio.run(_value(empty_database_url, tables)) == 0
+
+
+def test_a_server_that_cannot_be_reached_is_one_failure_and_no_password(horsies: Executable) -> None:
+    answer = horsies("doctor", "--json", "--database-url", "postgresql://me:hunter2@127.0.0.1:1/db")
+    found = statuses(answer)
+    assert (answer.code, found["database"], found["schema"], found["config"]) == (1, "fail", "skip", "ok")
+    assert "hunter2" not in answer.stdout + answer.stderr
+
+
+def test_wrong_settings_are_told_and_nothing_else_is_looked_at(horsies: Executable) -> None:
+    answer = horsies("doctor", "--json", HORSIES_RETENTION__BATCH_SIZE="1")
+    found = statuses(answer)
+    assert (answer.code, found["config"], found["database"]) == (1, "fail", "skip")
+
+
+def test_an_embedded_server_that_is_not_running_is_not_started(embedded: Executable) -> None:
+    answer = embedded("doctor", "--json")
+    assert (answer.code, statuses(answer)["database"]) == (0, "skip")
+    assert embedded("db", "status").code == 7
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred\x1b[0m", "[bold]bold[/bold]"])
+def test_names_of_others_reach_the_terminal_harmless(horsies: Executable, database_url: str, text: str) -> None:
+    async def look() -> Answer:
+        other = await asyncpg.connect(database_url, server_settings={"application_name": text})
+        async with other.transaction():
+            await other.fetch("SELECT 1")
+            answer = await asyncio.to_thread(horsies, "doctor", "--database-url", database_url)
+        await other.close()
+        return answer
+
+    answer = asyncio.run(look())
+    assert "\x1b" not in answer.stdout
+    assert "bold" in answer.stdout or "red" in answer.stdout
+
+
+async def _value(url: str, sql: str) -> Any:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(sql)
+    finally:
+        await connection.close()
