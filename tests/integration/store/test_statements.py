@@ -21,6 +21,7 @@ from horsies.store.flows import FLOWS
 from horsies.store.migrate import SCHEMA
 from horsies.store.queries import Query, every_query
 from horsies.store.queues import QUEUES
+from horsies.store.recovery import RECOVERY
 from horsies.store.retention import RETENTION
 from horsies.store.tasks import TASKS
 from horsies.store.workers import WORKERS
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 TASK_LISTS = (CLOCK, TASK_READS, MATCHING, LOOKUP)
 SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS)
 READS = (*TASK_LISTS, *SYSTEM, WORKFLOW_READS, SCHEDULE_READS)
-WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET)
+WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET, RECOVERY)
 FLOW_WRITES = (FLOWS, FLOW_CONTROL, FLOW_HEALING)
 OPERATORS_WRITES = (ACTIONS, AUDIT, QUEUES, RETENTION)
 EVERY_QUERY = list(

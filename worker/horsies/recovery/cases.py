@@ -1,0 +1,195 @@
+"""A stale row as the decision sees it, and its verdict in the words of a report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, assert_never, cast
+
+from horsies.model.info import TaskInfo
+from horsies.model.recovery.answers import RecoveryContext
+from horsies.model.recovery.deciding import asks_hooks, decide
+from horsies.model.recovery.evidence import MISSING, Evidence, LiveTask, Owner
+from horsies.model.recovery.published import Published
+from horsies.model.recovery.verdicts import Expire, Fail, Hold, Leave, RecoveryReason, Requeue, Retry
+from horsies.model.retry import RetryPolicy
+from horsies.model.task import TaskStatus
+from horsies.recovery.report import GOOD_UNTIL, SweptTask
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from uuid import UUID
+
+    from horsies.model.recovery.judging import Ruling
+    from horsies.model.recovery.verdicts import Verdict
+    from horsies.recovery.hooks import Answered
+    from horsies.store.recovery import StaleRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row, what is known about it, and what is decided."""
+
+    row: StaleRow
+    task: LiveTask
+    evidence: Evidence
+    ruling: Ruling
+    verdict: Verdict
+    hook: str | None = None
+
+    @classmethod
+    def of(cls, row: StaleRow, ruling: Ruling) -> Case:
+        task = _task(row)
+        evidence = Evidence(last_beat_at=row.last_beat_at, owner=_owner(row), ears=ruling.ears)
+        verdict = decide(task, evidence, ruling.policy, row.now)
+        return cls(row=row, task=task, evidence=evidence, ruling=ruling, verdict=verdict)
+
+    def answered(self, answered: Answered) -> Case:
+        """The same case with what a hook says about it."""
+        evidence = replace(self.evidence, answer=answered.answer)
+        verdict = decide(self.task, evidence, self.ruling.policy, self.row.now)
+        return replace(self, evidence=evidence, verdict=verdict, hook=answered.hook)
+
+    @property
+    def is_fresh(self) -> bool:
+        return isinstance(self.verdict, Leave) and self.verdict.why == "fresh"
+
+    @property
+    def asks_hooks(self) -> bool:
+        return asks_hooks(self.verdict)
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is something to write."""
+        match self.verdict:
+            case Requeue() | Retry() | Fail() | Expire():
+                return True
+            case Hold(is_new=is_new):
+                return is_new
+            case Leave():
+                return False
+            case _:
+                assert_never(self.verdict)
+
+    @property
+    def reason(self) -> RecoveryReason | None:
+        """Why the task was interrupted; None where nothing says that it was."""
+        return self.verdict.reason if isinstance(self.verdict, (Requeue, Retry, Fail)) else None
+
+    @property
+    def silence(self) -> timedelta:
+        return self.row.now - self.row.last_beat_at
+
+    @property
+    def threshold(self) -> timedelta:
+        return self.ruling.policy.threshold(self.task, self.evidence.owner)
+
+    def context(self, *, recovering_worker_id: UUID | None, dry_run: bool) -> RecoveryContext:
+        """What hooks are told."""
+        return RecoveryContext(
+            task=info_of(self.row),
+            recovering_worker_id=None if recovering_worker_id is None else str(recovering_worker_id),
+            previous_worker_id=None if self.row.owner_id is None else str(self.row.owner_id),
+            reason=self.reason or RecoveryReason.HEARTBEAT_LOST,
+            dry_run=dry_run,
+        )
+
+    def swept(self, *, applied: bool) -> SweptTask:
+        row, verdict = self.row, self.verdict
+        told = SweptTask(
+            task_id=row.id,
+            task_name=row.task_name,
+            queue_name=row.queue_name,
+            state=self.task.status,
+            owner_id=row.owner_id,
+            owner_state=self._owner_state,
+            last_beat_age=self.silence,
+            effective_threshold=self.threshold,
+            resilient=self.ruling.policy.is_resilient(self.task),
+            decision=verdict.decision,
+            reason=GOOD_UNTIL,
+            retries_left=max(0, row.max_retries - row.retry_count),
+            hook=self.hook,
+            applied=applied,
+        )
+        match verdict:
+            case Requeue(reason=reason, at=at) | Retry(reason=reason, at=at):
+                return replace(told, reason=reason, run_at=at)
+            case Fail(reason=reason, code=code):
+                return replace(told, reason=reason, code=code)
+            case Hold(until=until) | Leave(until=until):
+                return replace(told, reason=verdict.why, held_until=until)
+            case Expire():
+                return told
+            case _:
+                assert_never(verdict)
+
+    @property
+    def _owner_state(self) -> str:
+        owner = self.evidence.owner
+        if owner is None:
+            return MISSING
+        return "lost" if self.ruling.policy.is_lost(owner, self.ruling.ears, self.row.now) else owner.state
+
+
+def _task(row: StaleRow) -> LiveTask:
+    return LiveTask(
+        task_id=row.id,
+        status=TaskStatus(row.status),
+        claim_token=row.claim_token,
+        enqueued_at=row.enqueued_at,
+        retry_count=row.retry_count,
+        crash_count=row.crash_count,
+        policy=_policy(row.task_options),
+        good_until=row.good_until,
+        flags=_object(row.flags),
+        recovery_hold_until=row.recovery_hold_until,
+        no_restart=row.no_restart,
+    )
+
+
+def _owner(row: StaleRow) -> Owner | None:
+    if row.owner_state is None or row.owner_seen_at is None:
+        return None
+    published = Published.of(_object(row.owner_config or "{}"))
+    return Owner(state=row.owner_state, last_heartbeat_at=row.owner_seen_at, published=published)
+
+
+def _policy(task_options: str) -> RetryPolicy | None:
+    """The policy that travels with the task; one that no longer makes sense is none."""
+    stored = _object(task_options).get("retry_policy")
+    try:
+        return None if stored is None else RetryPolicy.model_validate(stored)
+    except ValueError:
+        return None
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def info_of(row: StaleRow) -> TaskInfo:
+    return TaskInfo(
+        task_id=str(row.id),
+        task_name=row.task_name,
+        status=TaskStatus(row.status),
+        queue_name=row.queue_name,
+        priority=row.priority,
+        retry_count=row.retry_count,
+        max_retries=row.max_retries,
+        crash_count=row.crash_count,
+        flags=_object(row.flags),
+        sent_at=row.sent_at,
+        enqueued_at=row.enqueued_at,
+        claimed_at=row.claimed_at,
+        started_at=row.started_at,
+        good_until=row.good_until,
+        worker_id=None if row.owner_id is None else str(row.owner_id),
+        worker_hostname=row.worker_hostname,
+        worker_pid=row.worker_pid,
+        worker_process_name=row.worker_process_name,
+        workflow_id=None if row.workflow_id is None else str(row.workflow_id),
+        retry_of=None if row.retry_of is None else str(row.retry_of),
+        failed_reason=row.failed_reason,
+    )

@@ -1,0 +1,118 @@
+"""What a sweep did, or would do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from horsies.model.recovery.verdicts import Decision
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from horsies.errors import HorsiesError
+    from horsies.model.recovery.judging import Thresholds
+    from horsies.model.task import TaskStatus
+
+AMNESTY: Final = "amnesty"
+GOOD_UNTIL: Final = "GOOD_UNTIL"
+
+_ACTS = frozenset({Decision.REQUEUE, Decision.RETRY, Decision.FAIL, Decision.EXPIRE})
+
+
+class Step(StrEnum):
+    """The parts of a sweep, in their order."""
+
+    LOST_WORKERS = "mark lost workers"
+    CLAIMED = "requeue claimed"
+    RUNNING = "settle running"
+    PENDING = "expire pending"
+    WORKFLOWS = "heal workflows"
+
+
+EVERY_STEP: Final = tuple(Step)
+
+
+class SweepStatus(StrEnum):
+    """How a sweep ended."""
+
+    NOTHING = "nothing"
+    DONE = "done"
+    WOULD_ACT = "would_act"
+    BUSY = "busy"
+    """Somebody else was sweeping; nothing was looked at."""
+    AMNESTY = "amnesty"
+    """Every candidate is held back, for nobody has listened long enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptTask:
+    """One task that is not simply fresh, and the verdict on it."""
+
+    task_id: UUID
+    task_name: str
+    queue_name: str
+    state: TaskStatus
+    owner_id: UUID | None
+    owner_state: str | None
+    """None for a task that nobody holds, `missing` where the owner's row is gone."""
+    last_beat_age: timedelta | None
+    effective_threshold: timedelta | None
+    resilient: bool
+    decision: Decision
+    reason: str
+    code: str | None = None
+    """The error code that it fails with."""
+    retries_left: int = 0
+    run_at: datetime | None = None
+    held_until: datetime | None = None
+    """How long a hold or an amnesty lasts."""
+    hook: str | None = None
+    """The hook whose answer this is."""
+    applied: bool = False
+    """False in a dry run, and where another hand was quicker."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the verdict is to move the task."""
+        return self.decision in _ACTS
+
+    @property
+    def is_spared(self) -> bool:
+        """Whether nothing but an amnesty holds it back."""
+        return self.decision is Decision.LEAVE and self.reason == AMNESTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptWorkflow:
+    """A run that was put right, and in which case of healing."""
+
+    id: UUID
+    case: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailure:
+    """A step that could not be carried out; the others were."""
+
+    step: Step
+    error: HorsiesError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """`recovered_count` counts CLAIMED and RUNNING tasks that were settled; none in a dry run."""
+
+    status: SweepStatus
+    dry_run: bool
+    thresholds: Thresholds
+    hooks_loaded: bool = False
+    recovered_count: int = 0
+    worker_ids: tuple[UUID, ...] = ()
+    """Owners of what was settled or would be, and workers found lost."""
+    tasks: tuple[SweptTask, ...] = ()
+    workflows: tuple[SweptWorkflow, ...] = ()
+    warnings: tuple[str, ...] = ()
+    failures: tuple[StepFailure, ...] = ()

@@ -1,0 +1,80 @@
+"""One sweep: lost workers, stale claims and runs, what waited too long, and broken workflows.
+
+Rows are found without a lock and judged by the one decision; hooks are asked while no transaction is open; each verdict
+is a guarded call of its own. A dry run goes the same way, up to the calls that write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from horsies.model.recovery.judging import ruling
+from horsies.recovery.report import EVERY_STEP, Step, SweepReport, SweepStatus, SweptWorkflow
+from horsies.recovery.work import Pass
+from horsies.store.recovery import RecoveryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+
+    from horsies.model.recovery.judging import Judge
+    from horsies.model.recovery.options import SweepOptions
+    from horsies.recovery.hooks import Asking
+    from horsies.store.db import Database
+
+Heal: TypeAlias = "Callable[[], Awaitable[Sequence[SweptWorkflow]]]"
+
+
+async def sweep(
+    database: Database,
+    options: SweepOptions,
+    *,
+    judge: Judge,
+    hooks: Asking | None = None,
+    heal: Heal | None = None,
+    steps: Collection[Step] = EVERY_STEP,
+) -> SweepReport:
+    """Settle what is stale, or say that somebody else is at it; a step that failed is raised after the others ran.
+
+    `heal` heals workflows, and in a dry run tells what it would heal.
+    """
+    store = RecoveryStore(database)
+    if options.dry_run:
+        report = await make_pass(database, options, judge=judge, hooks=hooks, heal=heal, steps=steps)
+    else:
+        report = await store.in_turn(
+            lambda: make_pass(database, options, judge=judge, hooks=hooks, heal=heal, steps=steps)
+        ) or await _busy(store, options, judge, hooks)
+    for failure in report.failures:
+        raise failure.error
+    return report
+
+
+async def make_pass(
+    database: Database,
+    options: SweepOptions,
+    *,
+    judge: Judge,
+    hooks: Asking | None = None,
+    heal: Heal | None = None,
+    steps: Collection[Step] = EVERY_STEP,
+    budget_s: float | None = None,
+) -> SweepReport:
+    """The same for a caller who has the turn already; failed steps are told in the report and stop no other.
+
+    What does not fit into `budget_s` is left to the next pass.
+    """
+    store = RecoveryStore(database)
+    fleet = await store.fleet()
+    work = Pass(store=store, options=options, judge=judge, fleet=fleet, hooks=hooks, budget_s=budget_s)
+    return await work.run(steps, heal)
+
+
+async def _busy(store: RecoveryStore, options: SweepOptions, judge: Judge, hooks: Asking | None) -> SweepReport:
+    ruled = ruling(judge, options, await store.fleet())
+    return SweepReport(
+        status=SweepStatus.BUSY,
+        dry_run=False,
+        thresholds=ruled.thresholds,
+        hooks_loaded=hooks is not None,
+        warnings=ruled.warnings,
+    )

@@ -1,0 +1,266 @@
+"""The steps of a sweep, carried out one after the other."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final, assert_never
+
+from horsies.errors import HorsiesError
+from horsies.model.codes import OperationalErrorCode
+from horsies.model.events import EventKind
+from horsies.model.recovery.answers import RecoveredWorkers
+from horsies.model.recovery.evidence import Owner
+from horsies.model.recovery.judging import WorkerJudge, ruling
+from horsies.model.recovery.published import disagreements
+from horsies.model.recovery.verdicts import Decision, Fail
+from horsies.model.task import TaskStatus
+from horsies.recovery.cases import Case
+from horsies.recovery.moves import expiry_document, move_of
+from horsies.recovery.report import GOOD_UNTIL, Step, StepFailure, SweepReport, SweepStatus, SweptTask, SweptWorkflow
+from horsies.store.events import Event, EventStore
+from horsies.store.failures import StatementFailed
+from horsies.store.recovery import EXPIRY_BATCH, PAGE, LostWorker, Scan
+from horsies.store.tasks import TaskStore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from uuid import UUID
+
+    from horsies.model.recovery.answers import RecoveryContext
+    from horsies.model.recovery.judging import Fleet, Judge
+    from horsies.model.recovery.options import SweepOptions
+    from horsies.model.recovery.published import FleetMember
+    from horsies.recovery.hooks import Asking
+    from horsies.store.recovery import OverdueRow, RecoveryStore
+
+MOST_EXPIRY_BATCHES: Final = 200
+
+logger = logging.getLogger("horsies.recovery")
+
+
+class Pass:
+    """One sweep in the making."""
+
+    def __init__(
+        self,
+        *,
+        store: RecoveryStore,
+        options: SweepOptions,
+        judge: Judge,
+        fleet: Fleet,
+        hooks: Asking | None,
+        budget_s: float | None,
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._fleet = fleet
+        self._hooks = hooks
+        self._ruling = ruling(judge, options, fleet)
+        self._sweeper = judge.worker_id if isinstance(judge, WorkerJudge) else None
+        self._is_manual = self._sweeper is None
+        self._ends_at = None if budget_s is None else time.monotonic() + budget_s
+        self._tasks: list[SweptTask] = []
+        self._workflows: list[SweptWorkflow] = []
+        self._lost: list[UUID] = []
+        self._warnings = list(self._ruling.warnings)
+        self._failures: list[StepFailure] = []
+
+    async def run(
+        self, steps: Collection[Step], heal: Callable[[], Awaitable[Sequence[SweptWorkflow]]] | None
+    ) -> SweepReport:
+        for step in Step:
+            if step in steps:
+                await self._try(step, heal)
+        report = self._report()
+        if report.status is SweepStatus.DONE:
+            await self._tell(report)
+        return report
+
+    async def _try(self, step: Step, heal: Callable[[], Awaitable[Sequence[SweptWorkflow]]] | None) -> None:
+        try:
+            match step:
+                case Step.LOST_WORKERS:
+                    await self._mark_lost()
+                case Step.CLAIMED:
+                    await self._settle(TaskStatus.CLAIMED)
+                case Step.RUNNING:
+                    await self._settle(TaskStatus.RUNNING)
+                case Step.PENDING:
+                    await self._expire()
+                case Step.WORKFLOWS:
+                    if heal is not None and self._options.worker_id is None:
+                        self._workflows += await heal()
+                case _:
+                    assert_never(step)
+        except HorsiesError as error:
+            self._failures.append(StepFailure(step=step, error=error))
+
+    async def _mark_lost(self) -> None:
+        silent = [each for each in self._fleet.members if self._is_asked_for(each.worker_id) and self._is_lost(each)]
+        if self._options.dry_run:
+            self._lost += [each.worker_id for each in silent]
+            return
+        if silent:
+            self._lost += await self._store.mark_lost([self._lost_worker(each) for each in silent])
+        if differing := disagreements(self._fleet.members, self._fleet.now):
+            await self._store.note_mismatch(differing)
+
+    def _is_asked_for(self, worker_id: UUID) -> bool:
+        return self._options.worker_id in {None, worker_id}
+
+    def _is_lost(self, member: FleetMember) -> bool:
+        owner = Owner(state=member.state, last_heartbeat_at=member.last_heartbeat_at, published=member.published)
+        return self._ruling.policy.is_lost(owner, self._ruling.ears, self._fleet.now)
+
+    def _lost_worker(self, member: FleetMember) -> LostWorker:
+        silence = self._fleet.now - member.last_heartbeat_at
+        evidence = {"silence_s": silence.total_seconds(), "state": member.state, "sweeper": _text(self._sweeper)}
+        return LostWorker(worker_id=member.worker_id, last_heartbeat_at=member.last_heartbeat_at, evidence=evidence)
+
+    async def _settle(self, status: TaskStatus) -> None:
+        policy = self._ruling.policy
+        scan = Scan(
+            status=status,
+            threshold=policy.claimed_threshold if status is TaskStatus.CLAIMED else policy.running_threshold,
+            # An operator is told of what an amnesty holds back; a reaper need not read it.
+            heard_since=None if self._is_manual else self._ruling.ears.listening_since,
+            owner_id=self._options.worker_id,
+            with_held=self._is_manual,
+        )
+        after = None
+        while not self._is_over:
+            rows = await self._store.stale(scan, after=after)
+            cases = [case for row in rows if not (case := Case.of(row, self._ruling)).is_fresh]
+            await self._settle_page(await self._asked(cases))
+            if len(rows) < PAGE:
+                return
+            after = rows[-1].id
+
+    async def _asked(self, cases: list[Case]) -> list[Case]:
+        """The cases with what hooks say about those on which they have a say."""
+        open_cases = [case for case in cases if case.asks_hooks]
+        if self._hooks is None or not open_cases:
+            return cases
+        answers = await self._hooks.ask([self._context(case) for case in open_cases])
+        answered = {case.row.id: case.answered(answer) for case, answer in zip(open_cases, answers, strict=True)}
+        return [answered.get(case.row.id, case) for case in cases]
+
+    async def _settle_page(self, cases: list[Case]) -> None:
+        interrupted: list[RecoveryContext] = []
+        for case in cases:
+            if self._is_over:
+                break
+            is_applied = case.moves and not self._options.dry_run and await self._apply(case)
+            self._tasks.append(case.swept(applied=is_applied))
+            if is_applied and case.reason is not None:
+                interrupted.append(self._context(case))
+        if self._hooks is not None and interrupted:
+            await self._hooks.interrupted(interrupted)
+
+    async def _apply(self, case: Case) -> bool:
+        """Whether the row was still what was judged. A row that the server refuses costs no other."""
+        try:
+            move = move_of(case, sweeper=self._sweeper, earlier=await self._earlier_crashes(case))
+            is_applied = await self._store.recover(case.row, move)
+        except StatementFailed as error:
+            if error.retryable:
+                raise
+            self._warnings.append(f"task {case.row.id} could not be settled: {error.message}")
+            return False
+        if is_applied:
+            logger.info("task %s: %s, %s", case.row.id, case.verdict.decision, case.reason)
+        return is_applied
+
+    async def _earlier_crashes(self, case: Case) -> tuple[str, ...]:
+        if not isinstance(case.verdict, Fail) or case.verdict.code is not OperationalErrorCode.POISON_TASK:
+            return ()
+        attempts = await TaskStore(self._store.database).attempts(case.row.id)
+        crashed = OperationalErrorCode.WORKER_CRASHED
+        return tuple(row.error_message or "" for row in reversed(attempts) if row.error_code == crashed)
+
+    async def _expire(self) -> None:
+        if self._options.worker_id is not None:
+            return
+        last: OverdueRow | None = None
+        for _ in range(MOST_EXPIRY_BATCHES):
+            if self._is_over:
+                return
+            rows = await self._store.overdue(after=last)
+            documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
+            ended = frozenset([] if self._options.dry_run or not rows else await self._store.expire(documents))
+            self._tasks += [_expired(row, applied=row.id in ended) for row in rows]
+            if len(rows) < EXPIRY_BATCH:
+                return
+            last = rows[-1]
+
+    def _context(self, case: Case) -> RecoveryContext:
+        return case.context(recovering_worker_id=self._sweeper, dry_run=self._options.dry_run)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._ends_at is not None and time.monotonic() > self._ends_at
+
+    def _report(self) -> SweepReport:
+        is_dry = self._options.dry_run
+        counted = [task for task in self._tasks if task.is_due and (is_dry or task.applied)]
+        recovered = [task for task in counted if task.state is not TaskStatus.PENDING]
+        spared = sum(task.is_spared for task in self._tasks)
+        status = SweepStatus.NOTHING
+        if counted or self._workflows or self._lost:
+            status = SweepStatus.WOULD_ACT if is_dry else SweepStatus.DONE
+        elif spared and not any(task.is_due for task in self._tasks):
+            status = SweepStatus.AMNESTY
+        if spared and status is not SweepStatus.AMNESTY:
+            self._warnings.append(f"{spared} held back: nobody has listened for a whole threshold yet")
+        owners = {task.owner_id for task in recovered if task.owner_id is not None}
+        return SweepReport(
+            status=status,
+            dry_run=is_dry,
+            thresholds=self._ruling.thresholds,
+            hooks_loaded=self._hooks is not None,
+            recovered_count=0 if is_dry else len(recovered),
+            worker_ids=tuple(sorted(owners | set(self._lost))),
+            tasks=tuple(self._tasks),
+            workflows=tuple(self._workflows),
+            warnings=tuple(self._warnings),
+            failures=tuple(self._failures),
+        )
+
+    async def _tell(self, report: SweepReport) -> None:
+        """Write down that something was changed, and tell the hooks that want to know."""
+        counts = Counter(str(task.decision) for task in report.tasks if task.applied)
+        evidence = {**counts, "workflows": len(report.workflows), "lost_workers": len(self._lost)}
+        kind = EventKind.SWEEP_FINISHED
+        await EventStore(self._store.database).record(Event(kind=kind, worker_id=self._sweeper, evidence=evidence))
+        if self._hooks is not None and report.recovered_count:
+            await self._hooks.workers_recovered(
+                RecoveredWorkers(
+                    worker_ids=tuple(map(str, report.worker_ids)),
+                    recovered_count=report.recovered_count,
+                    recovering_worker_id=_text(self._sweeper),
+                )
+            )
+
+
+def _expired(row: OverdueRow, *, applied: bool) -> SweptTask:
+    return SweptTask(
+        task_id=row.id,
+        task_name=row.task_name,
+        queue_name=row.queue_name,
+        state=TaskStatus.PENDING,
+        owner_id=None,
+        owner_state=None,
+        last_beat_age=None,
+        effective_threshold=None,
+        resilient=False,
+        decision=Decision.EXPIRE,
+        reason=GOOD_UNTIL,
+        retries_left=max(0, row.max_retries - row.retry_count),
+        applied=applied,
+    )
+
+
+def _text(worker_id: UUID | None) -> str | None:
+    return None if worker_id is None else str(worker_id)

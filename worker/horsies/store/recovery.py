@@ -1,0 +1,259 @@
+"""Work whose owner fell silent: found without a lock, settled one guarded call at a time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from uuid import UUID
+
+from horsies.model.recovery.judging import Fleet
+from horsies.model.recovery.published import FleetMember
+from horsies.store.queries import Query, load
+from horsies.store.tasks import StoredId  # noqa: TC001  # `load` reads the annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from horsies.model.task import TaskStatus
+    from horsies.store.db import Database, Transaction
+
+PAGE: Final = 1000
+EXPIRY_BATCH: Final = 500
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    now: datetime
+    server_started_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRow:
+    worker_id: UUID
+    state: str
+    last_heartbeat_at: datetime
+    recovery_config: str
+    health: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleRow:
+    """A task past the judge's own threshold, with what is known of its owner; `now` is the instant of the scan."""
+
+    id: UUID
+    task_name: str
+    status: str
+    queue_name: str
+    priority: int
+    claim_token: int
+    retry_count: int
+    max_retries: int
+    crash_count: int
+    flags: str
+    task_options: str
+    sent_at: datetime
+    enqueued_at: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    good_until: datetime | None
+    owner_id: UUID | None
+    worker_hostname: str | None
+    worker_pid: int | None
+    worker_process_name: str | None
+    failed_reason: str | None
+    workflow_id: UUID | None
+    retry_of: UUID | None
+    recovery_hold_until: datetime | None
+    no_restart: str | None
+    last_beat_at: datetime
+    """Its newest beat, else the claim or the start."""
+    now: datetime
+    owner_state: str | None
+    owner_seen_at: datetime | None
+    owner_config: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverdueRow:
+    id: UUID
+    task_name: str
+    queue_name: str
+    good_until: datetime
+    retry_count: int
+    max_retries: int
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    is_applied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """Which tasks to look at: those in one state, quiet for `threshold`, of one owner or of all."""
+
+    status: TaskStatus
+    threshold: timedelta
+    heard_since: datetime | None = None
+    """Silence before it does not count; None for plain ages."""
+    owner_id: UUID | None = None
+    with_held: bool = False
+    """Those too that a hook wants left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventNote:
+    """An event of the task at hand, written in the transaction that settles it."""
+
+    kind: str
+    evidence: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What a row becomes. Without a `status` it stays as it is, and is held."""
+
+    status: TaskStatus | None = None
+    due_at: datetime | None = None
+    retry_count: int | None = None
+    error_code: str | None = None
+    document: str | None = None
+    """The result of a task that ends, as JSON."""
+    failed_reason: str | None = None
+    crash_message: str | None = None
+    """What the attempt of a RUNNING task is said to have died of."""
+    overlap_possible: bool = False
+    hold_until: datetime | None = None
+    events: Sequence[EventNote] = field(default=())
+
+    def to_json(self) -> str:
+        document = None if self.document is None else json.loads(self.document)
+        return json.dumps({**asdict(self), "document": document}, default=datetime.isoformat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostWorker:
+    """A worker that is to be declared lost, by its last sign of life."""
+
+    worker_id: UUID
+    last_heartbeat_at: datetime
+    evidence: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryQueries:
+    clock: Query[Clock]
+    fleet: Query[MemberRow]
+    stale: Query[StaleRow]
+    recover: Query[Applied]
+    mark_lost: Query[StoredId]
+    overdue: Query[OverdueRow]
+    expire: Query[StoredId]
+    note_mismatch: Query[None]
+    take_turn: Query[Turn]
+
+
+RECOVERY = load(RecoveryQueries, "horsies.store", "recovery")
+
+_FIRST_ID: Final = UUID(int=0)
+_FIRST_INSTANT: Final = datetime.min  # noqa: DTZ901  # the driver's word for minus infinity
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryStore:
+    """Recovery in one database."""
+
+    database: Database
+
+    async def fleet(self) -> Fleet:
+        """The workers that should be alive, and the database's time."""
+        (clock,) = await self.database.fetch(RECOVERY.clock)
+        members = tuple(_member(row) for row in await self.database.fetch(RECOVERY.fleet))
+        return Fleet(now=clock.now, server_started_at=clock.server_started_at, members=members)
+
+    async def stale(self, scan: Scan, *, after: UUID | None) -> list[StaleRow]:
+        """The next page, in the order of ids; shorter than `PAGE` where it is the last."""
+        return await self.database.fetch(
+            RECOVERY.stale,
+            scan.status,
+            after or _FIRST_ID,
+            scan.threshold,
+            scan.heard_since,
+            scan.owner_id,
+            scan.with_held,
+            PAGE,
+        )
+
+    async def recover(self, row: StaleRow, move: Move) -> bool:
+        """Carry out a verdict; False where the task has moved or beaten since it was read, or is held by now."""
+        (answer,) = await self.database.fetch(
+            RECOVERY.recover,
+            row.id,
+            row.status,
+            row.claim_token,
+            row.last_beat_at,
+            row.no_restart,
+            move.to_json(),
+        )
+        return answer.is_applied
+
+    async def mark_lost(self, workers: Sequence[LostWorker]) -> list[UUID]:
+        """Those of the workers that are now declared lost."""
+        marked = await self.database.fetch(
+            RECOVERY.mark_lost,
+            [each.worker_id for each in workers],
+            [each.last_heartbeat_at for each in workers],
+            [json.dumps(each.evidence) for each in workers],
+        )
+        return [row.id for row in marked]
+
+    async def overdue(self, *, after: OverdueRow | None) -> list[OverdueRow]:
+        """The next PENDING tasks past their good_until; fewer than `EXPIRY_BATCH` at the end."""
+        place = (_FIRST_INSTANT, _FIRST_ID) if after is None else (after.good_until, after.id)
+        return await self.database.fetch(RECOVERY.overdue, *place, EXPIRY_BATCH)
+
+    async def expire(self, documents: Mapping[UUID, str]) -> list[UUID]:
+        """End overdue tasks with the result given for each; returns those that were still waiting."""
+        ended = await self.database.fetch(RECOVERY.expire, list(documents), list(documents.values()))
+        return [row.id for row in ended]
+
+    async def note_mismatch(self, values: Mapping[str, object]) -> None:
+        await self.database.execute(RECOVERY.note_mismatch, json.dumps(values, sort_keys=True))
+
+    async def in_turn(self, work: Callable[[], Awaitable[A]]) -> A | None:
+        """Do `work` while nobody else sweeps; None where somebody does.
+
+        The turn is a lock of a transaction that does nothing else, on a connection of its own, and an economy: two
+        sweeps at once would cost twice and settle the same.
+        """
+
+        async def take(transaction: Transaction) -> A | None:
+            (turn,) = await transaction.fetch(RECOVERY.take_turn)
+            return await work() if turn.is_ours else None
+
+        return await self.database.run(take)
+
+
+def _member(row: MemberRow) -> FleetMember:
+    return FleetMember(
+        worker_id=row.worker_id,
+        state=row.state,
+        last_heartbeat_at=row.last_heartbeat_at,
+        stored_config=_object(row.recovery_config),
+        health=_object(row.health),
+    )
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
