@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from horsies.app.application import Horsies
     from horsies.app.workflows import WorkflowBuilder
+    from horsies.client.workflow.definition import WorkflowDefinition
 
 
 def definition_faults(app: Horsies) -> Iterator[HorsiesError]:
@@ -38,7 +39,7 @@ def builder_faults(app: Horsies) -> Iterator[HorsiesError]:
     with sends_suppressed():
         for definition in app.definitions.known():
             if not definition.is_parametrised():
-                yield from _raised_by_definition(definition.build, app)
+                yield from _faults_of_definition(definition, app)
         for builder in app.get_workflow_builders():
             yield from _faults_of(builder)
 
@@ -54,6 +55,14 @@ def undecorated_builders(app: Horsies) -> Iterator[HorsiesError]:
                 hint="put @app.workflow_builder() above it, with cases where it has parameters",
                 location=SourceLocation(function.__code__.co_filename, function.__code__.co_firstlineno),
             )
+
+
+def _faults_of_definition(definition: type[WorkflowDefinition[Any]], app: Horsies) -> tuple[HorsiesError, ...]:
+    try:
+        definition.build(app)
+    except HorsiesError as error:
+        return error.faults
+    return ()
 
 
 def _faults_of(builder: WorkflowBuilder) -> Iterator[HorsiesError]:
@@ -107,8 +116,8 @@ def _functions_of(app: Horsies) -> Iterable[FunctionType]:
     """The functions of the modules in which the app's tasks are: those that were named, and those that have one."""
     names = {module.__name__ for module in app.import_task_modules()}
     names |= {task.definition.function.__module__ for task in app.tasks.values()}
-    for name in sorted(names):
-        for value in tuple(vars(sys.modules.get(name, typing)).values()):
+    for name in sorted(names & sys.modules.keys()):
+        for value in tuple(vars(sys.modules[name]).values()):
             if inspect.isfunction(value) and value.__module__ == name:
                 yield inspect.unwrap(value)
 
@@ -118,14 +127,6 @@ def _returns_spec(function: FunctionType) -> bool:
     if isinstance(declared, str):
         return declared.partition("[")[0].rpartition(".")[2] == WorkflowSpec.__name__
     return declared is WorkflowSpec or typing.get_origin(declared) is WorkflowSpec
-
-
-def _raised_by_definition(build: Any, app: Horsies) -> tuple[HorsiesError, ...]:
-    try:
-        build(app)
-    except HorsiesError as error:
-        return error.faults
-    return ()
 
 
 def _fault(builder: WorkflowBuilder, text: str, code: ErrorCode, *, hint: str | None = None) -> HorsiesError:
