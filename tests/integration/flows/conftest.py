@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from tests.support.flows import Bench
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from horsies.store.db import Database
+    from tests.support.work import Connection
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    """A plain connection to the test's database, to look at rows past the library."""
+    connection: Any = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def bench(database: Database) -> Bench:
+    return Bench(database)

@@ -1,0 +1,214 @@
+"""Pause, resume, cancel, expiry, and beginning again what failed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from horsies.flows import control
+from horsies.flows.control import Refusal
+from horsies.model.workflow.plan import OnError
+from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+    from tests.support.work import Connection
+
+
+async def test_pause_takes_back_what_has_not_begun(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1), node(2, 0, 1))
+    assert await control.pause(bench.database, workflow_id) is True
+    assert await nodes_of(connection, workflow_id) == ["READY", "READY", "PENDING"]
+    assert await _tasks(connection) == ["CANCELLED", "CANCELLED"]
+    assert (await run_of(connection, workflow_id))["status"] == "PAUSED"
+    assert await bench.claim() == []
+
+
+async def test_a_task_that_runs_while_its_run_is_paused_ends_and_nothing_follows(
+    bench: Bench, connection: Connection
+) -> None:
+    workflow_id = await bench.start(node(0), node(1, 0))
+    running = await bench.claim()
+    await control.pause(bench.database, workflow_id)
+    await bench.finish(running)
+    await bench.run()
+    assert await nodes_of(connection, workflow_id) == ["COMPLETED", "PENDING"]
+    assert await control.resume(bench.database, workflow_id) is True
+    await bench.run()
+    assert (await run_of(connection, workflow_id))["status"] == "COMPLETED"
+    assert bench.started == ["n0", "n1"]
+
+
+async def test_a_retry_of_a_paused_run_waits_for_the_resume(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0, max_retries=3))
+    (running,) = await bench.claim()
+    await control.pause(bench.database, workflow_id)
+    await bench.retry(running)
+    await bench.outbox.work_off()
+    assert await nodes_of(connection, workflow_id) == ["READY"]
+    assert (await node_of(connection, workflow_id, 0))["task_id"] is None
+    await control.resume(bench.database, workflow_id)
+    await bench.run()
+    assert (await run_of(connection, workflow_id))["status"] == "COMPLETED"
+
+
+async def test_a_resume_lets_what_still_runs_start_again(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0, max_retries=3))
+    (running,) = await bench.claim()
+    await control.pause(bench.database, workflow_id)
+    await control.resume(bench.database, workflow_id)
+    await bench.retry(running)
+    assert await _tasks(connection) == ["PENDING"]
+    await bench.run()
+    assert (await run_of(connection, workflow_id))["status"] == "COMPLETED"
+
+
+async def test_a_task_past_its_good_until_expires_in_a_pause(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0, good_until=datetime.now(UTC) - timedelta(seconds=1)), node(1, 0))
+    await control.pause(bench.database, workflow_id)
+    assert await _tasks(connection) == ["EXPIRED"]
+    await control.resume(bench.database, workflow_id)
+    assert await nodes_of(connection, workflow_id) == ["FAILED", "SKIPPED"]
+    assert (await run_of(connection, workflow_id))["error"]["error_code"] == "TASK_EXPIRED"
+
+
+async def test_a_failure_during_a_pause_does_not_pause_the_run_again(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1), on_error=OnError.PAUSE)
+    running = await bench.claim()
+    await control.pause(bench.database, workflow_id)
+    await bench.finish(running, lambda name: "err" if name == "n0" else "ok")
+    await control.resume(bench.database, workflow_id)
+    run = await run_of(connection, workflow_id)
+    assert (run["status"], run["error"]["error_code"]) == ("FAILED", "BROKEN")
+
+
+async def test_a_resume_keeps_the_error_while_a_node_has_failed(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1, 0), node(2), on_error=OnError.PAUSE)
+    rows = await bench.claim()
+    await bench.finish([row for row in rows if row.task_name == "n0"], lambda _: "err")
+    await bench.outbox.work_off()
+    await control.resume(bench.database, workflow_id)
+    run = await run_of(connection, workflow_id)
+    assert (run["status"], run["error"]["error_code"], run["paused_at"]) == ("RUNNING", "BROKEN", None)
+    assert await nodes_of(connection, workflow_id) == ["FAILED", "SKIPPED", "RUNNING"]
+
+
+async def test_answers_to_what_cannot_be_done(bench: Bench, database: Database) -> None:
+    workflow_id = await bench.start(node(0))
+    assert await control.resume(database, workflow_id) is False
+    assert await control.retry_failed(database, workflow_id) is Refusal.NOT_TERMINAL
+    await bench.run()
+    assert await control.pause(database, workflow_id) is False
+    assert await control.cancel(database, workflow_id) is None
+    assert await control.retry_failed(database, workflow_id) == 0
+    nobody = uuid4()
+    answers = [await control.pause(database, nobody), await control.resume(database, nobody)]
+    answers += [await control.cancel(database, nobody), await control.retry_failed(database, nobody)]  # pyright: ignore[reportArgumentType]
+    assert answers == [Refusal.NOT_FOUND] * 4
+
+
+async def test_cancel_ends_the_run_and_lets_what_runs_end(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1, 0), node(2))
+    rows = await bench.claim(limit=1)
+    await control.cancel(bench.database, workflow_id)
+    run = await run_of(connection, workflow_id)
+    assert (run["status"], run["error"]["error_code"]) == ("CANCELLED", "WORKFLOW_CANCELLED")
+    assert await nodes_of(connection, workflow_id) == ["RUNNING", "SKIPPED", "SKIPPED"]
+    await bench.finish(rows)
+    await bench.run()
+    assert await nodes_of(connection, workflow_id) == ["COMPLETED", "SKIPPED", "SKIPPED"]
+    assert bench.started == ["n0"]
+
+
+async def test_a_cancelled_run_starts_nothing_again(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0, max_retries=3))
+    (running,) = await bench.claim()
+    await control.cancel(bench.database, workflow_id)
+    await bench.retry(running)
+    await bench.outbox.work_off()
+    assert (await nodes_of(connection, workflow_id), await _tasks(connection)) == (["SKIPPED"], ["CANCELLED"])
+
+
+async def test_cancel_with_kill_takes_back_what_runs(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0))
+    await bench.claim()
+    await control.cancel(bench.database, workflow_id, kill=True)
+    task = await connection.fetchrow("SELECT status, kill_requested, attempts FROM horsies_tasks")
+    assert tuple(task or ()) == ("CANCELLED", True, 1)
+    assert await connection.fetchval("SELECT error_code FROM horsies_task_attempts") == "TASK_CANCELLED"
+    assert await nodes_of(connection, workflow_id) == ["SKIPPED"]
+
+
+async def test_a_run_that_is_paused_for_too_long_expires(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0))
+    await control.pause(bench.database, workflow_id)
+    assert await control.expire_paused(bench.database, longer_than_s=60) == []
+    assert await control.expire_paused(bench.database, longer_than_s=0) == [workflow_id]
+    run = await run_of(connection, workflow_id)
+    assert (run["status"], run["error"]["error_code"]) == ("EXPIRED", "WORKFLOW_EXPIRED")
+    assert await nodes_of(connection, workflow_id) == ["SKIPPED"]
+
+
+async def test_retry_failed_runs_only_what_failed_and_under_new_ids(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1), node(2, 0, 1))
+    await bench.run(lambda name: "err" if name == "n1" else "ok")
+    before = await node_of(connection, workflow_id, 1)
+    assert await control.retry_failed(bench.database, workflow_id) == 2
+    await bench.run()
+    run = await run_of(connection, workflow_id)
+    assert (run["status"], run["generation"], run["error"]) == ("COMPLETED", 2, None)
+    assert bench.started == ["n0", "n1", "n1", "n2"]
+    assert (await node_of(connection, workflow_id, 1))["task_id"] != before["task_id"]
+    told = await connection.fetchval("SELECT evidence FROM horsies_events WHERE kind = 'workflow_retried'")
+    assert str(before["task_id"]) in told
+
+
+async def test_a_cancelled_run_can_be_retried(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0, max_retries=1), node(1, 0))
+    (running,) = await bench.claim()
+    await control.cancel(bench.database, workflow_id)
+    assert await control.retry_failed(bench.database, workflow_id) == 1
+    await bench.retry(running)  # the mark is off
+    await bench.run()
+    assert (await run_of(connection, workflow_id))["status"] == "COMPLETED"
+
+
+async def test_a_tree_is_paused_resumed_and_cancelled_together(database: Database, connection: Connection) -> None:
+    bench = Bench(database, known=Known({"child": plan(node(0), node(1, 0))}))
+    root = await bench.start(sub_node(0, "child"), node(1))
+    await bench.outbox.work_off()
+    child = (await node_of(connection, root, 0))["sub_workflow_id"]
+    await control.pause(database, root)
+    assert await _statuses(connection) == ["PAUSED", "PAUSED"]
+    assert await bench.claim() == []
+    await control.resume(database, root)
+    assert await _statuses(connection) == ["RUNNING", "RUNNING"]
+    await control.cancel(database, root)
+    assert await _statuses(connection) == ["CANCELLED", "CANCELLED"]
+    assert await nodes_of(connection, child) == ["SKIPPED", "SKIPPED"]
+    await bench.run()
+    assert bench.started == []
+
+
+async def test_retry_failed_goes_on_in_the_runs_below(database: Database, connection: Connection) -> None:
+    bench = Bench(database, known=Known({"child": plan(node(0, name="good"), node(1, 0, name="bad"))}))
+    root = await bench.start(sub_node(0, "child"), node(1, 0))
+    await bench.run(lambda name: "err" if name == "bad" else "ok")
+    before = await node_of(connection, root, 0)
+    assert (before["status"], (await run_of(connection, root))["status"]) == ("FAILED", "FAILED")
+    assert await control.retry_failed(database, before["sub_workflow_id"]) is Refusal.NOT_ROOT
+    assert await control.retry_failed(database, root) == 3
+    await bench.run()
+    after = await node_of(connection, root, 0)
+    assert (after["sub_workflow_id"], after["status"]) == (before["sub_workflow_id"], "COMPLETED")
+    assert (await run_of(connection, root))["status"] == "COMPLETED"
+    assert bench.started == ["good", "bad", "bad", "n1"]
+
+
+async def _tasks(connection: Connection) -> list[str]:
+    return [row["status"] for row in await connection.fetch("SELECT status FROM horsies_tasks ORDER BY id")]
+
+
+async def _statuses(connection: Connection) -> list[str]:
+    return [row["status"] for row in await connection.fetch("SELECT status FROM horsies_workflows ORDER BY id")]

@@ -1,0 +1,180 @@
+"""What was left by those who died is found and put right, and healing twice changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies.flows.healing import heal, would_heal
+from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from horsies.store.db import Database
+    from tests.support.work import Connection
+
+FORGET = "DELETE FROM horsies_workflow_outbox"
+KNOWN = Known({"child": plan(node(0))})
+
+
+async def test_a_result_whose_advance_was_forgotten_is_taken_over(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1, 0))
+    await bench.finish(await bench.claim())
+    await connection.execute(FORGET)
+    assert await _heals(bench, connection, workflow_id) == "1.7"
+    assert await nodes_of(connection, workflow_id) == ["COMPLETED", "ENQUEUED"]
+
+
+async def test_the_last_result_closes_the_run_in_one_pass(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0))
+    await bench.finish(await bench.claim())
+    await connection.execute(FORGET)
+    assert await _heals(bench, connection, workflow_id) == "1.7"
+    assert (await run_of(connection, workflow_id))["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "code"),
+    [
+        ("FAILED", None, "WORKER_CRASHED"),
+        ("CANCELLED", None, "TASK_CANCELLED"),
+        ("EXPIRED", None, "TASK_EXPIRED"),
+        ("COMPLETED", None, "RESULT_NOT_AVAILABLE"),
+        ("COMPLETED", '{"neither": 1}', "WORKER_CRASHED"),
+        ("FAILED", '{"err": {"error_code": "BROKEN"}}', "BROKEN"),
+    ],
+)
+async def test_a_result_is_made_up_where_none_is_stored(
+    bench: Bench, connection: Connection, status: str, document: str | None, code: str
+) -> None:
+    workflow_id = await bench.start(node(0))
+    await connection.execute(
+        "UPDATE horsies_tasks SET status = $1, terminal_at = now(), result = $2::text::jsonb", status, document
+    )
+    await _heals(bench, connection, workflow_id)
+    assert (await node_of(connection, workflow_id, 0))["error"]["error_code"] == code
+    assert (await run_of(connection, workflow_id))["error"]["error_code"] == code
+
+
+async def test_a_node_that_could_have_started_is_started(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1, 0))
+    await bench.finish(await bench.claim())
+    await connection.execute(FORGET)
+    await connection.execute("UPDATE horsies_workflow_tasks SET status = 'COMPLETED' WHERE task_index = 0")
+    assert await _heals(bench, connection, workflow_id) == "0"
+    assert await nodes_of(connection, workflow_id) == ["COMPLETED", "ENQUEUED"]
+
+
+async def test_a_ready_node_without_a_task_is_enqueued(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0))
+    await connection.execute("UPDATE horsies_workflow_tasks SET status = 'READY', task_id = NULL")
+    await connection.execute("DELETE FROM horsies_tasks")
+    assert await _heals(bench, connection, workflow_id) == "1"
+    assert await nodes_of(connection, workflow_id) == ["ENQUEUED"]
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
+
+
+async def test_a_sub_workflow_that_nobody_was_asked_to_start_is_started(
+    database: Database, connection: Connection
+) -> None:
+    bench = Bench(database)
+    workflow_id = await bench.start(sub_node(0, "child"))
+    await connection.execute(FORGET)
+    assert await _heals(bench, connection, workflow_id) == "1.5"
+    assert await nodes_of(connection, workflow_id) == ["RUNNING"]
+
+
+async def test_a_parent_that_was_not_told_of_its_child_goes_on(database: Database, connection: Connection) -> None:
+    bench = Bench(database, known=KNOWN)
+    workflow_id = await bench.start(sub_node(0, "child"))
+    await bench.outbox.work_off()
+    child = (await node_of(connection, workflow_id, 0))["sub_workflow_id"]
+    await connection.execute("UPDATE horsies_workflows SET status = 'FAILED' WHERE id = $1", child)
+    assert await _heals(bench, connection, workflow_id) == "1.6"
+    assert (await run_of(connection, workflow_id))["status"] == "FAILED"
+
+
+async def test_a_run_whose_nodes_have_all_ended_is_closed(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0))
+    await connection.execute("UPDATE horsies_workflow_tasks SET status = 'COMPLETED'")
+    await connection.execute("DELETE FROM horsies_tasks")
+    assert await _heals(bench, connection, workflow_id) == "2"
+    assert (await run_of(connection, workflow_id))["status"] == "COMPLETED"
+
+
+async def test_a_run_without_nodes_has_failed(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0))
+    await connection.execute("DELETE FROM horsies_workflow_tasks")
+    await connection.execute("DELETE FROM horsies_tasks")
+    assert await _heals(bench, connection, workflow_id) == "3"
+    assert (await run_of(connection, workflow_id))["error"]["error_code"] == "WORKFLOW_FAILED"
+
+
+async def test_a_task_without_a_node_is_cancelled(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0))
+    await connection.execute("UPDATE horsies_workflow_tasks SET status = 'SKIPPED'")
+    await connection.execute("UPDATE horsies_workflows SET status = 'CANCELLED'")
+    assert await _heals(bench, connection, workflow_id) == "4"
+    assert await connection.fetchval("SELECT status FROM horsies_tasks") == "CANCELLED"
+
+
+async def test_a_healthy_run_is_left_alone(bench: Bench, connection: Connection) -> None:
+    await bench.start(node(0), node(1, 0), sub_node(2, "child"))
+    await bench.claim()
+    assert await would_heal(bench.database) == []
+    assert await heal(bench.database, Known()) == []
+
+
+async def test_a_paused_run_is_left_alone(bench: Bench, connection: Connection) -> None:
+    await bench.start(node(0))
+    await connection.execute("UPDATE horsies_workflows SET status = 'PAUSED'")
+    await connection.execute("UPDATE horsies_workflow_tasks SET status = 'READY', task_id = NULL")
+    await connection.execute("DELETE FROM horsies_tasks")
+    assert await would_heal(bench.database) == []
+
+
+async def test_one_run_that_cannot_be_advanced_does_not_hold_up_the_others(
+    bench: Bench, connection: Connection
+) -> None:
+    good, bad = await bench.start(node(0)), await bench.start(node(0))
+    await bench.finish(await bench.claim())
+    await connection.execute("UPDATE horsies_workflows SET success_policy = '\"odd\"' WHERE id = $1", bad)
+    await bench.run()
+    assert (await run_of(connection, good))["status"] == "COMPLETED"
+    row = await connection.fetchrow("SELECT tries, last_error, quarantined_at FROM horsies_workflow_outbox")
+    assert row is not None
+    assert (row["tries"], row["quarantined_at"]) == (1, None)
+    assert row["last_error"]
+
+
+async def test_what_fails_too_often_is_set_aside_and_tried_again_after_an_hour(
+    bench: Bench, connection: Connection
+) -> None:
+    bad = await bench.start(node(0))
+    await bench.finish(await bench.claim())
+    await connection.execute("UPDATE horsies_workflows SET success_policy = '\"odd\"'")
+    await connection.execute("UPDATE horsies_workflow_outbox SET tries = 24")
+    await bench.run()
+    assert await connection.fetchval("SELECT quarantined_at IS NOT NULL FROM horsies_workflow_outbox")
+    assert await connection.fetchval("SELECT workflow_id FROM horsies_events WHERE kind = 'outbox_quarantined'") == bad
+    await connection.execute("UPDATE horsies_workflows SET success_policy = NULL")
+    await bench.run()
+    assert (await run_of(connection, bad))["status"] == "RUNNING", "set aside"
+    await connection.execute("UPDATE horsies_workflow_outbox SET quarantined_at = now() - interval '61 minutes'")
+    await heal(bench.database, Known())
+    assert (await run_of(connection, bad))["status"] == "COMPLETED"
+
+
+async def _heals(bench: Bench, connection: Connection, workflow_id: UUID) -> str:
+    """The case that is found; told beforehand, put right once, and written down."""
+    foreseen = await would_heal(bench.database)
+    before: Any = await connection.fetchval("SELECT count(*) FROM horsies_events")
+    healed = await heal(bench.database, KNOWN)
+    assert [(each.workflow_id, each.case) for each in foreseen] == [(each.workflow_id, each.case) for each in healed]
+    assert await heal(bench.database, KNOWN) == []
+    assert await connection.fetchval("SELECT count(*) FROM horsies_events") == before + 1
+    ((found, case),) = {(each.workflow_id, each.case) for each in healed}
+    assert found == workflow_id
+    return case

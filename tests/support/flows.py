@@ -1,0 +1,164 @@
+"""Runs of workflows without a worker: plans made by hand, and tasks that end as a test says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from horsies.codec.ids import IDS
+from horsies.flows.outbox import Outbox
+from horsies.flows.starting import start
+from horsies.model.task import TaskAttemptOutcome
+from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
+from horsies.store.claims import ClaimRequest, ClaimStore, QueueRoom, Start
+from horsies.store.finishes import Finish, FinishStore
+from horsies.store.work import Hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from horsies.model.workflow.plan import Definitions
+    from horsies.store.claims import ClaimedRow
+    from horsies.store.db import Database
+    from tests.support.work import Connection
+
+Outcome = str | dict[str, Any]
+"""`ok`, `err`, or a document of one's own."""
+
+
+def node(index: int, *after: int, **others: Any) -> NodePlan:
+    """A node that waits for others; its task has the name of its id, and it may read the results of all of them."""
+    usual: dict[str, Any] = {
+        "node_id": f"n{index}",
+        "name": f"n{index}",
+        "queue_name": "default",
+        "priority": 100,
+        "dependencies": after,
+    }
+    return NodePlan(index=index, **usual | others)
+
+
+def sub_node(index: int, key: str, *after: int, **others: Any) -> NodePlan:
+    """A node that stands for the run of a sub-workflow."""
+    sub = {"name": key, "definition_key": key, "is_subworkflow": True, "queue_name": None, "priority": None}
+    return node(index, *after, **sub | others)
+
+
+def plan(*nodes: NodePlan, **others: Any) -> WorkflowPlan:
+    usual: dict[str, Any] = {"name": "flow", "definition_key": "tests.flow", "on_error": OnError.FAIL, "nodes": nodes}
+    return WorkflowPlan(**usual | others)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The definitions of a process, and what each was built with."""
+
+    plans: Mapping[str, WorkflowPlan] = field(default_factory=dict[str, WorkflowPlan])
+    built: list[tuple[Mapping[str, object], Mapping[str, object]]] = field(
+        default_factory=list[tuple["Mapping[str, object]", "Mapping[str, object]"]]
+    )
+
+    def build(
+        self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
+    ) -> WorkflowPlan | None:
+        self.built.append((kwargs, injected))
+        return self.plans.get(definition_key)
+
+
+class Bench:
+    """A database, and someone who does the work of a worker's children in it, as the statements of a worker would."""
+
+    def __init__(self, database: Database, *, known: Definitions | None = None) -> None:
+        self.database = database
+        self.outbox = Outbox(database, known or Known())
+        self.worker_id = uuid4()
+        self.started: list[str] = []
+        """Names of the tasks that ran, in order."""
+        self.contexts: dict[str, dict[str, Any]] = {}
+
+    async def start(self, *nodes: NodePlan, **others: Any) -> UUID:
+        workflow_id = IDS.next()
+        assert await start(self.database, plan(*nodes, **others), workflow_id)
+        return workflow_id
+
+    async def claim(self, limit: int = 1000) -> list[ClaimedRow]:
+        """Begin what is due; in the order of the queue."""
+        request = ClaimRequest(
+            worker_id=self.worker_id, hostname="here", queues=[QueueRoom(queue_name="default")], limit=limit
+        )
+        store = ClaimStore(self.database)
+        rows = await store.claim(request)
+        begun = await store.start([Start(hold=self._hold(row), pid=7) for row in rows], hostname="here")
+        ids = {row.id for row in begun}
+        for row in rows:
+            self.started.append(row.task_name)
+            self.contexts[row.task_name] = json.loads(row.context or "{}")
+        return [row for row in rows if row.id in ids]
+
+    async def finish(self, rows: Sequence[ClaimedRow], outcome: Callable[[str], Outcome] = lambda _: "ok") -> None:
+        """Store how these ended, without advancing anything."""
+        finishes = [self._finish(row, outcome(row.task_name)) for row in rows]
+        if finishes:
+            await FinishStore(self.database).finish(finishes, max_crashes=3)
+
+    async def retry(self, row: ClaimedRow) -> None:
+        """Store a failure after which the task would like to start again."""
+        await FinishStore(self.database).finish([self._finish(row, "err", retry_delay_s=0.0)], max_crashes=3)
+
+    async def run(self, outcome: Callable[[str], Outcome] = lambda _: "ok", *, until: str | None = None) -> None:
+        """Work until nothing is due, or just before the task of this name."""
+        await self.outbox.work_off()
+        while rows := await self.claim():
+            waiting = [row for row in rows if row.task_name == until]
+            await self.finish([row for row in rows if row not in waiting], outcome)
+            await self.outbox.work_off()
+            if waiting:
+                return
+
+    def _hold(self, row: ClaimedRow) -> Hold:
+        return Hold(task_id=row.id, claim_token=row.claim_token, worker_id=self.worker_id)
+
+    def _finish(self, row: ClaimedRow, outcome: Outcome, *, retry_delay_s: float | None = None) -> Finish:
+        if outcome == "err":
+            document: dict[str, Any] = {"err": {"error_code": "BROKEN", "message": row.task_name}}
+        else:
+            document = {"ok": row.task_name} if isinstance(outcome, str) else outcome
+        is_ok = "ok" in document
+        return Finish(
+            hold=self._hold(row),
+            outcome=TaskAttemptOutcome.COMPLETED if is_ok else TaskAttemptOutcome.FAILED,
+            document=json.dumps(document),
+            error_code=None if is_ok else document["err"]["error_code"],
+            error_message=None,
+            retry_delay_s=retry_delay_s,
+        )
+
+
+async def run_of(connection: Connection, workflow_id: UUID) -> dict[str, Any]:
+    """The row of a run; JSON as values."""
+    row = await connection.fetchrow("SELECT * FROM horsies_workflows WHERE id = $1", workflow_id)
+    assert row is not None
+    return {name: _value(name, value) for name, value in row.items()}
+
+
+async def nodes_of(connection: Connection, workflow_id: UUID) -> list[str]:
+    """The states of the nodes of a run, by index."""
+    rows = await connection.fetch(
+        "SELECT status FROM horsies_workflow_tasks WHERE workflow_id = $1 ORDER BY task_index", workflow_id
+    )
+    return [row["status"] for row in rows]
+
+
+async def node_of(connection: Connection, workflow_id: UUID, index: int) -> dict[str, Any]:
+    row = await connection.fetchrow(
+        "SELECT * FROM horsies_workflow_tasks WHERE workflow_id = $1 AND task_index = $2", workflow_id, index
+    )
+    assert row is not None
+    return {name: _value(name, value) for name, value in row.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    is_json = name in {"result", "error", "sub_workflow_summary"} and value is not None
+    return json.loads(value) if is_json else value
