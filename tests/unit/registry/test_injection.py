@@ -138,6 +138,11 @@ def test_a_sub_workflow_brings_its_summary() -> None:
         context.summary_for(NodeKey("plain"))
 
 
+def test_the_name_of_a_sub_workflow_is_no_name_of_a_task() -> None:
+    child = {"result": {"ok": "2024-02-29"}, "summary": SUMMARY.document(), "task_name": "day"}
+    assert context_with(child=child).result_for(NodeKey("child")) == TaskResult(ok="2024-02-29")
+
+
 @pytest.mark.parametrize("context", ["[]", '{"args_from": 1}', '{"workflow_meta": {"x": 1}, "args_from": []}'])
 def test_a_damaged_context_is_refused(context: str) -> None:
     with pytest.raises(PayloadRefused, match="no object"):
