@@ -37,7 +37,7 @@ class DispatchThenDrain:
 
     async def run(self, stop: asyncio.Event) -> None:
         await Bounded(self._dispatcher, self._allowance).run(stop)
-        self._dispatcher.is_draining = True
+        self._parts.room.is_closed = True
         await self._last_tries(self._announce())
         self._dispatcher.call_back_chunks()
         await self._let_finish()
@@ -46,8 +46,8 @@ class DispatchThenDrain:
         await self._last_tries(self._give_back())
 
     async def _give_back(self) -> None:
-        await self._dispatcher.give_back()
-        await self._dispatcher.reconcile()  # a claim that was given up at the stop may have been carried out
+        await self._parts.returns.give_back()
+        await self._parts.returns.reconcile()  # a claim that was given up at the stop may have been carried out
 
     async def _announce(self) -> None:
         parts = self._parts
@@ -57,7 +57,7 @@ class DispatchThenDrain:
             )
         )
         await parts.fleet.set_state(parts.identity.worker_id, WorkerState.DRAINING)
-        await self._dispatcher.release_waiting()
+        await self._parts.returns.release_waiting()
 
     async def _let_finish(self) -> None:
         """Wait for running tasks, as long as the grace lasts and nobody is in a hurry."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from horsies.engine.pool import Pool
     from horsies.engine.reporting import Reporter
     from horsies.engine.requeues import Requeues
+    from horsies.engine.returns import Returns
+    from horsies.engine.room import Room
     from horsies.engine.settling import Settling
     from horsies.model.chunks import RunTimes
     from horsies.model.settings import AppConfig, WorkerConfig
@@ -53,6 +55,8 @@ class Parts:
     degraded: str | None = None
     look_at_rows: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to have running rows looked at now, instead of with the next beat."""
+    runs_are_due: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to have runs of workflows advanced now, instead of with the next poll."""
     tell_health: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to have the worker's row say now how it fares, instead of with the next beat."""
     outcomes: Outcomes = field(init=False)
@@ -61,6 +65,8 @@ class Parts:
     settling: Settling = field(init=False)
     requeues: Requeues = field(init=False)
     pool: Pool = field(init=False)
+    room: Room = field(init=False)
+    returns: Returns = field(init=False)
     wake: Callable[[], None] = field(init=False)
 
     def backoff(self, duty: str) -> Backoff:

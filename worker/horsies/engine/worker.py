@@ -10,9 +10,11 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from horsies.engine.advance import Advance
 from horsies.engine.backoff import Backoff
 from horsies.engine.dispatch import Dispatcher
 from horsies.engine.draining import DispatchThenDrain
+from horsies.engine.duties import duties_of
 from horsies.engine.hands import Hands
 from horsies.engine.health import Health
 from horsies.engine.hearing import PROBE_AFTER_S
@@ -23,8 +25,12 @@ from horsies.engine.interruptions import Interruptions
 from horsies.engine.outcomes import Outcomes
 from horsies.engine.parts import Parts
 from horsies.engine.pool import Pool
+from horsies.engine.reap import Reaper
 from horsies.engine.reporting import Reporter
+from horsies.engine.reports import Reports
 from horsies.engine.requeues import Requeues
+from horsies.engine.returns import Returns
+from horsies.engine.room import Room
 from horsies.engine.service import Allowance, Bounded, run_together
 from horsies.engine.settling import Settling
 from horsies.engine.snapshot import Snapshots
@@ -52,13 +58,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from horsies.model.settings import AppConfig, WorkerConfig
+    from horsies.model.workflow.plan import Definitions
     from horsies.recovery.hooks import HookFailure
     from horsies.store.open import Links
 
 LISTEN_WITHIN_S = 5.0
 SURPLUS_IDLE_S = 3.0
-LAST_TRIES_S = 5.0
+LAST_TRIES_S = 4.0
 """For the statements of a stop, where the database does not answer."""
+LAST_PASS_S = 1.0
+"""For the reaper to end what it has in hand."""
 
 logger = logging.getLogger("horsies.worker")
 
@@ -77,6 +86,7 @@ class Worker:
         worker: WorkerConfig,
         *,
         is_async: Callable[[str], bool],
+        definitions: Definitions,
         hooks: RecoveryHooks | None = None,
         child_environment: Mapping[str, str] | None = None,
         probe_after_s: float = PROBE_AFTER_S,
@@ -84,6 +94,7 @@ class Worker:
         self._app = app
         self._worker = worker
         self._is_async = is_async
+        self._definitions = definitions
         self._hooks = hooks or RecoveryHooks()
         self._environment = dict(child_environment or {})
         self._probe_after_s = probe_after_s
@@ -129,9 +140,10 @@ class Worker:
     async def _assemble(self, stack: AsyncExitStack, links: Links) -> tuple[Parts, Dispatcher]:
         database, beats = await self._open(stack, links)
         parts = self._parts(database, beats)
+        parts.room, parts.returns = Room(parts), Returns(parts)
         dispatcher = Dispatcher(parts)
         parts.wake = dispatcher.wake
-        parts.pool = Pool(self._child_spec(), self._worker.processes, dispatcher)
+        parts.pool = Pool(self._child_spec(), self._worker.processes, Reports(parts))
         stack.push_async_callback(parts.pool.kill_all, "the worker has ended")
         return parts, dispatcher
 
@@ -140,14 +152,17 @@ class Worker:
         started_at = await parts.fleet.register(self.identity.run_of(self._worker, self._app))
         parts.gate.beaten(sent_at)
         wakeup = Wakeup(parts, links.direct, probe_after_s=self._probe_after_s)
-        heartbeat = Heartbeat(parts, came_back=lambda: self._come_back(parts, dispatcher))
+        heartbeat = Heartbeat(parts, came_back=lambda: self._come_back(parts))
         dispatcher.wake()
         services = [
             Starting(parts, hears=wakeup.hears, tell=lambda: self._tell_started(parts)),
             wakeup,
             DispatchThenDrain(dispatcher, parts, self._hurry, self._last_tries),
             Snapshots(parts, started_at),
+            # A worker that drains for long is as good a judge as another.
+            Bounded(Reaper(parts, duties_of(parts)), Allowance(LAST_PASS_S)),
             Bounded(parts.outcomes, self._last_tries),
+            Bounded(Advance(parts, self._definitions), self._last_tries),
             Bounded(parts.interruptions, self._last_tries),
             Bounded(parts.reporter, self._last_tries),
             heartbeat,
@@ -194,10 +209,12 @@ class Worker:
             backoff=parts.backoff("outcomes"),
             max_crashes=app.recovery.max_crashes,
             stored=lambda: parts.wake(),  # noqa: PLW0108  # the dispatcher that it wakes comes later
+            nodes_ended=parts.runs_are_due.set,
         )
         parts.asking = Asking(self._hooks, failed=self._tell_hook_failed(reporter))
         parts.interruptions = Interruptions(parts.asking, TaskStore(database), parts.backoff("interruptions"))
-        reporter.listen(parts.interruptions.hear)
+        if parts.asking.tells_interruptions:  # else nobody need hear of each task that ends
+            reporter.listen(parts.interruptions.hear)
         parts.requeues = Requeues(database, parts.desk, parts.backoff("requeues"))
         parts.settling = Settling(
             parts.outcomes,
@@ -280,10 +297,10 @@ class Worker:
                 hint="set broker.session_database_url to the server itself, past any pooler",
             )
 
-    async def _come_back(self, parts: Parts, dispatcher: Dispatcher) -> None:
+    async def _come_back(self, parts: Parts) -> None:
         """Others have declared this run lost: give up its claims and go on under a new id."""
         async with parts.lane:
-            await dispatcher.release_waiting()
+            await parts.returns.release_waiting()
             former = self.identity.renew()
         await parts.fleet.register(self.identity.run_of(self._worker, self._app))
         await parts.fleet.set_state(self.identity.worker_id, WorkerState.RUNNING)
