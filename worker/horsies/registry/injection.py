@@ -79,8 +79,8 @@ def _meta(told: Mapping[str, JsonValue]) -> WorkflowMeta | None:
 def _upstream(told: Mapping[str, JsonValue], ok_of: OkOf) -> StoredUpstream:
     task_name, summary = told.get("task_name"), _summary(told.get("summary"))
     # The name of a sub-workflow may well be that of a task, too.
-    is_task = isinstance(task_name, str) and summary is None
-    return StoredUpstream(document=told.get("result"), reads=ok_of(task_name) if is_task else None, summary=summary)
+    reads = ok_of(task_name) if isinstance(task_name, str) and summary is None else None
+    return StoredUpstream(document=told.get("result"), reads=reads, summary=summary)
 
 
 def _summary(stored: JsonValue) -> SubWorkflowSummary | None:
