@@ -8,10 +8,12 @@ from horsies.model.actions import Action, ActionOptions
 from horsies_ops.actions.planning import plan
 from horsies_ops.actions.queues import pause_queue, resume_queue
 from horsies_ops.actions.selector import Selector
+from horsies_ops.actions.workflows import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+    from uuid import UUID
 
     from horsies_ops.actions.hand import Hand
     from horsies_ops.actions.plan import Plan
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Acting:
-    """What operators do to tasks and queues.
+    """What operators do to tasks, queues and workflows.
 
     Tasks are named by ids or by a filter. Only those that stand as they were seen are moved; the report tells how many
     were, which were not and why. Each action is one row of the audit, a dry run too. A read-only connection refuses.
@@ -115,3 +117,20 @@ class Acting:
 
     async def resume_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
         return await resume_queue(self.hand, queue, reason=reason)
+
+    async def pause_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
+        """Start nothing of a run, nor of the runs below it, until it is resumed; what runs may end."""
+        return await pause_workflow(self.hand, workflow_id, reason=reason)
+
+    async def resume_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
+        return await resume_workflow(self.hand, workflow_id, reason=reason)
+
+    async def cancel_workflow(
+        self, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
+    ) -> ActionReport:
+        """End a run and all below it; with `kill`, the processes of its running tasks too."""
+        return await cancel_workflow(self.hand, workflow_id, kill=kill, reason=reason)
+
+    async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
+        """Let a run that has ended begin again where it failed; `nodes` of the report run again."""
+        return await retry_workflow(self.hand, workflow_id, reason=reason)

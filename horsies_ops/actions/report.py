@@ -25,6 +25,8 @@ class ActionReport:
     audit_id: int | None = None
     new_ids: tuple[UUID, ...] = ()
     """Of a retry: the tasks that were sent."""
+    nodes: int = 0
+    """Of a workflow's retry: how many of its nodes run again."""
     is_dry_run: bool = False
     was_stopped: bool = False
     """It was told to stop, and some batches were left undone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SERVICES: Final = frozenset({"worker", "scheduler"})
+SERVICES: Final = frozenset({"worker", "scheduler", "metrics"})
 """Commands that run until they are stopped and tell what they do in their log."""
 
 COMMANDS: Final = {
@@ -16,6 +16,8 @@ COMMANDS: Final = {
     "db": "Migrate and inspect the database; start and stop the embedded one.",
     "task": "List tasks, look at one, send one, or act on some: requeue, fail, cancel, expire, retry.",
     "queue": "Pause queues and resume them.",
+    "workflow": "Pause, resume, cancel and retry runs of workflows.",
     "cleanup": "Delete what is past its window, or count it with --dry-run.",
     "doctor": "Look at everything and say what to do; exit 1 when a check fails.",
+    "metrics": "Answer Prometheus until SIGTERM or SIGINT.",
 }

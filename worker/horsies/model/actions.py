@@ -20,7 +20,7 @@ class Action(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why an action passes a task over."""
+    """Why an action passes a task or a run over."""
 
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
     TASK_NOT_CANCELLABLE = "TASK_NOT_CANCELLABLE"
@@ -28,7 +28,10 @@ class Refusal(StrEnum):
     TASK_STATE_MOVED = "TASK_STATE_MOVED"
     TASK_IS_WORKFLOW_TASK = "TASK_IS_WORKFLOW_TASK"
     TASK_IS_RUNNING = "TASK_IS_RUNNING"
+    WORKFLOW_NOT_FOUND = "WORKFLOW_NOT_FOUND"
+    WORKFLOW_NOT_ROOT = "WORKFLOW_NOT_ROOT"
     WORKFLOW_NOT_TERMINAL = "WORKFLOW_NOT_TERMINAL"
+    WORKFLOW_STATE_NOT_ALLOWED = "WORKFLOW_STATE_NOT_ALLOWED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,115 @@
+"""The commands that pause, resume, cancel and retry runs of workflows."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
+from horsies_ops.cli.option_types import identity
+from horsies_ops.cli.output import print_json, print_line, report
+from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
+from horsies_ops.ops import open_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from horsies_ops.actions.report import ActionReport
+    from horsies_ops.ops import Ops
+
+Run = Annotated[UUID, typer.Argument(parser=identity, metavar="ID", help="The run, by its whole id.")]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")]
+As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")]
+
+
+def add_actions(app: typer.Typer) -> None:
+    """Give the group `workflow` what changes runs."""
+    for command in (pause, resume, cancel, retry):
+        app.command()(with_global_options(command))
+
+
+def pause(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As = None, json: Json = False) -> int:
+    """Start nothing of a run until it is resumed; what runs may end. Exit 5: no such run; 6: it is not running."""
+    return _act(options, actor, "paused", lambda ops: ops.pause_workflow(run, reason=reason), json=json)
+
+
+def resume(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As = None, json: Json = False) -> int:
+    """Let a paused run go on. Exit 5: no such run; 6: it is not paused."""
+    return _act(options, actor, "resumed", lambda ops: ops.resume_workflow(run, reason=reason), json=json)
+
+
+def cancel(
+    options: GlobalOptions,
+    run: Run,
+    *,
+    kill: Annotated[bool, typer.Option("--kill", help="End the processes of its running tasks; asks.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Reason = None,
+    actor: As = None,
+    json: Json = False,
+) -> int:
+    """End a run and all below it. Exit 5: no such run; 6: it has ended."""
+    if kill and not yes:
+        _ask(run)
+    return _act(options, actor, "cancelled", lambda ops: ops.cancel_workflow(run, kill=kill, reason=reason), json=json)
+
+
+def retry(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As = None, json: Json = False) -> int:
+    """Let a run that has ended begin again where it failed. Exit 5: no such run; 6: nothing of it can."""
+    return _act(options, actor, "begun again", lambda ops: ops.retry_workflow(run, reason=reason), json=json)
+
+
+def _ask(run: UUID) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "--kill ends running code, and there is no terminal to ask on",
+            code=ErrorCode.CLI_INVALID_ARGS,
+            hint="--yes goes ahead",
+        )
+    typer.confirm(f"cancel the run {run} and kill what runs of it?", abort=True, err=True)
+
+
+def _act(
+    options: GlobalOptions,
+    actor: str | None,
+    what: str,
+    change: Callable[[Ops], Awaitable[ActionReport]],
+    *,
+    json: bool,
+) -> int:
+    done = asyncio.run(_changed(options, actor, change))
+    if json:
+        print_json(
+            {
+                "action": done.action,
+                "changed": done.affected > 0,
+                "nodes": done.nodes,
+                "why": done.skipped[0].why if done.skipped else None,
+                "audit_id": done.audit_id,
+            }
+        )
+    if done.affected:
+        if not json:
+            print_line(f"{what}, {done.nodes:,} nodes" if done.nodes else what)
+        return ExitCode.DONE
+    return _failed(done, what)
+
+
+async def _changed(
+    options: GlobalOptions, actor: str | None, change: Callable[[Ops], Awaitable[ActionReport]]
+) -> ActionReport:
+    async with open_ops(options.settings().app, actor=actor, via="cli") as ops:
+        return await change(ops)
+
+
+def _failed(done: ActionReport, what: str) -> int:
+    ((run, why),) = done.skipped
+    error: HorsiesError = (
+        Refused(f"the run {run} cannot be {what}: {why}") if done.matched else NotFound(f"there is no run {run}")
+    )
+    report(error)
+    return error.exit_code

@@ -1,0 +1,52 @@
+"""`horsies workflow pause|resume|cancel|retry`, from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.support.executable import Executable
+from tests.support.task_rows import insert
+from tests.support.tasks import ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def horsies(tmp_path: Path, database_url: str) -> Executable:
+    return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
+
+
+@pytest.fixture
+def run(database_url: str) -> UUID:
+    """A run that has nothing to do yet."""
+    run, ((now,),) = uuid4(), ask(database_url, "SELECT now()")
+    columns = {"id": run, "name": "w", "status": "RUNNING", "on_error": "fail", "root_workflow_id": run, "sent_at": now}
+    asyncio.run(insert(database_url, "horsies_workflows", **columns))
+    node = {"workflow_id": run, "task_index": 0, "node_id": "only", "task_name": "mail.send", "queue_name": "default"}
+    asyncio.run(insert(database_url, "horsies_workflow_tasks", id=uuid4(), priority=100, status="READY", **node))
+    return run
+
+
+def test_a_run_is_paused_resumed_and_cancelled(horsies: Executable, database_url: str, run: UUID) -> None:
+    said = [horsies("workflow", verb, str(run), "--as", "ada") for verb in ("pause", "resume", "cancel")]
+    assert [(each.code, each.stdout) for each in said] == [(0, "paused\n"), (0, "resumed\n"), (0, "cancelled\n")]
+    assert ask(database_url, "SELECT status FROM horsies_workflows") == [("CANCELLED",)]
+    audit = ask(database_url, "SELECT actor, via, action, affected FROM horsies_audit ORDER BY id")
+    assert audit == [("ada", "cli", f"{verb}_workflow", 1) for verb in ("pause", "resume", "cancel")]
+
+
+def test_a_run_in_another_state_is_exit_6_and_an_unknown_one_exit_5(horsies: Executable, run: UUID) -> None:
+    refused = horsies("workflow", "retry", str(run), "--json")
+    assert (refused.code, refused.document["why"]) == (6, "WORKFLOW_NOT_TERMINAL")
+    assert horsies("workflow", "pause", str(uuid4())).code == 5
+
+
+def test_a_kill_is_asked_for(horsies: Executable, database_url: str, run: UUID) -> None:
+    assert horsies("workflow", "cancel", str(run), "--kill").code == 2
+    assert ask(database_url, "SELECT status FROM horsies_workflows") == [("RUNNING",)]
+    assert horsies("workflow", "cancel", str(run), "--kill", "--yes").code == 0

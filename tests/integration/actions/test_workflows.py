@@ -1,0 +1,80 @@
+"""Runs of workflows in an operator's hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+
+from horsies.model.actions import Refusal
+from tests.support.task_rows import insert
+from tests.support.work import columns_of
+
+if TYPE_CHECKING:
+    from horsies_ops.ops import Ops
+    from tests.support.work import Connection
+
+AUDIT = ("actor", "action", "reason", "filter ->> 'workflow_id'", "affected", "skipped")
+
+
+async def _run(database_url: str, connection: Connection, *, status: str, node: str) -> UUID:
+    """A run of one node."""
+    run, now = uuid4(), await connection.fetchval("SELECT now()")
+    await insert(
+        database_url, "horsies_workflows", id=run, name="w", status=status, on_error="fail", root_workflow_id=run,
+        sent_at=now,
+    )  # fmt: skip
+    await insert(
+        database_url, "horsies_workflow_tasks", id=uuid4(), workflow_id=run, task_index=0, node_id="only",
+        task_name="mail.send", queue_name="default", priority=100, status=node,
+    )  # fmt: skip
+    return run
+
+
+async def test_a_run_is_paused_and_resumed_on_record(ops: Ops, database_url: str, connection: Connection) -> None:
+    run = await _run(database_url, connection, status="RUNNING", node="READY")
+    assert (await ops.pause_workflow(run, reason="smtp is down")).affected == 1
+    assert await columns_of(connection, "horsies_workflows", "status") == ("PAUSED",)
+    assert await columns_of(connection, "horsies_audit", *AUDIT) == (
+        "ada", "pause_workflow", "smtp is down", str(run), 1, 0,
+    )  # fmt: skip
+    assert (await ops.resume_workflow(str(run))).affected == 1
+    assert await columns_of(connection, "horsies_workflows", "status") == ("RUNNING",)
+
+
+async def test_a_run_is_cancelled_once(ops: Ops, database_url: str, connection: Connection) -> None:
+    run = await _run(database_url, connection, status="RUNNING", node="READY")
+    assert (await ops.cancel_workflow(run)).affected == 1
+    again = await ops.cancel_workflow(run)
+    assert again.skipped == ((run, Refusal.WORKFLOW_STATE_NOT_ALLOWED),)
+
+
+async def test_a_failed_run_begins_again(ops: Ops, database_url: str, connection: Connection) -> None:
+    run = await _run(database_url, connection, status="FAILED", node="FAILED")
+    report = await ops.retry_workflow(run)
+    assert (report.affected, report.nodes) == (1, 1)
+    assert await columns_of(connection, "horsies_workflows", "status", "generation") == ("RUNNING", 2)
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "why"),
+    [
+        ("pause_workflow", "COMPLETED", Refusal.WORKFLOW_STATE_NOT_ALLOWED),
+        ("resume_workflow", "RUNNING", Refusal.WORKFLOW_STATE_NOT_ALLOWED),
+        ("retry_workflow", "RUNNING", Refusal.WORKFLOW_NOT_TERMINAL),
+    ],
+)
+async def test_a_run_in_another_state_is_left_alone_and_that_is_on_record(
+    ops: Ops, database_url: str, connection: Connection, action: str, status: str, why: str
+) -> None:
+    run = await _run(database_url, connection, status=status, node="COMPLETED")
+    report = await getattr(ops, action)(run)
+    assert (report.matched, report.affected, report.skipped) == (1, 0, ((run, why),))
+    assert (await columns_of(connection, "horsies_audit", *AUDIT))[-2:] == (0, 1)
+
+
+async def test_a_run_that_nobody_knows_is_not_found(ops: Ops) -> None:
+    unknown = uuid4()
+    report = await ops.cancel_workflow(unknown)
+    assert (report.matched, report.skipped) == (0, ((unknown, Refusal.WORKFLOW_NOT_FOUND),))
