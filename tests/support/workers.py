@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from horsies import Horsies
     from horsies.engine.hands import Hands
+    from horsies.engine.health import Health
     from horsies.engine.supervise import Child
 
 E = TypeVar("E", bound=events.Event)
@@ -62,6 +63,12 @@ class RunningWorker:
         """How long ago the last statement that succeeded was sent."""
         parts = self.worker._parts_at_work
         return parts.gate.silent_s if parts else 0.0
+
+    @property
+    def health(self) -> Health:
+        parts = self.worker._parts_at_work
+        assert parts is not None
+        return parts.health
 
     @property
     def children(self) -> list[Child]:
@@ -151,6 +158,7 @@ async def running(
         app.config,
         WorkerConfig.of(app.config, WorkerSettings(**usual | settings), ProjectConfig(locator=APP)),
         is_async=lambda name: name in app.tasks and app.tasks[name].definition.is_async,
+        definitions=app.definitions,
         hooks=app.recovery_hooks,
         child_environment=environment_of(url, config),
         probe_after_s=probe_after_s,

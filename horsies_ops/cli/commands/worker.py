@@ -86,4 +86,5 @@ async def _work(found: Horsies, config: WorkerConfig) -> None:
     def is_async(name: str) -> bool:
         return name in found.tasks and found.tasks[name].definition.is_async
 
-    await Worker(found.config, config, is_async=is_async, hooks=found.recovery_hooks).run()
+    worker = Worker(found.config, config, is_async=is_async, definitions=found.definitions, hooks=found.recovery_hooks)
+    await worker.run()

@@ -69,6 +69,7 @@ class Outcomes:
         backoff: Backoff,
         max_crashes: int,
         stored: Callable[[], None],
+        nodes_ended: Callable[[], None],
     ) -> None:
         self._store = store
         self._desk = desk
@@ -76,6 +77,7 @@ class Outcomes:
         self._gate = gate
         self._max_crashes = max_crashes
         self._stored = stored
+        self._nodes_ended = nodes_ended
         self._lane: Lane[Ended, MovedRow] = Lane(
             self.name,
             self._send,
@@ -190,6 +192,8 @@ class Outcomes:
         for (name, queue), theirs in ids.items():
             status = TaskStatus(name)
             self._reporter.moved(_MOVES[status], queue, TaskStatus.RUNNING, status, theirs)
+        if any(ended.held.row.is_workflow_task for ended in batch):
+            self._nodes_ended()
         self._stored()
 
     def _tell_finished(self, ended: Ended, status: TaskStatus) -> None:

@@ -11,7 +11,7 @@ from horsies.engine.hearing import PROBE_AFTER_S, Hearing
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.store.fleet import FleetStore
-from horsies.store.notify import TASK_NEW, WORKER_PING
+from horsies.store.notify import TASK_NEW, WORKER_PING, WORKFLOW_DUE
 
 if TYPE_CHECKING:
     from horsies.engine.parts import Parts
@@ -27,7 +27,7 @@ class Wakeup:
         self._parts = parts
         self._fleet = FleetStore(parts.claims.database)  # beats have their connection to themselves
         self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        channels = {TASK_NEW: self._hear_new, WORKER_PING: self._hear_order}
+        channels = {TASK_NEW: self._hear_new, WORKFLOW_DUE: self._hear_due, WORKER_PING: self._hear_order}
         self._hearing = Hearing(parts, link, channels, probe_after_s=probe_after_s)
         self.hears = self._hearing.has_begun
 
@@ -53,6 +53,9 @@ class Wakeup:
     def _hear_new(self, queue_name: str) -> None:
         if queue_name in (self._parts.worker.queues or ()):
             self._parts.wake()
+
+    def _hear_due(self, _workflow_id: str) -> None:
+        self._parts.runs_are_due.set()
 
     def _hear_order(self, payload: str) -> None:
         """A ping is answered, a kill makes us look at our rows, which say what to end; anything else is nothing."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TASK_NEW: Final = "horsies_task_new"
 TASK_DONE: Final = "horsies_task_done"
 WORKFLOW_DONE: Final = "horsies_workflow_done"
+WORKFLOW_DUE: Final = "horsies_workflow_due"
 EVENTS: Final = "horsies_events"
 WORKER_PING: Final = "horsies_worker_ping"
 

@@ -1,0 +1,55 @@
+"""Runs of workflows go on: as soon as a node's outcome is stored here, and when somebody else has asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from horsies.flows.outbox import LOOK_AGAIN_S, Outbox, is_away
+
+if TYPE_CHECKING:
+    from horsies.engine.parts import Parts
+    from horsies.model.workflow.plan import Definitions
+
+
+class Advance:
+    """Works off what is asked for, woken by outcomes and notifications, and by a poll that trusts neither."""
+
+    name = "workflows"
+
+    def __init__(self, parts: Parts, definitions: Definitions) -> None:
+        self._woken = parts.runs_are_due
+        self._outbox = Outbox(parts.claims.database, definitions)
+        self._backoff = parts.backoff(self.name)
+        self._poll_s = parts.app.resilience.notify_poll_interval_ms / 1000
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Advance runs until stop is set, then once more: the last outcomes of this worker have been stored."""
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: self._woken.set())
+        try:
+            while not stop.is_set():
+                is_done = await self._work_off()
+                await self._wait(self._poll_s if is_done else LOOK_AGAIN_S)
+            await self._work_off()
+        finally:
+            stopping.cancel()
+
+    async def _work_off(self) -> bool:
+        self._woken.clear()
+        while True:
+            try:
+                is_done = await self._outbox.work_off()
+            except Exception as error:
+                if not is_away(error):
+                    raise
+                await self._backoff.wait(error)
+            else:
+                self._backoff.reset()
+                return is_done
+
+    async def _wait(self, limit_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._woken.wait()
