@@ -30,6 +30,7 @@ from horsies_ops.reads.diagnosis import DIAGNOSIS
 from horsies_ops.reads.events import EVENT_READS
 from horsies_ops.reads.lookup import LOOKUP
 from horsies_ops.reads.matching import MATCHING
+from horsies_ops.reads.metering import METERING
 from horsies_ops.reads.overview import OVERVIEW
 from horsies_ops.reads.queues import QUEUE_READS
 from horsies_ops.reads.schedules import SCHEDULE_READS
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from horsies.store.db import Database
 
 TASK_LISTS = (CLOCK, TASK_READS, MATCHING, LOOKUP)
-SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS)
+SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, METERING)
 READS = (*TASK_LISTS, *SYSTEM, WORKFLOW_READS, SCHEDULE_READS)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET, RECOVERY)
 FLOW_WRITES = (FLOWS, FLOW_CONTROL, FLOW_HEALING)
