@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 _SPELLED = {
     "?": "question_mark", "/": "slash", "\\": "backslash", ":": "colon", ",": "comma", "-": "minus",
     "|": "vertical_line", "!": "exclamation_mark", "<": "less_than_sign", ">": "greater_than_sign",
-    "[": "left_square_bracket", "]": "right_square_bracket", " ": "space", "esc": "escape", "pgdn": "pagedown", "pgup": "pageup",
+    "[": "left_square_bracket", "]": "right_square_bracket", " ": "space", "esc": "escape",
+    "pgdn": "pagedown", "pgup": "pageup",
 }  # fmt: skip
 
 DISPLAYED = {name: sign for sign, name in _SPELLED.items() if len(name) > len(sign)} | {

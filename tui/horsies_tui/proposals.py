@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from horsies.model.actions import Action, ActionOptions
 from horsies_ops.reads.filter_language import filter_text
-from horsies_tui.format import clock, plural
+from horsies_tui.format import clock, plural, short_id
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from horsies_ops.actions.report import ActionReport, Progress
     from horsies_ops.actions.selector import Selector
     from horsies_tui.source import Source
+
+NAMED = 2
+"""So many tasks are named, to recognise the others by."""
 
 _DONE = {
     Action.REQUEUE: "Requeued",
@@ -30,10 +33,11 @@ _DONE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """So many things, and what would become of them."""
+    """So many things of a kind, and what would become of them."""
 
     count: int
-    text: str
+    kind: str
+    effect: str
     is_skipped: bool = False
 
 
@@ -106,7 +110,9 @@ async def for_tasks(
 def _selected_by(plan: Plan) -> str:
     selector = plan.selector
     if selector.filter is None:
-        return plural(len(selector.ids or ()), "row")
+        named = ", ".join(f"{short_id(sample.id)} {sample.name}" for sample in plan.samples[:NAMED])
+        more = ", …" if plan.matched > NAMED and named else ""
+        return f"{plural(len(selector.ids or ()), 'row')}  {named}{more}"
     # Rows that come to match later are not meant, and the one who decides must know that.
     return f"filter  {filter_text(selector.filter)}   as of {clock(selector.as_of)}, later ones are left out"
 
@@ -115,7 +121,8 @@ def _lines(plan: Plan) -> tuple[Line, ...]:
     return tuple(
         Line(
             count=group.count,
-            text="  ".join(part for part in (group.status, group.error_code or "", group.effect) if part),
+            kind=f"{group.status}  {group.error_code or ''}".rstrip(),
+            effect=group.effect,
             is_skipped=group.refusal is not None,
         )
         for group in plan.groups

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from horsies.errors import Refused
 from horsies.model.actions import Accept, Action, Candidate, Refusal, Refuse, judge
 from horsies.model.task import TaskStatus
-from horsies_ops.actions.plan import Plan, PlanGroup, Skipped
+from horsies_ops.actions.plan import Plan, PlanGroup, Sample, Skipped
 from horsies_ops.actions.planning import Target
 from horsies_ops.actions.report import ActionReport, Progress
 from horsies_tui.demo.catalogue import KINDS, WORKERS
@@ -46,7 +46,7 @@ def plan(action: Action, selector: Selector, options: ActionOptions, tasks: Sequ
             PlanGroup(count=count, status=status, error_code=code, effect=effect, refusal=refusal)
             for (status, code, effect, refusal), count in groups.most_common()
         ),
-        samples=(),
+        samples=tuple(_sample(task, verdict) for task, verdict in judged[:10]),
         warnings=_warnings(action, moved),
         targets=tuple(Target(id=task.id, status=task.status, claim_token=task.claim_token) for task in moved),
         refused=tuple(refused[:1000]),
@@ -123,6 +123,13 @@ def _candidate(task: TaskFacts, now: datetime | None) -> Candidate:
         is_workflow_task=task.workflow_id is not None,
         is_delayed=later and task.status == TaskStatus.PENDING,
     )
+
+
+def _sample(task: TaskFacts, verdict: Verdict) -> Sample:
+    return Sample(
+        id=task.id, name=task.name, queue=task.queue, status=task.status, error_code=task.error_code,
+        effect=verdict.effect, refusal=_refusal(verdict),
+    )  # fmt: skip
 
 
 def _refusal(verdict: Verdict) -> str | None:

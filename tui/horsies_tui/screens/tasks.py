@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import shlex
 from enum import Enum, auto
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
+
+from textual import work
 
 from horsies.model.actions import Action
 from horsies.model.task import TaskStatus
 from horsies_ops.actions.selector import Selector
+from horsies_ops.cli.output import to_json
 from horsies_ops.reads.counts import Count, Facets
 from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.filter_language import filter_text
@@ -274,6 +281,31 @@ class TasksScreen(ActingScreen):
     def action_copy_id(self) -> None:
         self.copy("\n".join(str(key) for key in self.list.selection.chosen), "ids")
 
+    def action_copy_json(self) -> None:
+        chosen = set(self.list.selection.chosen)
+        rows = [to_json(task) for task in self.window.rows if task.id in chosen]
+        self.copy(json.dumps(rows, ensure_ascii=False), "as JSON")
+
+    @work(group="export", exit_on_error=False)
+    async def action_export_rows(self) -> None:
+        """Write the loaded rows into a file in the working folder, one JSON document a line."""
+        path = Path(f"horsies-tasks-{self.desk.clock.now():%Y%m%d-%H%M%S}.jsonl")
+        lines = "".join(json.dumps(to_json(task), ensure_ascii=False) + "\n" for task in self.window.rows)
+        await asyncio.to_thread(path.write_text, lines, encoding="utf-8")
+        self.notify(f"{plural(len(self.window.rows), 'row')} in {path}", markup=False)
+
+    def action_nav_owner(self) -> None:
+        """All tasks of what the current one belongs to: its workflow, else its worker, else its queue."""
+        match self.list.current:
+            case TaskSummary(workflow_id=UUID() as workflow):
+                self.show_only(TaskFilter(workflow_id=str(workflow)))
+            case TaskSummary(worker_id=UUID() as worker):
+                self.show_only(TaskFilter(worker_id=str(worker)))
+            case TaskSummary(queue=queue):
+                self.show_only(TaskFilter(queues=(queue,)))
+            case None:
+                return
+
     def action_copy_cli(self) -> None:
         text = filter_text(self.filter)
-        self.copy(f"horsies task list --filter '{text}'" if text else "horsies task list", "the command")
+        self.copy(shlex.join(["horsies", "task", "list", *(("--filter", text) if text else ())]), "the command")

@@ -8,16 +8,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, ProgressBar, Static
 
 from horsies.errors import HorsiesError
 from horsies_tui.format import safe
-from horsies_tui.proposals import Outcome, Proposal
+from horsies_tui.proposals import Line, Outcome, Proposal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
@@ -27,6 +30,9 @@ DEAF_S: Final = 0.3
 """Keys are ignored for so long after the preview appears: they were typed for what was there before."""
 
 UNDO_S: Final = 30.0
+
+COMMAND: Final = 120
+"""So much of the command is shown; it may name hundreds of ids. The copy is whole."""
 
 
 class PlanDialog(ModalScreen[Outcome | None]):
@@ -52,9 +58,10 @@ class PlanDialog(ModalScreen[Outcome | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="plan"):
-            yield Static(id="plan-text")
+            with VerticalScroll(can_focus=False):
+                yield Static(id="plan-text")
             yield Input(placeholder="reason, kept in the operator log", compact=True, id="plan-reason")
-            yield Input(placeholder="", compact=True, id="plan-typed")
+            yield Confirmation(compact=True, id="plan-typed")
             yield Static(id="plan-said")
             yield ProgressBar(show_eta=False, id="plan-progress")
             with Horizontal(id="plan-buttons"):
@@ -69,9 +76,10 @@ class PlanDialog(ModalScreen[Outcome | None]):
 
     def _show(self) -> None:
         proposal = self._proposal
-        self.query_one("#plan").border_title = _title(f"{proposal.title} — preview, nothing changed yet")
+        self.query_one("#plan").border_title = safe(f"{proposal.title} — preview, nothing changed yet")
         self.query_one("#plan-text", Static).update(_described(proposal, self._where))
-        typed = self.query_one("#plan-typed", Input)
+        typed = self.query_one(Confirmation)
+        typed.wants_digits = (proposal.to_type or "").isdigit()
         typed.display = proposal.to_type is not None and not proposal.is_empty
         typed.placeholder = f"type {proposal.to_type} to go on"
         self.query_one("#plan-reason", Input).display = not proposal.is_empty
@@ -107,7 +115,7 @@ class PlanDialog(ModalScreen[Outcome | None]):
             self.action_leave()
 
     def _after_reason(self) -> None:
-        typed = self.query_one("#plan-typed", Input)
+        typed = self.query_one(Confirmation)
         self.set_focus(typed if typed.display else None)
 
     def action_go(self) -> None:
@@ -143,7 +151,7 @@ class PlanDialog(ModalScreen[Outcome | None]):
     def _finish(self, outcome: Outcome) -> None:
         self._outcome = outcome
         self.query_one(ProgressBar).display = False
-        self.query_one("#plan").border_title = _title(outcome.title)
+        self.query_one("#plan").border_title = safe(outcome.title)
         self.query_one("#plan-text", Static).update(safe_lines(outcome.lines))
         self.say("u takes it back   Enter closes" if outcome.undo else "Enter closes")
         if outcome.undo is not None:
@@ -182,6 +190,22 @@ class PlanDialog(ModalScreen[Outcome | None]):
             self.say(error.message)
 
 
+class Confirmation(Input):
+    """Where a number is to be typed, letters are left to the keys of the dialog."""
+
+    wants_digits = False
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return super().check_consume_key(key, character) and not self._is_a_key_of_the_dialog(character)
+
+    def on_key(self, event: events.Key) -> None:
+        if self._is_a_key_of_the_dialog(event.character):
+            event.prevent_default()
+
+    def _is_a_key_of_the_dialog(self, character: str | None) -> bool:
+        return self.wants_digits and character is not None and character.isalpha()
+
+
 def _for_the_mouse(label: str, name: str) -> Button:
     """A button that the keyboard passes by: Enter must not press whatever happens to have the focus."""
     button = Button(label, id=name, compact=True)
@@ -189,22 +213,28 @@ def _for_the_mouse(label: str, name: str) -> Button:
     return button
 
 
-def _title(text: str) -> Content:
-    return Content(" ") + safe(text) + Content(" ")
-
-
 def _described(proposal: Proposal, where: str) -> Content:
-    width = max((len(f"{line.count:,}") for line in proposal.lines), default=1)
-    counted = [
-        Content.assemble(
-            (f"  {line.count:>{width},}  ", "bold"), safe(line.text, "$text-muted" if line.is_skipped else "")
-        )
-        for line in proposal.lines
-    ]
     warnings = [Content.assemble(("! ", "bold $text-warning"), safe(warning)) for warning in proposal.warnings]
-    command = [Content(""), Content.assemble(("CLI  ", "bold"), safe(proposal.command))] if proposal.command else []
+    command = (
+        [Content(""), Content.assemble(("CLI  ", "bold"), safe(proposal.command, cells=COMMAND), "  c copies")]
+        if proposal.command
+        else []
+    )
     head = Content.assemble(("Selected by  ", "bold"), safe(proposal.selected_by), ("   on  ", "bold"), safe(where))
-    return Content("\n").join([head, Content(""), *counted, *([Content("")] if warnings else []), *warnings, *command])
+    return Content("\n").join(
+        [head, Content(""), *_counted(proposal.lines), *([Content("")] if warnings else []), *warnings, *command]
+    )
+
+
+def _counted(lines: Sequence[Line]) -> list[Content]:
+    """What would happen, each time with how many of which kind it would happen to."""
+    width = max((len(f"{line.count:,}") for line in lines), default=1)
+    counted: list[Content] = []
+    for effect in dict.fromkeys(line.effect for line in lines):
+        same = [line for line in lines if line.effect == effect]
+        counted.append(safe(effect, "$text-muted" if same[0].is_skipped else "bold"))
+        counted += [Content.assemble((f"  {line.count:>{width},}  ", "bold"), safe(line.kind)) for line in same]
+    return counted
 
 
 def _keys(proposal: Proposal) -> Content:

@@ -28,7 +28,7 @@ class TaskPreview(Static):
             self.update("")
             return
         task = detail.task
-        self.border_title = safe(f"{short_id(task.id)} {task.name}", cells=60)
+        self.border_title = safe(f" {short_id(task.id)} {task.name} ", cells=60)
         lines = [_history(task, now), _error(detail), _given(task, settings), _verdict(detail)]
         self.update(Content("\n").join([safe(line) for line in lines if line]))
 
