@@ -88,11 +88,15 @@ class Listening:
     def begun(cls, beat_at: datetime) -> Self:
         return cls(since=beat_at, last_beat_at=beat_at)
 
+    def is_unbroken(self, now: datetime, recovery: RecoveryConfig) -> bool:
+        """Whether a beat at this instant of the database would still belong to the series."""
+        longest_gap = timedelta(milliseconds=UNBROKEN_BEATS * recovery.worker_beat_ms)
+        return self.last_beat_at <= now <= self.last_beat_at + longest_gap
+
     def after_beat(self, beat_at: datetime, recovery: RecoveryConfig) -> Self:
         """The series with one more beat, or a new one after a gap or a jump of the database's clock."""
-        longest_gap = timedelta(milliseconds=UNBROKEN_BEATS * recovery.worker_beat_ms)
-        is_unbroken = self.last_beat_at <= beat_at <= self.last_beat_at + longest_gap
-        return replace(self, since=self.since if is_unbroken else beat_at, last_beat_at=beat_at)
+        since = self.since if self.is_unbroken(beat_at, recovery) else beat_at
+        return replace(self, since=since, last_beat_at=beat_at)
 
     def amnesty_until(self, recovery: RecoveryConfig) -> datetime:
         """Until then this worker has not listened long enough to judge by silence."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import Counter
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 LIMIT_S: Final = 5.0
 ROWS_AT_A_TIME: Final = 20
 MOST_LATE: Final = 20
-"""A hook that was late so often is not asked about the rest of a batch, nor while so many calls are still out."""
+"""A hook that was late so often in a row gets a rest, and longer while so many of its calls have not come back."""
+REST_S: Final = 60.0
 LONGEST_FAILURE: Final = 500
 
 T = TypeVar("T")
@@ -138,10 +139,20 @@ class _Hook:
         self._limit_s = limit_s
         self._threads = DaemonThreads()
         self._out: set[Future[_Said]] = set()
+        self._late_in_a_row = 0
+        self._rests_until = 0.0
 
     async def call(self, argument: object) -> _Said:
-        if len(self._out) >= MOST_LATE:
-            return _Said(failure=f"{len(self._out)} earlier calls have not come back", is_late=True)
+        if len(self._out) >= MOST_LATE or time.monotonic() < self._rests_until:
+            return _Said(failure=f"not called: it was late {MOST_LATE} times in a row")
+        said = await self._call(argument)
+        self._late_in_a_row = self._late_in_a_row + 1 if said.is_late else 0
+        if self._late_in_a_row >= MOST_LATE:
+            self._rests_until = time.monotonic() + REST_S
+            self._late_in_a_row = 0
+        return said
+
+    async def _call(self, argument: object) -> _Said:
         coming = self._threads.submit(self._say, argument)
         self._out.add(coming)
         coming.add_done_callback(self._out.discard)
@@ -170,11 +181,10 @@ class _Hook:
 
 
 class _Batch:
-    """Calls for the tasks of one page: what was told already, and who is too slow to be asked on."""
+    """Calls for the tasks of one batch, of which each failure is told once."""
 
     def __init__(self, failed: Callable[[HookFailure], None]) -> None:
         self._failed = failed
-        self._late: Counter[_Hook] = Counter()
         self._told: set[tuple[str, str]] = set()
 
     async def call(
@@ -185,10 +195,7 @@ class _Batch:
         *,
         check: Callable[[object], str | None] = lambda _: None,
     ) -> _Said:
-        if self._late[hook] >= MOST_LATE:
-            return _Said(failure=f"not asked: it was late {MOST_LATE} times")
         said = await hook.call(argument)
-        self._late[hook] += said.is_late
         failure = said.failure or check(said.value)
         if failure is None:
             return said

@@ -17,6 +17,7 @@ from horsies.model.recovery.published import disagreements
 from horsies.model.recovery.verdicts import Decision, Fail
 from horsies.model.task import TaskStatus
 from horsies.recovery.cases import Case
+from horsies.recovery.hooks import ROWS_AT_A_TIME
 from horsies.recovery.moves import expiry_document, move_of
 from horsies.recovery.report import GOOD_UNTIL, Step, StepFailure, SweepReport, SweepStatus, SweptTask, SweptWorkflow
 from horsies.store.events import Event, EventStore
@@ -26,6 +27,7 @@ from horsies.store.tasks import TaskStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from horsies.model.recovery.answers import RecoveryContext
@@ -60,6 +62,7 @@ class Pass:
         self._ruling = ruling(judge, options, fleet)
         self._sweeper = judge.worker_id if isinstance(judge, WorkerJudge) else None
         self._is_manual = self._sweeper is None
+        self._budget_s = budget_s
         self._ends_at = None if budget_s is None else time.monotonic() + budget_s
         self._tasks: list[SweptTask] = []
         self._workflows: list[SweptWorkflow] = []
@@ -132,8 +135,12 @@ class Pass:
         after = None
         while not self._is_over:
             rows = await self._store.stale(scan, after=after)
+            if rows and self._is_later_than_it_seems(rows[0].now):
+                return
             cases = [case for row in rows if not (case := Case.of(row, self._ruling)).is_fresh]
-            await self._settle_page(await self._asked(cases))
+            # A few at a time, so that hooks that are slow about every task leave something settled in each pass.
+            for first in range(0, len(cases), ROWS_AT_A_TIME):
+                await self._settle_some(await self._asked(cases[first : first + ROWS_AT_A_TIME]))
             if len(rows) < PAGE:
                 return
             after = rows[-1].id
@@ -147,7 +154,7 @@ class Pass:
         answered = {case.row.id: case.answered(answer) for case, answer in zip(open_cases, answers, strict=True)}
         return [answered.get(case.row.id, case) for case in cases]
 
-    async def _settle_page(self, cases: list[Case]) -> None:
+    async def _settle_some(self, cases: list[Case]) -> None:
         interrupted: list[RecoveryContext] = []
         for case in cases:
             if self._is_over:
@@ -201,6 +208,11 @@ class Pass:
     @property
     def _is_over(self) -> bool:
         return self._ends_at is not None and time.monotonic() > self._ends_at
+
+    def _is_later_than_it_seems(self, now: datetime) -> bool:
+        """Whether the database's clock went further than this pass may last: it jumped, or we stood still, and what
+        was known at the start about who listens is worth nothing."""
+        return self._budget_s is not None and (now - self._fleet.now).total_seconds() > self._budget_s
 
     def _report(self) -> SweepReport:
         is_dry = self._options.dry_run
