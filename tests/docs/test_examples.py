@@ -31,18 +31,29 @@ def play_the_worker(namespace: dict[str, object]) -> None:
         drain(app, queues=app.get_valid_queue_names())
 
 
-def test_the_examples_about_tasks_run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(make_orders_table(database_url))
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.chdir(tmp_path)
-    module = types.ModuleType("examples_about_tasks")
+def run_examples_of(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run them one after the other, in one module, and after each what is due."""
+    module = types.ModuleType("examples")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    for example in examples_of("docs/tasks.md", language="python"):
+    for example in examples_of(document, language="python"):
         example.run_in(vars(module))
         play_the_worker(vars(module))
     for value in vars(module).values():
         if isinstance(value, Horsies):
             value.close()
+
+
+def test_the_examples_about_tasks_run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(make_orders_table(database_url))
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.chdir(tmp_path)
+    run_examples_of("docs/tasks.md", monkeypatch)
+
+
+def test_the_examples_about_workflows_run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.chdir(tmp_path)
+    run_examples_of("docs/workflows.md", monkeypatch)
 
 
 def test_the_examples_about_testing_pass(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.support.documents import ROOT, program_of, write_files_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCUMENTS = ("README.md", "docs/tasks.md", "docs/testing.md")
+DOCUMENTS = ("README.md", "docs/tasks.md", "docs/testing.md", "docs/workflows.md")
 
 
 def complaints_about(folder: Path) -> list[str]:
