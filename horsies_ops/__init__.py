@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from horsies.model.actions import Action as Action
     from horsies.model.actions import ActionOptions as ActionOptions
+    from horsies.model.recovery.options import SweepOptions as SweepOptions
+    from horsies.recovery.report import SweepReport as SweepReport
     from horsies_ops.actions.plan import Plan as Plan
     from horsies_ops.actions.report import ActionReport as ActionReport
     from horsies_ops.actions.selector import Selector as Selector
@@ -31,6 +33,8 @@ _WHERE = {
     "Order": "horsies_ops.reads.tasks",
     "Plan": "horsies_ops.actions.plan",
     "Selector": "horsies_ops.actions.selector",
+    "SweepOptions": "horsies.model.recovery.options",
+    "SweepReport": "horsies.recovery.report",
     "TaskDetail": "horsies_ops.reads.tasks",
     "TaskFilter": "horsies_ops.reads.filter",
     "TaskPage": "horsies_ops.reads.tasks",
@@ -46,6 +50,8 @@ __all__ = [
     "Order",
     "Plan",
     "Selector",
+    "SweepOptions",
+    "SweepReport",
     "TaskDetail",
     "TaskFilter",
     "TaskPage",

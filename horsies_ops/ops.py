@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
+from uuid import UUID
 
 from horsies.config import load
+from horsies.model.ids import parse_id
+from horsies.model.recovery.options import SweepOptions
 from horsies.model.retention import Windows
 from horsies.model.settings import AppConfig
 from horsies.store.db import Database
 from horsies.store.open import reaching
 from horsies_ops.actions.acting import Acting
 from horsies_ops.actions.hand import Hand
+from horsies_ops.actions.sending import send
 from horsies_ops.cleanup import CleanupReport, cleanup
 from horsies_ops.reads.reading import Reads
 from horsies_ops.reads.storage import Storage, storage
+from horsies_ops.sweep import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from datetime import timedelta
 
+    from horsies.app import Horsies
     from horsies.model.settings import PostgresConfig
-    from horsies_ops.actions.report import Progress
+    from horsies.recovery.report import SweepReport
+    from horsies_ops.actions.report import ActionReport, Progress
+
+AS_THE_FLEET: Final = SweepOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +51,39 @@ class Ops(Reads, Acting):
     def hand(self) -> Hand:
         return Hand.of(self.actor, via=self.via, on=self.database)
 
+    async def send(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        delay: timedelta | float | None = None,
+        **others: Any,
+    ) -> ActionReport:
+        """Send a task by its name, with arguments that a worker will check; `priority` and `reason` may be given."""
+        return await send(self.hand, self.settings, name, args, kwargs, queue=queue, delay=delay, **others)
+
     async def storage(self) -> Storage:
         """What our tables take up, and what keeps the server from tidying them."""
         return await storage(self.reading)
+
+    def sweeper(self, app: Horsies | None = None) -> Sweeper:
+        """Sweeps as this side is configured; with an app, its hooks are asked and its workflows known."""
+        return Sweeper(hand=self.hand, reading=self.reading, local=self.settings.recovery, app=app)
+
+    async def sweep(self, options: SweepOptions = AS_THE_FLEET, *, app: Horsies | None = None) -> SweepReport:
+        """Settle stale tasks, expire what waited too long and heal workflows; or list that as a dry run."""
+        return await self.sweeper(app).sweep(options)
+
+    async def stale_candidates(
+        self, options: SweepOptions = AS_THE_FLEET, *, app: Horsies | None = None
+    ) -> SweepReport:
+        """What a sweep would do now; takes no lock and writes nothing."""
+        return await self.sweeper(app).sweep(replace(options, dry_run=True))
+
+    async def release(self, worker_id: str | UUID, *, app: Horsies | None = None) -> ActionReport:
+        """Settle what is stale of one worker."""
+        return await self.sweeper(app).release(UUID(parse_id(str(worker_id))))
 
     async def cleanup(
         self,

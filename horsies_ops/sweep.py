@@ -1,0 +1,129 @@
+"""The sweep at an operator's word: the same decision as in a worker, and on record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from horsies.errors import Busy
+from horsies.flows.healing import heal, would_heal
+from horsies.model.events import EventKind
+from horsies.model.recovery.judging import OperatorJudge
+from horsies.model.recovery.options import SweepOptions
+from horsies.recovery.hooks import Asking, log_failure
+from horsies.recovery.report import SweepStatus, SweptWorkflow
+from horsies.recovery.sweeping import sweep
+from horsies.store.audit import Deed, Done, write_down
+from horsies.store.events import Event, EventStore
+from horsies_ops.actions.plan import Skipped
+from horsies_ops.actions.report import ActionReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horsies.app import Horsies
+    from horsies.model.settings import RecoveryConfig
+    from horsies.model.workflow.plan import WorkflowPlan
+    from horsies.recovery.hooks import HookFailure
+    from horsies.recovery.report import SweepReport
+    from horsies.store.db import Database
+    from horsies_ops.actions.hand import Hand
+
+SWEEP, RELEASE = "sweep", "release"
+NAMED = 1000
+"""How many of the skipped a report names."""
+
+
+class NoDefinitions:
+    """What a sweep without an app knows of workflows: runs that need a definition are left to a worker that has it."""
+
+    def build(
+        self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
+    ) -> WorkflowPlan | None:
+        del definition_key, kwargs, injected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweeper:
+    """An operator's sweep of one database, with the settings and the app of this side."""
+
+    hand: Hand
+    reading: Database
+    """For dry runs, which the database itself keeps from writing."""
+    local: RecoveryConfig
+    app: Horsies | None = None
+
+    async def sweep(self, options: SweepOptions) -> SweepReport:
+        """Settle what is stale, and put on record what was done; a dry run leaves no trace at all."""
+        report, _ = await self._recorded(options, SWEEP)
+        return report
+
+    async def release(self, worker_id: UUID) -> ActionReport:
+        """Settle what is stale of one worker; `Busy` while somebody else sweeps."""
+        report, audit_id = await self._recorded(SweepOptions(worker_id=worker_id), RELEASE)
+        if report.status is SweepStatus.BUSY:
+            raise Busy("somebody else is sweeping", hint="try again in a minute")
+        left = tuple(Skipped(task.task_id, task.reason) for task in report.tasks if not task.applied)
+        moved = tuple(task.task_id for task in report.tasks if task.applied)
+        return ActionReport(
+            action=RELEASE,
+            matched=len(report.tasks),
+            affected=len(moved),
+            skipped=left[:NAMED],
+            skipped_count=len(left),
+            task_ids=moved,
+            audit_id=audit_id,
+            warnings=report.warnings,
+        )
+
+    async def _recorded(self, options: SweepOptions, action: str) -> tuple[SweepReport, int | None]:
+        if options.dry_run:
+            return await self._sweep(self.reading, options), None
+        self.hand.require_writing()
+        report = await self._sweep(self.hand.database, options)
+        due = [task for task in report.tasks if task.is_due]
+        if not due:
+            return report, None
+        moved = [task.task_id for task in due if task.applied]
+        deed = Deed(operator=self.hand.operator, action=action, reason=None, filter=_asked(options), matched=len(due))
+        done = Done(affected=len(moved), skipped=len(due) - len(moved), task_ids=moved)
+        return report, await self.hand.run(lambda transaction: write_down(transaction, deed, done))
+
+    async def _sweep(self, database: Database, options: SweepOptions) -> SweepReport:
+        failed: list[HookFailure] = []
+        hooks = None if self.app is None else Asking(self.app.recovery_hooks, failed=failed.append)
+        definitions = NoDefinitions() if self.app is None else self.app.definitions
+
+        async def healing() -> Sequence[SweptWorkflow]:
+            found = would_heal(database) if options.dry_run else heal(database, definitions)
+            return [SweptWorkflow(id=each.workflow_id, case=each.case) for each in await found if each.workflow_id]
+
+        judge = OperatorJudge(local=self.local)
+        try:
+            return await sweep(database, options, judge=judge, hooks=hooks, heal=healing)
+        finally:
+            for failure in failed:
+                log_failure(failure)
+                if not options.dry_run:
+                    await EventStore(database).record(_event(failure))
+
+
+def _event(failure: HookFailure) -> Event:
+    task_id = None if failure.task_id is None else UUID(failure.task_id)
+    evidence = {"hook": failure.hook, "error": failure.error}
+    return Event(kind=EventKind.HOOK_FAILED, task_id=task_id, evidence=evidence)
+
+
+def _asked(options: SweepOptions) -> dict[str, object]:
+    """What was asked for, as the audit shows it; what was left open is left out."""
+    threshold, delay = options.sweep_threshold, options.recovery_delay
+    asked: dict[str, object] = {
+        "threshold_s": None if threshold is None else threshold.total_seconds(),
+        "recovery_delay_s": None if delay is None else delay.total_seconds(),
+        "worker_id": None if options.worker_id is None else str(options.worker_id),
+        "force": options.force or None,
+        "resilient_multiplier": options.resilient_multiplier,
+        "resilient_flags": None if options.resilient_flags is None else list(options.resilient_flags),
+    }
+    return {name: value for name, value in asked.items() if value is not None}
