@@ -13,7 +13,7 @@ class Duty:
         self.error: Exception | None = RuntimeError("no such function")
         self.tries = 0
         self.changes: list[tuple[str, str | None]] = []
-        self.operation = Operation("expire", self.work, changed=lambda name, error: self.changes.append((name, error)))
+        self.operation = Operation("expire", changed=lambda name, error: self.changes.append((name, error)))
 
     async def work(self) -> None:
         self.tries += 1
@@ -22,7 +22,7 @@ class Duty:
 
     async def tick(self, times: int) -> None:
         for _ in range(times):
-            await self.operation.tick()
+            await self.operation.tick(self.work)
 
 
 async def test_two_failures_change_nothing() -> None:

@@ -18,41 +18,37 @@ logger = logging.getLogger("horsies.recovery")
 
 
 class Operation:
-    """Does its work at each tick; after three failures in a row that will not pass by themselves, at one tick in ten.
+    """Due at each tick; after three failures in a row that will not pass by themselves, at one tick in ten.
 
     `changed` hears its name and the error when it is slowed down, and None when it has succeeded again.
     """
 
-    def __init__(
-        self,
-        name: str,
-        work: Callable[[], Awaitable[object]],
-        *,
-        changed: Callable[[str, str | None], None] = lambda _name, _error: None,
-    ) -> None:
+    def __init__(self, name: str, *, changed: Callable[[str, str | None], None]) -> None:
         self.name = name
-        self._work = work
         self._changed = changed
         self._failures = 0
         self._left_out = 0
 
-    async def tick(self) -> None:
+    async def tick(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do the work where it is due; its failure is ours."""
+        if not self.is_due():
+            return
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001  # one duty must not end the others, nor the worker
+            self.failed(error)
+        else:
+            self.succeeded()
+
+    def is_due(self) -> bool:
+        """Whether this tick is one at which it is tried; to be asked once a tick."""
         if self._is_slow and self._left_out < TICKS_BETWEEN_TRIES - 1:
             self._left_out += 1
-            return
+            return False
         self._left_out = 0
-        try:
-            await self._work()
-        except Exception as error:  # noqa: BLE001  # one duty must not end the others, nor the worker
-            self._failed(error)
-        else:
-            self._succeeded()
+        return True
 
-    @property
-    def _is_slow(self) -> bool:
-        return self._failures >= FAILURES_IN_A_ROW
-
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         if is_passing(error):
             logger.warning("%s: %s", self.name, error)
             return
@@ -61,7 +57,11 @@ class Operation:
         if self._failures == FAILURES_IN_A_ROW:
             self._changed(self.name, str(error) or type(error).__name__)
 
-    def _succeeded(self) -> None:
+    def succeeded(self) -> None:
         if self._is_slow:
             self._changed(self.name, None)
         self._failures = 0
+
+    @property
+    def _is_slow(self) -> bool:
+        return self._failures >= FAILURES_IN_A_ROW

@@ -1,9 +1,8 @@
-"""The reaper of a worker: at each interval, where it is its turn, it goes through the duties of recovery."""
+"""The reaper of a worker: at each interval, where it is its turn, it makes a pass through the duties of recovery."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -11,61 +10,102 @@ from typing import TYPE_CHECKING
 
 from horsies.engine.operation import Operation
 from horsies.model import events
+from horsies.model.recovery.judging import WorkerJudge
+from horsies.model.recovery.options import SweepOptions
 from horsies.model.recovery.turns import Candidate, has_the_turn
+from horsies.recovery.report import Step
+from horsies.recovery.sweeping import make_pass
 from horsies.store.recovery import RecoveryStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from datetime import datetime
 
     from horsies.engine.parts import Parts
+    from horsies.model.fence import Listening
     from horsies.model.recovery.judging import Fleet
+    from horsies.recovery.sweeping import Heal
 
 
 class Reaper:
-    """Makes passes until it is stopped, and ends the one in hand.
+    """Sweeps, then does its other duties in their order; ends the pass in hand when it is stopped.
 
-    A pass that another worker has just made is left out, and one that another can judge better is left to it.
+    A pass that another worker has just made is left out, and one that another can judge better is left to it. The sweep
+    is made while no other process sweeps. A step or duty that fails holds up no other.
     """
 
     name = "reaper"
 
-    def __init__(self, parts: Parts, duties: Mapping[str, Callable[[], Awaitable[object]]]) -> None:
+    def __init__(
+        self, parts: Parts, duties: Mapping[str, Callable[[], Awaitable[object]]], *, heal: Heal | None = None
+    ) -> None:
         self._parts = parts
         self._store = RecoveryStore(parts.claims.database)
-        self._operations = [Operation(name, work, changed=self._changed) for name, work in duties.items()]
+        self._interval_s = parts.app.recovery.check_interval_ms / 1000
+        self._heal = heal
+        self._passes = self._operation("pass of the reaper")
+        self._steps = {step: self._operation(step) for step in Step}
+        self._duties = [(self._operation(name), work) for name, work in duties.items()]
 
     async def run(self, stop: asyncio.Event) -> None:
-        interval_s = self._parts.app.recovery.check_interval_ms / 1000
-        passes = Operation("pass of the reaper", lambda: self._make_pass(stop), changed=self._changed)
-        # Workers that were started together do not tick together.
-        await _wait(stop, interval_s * random.random())  # noqa: S311
+        next_at = time.monotonic()
         while not stop.is_set():
-            began = time.monotonic()
-            await passes.tick()
-            await _wait(stop, interval_s - (time.monotonic() - began))
+            next_at = max(next_at + self._interval_s, time.monotonic())
+            await _until(next_at, stop)
+            if not stop.is_set():
+                await self._passes.tick(lambda: self._make_pass(stop))
 
     async def _make_pass(self, stop: asyncio.Event) -> None:
         began = time.monotonic()
+        listening = self._parts.health.listening
         fleet = await self._store.fleet()
-        if not has_the_turn(self._candidate(), fleet):
+        judge = self._judge(listening, fleet.now)
+        if not self._is_our_turn(judge, fleet) or not await self._store.in_turn(lambda: self._sweep(judge)):
             return
-        for operation in self._operations:
+        for operation, work in self._duties:
             if not stop.is_set():
-                await operation.tick()
+                await operation.tick(work)
         self._passed(fleet, took_s=time.monotonic() - began)
 
-    def _candidate(self) -> Candidate:
+    def _judge(self, listening: Listening | None, now: datetime) -> WorkerJudge:
+        """Ourselves, as far as we have listened up to now: not at all, where a beat of our own is overdue by then."""
+        recovery = self._parts.app.recovery
+        is_listening = listening is not None and listening.is_unbroken(now, recovery)
+        since = listening.since if listening is not None and is_listening else None
+        return WorkerJudge(worker_id=self._parts.identity.worker_id, config=recovery, listening_since=since)
+
+    def _is_our_turn(self, judge: WorkerJudge, fleet: Fleet) -> bool:
+        candidate = Candidate(worker_id=judge.worker_id, config=judge.config, listening_since=judge.listening_since)
+        return has_the_turn(candidate, fleet)
+
+    async def _sweep(self, judge: WorkerJudge) -> bool:
+        """Steps 1 to 5 of a pass; True, as somebody who had the turn."""
         parts = self._parts
-        return Candidate(
-            worker_id=parts.identity.worker_id,
-            config=parts.app.recovery,
-            listening_since=parts.health.listening_since,
+        due = [step for step, operation in self._steps.items() if operation.is_due()]
+        report = await make_pass(
+            parts.claims.database,
+            SweepOptions(),
+            judge=judge,
+            hooks=parts.asking,
+            heal=self._heal,
+            steps=due,
+            budget_s=self._interval_s,
         )
+        failures = {failure.step: failure.error for failure in report.failures}
+        for step in due:
+            if (error := failures.get(step)) is None:
+                self._steps[step].succeeded()
+            else:
+                self._steps[step].failed(error)
+        return True
 
     def _passed(self, fleet: Fleet, *, took_s: float) -> None:
         self._parts.health.last_pass_at = fleet.now + timedelta(seconds=took_s)
         self._parts.tell_health.set()
         self._parts.reporter.emit(events.PassFinished(worker_id=str(self._parts.identity.worker_id)))
+
+    def _operation(self, name: str) -> Operation:
+        return Operation(name, changed=self._changed)
 
     def _changed(self, operation: str, error: str | None) -> None:
         parts, worker_id = self._parts, str(self._parts.identity.worker_id)
@@ -91,6 +131,6 @@ class Rarely:
             self._done_at = time.monotonic()
 
 
-async def _wait(stop: asyncio.Event, limit_s: float) -> None:
+async def _until(instant: float, stop: asyncio.Event) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), max(0.0, limit_s))
+        await asyncio.wait_for(stop.wait(), max(0.0, instant - time.monotonic()))

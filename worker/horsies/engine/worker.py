@@ -14,7 +14,7 @@ from horsies.engine.advance import Advance
 from horsies.engine.backoff import Backoff
 from horsies.engine.dispatch import Dispatcher
 from horsies.engine.draining import DispatchThenDrain
-from horsies.engine.duties import duties_of
+from horsies.engine.duties import reaper_of
 from horsies.engine.hands import Hands
 from horsies.engine.health import Health
 from horsies.engine.hearing import PROBE_AFTER_S
@@ -25,7 +25,6 @@ from horsies.engine.interruptions import Interruptions
 from horsies.engine.outcomes import Outcomes
 from horsies.engine.parts import Parts
 from horsies.engine.pool import Pool
-from horsies.engine.reap import Reaper
 from horsies.engine.reporting import Reporter
 from horsies.engine.reports import Reports
 from horsies.engine.requeues import Requeues
@@ -160,7 +159,7 @@ class Worker:
             DispatchThenDrain(dispatcher, parts, self._hurry, self._last_tries),
             Snapshots(parts, started_at),
             # A worker that drains for long is as good a judge as another.
-            Bounded(Reaper(parts, duties_of(parts)), Allowance(LAST_PASS_S)),
+            Bounded(reaper_of(parts, self._definitions), Allowance(LAST_PASS_S)),
             Bounded(parts.outcomes, self._last_tries),
             Bounded(Advance(parts, self._definitions), self._last_tries),
             Bounded(parts.interruptions, self._last_tries),
