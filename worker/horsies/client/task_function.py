@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from horsies.client.mould import Mould
@@ -70,7 +71,7 @@ class TaskFunction(Generic[P, T]):
     def task_queue_name(self) -> str:
         return self.definition.queue_name
 
-    @property
+    @cached_property
     def task_ok_type(self) -> object:
         """The T of the declared `TaskResult[T, TaskError]`."""
         return self.definition.ok_type
