@@ -1,0 +1,71 @@
+"""What the tables take up, and cleaning up as the library offers it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from horsies.errors import Refused
+from horsies.model.retention import Windows
+from horsies_ops.ops import connect
+from horsies_ops.reads.storage import storage
+from tests.support.old_rows import HOUR, count, ended_task
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+    from horsies_ops.actions.report import Progress
+
+TASKS = Windows(terminal_records=HOUR, batch_size=2)
+
+
+async def test_tables_come_largest_first_with_what_is_dead_in_them(database: Database, database_url: str) -> None:
+    await ended_task(database_url, age=2 * HOUR)
+    connection = await asyncpg.connect(database_url)
+    await connection.execute("UPDATE horsies_tasks SET priority = 7")
+    await connection.execute("SELECT pg_stat_force_next_flush()")
+    await connection.close()
+    found = await storage(database)
+    sizes = [table.bytes for table in found.tables]
+    (tasks,) = [table for table in found.tables if table.name == "horsies_tasks"]
+    assert sizes == sorted(sizes, reverse=True)
+    assert (tasks.rows, tasks.dead_rows, tasks.dead_share) == (1, 1, 0.5)
+    assert 0 <= found.notify_queue < 1
+
+
+async def test_the_longest_transaction_is_named_by_its_pid(database: Database, database_url: str) -> None:
+    connection = await asyncpg.connect(database_url, server_settings={"application_name": "psql"})
+    async with connection.transaction():
+        await connection.fetch("SELECT 1")
+        longest = (await storage(database)).longest_transaction
+        assert longest is not None
+        assert (longest.pid, longest.application_name) == (connection.get_server_pid(), "psql")
+        assert timedelta() < longest.age < timedelta(minutes=1)
+    await connection.close()
+
+
+async def test_storage_needs_none_of_our_tables(empty_database: Database) -> None:
+    assert (await storage(empty_database)).tables == ()
+
+
+async def test_a_cleanup_tells_how_far_it_is_and_leaves_one_audit_row(database_url: str) -> None:
+    for _ in range(5):
+        await ended_task(database_url, age=2 * HOUR)
+    told: list[Progress] = []
+    async with connect(database_url, actor="ana") as ops:
+        report = await ops.cleanup(TASKS, progress=told.append)
+    assert [(each.done, each.total) for each in told] == [(2, 5), (4, 5), (5, 5)]
+    assert (report.matched, report.affected, report.cleaned.is_complete) == (5, 5, True)
+    assert await count(database_url, "horsies_audit") == 1
+
+
+async def test_a_read_only_connection_may_count_and_not_delete(database_url: str) -> None:
+    await ended_task(database_url, age=2 * HOUR)
+    async with connect(database_url, read_only=True) as ops:
+        report = await ops.cleanup(TASKS, dry_run=True)
+        assert (report.matched, report.affected, report.audit_id) == (1, 0, None)
+        with pytest.raises(Refused):
+            await ops.cleanup(TASKS)
+    assert await count(database_url, "horsies_tasks") == 1
