@@ -65,9 +65,18 @@ def print_line(line: str) -> None:
 
 def print_json(document: object) -> None:
     """One document, UTF-8, instants in RFC 3339 UTC, durations in seconds."""
-    text = json.dumps(to_json(document), ensure_ascii=False, indent=2)
+    sys.stdout.write(_json_text(document, indent=2) + "\n")
+
+
+def json_line(document: object) -> str:
+    """The same in one line, for a stream of documents."""
+    return _json_text(document, indent=None)
+
+
+def _json_text(document: object, *, indent: int | None) -> str:
+    text = json.dumps(to_json(document), ensure_ascii=False, indent=indent)
     # JSON itself escapes only the first thirty-two controls; the others would act on a terminal just as well.
-    sys.stdout.write(_UNSEEN.sub(lambda character: f"\\u{ord(character[0]):04x}", text) + "\n")
+    return _UNSEEN.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 def to_json(value: Any) -> Any:

@@ -9,11 +9,13 @@ from horsies_ops.reads import (
     beats,
     clock,
     events,
+    following,
     listening,
     lookup,
     matching,
     overview,
     queues,
+    roll_call,
     schedules,
     status,
     tasks,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from uuid import UUID
 
+    from horsies.model.broker import WorkerPong
     from horsies.model.settings import TaskSchedule
     from horsies.store.db import Database
     from horsies.store.link import Link
@@ -165,6 +168,18 @@ class Reads:
     async def error_summary(self, window: timedelta) -> tuple[throughput.ErrorCount, ...]:
         """What went wrong in the last `window`, the most frequent first."""
         return await throughput.error_summary(self.reading, window)
+
+    def follow(self, *, since: timedelta, kinds: Sequence[str] = ()) -> AsyncGenerator[events.EventRow]:
+        """The events of the time past, then each that is written, until the generator is closed."""
+        return following.follow(self.reading, self.direct, since=since, kinds=kinds)
+
+    async def ping_workers(
+        self, *, within: timedelta, worker_id: UUID | None = None, enough: int | None = None
+    ) -> tuple[WorkerPong, ...]:
+        """The workers that answer in time, in the order of their answers."""
+        return await roll_call.ping_workers(
+            self.direct, timeout_s=within.total_seconds(), worker_id=worker_id, enough=enough
+        )
 
     def listen(self) -> AsyncGenerator[listening.Change]:
         """Changes as they happen, until the generator is closed; it comes back by itself and says so."""

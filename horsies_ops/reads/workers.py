@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.model.ids import parse_id
+from horsies.store.fleet import WorkerState
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ class WorkerRow:
     last_pass_at: datetime | None
     disabled_operations: Sequence[str]
     warnings: Sequence[str]
+
+    @property
+    def is_alive(self) -> bool:
+        """Neither lost nor silent for too long."""
+        return not self.is_stale and self.state != WorkerState.LOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,95 @@
-"""`horsies queue`: queues, paused and resumed."""
+"""`horsies queue`: queues, listed, paused and resumed."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from horsies.errors import ConfigurationError, ErrorCode
+from horsies_ops.cli.ages import age
+from horsies_ops.cli.output import print_json, print_table
 from horsies_ops.cli.queue_actions import add_actions
-from horsies_ops.cli.session import group
+from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.ops import open_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horsies_ops.reads.queues import QueueRow
 
 app = group("queue")
 
+_NUMBERS = ("priority", "pending", "delayed", "claimed", "running", "oldest", "done/min", "failed/min", "workers")
+
+
+@app.command("list")
+@with_global_options
+def list_(options: GlobalOptions, *, json: Json = False) -> None:
+    """List queues: what waits and runs in each, how fast, and who serves it."""
+    queues = asyncio.run(_queues(options))
+    if json:
+        print_json({"queues": [_document(queue) for queue in queues]})
+    elif queues:
+        print_table(("queue", *_NUMBERS, "state"), [_cells(queue) for queue in queues], right=_NUMBERS)
+    else:
+        options.talk("no queues")
+
+
 add_actions(app)
+
+
+async def _queues(options: GlobalOptions) -> Sequence[QueueRow]:
+    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+        try:
+            return await ops.list_queues()
+        except ConfigurationError as error:
+            # A database that is not ours yet has no queues, which is an answer too.
+            if error.code is not ErrorCode.SCHEMA_NOT_MIGRATED:
+                raise
+            options.talk("the database has no horsies tables; horsies db migrate makes them")
+            return ()
+
+
+def _document(queue: QueueRow) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "priority": queue.priority,
+        "max_concurrency": queue.max_concurrency,
+        "paused": queue.is_paused,
+        "paused_at": queue.paused_at,
+        "paused_by": queue.paused_by,
+        "pause_reason": queue.pause_reason,
+        "pending": queue.pending,
+        "delayed": queue.delayed,
+        "claimed": queue.claimed,
+        "running": queue.running,
+        "oldest_due_age_s": queue.oldest_due_age,
+        "next_due_in_s": queue.next_due_in,
+        "finished_last_minute": queue.finished_last_minute,
+        "failed_last_minute": queue.failed_last_minute,
+        "served_by": queue.served_by,
+    }
+
+
+def _cells(queue: QueueRow) -> tuple[str, ...]:
+    cap = "" if queue.max_concurrency is None else f"/{queue.max_concurrency}"
+    return (
+        queue.name,
+        "-" if queue.priority is None else str(queue.priority),
+        f"{queue.pending:,}",
+        f"{queue.delayed:,}",
+        f"{queue.claimed:,}",
+        f"{queue.running:,}{cap}",
+        age(queue.oldest_due_age),
+        f"{queue.finished_last_minute - queue.failed_last_minute:,}",
+        f"{queue.failed_last_minute:,}",
+        str(queue.served_by),
+        _state(queue),
+    )
+
+
+def _state(queue: QueueRow) -> str:
+    if queue.is_paused:
+        by = f" by {queue.paused_by}" if queue.paused_by else ""
+        return f"paused{by}" + (f": {queue.pause_reason}" if queue.pause_reason else "")
+    return "ok" if queue.served_by else "nobody serves it"

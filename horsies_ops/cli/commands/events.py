@@ -1,0 +1,92 @@
+"""`horsies events`: what happened, and what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json as plain_json
+import sys
+from contextlib import aclosing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horsies.model.ids import short_form
+from horsies.model.text import safe
+from horsies_ops.cli.option_types import flat, several, time
+from horsies_ops.cli.output import json_line, print_line, to_json
+from horsies_ops.cli.session import GlobalOptions, group, with_global_options
+from horsies_ops.ops import open_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horsies_ops.reads.events import EventRow
+
+app = group("events")
+
+DEFAULT_SINCE: Any = "1h"
+"""As it would be typed, for defaults are parsed too and shown in the help."""
+
+LONGEST_EVIDENCE = 300
+
+
+@app.command()
+@with_global_options
+def events(
+    options: GlobalOptions,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written from now on.")] = False,
+    kind: Annotated[list[Any] | None, several("Only events of these kinds.")] = None,
+    since: Annotated[timedelta, time("From how long ago on.")] = DEFAULT_SINCE,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most; the last ones.")] = 1000,
+    full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Show what happened that an operator should know: recoveries, lost workers, refused results."""
+    line: Callable[[EventRow], str] = _json_line if json else _full_line if full else _line
+    if follow:
+        asyncio.run(_follow(options, since, flat(kind), line))
+        return
+    found = asyncio.run(_events(options, since, flat(kind), limit))
+    for event in found:
+        print_line(line(event))
+    if not found and not json:
+        options.talk("no events")
+
+
+async def _events(options: GlobalOptions, since: timedelta, kinds: Sequence[str], limit: int) -> Sequence[EventRow]:
+    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+        return await ops.events(since=since, kinds=kinds, limit=limit)
+
+
+async def _follow(
+    options: GlobalOptions, since: timedelta, kinds: Sequence[str], line: Callable[[EventRow], str]
+) -> None:
+    async with (
+        open_ops(options.settings().app, read_only=True, via="cli") as ops,
+        aclosing(ops.follow(since=since, kinds=kinds)) as following,
+    ):
+        async for event in following:
+            print_line(line(event))
+            sys.stdout.flush()
+
+
+def _json_line(event: EventRow) -> str:
+    row = {name: value for name, value in to_json(event).items() if name != "evidence_json"}
+    return json_line({**row, "evidence": event.evidence})
+
+
+def _line(event: EventRow, limit: int | None = LONGEST_EVIDENCE) -> str:
+    about = {"task": event.task_id, "run": event.workflow_id, "worker": event.worker_id}
+    ids = [f"{name} {short_form(identity)}" for name, identity in about.items() if identity]
+    evidence = [f"{name}={_value(value)}" for name, value in event.evidence.items() if value is not None]
+    return "  ".join([to_json(event.at), safe(event.kind), *ids, safe(" ".join(evidence), limit=limit)]).rstrip()
+
+
+def _full_line(event: EventRow) -> str:
+    return _line(event, limit=None)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else plain_json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,61 @@
+"""`horsies schedule`: what starts by the clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from horsies_ops.cli.ages import age
+from horsies_ops.cli.output import print_json, print_table, to_json
+from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.ops import open_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horsies_ops.reads.schedules import ScheduleRow
+
+app = group("schedule")
+
+
+@app.callback()
+def schedule() -> None:
+    """A group, though it has one command."""
+
+
+@app.command("list")
+@with_global_options
+def list_(options: GlobalOptions, *, json: Json = False) -> None:
+    """List schedules: those of the settings, and those the database remembers."""
+    schedules = asyncio.run(_schedules(options))
+    if json:
+        print_json({"schedules": [_document(each) for each in schedules]})
+    elif schedules:
+        columns = ("schedule", "task", "pattern", "next", "last", "result", "runs")
+        print_table(columns, [_cells(each) for each in schedules], right=("runs",))
+    else:
+        options.talk("no schedules")
+
+
+async def _schedules(options: GlobalOptions) -> Sequence[ScheduleRow]:
+    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+        configured = ops.settings.schedule
+        return await ops.list_schedules(configured.schedules if configured else ())
+
+
+def _document(schedule: ScheduleRow) -> dict[str, Any]:
+    document = to_json(schedule)
+    return {**document, "due_in_s": document.pop("due_in")}
+
+
+def _cells(schedule: ScheduleRow) -> tuple[str, ...]:
+    zone = "" if schedule.timezone in {None, "UTC"} else f" {schedule.timezone}"
+    return (
+        schedule.name,
+        schedule.task_name or "?",
+        f"{schedule.pattern or '?'}{zone}",
+        "disabled" if schedule.is_enabled is False else f"in {age(schedule.due_in)}" if schedule.due_in else "-",
+        "-" if schedule.last_run_at is None else to_json(schedule.last_run_at),
+        schedule.last_error_code or schedule.last_status or "-",
+        f"{schedule.run_count:,}",
+    )

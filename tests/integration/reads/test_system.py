@@ -1,0 +1,189 @@
+"""The system at a glance: queues, rates, what is silent, who is there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies_ops.reads.counts import Count
+from horsies_ops.reads.overview import overview
+from horsies_ops.reads.queues import QueueRow, list_queues
+from horsies_ops.reads.throughput import error_summary, throughput
+from horsies_ops.reads.workers import list_active_workers, worker_history
+from tests.support.fleet_rows import insert_snapshot, insert_worker
+from tests.support.task_rows import insert, insert_task
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+
+NOW = datetime.now(UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+PATIENCE = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}
+
+
+async def _queues(database: Database) -> dict[str, QueueRow]:
+    return {queue.name: queue for queue in await list_queues(database)}
+
+
+async def test_a_queue_tells_what_waits_is_held_and_was_finished_in_it(database: Database, database_url: str) -> None:
+    held: dict[str, Any] = {"claimed_at": NOW, "started_at": NOW, "claim_token": 1}
+    for columns in (
+        {"enqueued_at": NOW - MINUTE},
+        {"enqueued_at": NOW + HOUR},
+        {"status": "CLAIMED", **held},
+        {"status": "RUNNING", **held},
+        {"status": "COMPLETED"},
+        {"status": "FAILED"},
+        {"status": "COMPLETED", "terminal_at": NOW - HOUR},
+    ):
+        await insert_task(database_url, queue_name="mail", **columns)
+    mail = (await _queues(database))["mail"]
+    assert (mail.pending, mail.delayed, mail.claimed, mail.running) == (1, 1, 1, 1)
+    assert (mail.finished_last_minute, mail.failed_last_minute, mail.served_by) == (2, 1, 0)
+    assert mail.oldest_due_age is not None
+    assert mail.oldest_due_age >= MINUTE
+    assert mail.next_due_in is not None
+    assert mail.next_due_in <= HOUR
+
+
+async def test_queues_are_known_from_workers_and_pauses_too_in_the_order_of_their_priorities(
+    database: Database, database_url: str
+) -> None:
+    worker = await insert_worker(database_url, queues=["slow", "fast"])
+    await insert_snapshot(
+        database_url,
+        worker,
+        queue_priorities={"slow": 90, "fast": 1},
+        queue_max_concurrency={"slow": 4, "fast": None},
+    )
+    paused = {"queue_name": "old", "paused_at": NOW, "paused_by": "ana", "pause_reason": "broken"}
+    await insert(database_url, "horsies_queues", **paused)
+    queues = await _queues(database)
+    assert list(queues) == ["fast", "slow", "old"]
+    assert [(q.priority, q.max_concurrency, q.served_by) for q in queues.values()] == [
+        (1, None, 1),
+        (90, 4, 1),
+        (None, None, 0),
+    ]
+    assert (queues["old"].is_paused, queues["old"].paused_by, queues["old"].pause_reason) == (True, "ana", "broken")
+
+
+async def test_a_worker_that_is_silent_or_gone_serves_nothing(database: Database, database_url: str) -> None:
+    await insert_worker(database_url, last_heartbeat_at=NOW - HOUR)
+    await insert_worker(database_url, state="draining")
+    await insert_worker(database_url, state="stopped", queues=["gone"])
+    queues = await _queues(database)
+    assert {name: queue.served_by for name, queue in queues.items()} == {"default": 0}
+
+
+async def test_the_overview_counts_every_status_and_tells_the_ages_that_matter(
+    database: Database, database_url: str
+) -> None:
+    await insert_task(database_url, enqueued_at=NOW - MINUTE)
+    await insert_task(database_url, enqueued_at=NOW + HOUR)
+    await insert_task(database_url, status="RUNNING", claimed_at=NOW, started_at=NOW - MINUTE, claim_token=1)
+    for status, code in (("COMPLETED", None), ("FAILED", "X"), ("EXPIRED", "TASK_EXPIRED")):
+        await insert_task(database_url, status=status, error_code=code)
+    await insert_task(database_url, status="FAILED", error_code="X", terminal_at=NOW - 2 * HOUR)
+    await insert_worker(database_url, processes=4)
+    await insert_worker(database_url, state="lost")
+    seen = await overview(database)
+    assert {status: count.number for status, count in seen.counts.items() if count.number} == {
+        "PENDING": 2, "RUNNING": 1, "COMPLETED": 1, "FAILED": 2, "EXPIRED": 1,
+    }  # fmt: skip
+    assert (seen.failed_last_hour, seen.failed_last_day) == (Count(number=1), Count(number=2))
+    assert (seen.expired_last_day, seen.delayed) == (Count(number=1), 1)
+    assert (seen.workers, seen.slots, seen.running, seen.stale) == ({"running": 1, "lost": 1}, 4, 1, 0)
+    assert seen.oldest_due is not None
+    assert seen.oldest_due >= MINUTE
+    assert seen.longest_running is not None
+    assert seen.longest_running >= MINUTE
+    assert seen.oldest_claimed is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "beat_age", "stale"),
+    [
+        ({"status": "RUNNING", "started_at": NOW - HOUR}, None, True),
+        ({"status": "RUNNING", "started_at": NOW - HOUR}, MINUTE, False),
+        ({"status": "RUNNING", "started_at": NOW - HOUR}, 6 * MINUTE, True),
+        ({"status": "RUNNING", "started_at": NOW}, None, False),
+        ({"status": "CLAIMED", "claimed_at": NOW - 3 * MINUTE, "started_at": NOW - HOUR}, None, True),
+        ({"status": "CLAIMED", "claimed_at": NOW - MINUTE, "started_at": NOW - HOUR}, None, False),
+        (
+            {"status": "RUNNING", "started_at": NOW - 6 * MINUTE, "flags": {"infrastructure_resilient": True}},
+            None,
+            False,
+        ),
+        ({"status": "RUNNING", "started_at": NOW - HOUR, "recovery_hold_until": NOW + HOUR}, None, False),
+    ],
+)
+async def test_what_has_been_silent_for_too_long_is_counted_as_stale(
+    database: Database, database_url: str, columns: dict[str, Any], beat_age: timedelta | None, stale: bool
+) -> None:
+    task_id = await insert_task(database_url, claim_token=3, **{"claimed_at": NOW - HOUR} | columns)
+    if beat_age is not None:
+        beat = {"role": "runner", "sender_id": "w:1", "task_id": task_id, "claim_token": 3, "sent_at": NOW - beat_age}
+        await insert(database_url, "horsies_heartbeats", **beat)
+    assert (await overview(database)).stale == stale
+
+
+async def test_the_owner_decides_as_well_how_much_silence_is_too_much(database: Database, database_url: str) -> None:
+    patient = await insert_worker(
+        database_url, state="lost", recovery_config=PATIENCE | {"running_stale_threshold_ms": 7_200_000}
+    )
+    stopped = await insert_worker(database_url, state="stopped", recovery_config=PATIENCE)
+    running = {"status": "RUNNING", "claimed_at": NOW - HOUR, "started_at": NOW - HOUR, "claim_token": 1}
+    await insert_task(database_url, **running, claimed_by_worker_id=patient)
+    assert (await overview(database)).stale == 0
+    await insert_task(database_url, **running | {"started_at": NOW}, claimed_by_worker_id=stopped)
+    assert (await overview(database)).stale == 1
+
+
+async def test_workers_that_have_not_stopped_are_listed_the_newest_beat_first(
+    database: Database, database_url: str
+) -> None:
+    silent = await insert_worker(database_url, last_heartbeat_at=NOW - HOUR)
+    health = {"listener": "ok", "listening_since": NOW.isoformat(), "disabled_operations": ["heal"], "warnings": ["w"]}
+    busy = await insert_worker(database_url, health=health)
+    await insert_worker(database_url, state="stopped")
+    await insert_snapshot(database_url, busy, memory_usage_mb=100.0, children_memory_mb=50.0, cpu_percent=7.0)
+    for status in ("RUNNING", "RUNNING", "CLAIMED"):
+        await insert_task(database_url, status=status, claimed_by_worker_id=busy, claimed_at=NOW, started_at=NOW)
+    first, second = await list_active_workers(database, MINUTE)
+    assert (first.worker_id, first.is_stale, second.worker_id, second.is_stale) == (busy, False, silent, True)
+    assert (first.tasks_running, first.tasks_claimed, first.memory_mb, first.cpu_percent) == (2, 1, 150.0, 7.0)
+    assert (first.listener, first.listening_since) == ("ok", NOW)
+    assert (list(first.disabled_operations), list(first.warnings)) == (["heal"], ["w"])
+    assert (second.listener, list(second.warnings), second.heartbeat_age > MINUTE) == (None, [], True)
+
+
+async def test_the_history_of_a_worker_is_that_of_the_window_oldest_first(
+    database: Database, database_url: str
+) -> None:
+    worker = await insert_worker(database_url)
+    for age, running in ((2 * HOUR, 1), (2 * MINUTE, 2), (MINUTE, 3)):
+        await insert_snapshot(database_url, worker, snapshot_at=NOW - age, tasks_running=running)
+    assert [each.tasks_running for each in await worker_history(database, worker, HOUR)] == [2, 3]
+
+
+async def test_throughput_has_a_bucket_for_each_part_of_the_window(database: Database, database_url: str) -> None:
+    times = {"enqueued_at": NOW - 5 * MINUTE, "started_at": NOW - 4 * MINUTE}
+    await insert_task(database_url, status="COMPLETED", terminal_at=NOW - 2 * MINUTE, **times)
+    await insert_task(database_url, status="FAILED", terminal_at=NOW - 2 * MINUTE, **times)
+    await insert_task(database_url, status="COMPLETED", terminal_at=NOW - 2 * HOUR, **times)
+    seen = await throughput(database, 30 * MINUTE, buckets=30)
+    assert len(seen.buckets) == 30
+    assert (sum(b.done for b in seen.buckets), sum(b.failed for b in seen.buckets)) == (1, 1)
+    assert {b.at.second for b in seen.buckets} == {0}
+    assert (seen.times.wait_p50, seen.times.run_p95) == (MINUTE, 2 * MINUTE)
+
+
+async def test_errors_are_added_up_by_task_and_code(database: Database, database_url: str) -> None:
+    for name, code in (("a", "X"), ("a", "X"), ("b", "X"), ("a", "Y")):
+        await insert_task(database_url, task_name=name, status="FAILED", error_code=code)
+    await insert_task(database_url, task_name="a", status="FAILED", error_code="X", terminal_at=NOW - 2 * HOUR)
+    found = await error_summary(database, HOUR)
+    assert [(each.name, each.code, each.count) for each in found] == [("a", "X", 2), ("a", "Y", 1), ("b", "X", 1)]
