@@ -9,15 +9,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from horsies import Horsies, JsonValue, TaskError, TaskResult
+from horsies import Horsies
 from horsies.client.task_function import TaskFunction
 from horsies.codec.result import stored_result
 from horsies.codec.wire import parsed
-from horsies.errors import ErrorCode, HorsiesError, UsageError, raise_together
+from horsies.errors import ErrorCode, HorsiesError, UsageError
 from horsies.model.result import Err
-from horsies.model.settings import CustomQueueConfig
-from horsies.registry import define
-from horsies.registry.checks import name_faults
+from horsies_ops.actions.sending import as_given
 from horsies_ops.cli.application import load_app, settings_for_app
 from horsies_ops.ops import open_ops
 
@@ -81,17 +79,7 @@ def _registered(app: Horsies, name: str, queue: str | None) -> TaskFunction[...,
 
 
 def _unregistered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
-    # Asked for beforehand, since the app would blame the line where the stand-in is written.
-    raise_together("the command line", name_faults(name))
-    # Which queues there are is for the app to say; without one, only what can be no queue's name is refused.
-    bound_for = app.validate_queue_name(None) if queue is None else CustomQueueConfig(name=queue).name
-    definition = define(name, _as_given, {}, queues=None, location=None)
-    return TaskFunction(app, replace(definition, queue_name=bound_for))
-
-
-def _as_given(*args: JsonValue, **kwargs: JsonValue) -> TaskResult[JsonValue, TaskError]:
-    """Stands for a task whose code is elsewhere: takes whatever is plain JSON, and is never run."""
-    raise NotImplementedError
+    return TaskFunction(app, as_given(name, app.validate_queue_name(None) if queue is None else queue))
 
 
 def json_array(text: str) -> list[Any]:
