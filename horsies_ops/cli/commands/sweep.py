@@ -1,0 +1,104 @@
+"""`horsies sweep`: settle work whose owner fell silent, or list it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import redirect_stdout
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from horsies.errors import ExitCode, HorsiesError, UsageError
+from horsies.model.recovery.options import SweepOptions
+from horsies.recovery.report import SweepStatus
+from horsies_ops.cli.application import settings_for_app
+from horsies_ops.cli.option_types import one_id, time
+from horsies_ops.cli.output import print_json, warn
+from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.sweep_views import document, show
+from horsies_ops.ops import open_ops
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+    from horsies.config import LoadedSettings
+    from horsies.model.settings import AppConfig
+    from horsies.recovery.report import SweepReport
+
+app = group("sweep")
+
+
+@app.command()
+@with_global_options
+def sweep(
+    options: GlobalOptions,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be done; no lock, no write.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 when a dry run found work.")] = False,
+    threshold: Annotated[timedelta | None, time("The silence that condemns; as the fleet has it.")] = None,
+    recovery_delay: Annotated[timedelta | None, time("Not to start again before; as the fleet has it.")] = None,
+    resilient_multiplier: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Times the threshold, for flagged tasks.")
+    ] = None,
+    resilient_flag: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A flag of such tasks; may be given again.")
+    ] = None,
+    worker: Annotated[UUID | None, one_id("Only the tasks of this worker.")] = None,
+    locator: Annotated[str | None, typer.Option("--app", metavar="APP", help="The app whose hooks are asked.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="No amnesty, and a threshold however short.")] = False,
+    actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
+    json: Json = False,
+) -> int:
+    """Settle stale tasks, expire what waited too long, heal workflows. Exit 4 when busy or held back by an amnesty."""
+    asked = _asked(
+        sweep_threshold=threshold,
+        recovery_delay=recovery_delay,
+        dry_run=dry_run,
+        worker_id=worker,
+        force=force,
+        resilient_multiplier=resilient_multiplier,
+        resilient_flags=resilient_flag or None,
+    )
+    settings = settings_for_app(options)
+    found = _app(locator, settings)
+    report = asyncio.run(_sweep(found.config if found else settings.app, asked, found, actor))
+    print_json(document(report)) if json else show(report)
+    return _exit_code(report, tells_work=exit_code)
+
+
+def _asked(**values: object) -> SweepOptions:
+    try:
+        return SweepOptions(**values)  # pyright: ignore[reportArgumentType]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
+    """The app that was named, or None with a warning: a sweep must work where the code does not."""
+    from horsies.discover import find_app
+
+    if locator is None and settings.locator is None:
+        return None
+    try:
+        with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
+            return find_app(locator, settings)
+    except HorsiesError as error:
+        warn(f"no hooks are asked, for the app cannot be loaded: {error.message}", hint=error.help_text)
+        return None
+
+
+async def _sweep(settings: AppConfig, asked: SweepOptions, found: Horsies | None, actor: str | None) -> SweepReport:
+    async with open_ops(settings, actor=actor, via="cli") as ops:
+        return await ops.sweep(asked, app=found)
+
+
+def _exit_code(report: SweepReport, *, tells_work: bool) -> int:
+    match report.status:
+        case SweepStatus.BUSY | SweepStatus.AMNESTY:
+            return ExitCode.BUSY
+        case SweepStatus.WOULD_ACT:
+            return ExitCode.WORK_FOUND if tells_work else ExitCode.DONE
+        case SweepStatus.NOTHING | SweepStatus.DONE:
+            return ExitCode.DONE

@@ -1,0 +1,129 @@
+"""A sweep on the terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from horsies.model.ids import short_form
+from horsies.model.recovery.verdicts import Decision
+from horsies.model.text import safe
+from horsies.recovery.report import SweepStatus
+from horsies_ops.cli.ages import age
+from horsies_ops.cli.output import print_line, print_table, warn
+
+if TYPE_CHECKING:
+    from horsies.recovery.report import SweepReport, SweptTask
+
+_COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "verdict", "reason", "note")
+_WIDEST_NAME = 40
+_DONE = {
+    Decision.REQUEUE: "requeued",
+    Decision.RETRY: "retried",
+    Decision.FAIL: "failed",
+    Decision.EXPIRE: "expired",
+}
+
+
+def document(report: SweepReport) -> dict[str, Any]:
+    """What `sweep --json` prints."""
+    thresholds = report.thresholds
+    return {
+        "status": report.status,
+        "dry_run": report.dry_run,
+        "thresholds": {
+            "claimed_s": thresholds.claimed,
+            "running_s": thresholds.running,
+            "recovery_delay_s": thresholds.recovery_delay,
+            "resilient_multiplier": thresholds.resilient_multiplier,
+            "source": thresholds.source,
+        },
+        "hooks_loaded": report.hooks_loaded,
+        "recovered_count": report.recovered_count,
+        "worker_ids": report.worker_ids,
+        "warnings": report.warnings,
+        "tasks": [_task(task) for task in report.tasks],
+        "workflows": report.workflows,
+    }
+
+
+def show(report: SweepReport) -> None:
+    """One line for each task and workflow, then what came of it all."""
+    if report.tasks:
+        print_table(_COLUMNS, [_cells(task) for task in report.tasks], right=("silent", "limit"))
+    for workflow in report.workflows:
+        print_line(f"workflow {workflow.id}  heal  case {safe(workflow.case)}")
+    print_line(_total(report))
+    for warning in report.warnings:
+        warn(warning)
+
+
+def _task(task: SweptTask) -> dict[str, Any]:
+    return {
+        "id": task.task_id,
+        "name": task.task_name,
+        "queue": task.queue_name,
+        "state": task.state,
+        "owner": task.owner_id,
+        "owner_state": task.owner_state,
+        "last_beat_age_s": task.last_beat_age,
+        "threshold_s": task.effective_threshold,
+        "resilient": task.resilient,
+        "decision": task.decision,
+        "reason": task.reason,
+        "code": task.code,
+        "retries_left": task.retries_left,
+        "run_at": task.run_at,
+        "held_until": task.held_until,
+        "hook": task.hook,
+        "applied": task.applied,
+    }
+
+
+def _cells(task: SweptTask) -> tuple[str, ...]:
+    owner = "-" if task.owner_id is None else short_form(task.owner_id)
+    return (
+        str(task.task_id),
+        safe(task.task_name, limit=_WIDEST_NAME),
+        task.state,
+        owner if task.owner_state in {None, "running"} else f"{owner} {task.owner_state}",
+        age(task.last_beat_age),
+        age(task.effective_threshold),
+        task.decision,
+        task.reason,
+        "  ".join(_notes(task)),
+    )
+
+
+def _notes(task: SweptTask) -> list[str]:
+    notes = [
+        task.code,
+        "resilient" if task.resilient else None,
+        f"at {task.run_at:%H:%M:%S}Z" if task.run_at else None,
+        f"until {task.held_until:%H:%M:%S}Z" if task.held_until else None,
+        f"by {task.hook}" if task.hook else None,
+    ]
+    return [note for note in notes if note]
+
+
+def _total(report: SweepReport) -> str:
+    match report.status:
+        case SweepStatus.BUSY:
+            return "busy: somebody else is sweeping"
+        case SweepStatus.AMNESTY:
+            until = max((task.held_until for task in report.tasks if task.held_until), default=None)
+            when = "" if until is None else f" until {until:%H:%M:%S}Z"
+            return f"amnesty: nobody has listened for a whole threshold; all {len(report.tasks)} held back{when}"
+        case SweepStatus.NOTHING:
+            return "nothing to do"
+        case SweepStatus.DONE | SweepStatus.WOULD_ACT:
+            return _counted(report)
+
+
+def _counted(report: SweepReport) -> str:
+    counts = Counter(task.decision for task in report.tasks if task.is_due and (report.dry_run or task.applied))
+    parts = [f"{counts[decision]} {word}" for decision, word in _DONE.items() if counts[decision]]
+    parts += [f"{len(report.workflows)} workflows healed"] if report.workflows else []
+    missed = sum(task.is_due and not task.applied for task in report.tasks)
+    parts += [f"{missed} had moved meanwhile"] if missed and not report.dry_run else []
+    return ("would be: " if report.dry_run else "") + (", ".join(parts) or f"{len(report.worker_ids)} workers lost")
