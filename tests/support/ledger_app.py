@@ -30,6 +30,7 @@ from horsies import (
     Horsies,
     PostgresConfig,
     RecoveryConfig,
+    RetentionConfig,
     RetryPolicy,
     TaskError,
     TaskResult,
@@ -385,11 +386,12 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
 
 
 def ledger_app(url: str, **config: Any) -> Horsies:
-    """An app with the tasks above and small thresholds; `recovery` and `resilience` may be given as mappings."""
+    """An app with the tasks above and small thresholds; `recovery`, `retention` and `resilience` may be mappings."""
     recovery = RecoveryConfig.unchecked(**QUICK_RECOVERY | config.pop("recovery", {}))
+    retention = RetentionConfig.unchecked(**config.pop("retention", {}))
     resilience = WorkerResilienceConfig.unchecked(**QUICK_RESILIENCE | config.pop("resilience", {}))
     broker = PostgresConfig(database_url=config.pop("database_url", url), **config.pop("broker", {}))
-    app = Horsies(AppConfig(broker=broker, recovery=recovery, resilience=resilience, **config))
+    app = Horsies(AppConfig(broker=broker, recovery=recovery, retention=retention, resilience=resilience, **config))
     queue = {} if "custom_queues" not in config else {"queue_name": config["custom_queues"][0]["name"]}
     for name, function, options in TASKS:
         app.task(name, **queue | options)(function)

@@ -1,0 +1,39 @@
+"""A worker cleans up by itself."""
+
+from __future__ import annotations
+
+from tests.support.ledger import Ledger
+from tests.support.old_rows import HOUR, beat, count, ended_task, workflow_run
+from tests.support.task_rows import insert_task
+from tests.support.workers import running
+
+LONG_AGO = 9_000 * HOUR
+
+
+async def test_beats_go_at_a_tick_and_ended_tasks_only_after_an_interval(database_url: str) -> None:
+    await beat(database_url, await insert_task(database_url, queue_name="elsewhere"), age=LONG_AGO)
+    await ended_task(database_url, age=LONG_AGO)
+
+    async def beats_are_gone() -> bool:
+        return await count(database_url, "horsies_heartbeats") == 0
+
+    async with Ledger.open(database_url) as ledger, running(database_url):
+        await ledger.until(beats_are_gone)
+    assert await count(database_url, "horsies_task_attempts") == 1
+
+
+async def test_after_an_interval_what_ended_goes_and_what_lives_stays(database_url: str) -> None:
+    await ended_task(database_url, age=LONG_AGO, status="EXPIRED")
+    await workflow_run(database_url, age=LONG_AGO, tasks=("FAILED",))
+    paused = await workflow_run(database_url, age=LONG_AGO, status="PAUSED")
+    soon = {"retention": {"interval_s": 1}}
+    async with Ledger.open(database_url) as ledger, running(database_url, config=soon):
+
+        async def something_was_deleted() -> bool:
+            return bool(await ledger.events("retention_finished"))
+
+        await ledger.until(something_was_deleted)
+        (event,) = await ledger.events("retention_finished")
+        left = await ledger.fetch("SELECT workflow_id FROM horsies_tasks")
+    assert event["evidence"] == '{"tasks": 1, "workflows": 1}'
+    assert [row["workflow_id"] for row in left] == [paused]
