@@ -160,5 +160,6 @@ async def node_of(connection: Connection, workflow_id: UUID, index: int) -> dict
 
 
 def _value(name: str, value: Any) -> Any:
-    is_json = name in {"result", "error", "sub_workflow_summary"} and value is not None
-    return json.loads(value) if is_json else value
+    if value is None or name not in {"result", "error", "sub_workflow_summary"}:
+        return value
+    return json.loads(value)

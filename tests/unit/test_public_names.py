@@ -57,11 +57,8 @@ PROMISED = {
 STILL_TO_COME = {
     "BothDays", "ByMonthDay", "ByWeekday", "CronEnumRange", "CronEnumStep", "CronEnumValues", "CronEvery",
     "CronRange", "CronSchedule", "CronStep", "CronValues", "DailySchedule", "DaySelector", "EitherDay",
-    "EveryDay", "HandleErrorCode", "HandleOperationError", "HandleResult", "HourlySchedule", "IntervalSchedule",
-    "Month", "MonthlySchedule", "SchedulePattern", "Weekday", "WeeklySchedule", "WorkflowHandle",
-    "WorkflowStartError", "WorkflowStartErrorCode", "WorkflowStartResult", "cancel_workflow",
-    "cancel_workflow_sync", "pause_workflow", "pause_workflow_sync", "resume_workflow", "resume_workflow_sync",
-    "start_workflow", "start_workflow_async",
+    "EveryDay", "HourlySchedule", "IntervalSchedule",
+    "Month", "MonthlySchedule", "SchedulePattern", "Weekday", "WeeklySchedule",
 }  # fmt: skip
 
 

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from horsies.app import ChildProcessStartHook as ChildProcessStartHook
     from horsies.app import Horsies as Horsies
     from horsies.client.broker import PostgresBroker as PostgresBroker
+    from horsies.client.flows import cancel_workflow as cancel_workflow
+    from horsies.client.flows import cancel_workflow_sync as cancel_workflow_sync
+    from horsies.client.flows import pause_workflow as pause_workflow
+    from horsies.client.flows import pause_workflow_sync as pause_workflow_sync
+    from horsies.client.flows import resume_workflow as resume_workflow
+    from horsies.client.flows import resume_workflow_sync as resume_workflow_sync
+    from horsies.client.flows import start_workflow as start_workflow
+    from horsies.client.flows import start_workflow_async as start_workflow_async
     from horsies.client.handle import TaskHandle as TaskHandle
+    from horsies.client.run_handle import WorkflowHandle as WorkflowHandle
     from horsies.client.send_options import TaskSendOptions as TaskSendOptions
     from horsies.client.task_function import TaskFunction as TaskFunction
     from horsies.client.workflow.definition import WorkflowDefinition as WorkflowDefinition
@@ -82,6 +91,12 @@ if TYPE_CHECKING:
     from horsies.model.task_error import SubWorkflowError as SubWorkflowError
     from horsies.model.task_error import TaskError as TaskError
     from horsies.model.task_result import TaskResult as TaskResult
+    from horsies.model.workflow.calls import HandleErrorCode as HandleErrorCode
+    from horsies.model.workflow.calls import HandleOperationError as HandleOperationError
+    from horsies.model.workflow.calls import HandleResult as HandleResult
+    from horsies.model.workflow.calls import WorkflowStartError as WorkflowStartError
+    from horsies.model.workflow.calls import WorkflowStartErrorCode as WorkflowStartErrorCode
+    from horsies.model.workflow.calls import WorkflowStartResult as WorkflowStartResult
     from horsies.model.workflow.context import WorkflowContext as WorkflowContext
     from horsies.model.workflow.context import WorkflowMeta as WorkflowMeta
     from horsies.model.workflow.info import SubWorkflowSummary as SubWorkflowSummary
@@ -103,7 +118,18 @@ _MODULES = {
         "Horsies",
     ),
     "horsies.client.broker": ("PostgresBroker",),
+    "horsies.client.flows": (
+        "cancel_workflow",
+        "cancel_workflow_sync",
+        "pause_workflow",
+        "pause_workflow_sync",
+        "resume_workflow",
+        "resume_workflow_sync",
+        "start_workflow",
+        "start_workflow_async",
+    ),
     "horsies.client.handle": ("TaskHandle",),
+    "horsies.client.run_handle": ("WorkflowHandle",),
     "horsies.client.send_options": ("TaskSendOptions",),
     "horsies.client.task_function": ("TaskFunction",),
     "horsies.client.workflow.definition": ("WorkflowDefinition",),
@@ -197,6 +223,14 @@ _MODULES = {
         "TaskError",
     ),
     "horsies.model.task_result": ("TaskResult",),
+    "horsies.model.workflow.calls": (
+        "HandleErrorCode",
+        "HandleOperationError",
+        "HandleResult",
+        "WorkflowStartError",
+        "WorkflowStartErrorCode",
+        "WorkflowStartResult",
+    ),
     "horsies.model.workflow.context": (
         "WorkflowContext",
         "WorkflowMeta",
@@ -240,6 +274,9 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promis
     "Err",
     "ErrorCode",
     "ExceptionMapper",
+    "HandleErrorCode",
+    "HandleOperationError",
+    "HandleResult",
     "Horsies",
     "HorsiesError",
     "JsonValue",
@@ -299,18 +336,30 @@ __all__ = [  # noqa: RUF022  # in the order of sorted(), which is what is promis
     "WorkflowContext",
     "WorkflowContextMissingIdError",
     "WorkflowDefinition",
+    "WorkflowHandle",
     "WorkflowMeta",
     "WorkflowSpec",
+    "WorkflowStartError",
+    "WorkflowStartErrorCode",
+    "WorkflowStartResult",
     "WorkflowStatus",
     "WorkflowTaskInfo",
     "WorkflowTaskStatus",
     "WorkflowValidationError",
     "__version__",
+    "cancel_workflow",
+    "cancel_workflow_sync",
     "current_task",
     "from_node",
     "is_err",
     "is_ok",
+    "pause_workflow",
+    "pause_workflow_sync",
+    "resume_workflow",
+    "resume_workflow_sync",
     "slugify",
+    "start_workflow",
+    "start_workflow_async",
 ]
 
 

@@ -20,8 +20,10 @@ CHILD = plan(node(0), node(1, 0, name="last"), name="child", definition_key="chi
 class Raising:
     """Definitions none of which can be built."""
 
-    def build(self, key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]) -> WorkflowPlan | None:
-        raise ValueError(f"cannot build {key} of {kwargs} and {injected}")
+    def build(
+        self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
+    ) -> WorkflowPlan | None:
+        raise ValueError(f"cannot build {definition_key} of {kwargs} and {injected}")
 
 
 async def test_a_child_gives_its_output_to_its_node(database: Database, connection: Connection) -> None:

@@ -82,6 +82,7 @@ class Horsies:
         self._modules: list[str] = list(self.settings.modules)
         self._suppression = Suppression()
         self._broker = PostgresBroker(self.config.broker, role=self.role)
+        self._broker.ok_of = self._ok_of
         self._results = Results(self.get_broker, self._ok_of)
         self._monitoring = Monitoring(self.get_broker)
         self.delivery: Delivery = BrokerDelivery(

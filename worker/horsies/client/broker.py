@@ -15,17 +15,24 @@ from horsies.client.forks import in_each_child
 from horsies.client.keys import KeyTurns
 from horsies.client.loops import PerLoop
 from horsies.client.reaching import SharedReach
-from horsies.client.waiting import Waiters
+from horsies.client.waiting import Waiters, is_at_rest, is_settled
 from horsies.embedded import other_clusters
 from horsies.store.db import Database, PoolSize
+from horsies.store.flow_reads import FlowReadStore
 from horsies.store.migrate import migrate
+from horsies.store.notify import TASK_DONE, WORKFLOW_DONE
 from horsies.store.open import Reached, reach
 from horsies.store.tasks import TaskStore
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horsies.codec.value import Value
     from horsies.model.settings import PostgresConfig
+    from horsies.store.flow_reads import RunOutcomeRow
     from horsies.store.link import Link
+    from horsies.store.tasks import OutcomeRow
 
 Role = Literal["producer", "worker", "scheduler"]
 
@@ -44,13 +51,15 @@ class Session:
     database: Database
     direct: Link
     tasks: TaskStore
-    waiters: Waiters
+    waiters: Waiters[OutcomeRow]
+    runs: Waiters[RunOutcomeRow]
     announcements: Announcements
     key_turns: KeyTurns
 
     async def close(self) -> None:
         try:
             await self.waiters.close()
+            await self.runs.close()
             await self.announcements.close()
             await self.database.close()
         finally:
@@ -71,6 +80,8 @@ class PostgresBroker:
     def __init__(self, settings: PostgresConfig, *, role: Role = "producer") -> None:
         self.settings = settings
         self.role: Role = role
+        self.ok_of: Callable[[str], Value | None] = lambda _: None
+        """How the ok value of a task is read, by the task's name; None where the task is not known here."""
         self._sessions = PerLoop(Session.close, Session.abandon)
         self._forget()
         in_each_child(self._forget)
@@ -136,7 +147,8 @@ class PostgresBroker:
             database=database,
             direct=links.direct,
             tasks=tasks,
-            waiters=Waiters(links.direct, tasks.outcomes),
+            waiters=Waiters(links.direct, tasks.outcomes, channel=TASK_DONE, is_settled=is_settled),
+            runs=Waiters(links.direct, FlowReadStore(database).outcomes, channel=WORKFLOW_DONE, is_settled=is_at_rest),
             announcements=Announcements(tasks.announce),
             key_turns=KeyTurns(most=max(1, size.largest // 2), wait_s=size.wait_s),
         )

@@ -57,7 +57,7 @@ class Results:
 
     async def result(self, task_id: str | UUID, timeout_ms: float | None) -> AnyResult:
         """The task's result once it has one; what keeps it from being had is an err result."""
-        timeout_s = _seconds(timeout_ms)
+        timeout_s = seconds(timeout_ms)
         try:
             identity = _identity(task_id)
         except ValueError:
@@ -122,7 +122,7 @@ def _identity(task_id: object) -> UUID:
     )
 
 
-def _seconds(timeout_ms: float | None) -> float | None:
+def seconds(timeout_ms: float | None) -> float | None:
     """How long to wait, where None is for ever; anything but a number is a mistake in the program, so it is raised."""
     if timeout_ms is None:
         return None

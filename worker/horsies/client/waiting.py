@@ -5,35 +5,47 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from horsies.errors import BrokerError, BrokerErrorCode
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
-from horsies.store.notify import TASK_DONE, Listener
+from horsies.model.workflow.status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
+from horsies.store.notify import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
     from horsies.store.link import Link
-    from horsies.store.tasks import OutcomeRow
+
+    class Standing(Protocol):
+        """A task or a run as it stands."""
+
+        @property
+        def id(self) -> UUID: ...
+
+        @property
+        def status(self) -> str: ...
+
+
+R = TypeVar("R", bound="Standing")
 
 POLL_S = 5.0
 POLL_WHILE_DEAF_S = 1.0
 LARGEST_LOOK = 1000
 
 
-class Looks:
-    """Reads how tasks stand. While one statement is on its way, whoever asks meanwhile goes into the next one."""
+class Looks(Generic[R]):
+    """Reads how tasks or runs stand. While one statement is on its way, whoever asks goes into the next one."""
 
-    def __init__(self, read: Callable[[list[UUID]], Awaitable[list[OutcomeRow]]]) -> None:
+    def __init__(self, read: Callable[[list[UUID]], Awaitable[list[R]]]) -> None:
         self._read = read
-        self._asked: defaultdict[UUID, list[asyncio.Future[OutcomeRow | None]]] = defaultdict(list)
+        self._asked: defaultdict[UUID, list[asyncio.Future[R | None]]] = defaultdict(list)
         self._reading: asyncio.Task[None] | None = None
 
-    async def at(self, task_id: UUID) -> OutcomeRow | None:
+    async def at(self, task_id: UUID) -> R | None:
         """The task's row as it stands; None where there is none."""
-        answer: asyncio.Future[OutcomeRow | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[R | None] = asyncio.get_running_loop().create_future()
         self._asked[task_id].append(answer)
         if self._reading is None:
             self._reading = asyncio.create_task(self._read_all())
@@ -47,7 +59,7 @@ class Looks:
         finally:
             self._reading = None
 
-    async def _answer(self, batch: dict[UUID, list[asyncio.Future[OutcomeRow | None]]]) -> None:
+    async def _answer(self, batch: dict[UUID, list[asyncio.Future[R | None]]]) -> None:
         try:
             found = {row.id: row for row in await self._read(list(batch))}
         except BaseException as error:  # every waiter must hear of it, or it would wait for ever
@@ -62,18 +74,29 @@ class Looks:
                     answer.set_result(found.get(task_id))
 
 
-class Waiters:
-    """All who wait in one event loop. The first starts the listener, and the poll behind it; both run until `close`."""
+class Waiters(Generic[R]):
+    """All who wait in one event loop, be it for tasks or for runs.
 
-    def __init__(self, link: Link, read: Callable[[list[UUID]], Awaitable[list[OutcomeRow]]]) -> None:
+    The first starts the listener, and the poll behind it; both run until `close`.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        read: Callable[[list[UUID]], Awaitable[list[R]]],
+        *,
+        channel: str,
+        is_settled: Callable[[R], bool],
+    ) -> None:
         self._looks = Looks(read)
+        self._is_settled = is_settled
         self._woken_by: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
-        self._listener = Listener(link, {TASK_DONE: self._hear}, on_change=self._set_hearing)
+        self._listener = Listener(link, {channel: self._hear}, on_change=self._set_hearing)
         self._is_hearing = False
         self._is_closed = False
         self._at_work: list[asyncio.Task[None]] = []
 
-    async def until_settled(self, task_id: UUID, timeout_s: float | None) -> OutcomeRow | None:
+    async def until_settled(self, task_id: UUID, timeout_s: float | None) -> R | None:
         """The task's row once it is terminal, or None where there is no such row; TimeoutError when time is over.
 
         However short the time, there is one look: what has ended is found. `BrokerError` when all this is closed
@@ -85,7 +108,7 @@ class Waiters:
         with self._interest_in(task_id) as woken:
             row = await self._looks.at(task_id)
             async with asyncio.timeout_at(ends_at):
-                while row is not None and not is_settled(row):
+                while row is not None and not self._is_settled(row):
                     await woken.wait()
                     woken.clear()
                     if self._is_closed:
@@ -102,9 +125,9 @@ class Waiters:
         await asyncio.gather(*self._at_work, return_exceptions=True)
         self._at_work.clear()
 
-    async def _look_once(self, task_id: UUID) -> OutcomeRow | None:
+    async def _look_once(self, task_id: UUID) -> R | None:
         row = await self._looks.at(task_id)
-        if row is None or is_settled(row):
+        if row is None or self._is_settled(row):
             return row
         raise TimeoutError
 
@@ -156,5 +179,12 @@ def _id(text: str) -> UUID:
         return _NOBODY
 
 
-def is_settled(row: OutcomeRow) -> bool:
+def is_settled(row: Standing) -> bool:
+    """Whether a task has ended."""
     return TaskStatus(row.status) in TASK_TERMINAL_STATES
+
+
+def is_at_rest(row: Standing) -> bool:
+    """Whether a run has ended, or goes on only when it is told to."""
+    status = WorkflowStatus(row.status)
+    return status in WORKFLOW_TERMINAL_STATES or status is WorkflowStatus.PAUSED
