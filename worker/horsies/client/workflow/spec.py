@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
+from horsies.client.flows import blocking_start, start
 from horsies.client.workflow.arguments import argument_faults
 from horsies.client.workflow.draft import Draft
 from horsies.client.workflow.identity import identity_faults
@@ -13,15 +14,20 @@ from horsies.client.workflow.nodes import TaskNode
 from horsies.client.workflow.placement import placement_faults
 from horsies.client.workflow.planning import plan_of
 from horsies.client.workflow.structure import ending_faults, graph_faults, join_faults, naming_faults
-from horsies.errors import SourceLocation, WorkflowValidationError, raise_together
+from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError, raise_together
+from horsies.model.ids import parse_id
+from horsies.model.result import Err
+from horsies.model.workflow.calls import WorkflowStartError, WorkflowStartErrorCode
 from horsies.model.workflow.plan import OnError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horsies.client.run_handle import WorkflowHandle
     from horsies.client.task_function import Host
     from horsies.client.workflow.nodes import AnyNode
     from horsies.client.workflow.policies import SuccessPolicy
+    from horsies.model.workflow.calls import WorkflowStartResult
     from horsies.model.workflow.names import NodeKey
     from horsies.model.workflow.plan import WorkflowPlan
 
@@ -70,12 +76,47 @@ class WorkflowSpec(Generic[T]):
         self._plan = plan_of(draft, self.on_error)
         self.output = None if self._plan.output_index is None else self.tasks[self._plan.output_index]
         self.success_policy = success_policy
+        self._host = cast("Host", draft.host)
         for index, node in enumerate(written):
             node.place(index)
 
     def plan(self) -> WorkflowPlan:
         """What a run of it is made of."""
         return self._plan
+
+    def start(self, workflow_id: str | None = None) -> WorkflowStartResult[WorkflowHandle[T]]:
+        """Store a run; `Ok` means that it is committed. The id of a run that exists gives the handle of that run."""
+        return blocking_start(self.start_async(workflow_id), self._plan)
+
+    async def start_async(self, workflow_id: str | None = None) -> WorkflowStartResult[WorkflowHandle[T]]:
+        if self._host.are_sends_suppressed():
+            return self._refusal("sends are suppressed in this process")
+        try:
+            known = None if workflow_id is None else parse_id(str(workflow_id))
+        except ValueError as refused:
+            return self._refusal(str(refused), code=ErrorCode.WORKFLOW_INVALID_ID)
+        return await start(self._host.get_broker(), self._plan, known)
+
+    def retry_start(self, error: WorkflowStartError) -> WorkflowStartResult[WorkflowHandle[T]]:
+        """Start again what a failed start was about, under the same id: it is stored at most once."""
+        return blocking_start(self.retry_start_async(error), self._plan)
+
+    async def retry_start_async(self, error: WorkflowStartError) -> WorkflowStartResult[WorkflowHandle[T]]:
+        if error.workflow_name != self.name:
+            return self._refusal(f"the error is of workflow {error.workflow_name!r}, not of {self.name!r}")
+        if error.code in (WorkflowStartErrorCode.VALIDATION_FAILED, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED):
+            return self._refusal(f"{error.code} is nothing that another try could change")
+        return await self.start_async(error.workflow_id)
+
+    def _refusal(self, message: str, *, code: ErrorCode | None = None) -> Err[WorkflowStartError]:
+        return Err(
+            WorkflowStartError(
+                code=WorkflowStartErrorCode.VALIDATION_FAILED,
+                message=message,
+                workflow_name=self.name,
+                exception=None if code is None else WorkflowValidationError(message, code=code),
+            )
+        )
 
     def __repr__(self) -> str:
         return f"<workflow {self.name!r}, {len(self.tasks)} nodes>"

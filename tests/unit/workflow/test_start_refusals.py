@@ -1,0 +1,42 @@
+"""Starts that are refused before the database is asked for anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies import ErrorCode, WorkflowValidationError
+from horsies.app.suppression import VARIABLE
+from horsies.model.workflow.calls import WorkflowStartError, WorkflowStartErrorCode
+from tests.support.flow_tasks import add, app
+
+SPEC = app.workflow("refused", [add.node()(a=1)], definition_key="refused")
+
+
+async def test_an_id_that_is_no_uuid_is_refused() -> None:
+    refused = (await SPEC.start_async("monday")).unwrap_err()
+    assert refused.code is WorkflowStartErrorCode.VALIDATION_FAILED
+    assert isinstance(refused.exception, WorkflowValidationError)
+    assert refused.exception.code is ErrorCode.WORKFLOW_INVALID_ID
+
+
+async def test_nothing_starts_while_sends_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    refused = (await SPEC.start_async()).unwrap_err()
+    assert (refused.code, refused.retryable) == (WorkflowStartErrorCode.VALIDATION_FAILED, False)
+    assert "suppressed" in refused.message
+
+
+async def test_a_blocking_start_inside_an_event_loop_is_refused_as_a_value() -> None:
+    assert "event loop" in SPEC.start().unwrap_err().message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WorkflowStartError(code=WorkflowStartErrorCode.ENQUEUE_FAILED, message="", workflow_name="another"),
+        WorkflowStartError(code=WorkflowStartErrorCode.VALIDATION_FAILED, message="", workflow_name="refused"),
+    ],
+)
+async def test_only_a_start_of_this_workflow_that_may_succeed_is_repeated(error: WorkflowStartError) -> None:
+    refused = (await SPEC.retry_start_async(error)).unwrap_err()
+    assert refused.code is WorkflowStartErrorCode.VALIDATION_FAILED
