@@ -1,0 +1,28 @@
+"""What the page for operators says is what happens: its program is run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.support.documents import examples_of
+from tests.support.task_rows import insert_task
+from tests.support.tasks import ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_the_program_about_operating_retries_what_it_says(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(insert_task(database_url, status="FAILED", error_code="TimeoutError"))
+    asyncio.run(insert_task(database_url, status="FAILED", error_code="KeyError"))
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.chdir(tmp_path)
+    (program,) = examples_of("docs/operating.md", language="python")
+    program.run_in({})
+    assert "1 FAILED TimeoutError sent again" in capsys.readouterr().out
+    assert ask(database_url, "SELECT actor, action, affected FROM horsies_audit") == [("night shift", "retry", 1)]
