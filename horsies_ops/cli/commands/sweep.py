@@ -62,8 +62,9 @@ def sweep(
         resilient_flags=resilient_flag or None,
     )
     settings = settings_for_app(options)
-    found = _app(locator, settings)
-    report = asyncio.run(_sweep(found.config if found else settings.app, asked, found, actor))
+    with redirect_stdout(sys.stderr):  # what the app and its hooks print is not our data
+        found = _app(locator, settings)
+        report = asyncio.run(_sweep(found.config if found else settings.app, asked, found, actor))
     print_json(document(report)) if json else show(report)
     return _exit_code(report, tells_work=exit_code)
 
@@ -82,8 +83,7 @@ def _app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
     if locator is None and settings.locator is None:
         return None
     try:
-        with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
-            return find_app(locator, settings)
+        return find_app(locator, settings)
     except HorsiesError as error:
         warn(f"no hooks are asked, for the app cannot be loaded: {error.message}", hint=error.help_text)
         return None

@@ -1,0 +1,186 @@
+"""`horsies sweep`, from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from tests.support.silence import CRASH_RETRY, a_task, a_worker, ago
+from tests.support.task_rows import insert_task
+from tests.support.tasks import ask
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tests.support.executable import Executable
+
+ONE_TASK = {
+    "id", "name", "queue", "state", "owner", "owner_state", "last_beat_age_s", "threshold_s", "resilient", "decision",
+    "reason", "retries_left", "run_at", "hook", "applied",
+}  # fmt: skip
+
+HOOKS = """
+from horsies import Horsies, Recovery
+
+app = Horsies()
+
+@app.on_recovery
+def leave_it(context):
+    print("asked about", context.task.task_name)
+    return Recovery.skip()
+"""
+
+
+@pytest.fixture
+def at(horsies: Executable, database_url: str) -> Executable:
+    horsies.environment["HORSIES_BROKER__DATABASE_URL"] = database_url
+    return horsies
+
+
+async def _a_crash(url: str, **columns: Any) -> dict[str, UUID]:
+    """A worker that listens, one that is gone, and what it left behind."""
+    await a_worker(url)
+    gone = await a_worker(url, silent_s=900)
+    return {
+        "requeue": await a_task(url, "CLAIMED", owner=gone, silent_s=900),
+        "retry": await a_task(url, "RUNNING", owner=gone, silent_s=900, task_options=CRASH_RETRY, max_retries=1),
+        "fail": await a_task(url, "RUNNING", owner=gone, silent_s=900, **columns),
+        "expire": await insert_task(url, good_until=ago(60)),
+    }
+
+
+def _crash(url: str, **columns: Any) -> dict[str, UUID]:
+    return asyncio.run(_a_crash(url, **columns))
+
+
+def test_the_dry_run_lists_what_the_sweep_then_does(at: Executable, database_url: str) -> None:
+    expected = {(str(task_id), decision) for decision, task_id in _crash(database_url).items()}
+    looked = at("sweep", "--dry-run", "--json")
+    assert looked.code == 0, looked.stderr
+    assert {(task["id"], task["decision"]) for task in looked.document["tasks"]} == expected
+    assert (looked.document["status"], looked.document["recovered_count"]) == ("would_act", 0)
+    assert ask(database_url, "SELECT count(*) FROM horsies_events") == [(0,)]
+    done = at("sweep", "--json")
+    assert {(task["id"], task["decision"]) for task in done.document["tasks"] if task["applied"]} == expected
+    assert (done.code, done.document["status"], done.document["recovered_count"]) == (0, "done", 3)
+
+
+def test_the_document_has_every_field(at: Executable, database_url: str) -> None:
+    _crash(database_url)
+    told = at("sweep", "--dry-run", "--json").document
+    assert told["thresholds"] == {
+        "claimed_s": 120.0,
+        "running_s": 300.0,
+        "recovery_delay_s": 0.0,
+        "resilient_multiplier": 3,
+        "source": "fleet",
+    }
+    assert all(task.keys() >= ONE_TASK for task in told["tasks"])
+    assert (told["hooks_loaded"], told["workflows"], told["warnings"], len(told["worker_ids"])) == (False, [], [], 1)
+
+
+def test_for_people_there_is_a_line_for_each_task_and_a_total(at: Executable, database_url: str) -> None:
+    tasks = _crash(database_url)
+    looked = at("sweep", "--dry-run")
+    lines = looked.stdout.splitlines()
+    failed = next(line for line in lines if line.startswith(str(tasks["fail"])))
+    assert failed.split()[-4:] == ["5m00s", "fail", "OWNER_LOST", "WORKER_CRASHED"]
+    assert lines[-1] == "would be: 1 requeued, 1 retried, 1 failed, 1 expired"
+    assert at("sweep").stdout.splitlines()[-1] == "1 requeued, 1 retried, 1 failed, 1 expired"
+
+
+def test_exit_codes_of_a_dry_run(at: Executable, database_url: str) -> None:
+    assert (at("sweep", "--dry-run", "--exit-code").code, at("sweep").code) == (0, 0)
+    _crash(database_url)
+    assert at("sweep", "--dry-run", "--exit-code").code == 3
+
+
+def test_a_sweep_by_somebody_else_is_busy_and_never_nothing(at: Executable, database_url: str) -> None:
+    _crash(database_url)
+
+    async def during() -> Any:
+        connection = await asyncpg.connect(database_url)
+        try:
+            async with connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock(horsies_lock_key('sweep'))")
+                return await asyncio.to_thread(at, "sweep", "--json"), await asyncio.to_thread(at, "sweep", "--dry-run")
+        finally:
+            await connection.close()
+
+    swept, looked = asyncio.run(during())
+    assert (swept.code, swept.document["status"]) == (4, "busy")
+    assert looked.code == 0
+
+
+def test_an_amnesty_that_holds_back_everything_is_exit_4_and_force_knows_none(
+    at: Executable, database_url: str
+) -> None:
+    async def prepare() -> None:
+        await a_worker(database_url, listens_s=5)
+        await a_task(database_url, "RUNNING", owner=None, silent_s=900)
+
+    asyncio.run(prepare())
+    held = at("sweep", "--json")
+    assert (held.code, held.document["status"], held.document["tasks"][0]["reason"]) == (4, "amnesty", "amnesty")
+    assert "all 1 held back until" in at("sweep").stdout
+    assert at("sweep", "--force", "--json").document["recovered_count"] == 1
+
+
+def test_a_threshold_below_two_beats_is_refused_unless_forced(at: Executable, database_url: str) -> None:
+    _crash(database_url)
+    refused = at("sweep", "--threshold", "10s")
+    assert refused.code == 2
+    assert "two beats" in refused.stderr
+    assert at("sweep", "--threshold", "10s", "--force").code == 0
+
+
+def test_a_sweep_is_on_record_and_a_dry_run_is_not(at: Executable, database_url: str) -> None:
+    tasks = _crash(database_url)
+    at("sweep", "--dry-run")
+    at("sweep", "--as", "ann", "--recovery-delay", "5s")
+    (row,) = ask(database_url, "SELECT actor, via, action, matched, affected, task_ids, filter FROM horsies_audit")
+    assert row[:5] == ("ann", "cli", "sweep", 4, 4)
+    assert set(row[5]) == set(tasks.values())
+    assert row[6] == '{"recovery_delay_s": 5.0}'
+
+
+def test_resilient_flags_given_replace_the_fleets(at: Executable, database_url: str) -> None:
+    tasks = _crash(database_url, flags={"mine": True})
+    told = at("sweep", "--dry-run", "--json", "--resilient-flag", "mine", "--resilient-multiplier", "10").document
+    assert str(tasks["fail"]) not in {task["id"] for task in told["tasks"]}
+
+
+def test_hooks_of_the_app_have_a_say_in_dry_runs_too(at: Executable, database_url: str) -> None:
+    tasks = _crash(database_url)
+    (at.cwd / "hooks.py").write_text(HOOKS)
+    looked = at("sweep", "--dry-run", "--json", "--app", "hooks.py")
+    decisions = {task["id"]: (task["decision"], task["hook"]) for task in looked.document["tasks"]}
+    assert looked.document["hooks_loaded"]
+    assert decisions[str(tasks["fail"])] == ("hold", "hooks.leave_it")
+    at("sweep", "--app", "hooks.py")
+    held = "SELECT status, recovery_hold_until > now() FROM horsies_tasks WHERE id = $1"
+    assert ask(database_url, held, tasks["fail"]) == [("RUNNING", True)]
+
+
+def test_an_app_that_cannot_be_loaded_is_a_warning(at: Executable, database_url: str) -> None:
+    _crash(database_url)
+    done = at("sweep", "--json", "--app", "nowhere:app")
+    assert (done.code, done.document["hooks_loaded"], done.document["recovered_count"]) == (0, False, 3)
+    assert "no hooks are asked" in done.stderr
+
+
+def test_names_from_outside_reach_the_terminal_harmless(at: Executable, database_url: str) -> None:
+    _crash(database_url, task_name="\x1b]0;gotcha\x07[red]x", queue_name="\x1b[2J")
+    shown = at("sweep", "--dry-run")
+    assert "\x1b" not in shown.stdout
+    assert "\\x1b]0;gotcha" in shown.stdout
+    assert "\x1b" not in at("sweep", "--dry-run", "--json").stdout
+
+
+def test_one_worker_alone_can_be_swept(at: Executable, database_url: str) -> None:
+    _crash(database_url)
+    nobody = "00000000-0000-0000-0000-000000000001"
+    assert at("sweep", "--dry-run", "--json", "--worker", nobody).document["tasks"] == []
