@@ -140,7 +140,8 @@ class Pass:
             cases = [case for row in rows if not (case := Case.of(row, self._ruling)).is_fresh]
             # A few at a time, so that hooks that are slow about every task leave something settled in each pass.
             for first in range(0, len(cases), ROWS_AT_A_TIME):
-                await self._settle_some(await self._asked(cases[first : first + ROWS_AT_A_TIME]))
+                if not self._is_over:
+                    await self._settle_some(await self._asked(cases[first : first + ROWS_AT_A_TIME]))
             if len(rows) < PAGE:
                 return
             after = rows[-1].id
@@ -157,8 +158,6 @@ class Pass:
     async def _settle_some(self, cases: list[Case]) -> None:
         interrupted: list[RecoveryContext] = []
         for case in cases:
-            if self._is_over:
-                break
             is_applied = case.moves and not self._options.dry_run and await self._apply(case)
             self._tasks.append(case.swept(applied=is_applied))
             if is_applied and case.reason is not None:

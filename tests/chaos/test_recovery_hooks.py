@@ -1,0 +1,182 @@
+"""What an app's hooks say about the work of the dead, and that no hook stops the reaper."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies import Horsies, RecoveredWorkers, Recovery, RecoveryContext, RecoveryReason, TaskStatus
+from horsies.model import events
+from tests.support.ledger import Ledger
+from tests.support.orphans import Orphan
+from tests.support.workers import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+LATER = datetime.now(UTC) + timedelta(days=1)
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def held_until(ledger: Ledger, task_id: str) -> datetime | None:
+    sql = "SELECT recovery_hold_until AS at FROM horsies_tasks WHERE id = $1::text::uuid"
+    return (await ledger.fetch(sql, task_id))[0]["at"]
+
+
+async def test_a_reschedule_sets_the_exact_time_and_the_attempts(ledger: Ledger, database_url: str) -> None:
+    task_id = await Orphan(retries=3).put(ledger)
+
+    def register(app: Horsies) -> None:
+        app.on_recovery(lambda _: Recovery.reschedule(LATER, attempts=2))
+
+    async with running(database_url, processes=1, register=register):
+
+        async def is_rescheduled() -> bool:
+            return (await ledger.row(task_id))["status"] == "PENDING"
+
+        await ledger.until(is_rescheduled)
+        row = await ledger.row(task_id)
+        assert (row["enqueued_at"], row["retry_count"], row["crash_count"]) == (LATER, 2, 1)
+        assert row["failed_reason"] == "recovered after worker interruption: OWNER_LOST"
+
+
+async def test_a_failure_with_backoff_spends_a_retry_though_the_code_is_not_listed(
+    ledger: Ledger, database_url: str
+) -> None:
+    task_id = await Orphan(retries=1, state=None).put(ledger)
+    codes = """
+    UPDATE horsies_tasks SET task_options = jsonb_set(task_options, '{retry_policy,auto_retry_for}', '["OTHER"]')
+     WHERE id = $1::text::uuid
+    """
+    await ledger.fetch(codes, task_id)
+    async with running(
+        database_url, processes=1, register=lambda app: app.on_recovery(lambda _: Recovery.fail_with_backoff())
+    ):
+        row = (await ledger.until_terminal(task_id))[task_id]
+    assert (row["status"], row["retry_count"], row["crash_count"], row["attempts"]) == ("COMPLETED", 1, 1, 2)
+
+
+async def test_a_skip_leaves_the_row_and_holds_it_for_one_threshold(ledger: Ledger, database_url: str) -> None:
+    task_id = await Orphan().put(ledger)
+    told: list[str] = []
+    asked: list[float] = []
+
+    def register(app: Horsies) -> None:
+        @app.on_recovery
+        def skip_once(_: RecoveryContext) -> Recovery | None:  # pyright: ignore[reportUnusedFunction]
+            asked.append(time.monotonic())
+            return Recovery.skip() if len(asked) == 1 else None
+
+        @app.on_interrupted
+        def note(context: RecoveryContext) -> None:  # pyright: ignore[reportUnusedFunction]
+            told.append(context.task.task_id)
+
+    async with running(database_url, processes=1, register=register) as worker:
+
+        async def is_held() -> bool:
+            return await held_until(ledger, task_id) is not None
+
+        await ledger.until(is_held)
+        row = await ledger.row(task_id)
+        assert (row["status"], row["attempts"], told) == ("RUNNING", 0, [])
+        await ledger.until_terminal(task_id)
+        await worker.until(lambda: told)
+    assert len(asked) == 2
+    assert asked[1] - asked[0] > 0.9, "one threshold"
+    assert told == [task_id]
+
+
+async def test_a_hook_sees_the_task_and_why_it_is_recovered(ledger: Ledger, database_url: str) -> None:
+    task_id = await Orphan(state="stopped", task="wait_for").put(ledger)
+    seen: list[RecoveryContext] = []
+    async with running(database_url, processes=1, register=lambda app: app.on_recovery(seen.append)) as worker:
+        await ledger.until_terminal(task_id)
+        (context,) = seen
+        assert (context.task.task_id, context.task.status) == (task_id, TaskStatus.RUNNING)
+        assert (context.reason, context.dry_run) == (RecoveryReason.OWNER_STOPPED, False)
+        assert (context.recovering_worker_id, context.previous_worker_id) == (worker.worker_id, context.task.worker_id)
+
+
+async def test_a_sweep_is_told_once_with_all_that_it_settled(ledger: Ledger, database_url: str) -> None:
+    sent = [await Orphan(state="stopped", task="wait_for").put(ledger) for _ in range(5)]
+    interrupted: list[str] = []
+    sweeps: list[RecoveredWorkers] = []
+
+    def register(app: Horsies) -> None:
+        app.on_interrupted(lambda context: interrupted.append(context.task.task_id))
+        app.on_workers_recovered(sweeps.append)
+
+    async with running(database_url, processes=1, register=register) as worker:
+        await worker.until(lambda: sweeps)
+        assert sorted(interrupted) == sorted(sent)
+        (sweep,) = sweeps
+        assert (sweep.recovered_count, sweep.recovering_worker_id) == (5, worker.worker_id)
+        assert len(set(sweep.worker_ids)) == 5
+        assert {row["status"] for row in (await ledger.rows(*sent)).values()} == {"FAILED"}
+
+
+async def test_hooks_that_sleep_raise_or_lie_do_not_stop_a_sweep(
+    ledger: Ledger, database_url: str, release: threading.Event
+) -> None:
+    sent = [await Orphan(state="stopped", task="wait_for").put(ledger) for _ in range(3)]
+
+    def register(app: Horsies) -> None:
+        @app.on_recovery
+        def sleep(_: RecoveryContext) -> None:  # pyright: ignore[reportUnusedFunction]
+            release.wait(60)
+
+        @app.on_recovery
+        async def fail(_: RecoveryContext) -> None:  # pyright: ignore[reportUnusedFunction]
+            raise LookupError
+
+        app.on_recovery(lambda _: "skip")  # pyright: ignore[reportArgumentType]
+
+    async with running(database_url, processes=1, register=register) as worker:
+        other = await worker.send("work")
+        rows = await ledger.until_terminal(*sent, other, within_s=20)
+        assert {rows[each]["error_code"] for each in sent} == {"WORKER_CRASHED"}
+        assert len({failed.hook for failed in worker.of(events.HookFailed)}) == 3
+        assert not worker.of(events.WorkerFenced), "beats went on meanwhile"
+
+
+async def test_a_task_that_moved_while_a_hook_was_asked_stays_as_it_is(
+    ledger: Ledger, database_url: str, release: threading.Event
+) -> None:
+    task_id = await Orphan(task="wait_for").put(ledger)
+    is_asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def register(app: Horsies) -> None:
+        @app.on_recovery
+        def ponder(_: RecoveryContext) -> Recovery:  # pyright: ignore[reportUnusedFunction]
+            loop.call_soon_threadsafe(is_asked.set)
+            release.wait(4)
+            return Recovery.reschedule(LATER)
+
+    async with running(database_url, processes=1, register=register) as worker:
+        await asyncio.wait_for(is_asked.wait(), 10)
+        cancel = """
+        UPDATE horsies_tasks SET status = 'CANCELLED', terminal_at = now() WHERE id = $1::text::uuid
+        """
+        await ledger.fetch(cancel, task_id)
+        seen = len(worker.of(events.PassFinished))
+        release.set()
+        await worker.until(lambda: len(worker.of(events.PassFinished)) > seen)
+        assert (await ledger.row(task_id))["status"] == "CANCELLED"
