@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
@@ -12,9 +11,10 @@ import pytest
 from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.matching import FIRST, LAST, LOOKED_AT, MATCHING
 from horsies_ops.reads.tasks import Order, list_tasks
+from tests.support.plans import rows_read
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from horsies.store.db import Database
 
@@ -40,21 +40,6 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection[asyn
     await connection.close()
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from _nodes(child)
-
-
-async def _rows_read(connection: asyncpg.Connection[asyncpg.Record], sql: str, *arguments: object) -> int:
-    """How many rows of the tasks table a statement goes through, kept or not."""
-    text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *arguments)
-    scans = [node for node in _nodes(json.loads(text)[0]["Plan"]) if node.get("Relation Name") == "horsies_tasks"]
-    return sum(
-        int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]) for node in scans
-    )
-
-
 @pytest.mark.parametrize("generic", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.parametrize("oldest_first", [False, True])
 @pytest.mark.parametrize(
@@ -72,11 +57,11 @@ async def test_each_statement_of_a_page_goes_through_a_bounded_number_of_rows(
     await connection.execute(f"SET plan_cache_mode = {generic}")
     start, end = (FIRST, LAST) if oldest_first else (LAST, FIRST)
     window = (oldest_first, start, bound, end)
-    assert await _rows_read(connection, MATCHING.window.sql, *window) <= bound
+    assert await rows_read(connection, MATCHING.window.sql, *window) <= bound
     stretch = await connection.fetchrow(MATCHING.window.sql, *window)
     assert stretch is not None
     matching = (stretch["lowest"], stretch["highest"], None, wanted.to_json(), oldest_first, PAGE + 1)
-    assert await _rows_read(connection, MATCHING.matching.sql, *matching) <= bound
+    assert await rows_read(connection, MATCHING.matching.sql, *matching) <= bound
 
 
 @pytest.mark.parametrize("generic", ["force_generic_plan", "force_custom_plan"])
@@ -86,9 +71,9 @@ async def test_where_an_index_knows_what_can_match_only_that_is_read(
     await connection.execute(f"SET plan_cache_mode = {generic}")
     few = (UUID("01890a5d-ac96-7000-8000-000000000001"), UUID("01890a5d-ac96-7000-8000-000000000007"))
     among = (FIRST, LAST, few, TaskFilter(queues=["queue_1"]).to_json(), False, PAGE + 1)
-    assert await _rows_read(connection, MATCHING.matching.sql, *among) == len(few)
-    assert await _rows_read(connection, MATCHING.candidates.sql, "failed", None, ROWS) == ROWS / 1000
-    assert await _rows_read(connection, MATCHING.candidates.sql, "held", None, ROWS) == 0
+    assert await rows_read(connection, MATCHING.matching.sql, *among) == len(few)
+    assert await rows_read(connection, MATCHING.candidates.sql, "failed", None, ROWS) == ROWS / 1000
+    assert await rows_read(connection, MATCHING.candidates.sql, "held", None, ROWS) == 0
 
 
 async def test_a_page_is_full_however_far_apart_the_matches_are(

@@ -1,0 +1,70 @@
+"""What a look at the system costs in a table that is full of what has ended."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from horsies_ops.reads.overview import OVERVIEW
+from horsies_ops.reads.queues import QUEUE_READS
+from horsies_ops.reads.throughput import THROUGHPUT
+from horsies_ops.reads.workers import WORKER_READS
+from tests.support.plans import rows_read
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ROWS = 50_000
+LIVE = 100
+CAP = 200
+
+# Nearly all completed long ago, one in a thousand failed, the last ones waiting, held, or finished just now.
+FILL = f"""
+    INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, status, terminal_at, error_code, claimed_at,
+                               started_at)
+    SELECT ('01890a5d-ac96-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'mail.send', now(), '',
+           CASE WHEN n <= {LIVE} THEN 'PENDING' WHEN n <= {2 * LIVE} THEN 'RUNNING'
+                WHEN n % 1000 = 0 THEN 'FAILED' ELSE 'COMPLETED' END,
+           CASE WHEN n > {2 * LIVE} THEN now() - n * interval '1 second' END,
+           CASE WHEN n > {2 * LIVE} AND n % 1000 = 0 THEN 'SMTP_DOWN' END, now(), now()
+      FROM generate_series(1, {ROWS}) AS n;
+    INSERT INTO horsies_workers (id, hostname, pid, version, queues, processes, state)
+    SELECT gen_random_uuid(), 'host', n, '1', '{{default}}', 1, 'running' FROM generate_series(1, 3) AS n;
+    UPDATE horsies_tasks SET claimed_by_worker_id = (SELECT id FROM horsies_workers LIMIT 1) WHERE status = 'RUNNING';
+"""
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(FILL)
+    await connection.execute("VACUUM ANALYZE horsies_tasks")
+    await connection.execute("ANALYZE horsies_workers")
+    yield connection
+    await connection.close()
+
+
+@pytest.mark.parametrize("generic", ["force_generic_plan", "force_custom_plan"])
+async def test_a_look_at_the_system_goes_through_what_is_live_and_a_bounded_part_of_the_rest(
+    connection: asyncpg.Connection[asyncpg.Record], generic: str
+) -> None:
+    await connection.execute(f"SET plan_cache_mode = {generic}")
+    day, minute = timedelta(days=1), timedelta(minutes=1)
+    assert await rows_read(connection, OVERVIEW.live.sql) <= LIVE
+    assert await rows_read(connection, QUEUE_READS.list.sql, CAP) <= 2 * LIVE + CAP
+    assert await rows_read(connection, OVERVIEW.ended.sql, CAP) <= 2 * CAP
+    assert await rows_read(connection, THROUGHPUT.buckets.sql, 10 * minute, 30, CAP) <= 30 * CAP
+    assert await rows_read(connection, THROUGHPUT.times.sql, day, CAP) <= CAP
+    assert await rows_read(connection, THROUGHPUT.errors.sql, day, CAP) <= CAP
+    assert await rows_read(connection, WORKER_READS.active.sql, minute, CAP) <= LIVE
+
+
+async def test_a_bucket_that_is_cut_is_reckoned_from_the_part_that_was_seen(
+    connection: asyncpg.Connection[asyncpg.Record],
+) -> None:
+    buckets = await connection.fetch(THROUGHPUT.buckets.sql, timedelta(hours=1), 3, CAP)
+    # One row ended in each second of the hour before.
+    assert abs(buckets[1]["done"] - 3600) < 60
