@@ -37,4 +37,5 @@ def _about_the_feed(change: Change, store: Store, say: Callable[[State, str], ob
             say(State.POLLING, "")
             store.resync()
         case Feed.LOST:
-            say(State.LOST, change.detail or "the connection is gone")
+            # What to do about it stands on further lines, for commands; here there is room for what happened.
+            say(State.LOST, (change.detail or "the connection is gone").splitlines()[0])

@@ -58,6 +58,12 @@ def _note(task: TaskSummary, now: datetime) -> Cell:
     return Cell("")
 
 
+def _attempt(task: TaskSummary) -> Cell:
+    """Which attempt it is, of how many; the row counts those that have ended."""
+    under_way = task.status == TaskStatus.RUNNING
+    return Cell(f"{task.attempt_count + under_way}/{task.max_retries + 1}")
+
+
 def _silent(task: TaskSummary, now: datetime) -> Cell:
     span = silence(task, now)
     return Cell("" if span is None else age(span), Tone.BUSY)
@@ -69,7 +75,7 @@ TASK_COLUMNS: Final[tuple[Column[TaskSummary], ...]] = (
     Column(title="QUEUE", width=8, grows=1, rank=1, cell=lambda task, _: Cell(task.queue)),
     Column(title="STATUS", width=9, cell=_status),
     Column(
-        title="ATT", width=4, rank=2, cell=lambda task, _: Cell(f"{task.attempt_count}/{task.max_retries + 1}")
+        title="ATT", width=4, rank=2, cell=lambda task, _: _attempt(task)
     ),
     Column(title="WORKER", width=8, rank=3, cell=lambda task, _: Cell(short_id(task.worker_id), Tone.DIM)),
     Column(

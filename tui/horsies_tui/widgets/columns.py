@@ -34,7 +34,8 @@ class Cell:
     tone: Tone = Tone.PLAIN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Neither has slots: a frozen generic with them cannot be made as `Column[Task](…)`, which sets an attribute.
+@dataclass(frozen=True, kw_only=True)
 class Column(Generic[T]):
     """One column of a list of `T`; `cell` is given the row and the database's present time."""
 
@@ -51,7 +52,7 @@ class Column(Generic[T]):
     """Whether it changes with time alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Placed(Generic[T]):
     """A column where it stands in the line."""
 

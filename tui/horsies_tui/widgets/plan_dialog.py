@@ -38,6 +38,7 @@ COMMAND: Final = 120
 class PlanDialog(ModalScreen[Outcome | None]):
     """Ends with what came of it, or None where nothing was done."""
 
+    AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "go", "go"),
         Binding("enter,escape,n,q", "leave", "cancel"),

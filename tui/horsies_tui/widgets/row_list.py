@@ -145,7 +145,7 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         cells = [
             (placed.at, fit(placed.column.title, placed.width, right=placed.column.right)) for placed in self._placed
         ]
-        return _line_of([(at, text, style) for at, text in cells], self.size.width, style)
+        return line_of([(at, text, style) for at, text in cells], self.size.width, style)
 
     def _line(self, row: T) -> Strip:
         key, now = self._key(row), self._now()
@@ -158,7 +158,7 @@ class RowList(ScrollView, Generic[T], can_focus=True):
             self._drawn[key, placed.at] = cell
             text = fit(cell.text, placed.width, right=placed.column.right)
             pieces.append((placed.at, text, base + self._tone(cell.tone)))
-        return _line_of(pieces, self.size.width, base)
+        return line_of(pieces, self.size.width, base)
 
     def _base(self, *, is_cursor: bool, is_marked: bool) -> Style:
         style = self.rich_style
@@ -203,7 +203,7 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         """Scroll there, or as little further as it takes to see the cursor."""
         line = self.selection.line
         top = min(max(top, line - self.page_size + 1), line)
-        self.scroll_to(y=max(top, 0), animate=False, immediate=True)
+        self.scroll_to(y=max(top, 0), animate=False, force=True, immediate=True)
 
     def marks_changed(self) -> None:
         """Draw the marks anew and tell the screen; for whoever changed `selection.marks`."""
@@ -251,7 +251,7 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         self.move_to(self.selection.line - self.page_size // 2)
 
 
-def _line_of(pieces: Sequence[tuple[int, str, Style]], width: int, filling: Style) -> Strip:
+def line_of(pieces: Sequence[tuple[int, str, Style]], width: int, filling: Style) -> Strip:
     """A line of `width` with each text at its place. A text has exactly the width of its column."""
     segments: list[Segment] = []
     at = 0

@@ -48,7 +48,7 @@ def _error(detail: TaskDetail) -> str:
     task = detail.task
     if task.error_code is None:
         return ""
-    last = next((attempt for attempt in detail.attempts if attempt.error_code is not None), None)
+    last = next((attempt for attempt in detail.attempts if attempt.error_code == task.error_code), None)
     message = (last.error_message if last is not None else None) or task.failed_reason or ""
     return f"{task.error_code}: {clean(message, limit=400)}"
 

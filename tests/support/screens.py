@@ -1,0 +1,94 @@
+"""The screens without a terminal: an app over a system that stands still, and pictures to compare it with."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from horsies.model.settings import TuiConfig
+from horsies_tui.app import HorsiesApp
+from horsies_tui.clock import DatabaseClock
+from horsies_tui.demo import Demo
+from horsies_tui.demo.system import System
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from textual.message import Message
+    from textual.pilot import Pilot
+    from textual.screen import Screen
+
+    from horsies_tui.source import Opener
+
+S = TypeVar("S", bound="Screen[object]")
+
+NOON = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
+PICTURES = Path(__file__).parents[1] / "unit" / "tui" / "pictures"
+
+
+def still(size: int = 400) -> System:
+    """A busy system at noon, where no time passes."""
+    return System.busy(lambda: NOON, size=size)
+
+
+def still_clock() -> DatabaseClock:
+    return DatabaseClock(ticks=lambda: 0.0, local=lambda: NOON)
+
+
+@asynccontextmanager
+async def running(
+    opener: Opener | None = None,
+    *,
+    settings: TuiConfig | None = None,
+    size: tuple[int, int] = (80, 24),
+    read_only: bool = False,
+    until: str = "LIVE",
+    hook: Callable[[Message], None] | None = None,
+) -> AsyncGenerator[Pilot[None]]:
+    """The app, once its header says `until`; over a still system where no other is given."""
+    opener = opener or Demo(still(), pace_s=None)
+    app = HorsiesApp(opener, settings or TuiConfig(), database="db1/app", read_only=read_only, clock=still_clock())
+    async with app.run_test(size=size, message_hook=hook) as pilot:
+        await eventually(pilot, lambda: until in shown(pilot))
+        await settled(pilot)
+        yield pilot
+
+
+async def eventually(pilot: Pilot[None], is_so: Callable[[], bool], *, within_s: float = 10.0) -> None:
+    """Let the app work until that is the case."""
+    deadline = datetime.now(UTC) + timedelta(seconds=within_s)
+    while not is_so():
+        assert datetime.now(UTC) < deadline, shown(pilot)
+        await pilot.pause()
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    """Let the app work until what it shows stays the same."""
+    before = ""
+    while before != (before := shown(pilot)):
+        await pilot.pause()
+
+
+def shown(pilot: Pilot[None]) -> str:
+    """What is on the screen, line by line."""
+    return "\n".join(lines(pilot))
+
+
+def lines(pilot: Pilot[None]) -> list[str]:
+    width, height = pilot.app.size
+    strips = pilot.app.screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
+    return [strip.crop(0, width).text for strip in strips[:height]]
+
+
+def compare(pilot: Pilot[None], name: str) -> None:
+    """Whether the screen looks as in the picture of that name; with UPDATE_PICTURES set the picture is made anew."""
+    path = PICTURES / f"{name}.svg"
+    picture = pilot.app.export_screenshot(title=name)
+    if os.environ.get("UPDATE_PICTURES"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(picture, encoding="utf-8")
+    assert path.exists(), f"there is no {path.name}; UPDATE_PICTURES=1 makes it"
+    assert picture == path.read_text(encoding="utf-8"), f"{path.name} looks otherwise; UPDATE_PICTURES=1 makes it anew"

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.style import Style
+from textual.app import App
+
+from horsies_tui.format import fit
+from horsies_tui.widgets.columns import Cell, Column
+from horsies_tui.widgets.row_list import HEAD, RowList, line_of
+from tests.support.screens import NOON
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.geometry import Region
+
+
+@dataclass(frozen=True)
+class Row:
+    key: int
+    text: str
+
+
+COLUMNS = (
+    Column[Row](title="KEY", width=4, cell=lambda row, _: Cell(str(row.key))),
+    Column[Row](title="TEXT", width=10, grows=1, cell=lambda row, _: Cell(row.text)),
+)
+
+
+class Watched(RowList[Row]):
+    """A list that notes what it was asked to paint."""
+
+    def __init__(self) -> None:
+        super().__init__(COLUMNS, key=lambda row: row.key, now=lambda: NOON)
+        self.painted: list[Region] = []
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Watched:
+        self.painted += regions
+        super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+        return self
+
+
+class Stage(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.list = Watched()
+
+    def compose(self) -> ComposeResult:
+        yield self.list
+
+    def drawn(self) -> list[str]:
+        return [self.list.render_line(y).text for y in range(self.list.size.height)]
+
+
+def _rows(*keys: int) -> list[Row]:
+    return [Row(key, f"row {key}") for key in keys]
+
+
+async def test_the_cursor_stays_on_its_row_when_rows_come_in_above_it() -> None:
+    app = Stage()
+    async with app.run_test(size=(40, 10)) as pilot:
+        app.list.show(_rows(5, 4, 3))
+        await pilot.press("j")
+        app.list.show(_rows(9, 8, 5, 4, 3))
+        await pilot.pause()
+        assert app.list.current == Row(4, "row 4")
+        assert app.drawn()[HEAD + 3].startswith("▌  4")
+
+
+async def test_far_down_a_list_the_cursor_stays_on_its_line_of_the_screen() -> None:
+    app = Stage()
+    async with app.run_test(size=(40, 10)) as pilot:
+        app.list.show(_rows(*range(1000, 0, -1)))
+        app.list.move_to(500)
+        await pilot.pause()
+        before = next(line for line, text in enumerate(app.drawn()) if text.startswith("▌"))
+        app.list.show(_rows(*range(1100, 0, -1)))
+        await pilot.pause()
+        assert app.list.current == Row(500, "row 500")
+        assert app.drawn()[before].startswith("▌  500")
+
+
+async def test_only_the_cell_that_changed_is_painted_again() -> None:
+    app = Stage()
+    async with app.run_test(size=(40, 10)) as pilot:
+        app.list.show(_rows(3, 2, 1))
+        await pilot.pause()
+        app.list.painted.clear()
+        app.list.show([Row(3, "row 3"), Row(2, "another"), Row(1, "row 1")])
+        assert [(region.y, region.height) for region in app.list.painted] == [(HEAD + 1, 1)]
+        await pilot.pause()
+        app.list.painted.clear()
+        app.list.show([Row(3, "row 3"), Row(2, "another"), Row(1, "row 1")])
+        assert app.list.painted == []
+
+
+async def test_nearing_the_end_asks_for_more() -> None:
+    heard: list[object] = []
+    app = Stage()
+    async with app.run_test(size=(40, 10), message_hook=heard.append) as pilot:
+        app.list.show(_rows(*range(200)))
+        await pilot.press("end")
+        assert {each.older for each in heard if isinstance(each, RowList.EdgeNeared)} == {True}
+
+
+@given(st.text())
+@settings(max_examples=100, deadline=None)
+def test_no_text_of_a_task_reaches_the_terminal_as_a_control(text: str) -> None:
+    strip = line_of([(0, fit(text, 20), Style())], 40, Style())
+    assert strip.cell_length == 40
+    assert not any(unicodedata.category(character) == "Cc" for character in strip.text)
+
+
+async def test_a_hundred_thousand_rows_are_shown_as_quickly_as_ten() -> None:
+    app = Stage()
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.list.show(_rows(*range(100_000)))
+        await pilot.press("end")
+        assert app.list.current == Row(99_999, "row 99999")

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.errors import DatabaseUnreachable
+from horsies_ops.reads.listening import Topic
+from horsies_tui.demo.source import DemoSource
+from horsies_tui.messages import Fetched, FetchFailed
+from horsies_tui.store import Store, Want
+from tests.support.screens import still
+
+if TYPE_CHECKING:
+    from textual.message import Message
+
+    from horsies_tui.source import Source
+
+
+class Desk:
+    """A store, somebody who wants something, and the answers."""
+
+    def __init__(self, *, tick_s: float = 0.0, **want: float) -> None:
+        self.store = Store(tick_s=tick_s)
+        self.asked = 0
+        self.may_answer = asyncio.Semaphore(0)
+        self.fails = False
+        self.told: asyncio.Queue[Message] = asyncio.Queue()
+        self.most_at_once = 0
+        self._at_once = 0
+        wanted = Want(name="tasks", fetch=self._fetch, touched_by=frozenset({Topic.TASKS}), **want)
+        self.store.show([wanted], self.told.put_nowait)
+        self.store.connect(DemoSource(still(10), read_only=False, pace_s=None))
+
+    async def _fetch(self, _: Source) -> int:
+        self.asked += 1
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        await self.may_answer.acquire()
+        self._at_once -= 1
+        if self.fails:
+            raise DatabaseUnreachable("gone")
+        return self.asked
+
+    async def answer(self) -> Message:
+        self.may_answer.release()
+        return await asyncio.wait_for(self.told.get(), 5)
+
+
+async def test_what_is_shown_is_asked_for_at_once() -> None:
+    desk = Desk()
+    told = await desk.answer()
+    assert isinstance(told, Fetched)
+    assert (told.name, told.value) == ("tasks", 1)
+
+
+async def test_a_storm_of_changes_makes_one_further_question() -> None:
+    desk = Desk()
+    await asyncio.sleep(0)
+    for _ in range(500):
+        desk.store.touch(Topic.TASKS)
+    await desk.answer()
+    second = await desk.answer()
+    assert isinstance(second, Fetched)
+    assert desk.asked == 2
+    assert desk.most_at_once == 1
+
+
+async def test_a_change_of_something_else_asks_nothing() -> None:
+    desk = Desk()
+    await desk.answer()
+    desk.store.touch(Topic.EVENT)
+    desk.may_answer.release()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(desk.told.get(), 0.05)
+
+
+async def test_while_paused_only_a_hand_asks_and_what_waits_is_counted() -> None:
+    desk = Desk()
+    await desk.answer()
+    desk.store.pause()
+    desk.store.touch(Topic.TASKS, count=212)
+    assert desk.store.waiting == 212
+    desk.store.refresh()
+    await desk.answer()
+    assert desk.asked == 2
+    assert desk.store.waiting == 0
+
+
+async def test_without_a_word_it_is_asked_for_again_when_its_poll_is_due() -> None:
+    desk = Desk(every_s=0.01)
+    await desk.answer()
+    assert isinstance(await desk.answer(), Fetched)
+
+
+async def test_a_question_that_fails_is_told_and_asked_again() -> None:
+    desk = Desk()
+    desk.fails = True
+    assert isinstance(await desk.answer(), FetchFailed)
+    desk.fails = False
+    assert isinstance(await desk.answer(), Fetched)
+
+
+async def test_an_answer_for_a_screen_that_was_left_is_kept_from_the_next() -> None:
+    desk = Desk()
+    await asyncio.sleep(0)
+    desk.store.show([], desk.told.put_nowait)
+    desk.may_answer.release()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(desk.told.get(), 0.05)
