@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import humanize
@@ -12,11 +10,12 @@ import typer
 
 from horsies.errors import ExitCode
 from horsies_ops.cli.output import print_json, print_line, print_table
+from horsies_ops.cli.progress import progress_bar
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from horsies.model.retention import Portion
     from horsies.model.settings import AppConfig
@@ -37,7 +36,7 @@ def cleanup(
     json: Json = False,
 ) -> int:
     """Delete what is past its window. Exit 4 while another process is cleaning."""
-    with _progress_bar(wanted=not (json or dry_run or options.quiet)) as progress:
+    with progress_bar("deleting", wanted=not (json or dry_run or options.quiet)) as progress:
         report = asyncio.run(_clean(options.settings().app, actor=actor, dry_run=dry_run, progress=progress))
     if json:
         print_json(_document(report))
@@ -51,20 +50,6 @@ async def _clean(
 ) -> CleanupReport:
     async with open_ops(settings, actor=actor, via="cli") as ops:
         return await ops.cleanup(dry_run=dry_run, progress=progress)
-
-
-@contextmanager
-def _progress_bar(*, wanted: bool) -> Generator[Callable[[Progress], None] | None]:
-    """Something to call as it goes on; None where nobody would see it."""
-    if not wanted or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task("deleting", total=None)
-        yield lambda progress: bar.update(line, completed=progress.done, total=progress.total)
 
 
 def _document(report: CleanupReport) -> dict[str, Any]:

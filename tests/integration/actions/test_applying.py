@@ -103,8 +103,12 @@ async def test_a_run_without_a_live_owner_is_moved_at_once_and_the_next_one_is_w
 ) -> None:
     task_id = await insert_task(database_url)
     await one_running(database)
-    async with asyncio.timeout(4):  # less than an owner would be given
+    async with (
+        hearing(database_url, "horsies_events") as heard,
+        asyncio.timeout(4),
+    ):  # less than an owner would be given
         await ops.requeue([task_id], include_running=True, reason="stuck")
+        assert {json.loads(message)["kind"] for _, message in await heard()} == {"requeue", "overlap_possible"}
     row = await _row(connection, task_id)
     assert (row["status"], row["overlap_possible"], row["retry_count"]) == ("PENDING", True, 0)
     assert (row["kill_requested"], row["failed_reason"]) == (False, "requeued by ada: stuck")
@@ -154,6 +158,14 @@ async def test_what_moved_after_the_plan_is_skipped_and_said_so(
     assert (report.task_ids, report.skipped) == ((stayed,), ((moved, Refusal.TASK_STATE_MOVED),))
     assert (await _row(connection, moved))["status"] == "CLAIMED"
     assert await _audit(connection) == ("ada", "library", "cancel", None, False, 2, 1, 1, 1)
+
+
+async def test_two_operators_at_once_move_each_task_once(ops: Ops, connection: Connection) -> None:
+    await fill(connection, count=1200)
+    plans = [await ops.plan(Action.CANCEL, PENDING), await ops.plan(Action.FAIL, PENDING)]
+    reports = await asyncio.gather(*map(ops.apply, plans))
+    assert sum(report.affected for report in reports) == 1200
+    assert sum(report.skipped_count for report in reports) == 1200
 
 
 async def test_a_claim_of_another_token_is_not_the_one_that_was_shown(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from horsies.codec.failure import stored_error
@@ -151,7 +151,7 @@ async def put_back(
     moved = await transaction.fetch(
         ACTIONS.put_back, *_columns(targets), why, may_overlap, _too_late(why), CANCELLED_DOCUMENTS
     )
-    await _tell(transaction, "requeue", moved)
+    await _tell(transaction, "requeue", moved, may_overlap=may_overlap)
     return moved
 
 
@@ -188,11 +188,14 @@ async def _tell(
     moved: Sequence[ActedRow],
     *,
     orders: Iterable[tuple[UUID | None, UUID]] = (),
+    may_overlap: bool = False,
 ) -> None:
     summary = Summary()
     for row in moved:
         move = Moved(kind=kind, queue=row.queue_name, source=TaskStatus(row.from_status), target=TaskStatus(row.status))
         summary.add(move, [str(row.id)])
+        if may_overlap and row.from_status == TaskStatus.RUNNING and row.status == TaskStatus.PENDING:
+            summary.add(replace(move, kind="overlap_possible"), [str(row.id)])
     await transaction.fetch(
         ACTIONS.tell,
         [row.id for row in moved if TaskStatus(row.status).is_terminal],
