@@ -14,6 +14,7 @@ from horsies.app.workflows import Builders, WorkflowBuilder, spec_or_stand_in
 from horsies.client.broker import PostgresBroker, Role
 from horsies.client.delivery import BrokerDelivery, Delivery
 from horsies.client.monitoring import Monitoring
+from horsies.client.recovering import RecoveryTerms
 from horsies.client.results import Results, blocking
 from horsies.client.task_function import AsyncTaskFunction, TaskFunction
 from horsies.client.workflow.known import AppDefinitions
@@ -22,6 +23,7 @@ from horsies.config import load
 from horsies.errors import ErrorCode, HorsiesError, SourceLocation, TaskDefinitionError
 from horsies.model.queues import DEFAULT_QUEUE, queue_fault
 from horsies.model.workflow.plan import OnError
+from horsies.recovery.hooks import Asking
 from horsies.recovery.registered import RecoveryHooks
 from horsies.registry import TaskRegistry, define
 from horsies.sync import BRIDGE
@@ -82,6 +84,9 @@ class Horsies:
         self._modules: list[str] = list(self.settings.modules)
         self._suppression = Suppression()
         self._broker = PostgresBroker(self.config.broker, role=self.role)
+        self._broker.recovery_terms = RecoveryTerms(
+            local=self.config.recovery, hooks=lambda: Asking(self.recovery_hooks)
+        )
         self._broker.ok_of = self._ok_of
         self._results = Results(self.get_broker, self._ok_of)
         self._monitoring = Monitoring(self.get_broker)

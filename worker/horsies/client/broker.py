@@ -8,15 +8,18 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
 
 from horsies.client.announcing import Announcements
 from horsies.client.forks import in_each_child
 from horsies.client.keys import KeyTurns
 from horsies.client.loops import PerLoop
 from horsies.client.reaching import SharedReach
+from horsies.client.recovering import RecoveryTerms, expired_tasks, settle, stale_tasks
 from horsies.client.waiting import Waiters, is_at_rest, is_settled
 from horsies.embedded import other_clusters
+from horsies.recovery.report import Step
 from horsies.store.db import Database, PoolSize
 from horsies.store.flow_reads import FlowReadStore
 from horsies.store.migrate import migrate
@@ -82,6 +85,7 @@ class PostgresBroker:
         self.role: Role = role
         self.ok_of: Callable[[str], Value | None] = lambda _: None
         """How the ok value of a task is read, by the task's name; None where the task is not known here."""
+        self.recovery_terms = RecoveryTerms()
         self._sessions = PerLoop(Session.close, Session.abandon)
         self._forget()
         in_each_child(self._forget)
@@ -94,6 +98,26 @@ class PostgresBroker:
         if session.reach is not self._prepared:
             await self._prepare(session)
         return session
+
+    async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[dict[str, Any]]:
+        """RUNNING tasks without a sign of life for so long, the longest silent first."""
+        return await stale_tasks(self, timedelta(minutes=stale_threshold_minutes))
+
+    async def mark_stale_tasks_as_failed(self, stale_threshold_ms: float = 300_000) -> int:
+        """Settle RUNNING tasks that were silent for so long, as their retry policies say; returns how many."""
+        return await settle(self, Step.RUNNING, timedelta(milliseconds=stale_threshold_ms))
+
+    async def requeue_stale_claimed(self, stale_threshold_ms: float = 120_000) -> int:
+        """Put CLAIMED tasks back whose owner was silent for so long; returns how many."""
+        return await settle(self, Step.CLAIMED, timedelta(milliseconds=stale_threshold_ms))
+
+    async def get_expired_tasks(self) -> list[dict[str, Any]]:
+        """Tasks that wait and are past their good_until, the longest expired first."""
+        return await expired_tasks(self)
+
+    async def expire_pending_tasks(self) -> int:
+        """End those; returns how many."""
+        return await settle(self, Step.PENDING)
 
     async def close(self) -> None:
         """Close what the running loop has open; safe twice.

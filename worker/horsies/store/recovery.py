@@ -82,6 +82,9 @@ class OverdueRow:
     id: UUID
     task_name: str
     queue_name: str
+    priority: int
+    sent_at: datetime
+    enqueued_at: datetime
     good_until: datetime
     retry_count: int
     max_retries: int

@@ -1,0 +1,111 @@
+"""Recovery at a program's word, through the broker."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from horsies import BrokerError, BrokerErrorCode, PostgresBroker, PostgresConfig, Recovery
+from horsies.store.recovery import RecoveryStore
+from tests.support.silence import CRASH_RETRY, a_beat, a_task, a_worker, ago
+from tests.support.task_rows import insert_task
+from tests.support.tasks import app_on
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from horsies.store.db import Database
+
+STALE_KEYS = {
+    "id", "task_name", "queue_name", "worker_id", "worker_hostname", "worker_pid", "worker_process_name", "started_at",
+    "last_heartbeat", "claim_token", "retry_count", "crash_count",
+}  # fmt: skip
+EXPIRED_KEYS = {
+    "id", "task_name", "queue_name", "priority", "sent_at", "enqueued_at", "good_until", "expired_for",
+}  # fmt: skip
+
+
+@pytest.fixture
+async def broker(database_url: str) -> AsyncIterator[PostgresBroker]:
+    broker = PostgresBroker(PostgresConfig(database_url=database_url))
+    yield broker
+    await broker.close()
+
+
+async def test_stale_runs_are_listed_the_longest_silent_first(broker: PostgresBroker, database_url: str) -> None:
+    await a_worker(database_url, listens_s=1)  # that has just started: ages are plain
+    silent = [await a_task(database_url, "RUNNING", owner=None, silent_s=silence) for silence in (400, 900, 10)]
+    await a_beat(database_url, silent[2], silent_s=500)
+    await a_task(database_url, "RUNNING", owner=None, silent_s=10)
+    await a_task(database_url, "CLAIMED", owner=None, silent_s=900)
+    found = await broker.get_stale_tasks()
+    assert [row["id"] for row in found] == [str(silent[1]), str(silent[2]), str(silent[0])]
+    assert found[0].keys() == STALE_KEYS
+
+
+async def test_stale_runs_are_settled_by_their_policies(broker: PostgresBroker, database_url: str) -> None:
+    patient = await a_worker(database_url, running_stale_threshold_ms=7_200_000)
+    retried = await a_task(
+        database_url, "RUNNING", owner=patient, silent_s=400, task_options=CRASH_RETRY, max_retries=1
+    )
+    failed = await a_task(database_url, "RUNNING", owner=patient, silent_s=400)
+    await a_task(database_url, "RUNNING", owner=patient, silent_s=200)
+    await a_task(database_url, "CLAIMED", owner=patient, silent_s=400)
+    assert await broker.mark_stale_tasks_as_failed() == 2
+    connection = await asyncpg.connect(database_url)
+    rows = await connection.fetch("SELECT id, status FROM horsies_tasks WHERE id = ANY($1)", [retried, failed])
+    await connection.close()
+    assert {row["id"]: row["status"] for row in rows} == {retried: "PENDING", failed: "FAILED"}
+    assert await broker.mark_stale_tasks_as_failed() == 0
+
+
+async def test_stale_claims_are_put_back(broker: PostgresBroker, database_url: str) -> None:
+    for silence in (130, 110):
+        await a_task(database_url, "CLAIMED", owner=None, silent_s=silence)
+    await a_task(database_url, "RUNNING", owner=None, silent_s=900)
+    assert [await broker.requeue_stale_claimed(), await broker.requeue_stale_claimed(100_000)] == [1, 1]
+
+
+async def test_what_waited_too_long_is_listed_and_ended(broker: PostgresBroker, database_url: str) -> None:
+    late = await insert_task(database_url, good_until=ago(60))
+    later = await insert_task(database_url, good_until=ago(30))
+    await insert_task(database_url, good_until=ago(-60))
+    found = await broker.get_expired_tasks()
+    assert [row["id"] for row in found] == [str(late), str(later)]
+    assert found[0].keys() == EXPIRED_KEYS
+    assert timedelta(seconds=60) <= found[0]["expired_for"] < timedelta(seconds=120)
+    assert [await broker.expire_pending_tasks(), await broker.expire_pending_tasks()] == [2, 0]
+
+
+async def test_somebody_else_at_it_is_an_error_and_never_nothing(broker: PostgresBroker, database: Database) -> None:
+    async def meanwhile() -> BrokerErrorCode | object:
+        with pytest.raises(BrokerError) as busy:
+            await broker.requeue_stale_claimed()
+        return busy.value.code
+
+    assert await RecoveryStore(database).in_turn(meanwhile) == BrokerErrorCode.SWEEP_BUSY
+
+
+@pytest.mark.parametrize("threshold", [0, -1])
+async def test_a_threshold_that_is_none_is_refused(broker: PostgresBroker, threshold: int) -> None:
+    for call in (broker.get_stale_tasks, broker.mark_stale_tasks_as_failed, broker.requeue_stale_claimed):
+        with pytest.raises(ValueError, match="above 0"):
+            await call(threshold)
+
+
+async def test_the_apps_hooks_have_their_say(database_url: str) -> None:
+    app = app_on(database_url)
+    app.on_recovery(lambda _: Recovery.skip())
+    await a_task(database_url, "RUNNING", owner=None, silent_s=900)
+    assert await app.get_broker().mark_stale_tasks_as_failed() == 0
+    await app.close_async()
+
+
+async def test_a_database_without_tables_is_a_broker_error(empty_database_url: str) -> None:
+    broker = PostgresBroker(PostgresConfig(database_url=empty_database_url))
+    with pytest.raises(BrokerError, match="no horsies tables"):
+        await broker.get_stale_tasks()
+    await broker.close()
