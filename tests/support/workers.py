@@ -242,7 +242,7 @@ async def horsies_worker(
         )
         worker = WorkerProcess(popen, Path(log.name))
         try:
-            await worker.until_said("worker started")
+            await worker.until_said("worker started", within_s=60)
             worker.children()
             yield worker
         finally:

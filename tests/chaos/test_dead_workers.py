@@ -1,0 +1,139 @@
+"""A worker is killed with everything in its hands: the others find it, and do what was promised, in time."""
+
+from __future__ import annotations
+
+import random
+import signal
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.ledger import Ledger
+from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
+from tests.support.workers import WorkerProcess, horsies_worker, running, send
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from horsies import Horsies
+
+BUSY = 8
+WAITING = 2
+PREFETCHING = {"prefetch_buffer": WAITING, "claim_lease_ms": 60_000}
+BOUND_S = (QUICK_RECOVERY["running_stale_threshold_ms"] + QUICK_RECOVERY["check_interval_ms"]) / 1000
+SLACK_S = 1.5
+"""For a machine that does much else."""
+
+LATENESS = """
+SELECT extract(epoch FROM a.finished_at - greatest(a.started_at, b.sent_at, $2::text::timestamptz))::float AS seconds
+  FROM horsies_task_attempts AS a
+  LEFT JOIN LATERAL (SELECT max(sent_at) AS sent_at FROM horsies_heartbeats AS b
+                      WHERE b.task_id = a.task_id AND b.claim_token = a.claim_token) AS b ON true
+ WHERE a.task_id = ANY($1::text[]::uuid[]) AND a.error_code = 'WORKER_CRASHED'
+"""
+LISTENING = "SELECT health->>'listening_since' AS since FROM horsies_workers WHERE id = $1::text::uuid"
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[Horsies]:
+    app = ledger_app(database_url, **PREFETCHING)
+    yield app
+    await app.close_async()
+
+
+async def are_held(ledger: Ledger, task_ids: list[str]) -> bool:
+    rows = await ledger.rows(*task_ids)
+    return {row["status"] for row in rows.values()} == {"CLAIMED"}
+
+
+async def test_the_work_of_a_killed_worker_is_settled_by_another_within_the_bound(
+    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
+) -> None:
+    go = str(tmp_path / "go")
+    options = ("--processes", str(BUSY))
+    async with horsies_worker(database_url, *options, config=PREFETCHING) as victim:
+        once = [await send(app, "wait_for", go) for _ in range(BUSY // 2)]
+        again = [await send(app, "wait_for_again", go) for _ in range(BUSY // 2)]
+        await ledger.until_started(*once, *again)
+        claimed = [await send(app, "wait_for", go) for _ in range(WAITING)]
+        await ledger.until(lambda: are_held(ledger, claimed))
+        async with running(database_url, config=PREFETCHING, processes=2) as judge:
+            victim.children()
+            victim.signal(signal.SIGKILL)
+            await victim.until_children_are_gone(within_s=2)
+            (tmp_path / "go").touch()
+            rows = await ledger.until_terminal(*once, *again, *claimed, within_s=20)
+            (listening,) = await ledger.fetch(LISTENING, judge.worker_id)
+            late = await ledger.fetch(LATENESS, [*once, *again], listening["since"])
+            assert await ledger.verdict([*once, *again, *claimed]) == []
+    facts = {id_: (row["status"], row["error_code"], row["retry_count"], row["attempts"]) for id_, row in rows.items()}
+    assert {facts[each] for each in once} == {("FAILED", "WORKER_CRASHED", 0, 1)}
+    assert {facts[each] for each in again} == {("COMPLETED", None, 1, 2)}
+    assert {facts[each] for each in claimed} == {("COMPLETED", None, 0, 1)}
+    assert len(late) == BUSY
+    assert max(each["seconds"] for each in late) < BOUND_S + SLACK_S
+
+
+async def test_recovered_rows_say_so_while_they_wait_and_no_longer_when_they_have_ended(
+    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
+) -> None:
+    go = str(tmp_path / "go")
+    async with horsies_worker(database_url, "--processes", "1", config=PREFETCHING) as victim:
+        task_id = await send(app, "wait_for_again", go)
+        await ledger.until_started(task_id)
+        async with running(database_url, config=PREFETCHING, processes=1):
+            victim.signal(signal.SIGKILL)
+
+            async def is_recovered() -> bool:
+                reason: str | None = (await ledger.row(task_id))["failed_reason"]
+                return reason is not None and reason.startswith("recovered after worker interruption: ")
+
+            await ledger.until(is_recovered)
+            assert [event["task_id"] for event in await ledger.events("task_recovered")] == [task_id]
+            (tmp_path / "go").touch()
+            row = (await ledger.until_terminal(task_id))[task_id]
+    assert (row["status"], row["failed_reason"]) == ("COMPLETED", None)
+
+
+KILLS = 2
+PROCESSES = 2
+MANY = 200
+
+
+async def test_workers_killed_one_after_the_other_lose_nothing_and_do_nothing_twice(
+    ledger: Ledger, app: Horsies, database_url: str
+) -> None:
+    chance = random.Random(2)  # noqa: S311  # the same kills each time
+    options, config = ("--processes", str(PROCESSES)), {**PREFETCHING, "recovery": {"max_crashes": 10}}
+
+    async def start(stack: AsyncExitStack) -> WorkerProcess:
+        return await stack.enter_async_context(horsies_worker(database_url, *options, config=config))
+
+    async with AsyncExitStack() as stack:
+        workers = [await start(stack) for _ in range(2)]
+        sent = [await send(app, "work_again", 0.05) for _ in range(MANY)]
+        for kill in range(KILLS):
+            enough = (kill + 1) * MANY // (KILLS + 2)
+
+            async def have_begun(enough: int = enough) -> bool:
+                return len(await ledger.starts()) >= enough
+
+            await ledger.until(have_begun, within_s=30)
+            victim = workers.pop(chance.randrange(len(workers)))
+            victim.children()
+            victim.signal(signal.SIGKILL)
+            await victim.until_children_are_gone(within_s=2)
+            workers.append(await start(stack))
+        rows = await ledger.until_terminal(*sent, within_s=60)
+        assert {row["status"] for row in rows.values()} == {"COMPLETED"}
+        in_hand = KILLS * PROCESSES
+        assert sum(row["crash_count"] for row in rows.values()) <= in_hand, "only what was in the hands of the dead"
+        assert await ledger.verdict(sent, unbegun=in_hand) == []
