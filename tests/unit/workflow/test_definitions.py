@@ -124,6 +124,18 @@ def test_a_node_may_keep_an_id_of_its_own() -> None:
     assert [node.node_id for node in Named.build(app).plan().nodes] == ["uno", "two"]
 
 
+def test_an_id_that_another_workflow_made_up_gives_way_to_the_attribute() -> None:
+    node = add.node()(a=1)
+    app.workflow("other", [node], definition_key="other")
+
+    class Taken(WorkflowDefinition[Any]):
+        name = "taken"
+        definition_key = "tests.definitions.taken"
+        one = node
+
+    assert Taken.build(app).plan().nodes[0].node_id == "one"
+
+
 def test_a_definition_inherits_nodes() -> None:
     class Base(WorkflowDefinition[Any]):
         one = add.node()(a=1)

@@ -34,7 +34,7 @@ class WorkflowDefinition(Generic[T]):
         cls.__declared_type__ = _declared_type(cls)
         cls.__location__ = SourceLocation.of_caller()
         for attribute, node in cls.get_workflow_nodes().items():
-            node.node_id = node.node_id or attribute
+            node.node_id = node.own_id or attribute
         DEFINITIONS.add(cls)
 
     @classmethod
