@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from tests.support.waiting import until_someone_waits
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
     from uuid import UUID
@@ -79,9 +81,6 @@ SELECT 'outbox without its run', outbox.workflow_id
   FROM horsies_workflow_outbox AS outbox LEFT JOIN horsies_workflows AS run ON run.id = outbox.workflow_id
  WHERE run.id IS NULL
 """
-SOMEONE_WAITS = """
-SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')
-"""
 # The state of the lowest run decides about its whole tree.
 ENDED_ARE_LEFT = """
 SELECT EXISTS (SELECT FROM horsies_workflows WHERE depth = 2 AND status IN ('COMPLETED', 'FAILED'))
@@ -115,12 +114,6 @@ async def trees_left(connection: Connection) -> dict[str, int]:
     return {row["name"]: row["trees"] for row in await connection.fetch(TREES_LEFT)}
 
 
-async def until_waiting(connection: Connection) -> None:
-    async with asyncio.timeout(20):
-        while not await connection.fetchval(SOMEONE_WAITS):
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("table", ["workflows", "workflow_tasks", "workflow_outbox", "tasks", "task_attempts"])
 async def test_a_cleaner_that_is_killed_in_the_middle_of_a_tree_leaves_it_whole(
     connection: Connection, database_url: str, table: str
@@ -130,7 +123,7 @@ async def test_a_cleaner_that_is_killed_in_the_middle_of_a_tree_leaves_it_whole(
         # It comes as far as this row, with other rows of the tree deleted in its transaction.
         await connection.execute(f"SELECT FROM horsies_{table} LIMIT 1 FOR UPDATE")
         async with cleaner(database_url):
-            await until_waiting(connection)
+            await until_someone_waits(connection)
     assert await connection.fetch(HALVES) == []
     assert await trees_left(connection) == {"COMPLETED": 1}
 

@@ -13,6 +13,7 @@ from horsies.errors import BrokerError
 from horsies.recovery.retention import Category, Windows, clean, clean_heartbeats, would_clean
 from tests.support.old_rows import HOUR, ago, beat, count, ended_task, ids, worker, workflow_run
 from tests.support.task_rows import insert, insert_task
+from tests.support.waiting import until_someone_waits
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
@@ -247,14 +248,7 @@ async def test_a_run_that_is_started_again_while_the_cleaner_waits_for_it_keeps_
     async with operator.transaction():
         await operator.execute("UPDATE horsies_workflows SET status = 'RUNNING' WHERE id = $1", root)
         cleaning = asyncio.create_task(clean(database, TASKS_ONLY, budget_s=10))
-        await _until_someone_waits(operator)
+        await until_someone_waits(operator)
     assert (await cleaning).rows == 0
     assert await count(database_url, "horsies_tasks") == 2
     await operator.close()
-
-
-async def _until_someone_waits(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    sql = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(10):
-        while not await connection.fetch(sql):  # noqa: ASYNC110  # another session's wait is no event of ours
-            await asyncio.sleep(0.01)
