@@ -107,10 +107,12 @@ class Bench:
         """Store a failure after which the task would like to start again."""
         await FinishStore(self.database).finish([self._finish(row, "err", retry_delay_s=0.0)], max_crashes=3)
 
-    async def run(self, outcome: Callable[[str], Outcome] = lambda _: "ok", *, until: str | None = None) -> None:
-        """Work until nothing is due, or just before the task of this name."""
+    async def run(
+        self, outcome: Callable[[str], Outcome] = lambda _: "ok", *, until: str | None = None, at_once: int = 1000
+    ) -> None:
+        """Work until nothing is due, or just before the task of this name; so many tasks at a time."""
         await self.outbox.work_off()
-        while rows := await self.claim():
+        while rows := await self.claim(at_once):
             waiting = [row for row in rows if row.task_name == until]
             await self.finish([row for row in rows if row not in waiting], outcome)
             await self.outbox.work_off()

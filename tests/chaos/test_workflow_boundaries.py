@@ -1,0 +1,91 @@
+"""F18, every boundary: whoever works for a run dies at each statement in turn; the run ends as if nothing had been."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from horsies.flows.healing import heal
+from horsies.model.workflow.plan import JoinType, NodePlan
+from horsies.store.link import Link
+from tests.support.flows import Bench, Known, node, plan, sub_node
+from tests.support.mortal import Killed, Mortal
+
+if TYPE_CHECKING:
+    from tests.support.work import Connection
+
+CHILD = plan(node(0, name="c0"), node(1, 0, name="c1", args_from={"x": 0}), definition_key="child", output_index=1)
+KNOWN = Known({"child": CHILD})
+
+SHAPES: dict[str, tuple[NodePlan, ...]] = {
+    "plain": (node(0),),
+    "dag": (node(0), node(1, 0), node(2, 0), node(3, 1, 2, args_from={"a": 1}), node(4, 1, 2, join=JoinType.ANY)),
+    "sub-workflow": (node(0), sub_node(1, "child", 0), node(2, 1, args_from={"r": 1})),
+}
+TAKE_BACK = """
+UPDATE horsies_tasks
+   SET status = 'PENDING', claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, started_at = NULL
+ WHERE status IN ('CLAIMED', 'RUNNING')
+"""
+STATE = """
+SELECT w.name, w.status, w.result, w.error, w.depth, n.node_id, n.status AS state, n.result AS document
+  FROM horsies_workflows AS w
+  JOIN horsies_workflow_tasks AS n ON n.workflow_id = w.id
+ ORDER BY w.depth, n.task_index
+"""
+
+
+CLEAR = ("horsies_workflow_outbox", "horsies_workflows", "horsies_tasks", "horsies_task_attempts")
+
+
+class Lives:
+    """The same run lived again and again, in one database."""
+
+    def __init__(self, survivor: Mortal, connection: Connection) -> None:
+        self._survivor = survivor
+        self._connection = connection
+
+    async def live(
+        self, shape: str, dies_at: int | None, *, is_after: bool
+    ) -> tuple[list[str], list[dict[str, Any]], list[str]]:
+        """What was written before the death, how the run ended, and what was started in both lives."""
+        for table in CLEAR:
+            await self._connection.execute(f"DELETE FROM {table}")
+        async with Mortal(self._survivor.link, dies_at, is_after=is_after) as first:
+            one, other = Bench(first, known=KNOWN), Bench(self._survivor, known=KNOWN)
+            await other.start(*SHAPES[shape])
+            try:
+                await one.run(at_once=1)
+            except Killed:
+                # What the recovery of tasks does for those of a dead worker whose policy lists a crash.
+                await self._connection.execute(TAKE_BACK)
+            # A worker of another app is beside it: it may advance anything, and knows no definition.
+            await Bench(self._survivor).outbox.work_off()
+            await heal(self._survivor, KNOWN)
+            await other.run()
+            return first.written, await self._state(), one.started + other.started
+
+    async def _state(self) -> list[dict[str, Any]]:
+        rows = await self._connection.fetch(STATE)
+        return [dict(row) for row in rows]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_death_at_any_statement_changes_nothing(database_url: str, shape: str, is_after: bool) -> None:
+    connection = await asyncpg.connect(database_url)
+    async with Mortal(Link(url=database_url, masked_url=database_url)) as survivor:
+        lives = Lives(survivor, connection)
+        statements, undisturbed, starts = await lives.live(shape, None, is_after=is_after)
+        assert Counter(starts) == Counter(set(starts)), "each once"
+        assert undisturbed[0]["status"] == "COMPLETED"
+        for number, name in enumerate(statements):
+            _, state, started = await lives.live(shape, number, is_after=is_after)
+            assert state == undisturbed, (number, name)
+            extra = Counter(started) - Counter(starts)
+            assert sum(extra.values()) <= 1, (number, name, extra)
+    await connection.close()
