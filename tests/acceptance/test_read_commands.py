@@ -1,0 +1,196 @@
+"""What operators look at from the command line: queues, workers, runs, schedules, events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.support.executable import Executable
+from tests.support.fleet_rows import insert_worker
+from tests.support.flow_rows import insert_node, insert_run
+from tests.support.task_rows import insert, insert_task
+from tests.support.workers import horsies_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+QUEUE = {
+    "name", "priority", "max_concurrency", "paused", "paused_by", "pause_reason", "pending", "delayed", "claimed",
+    "running", "oldest_due_age_s", "finished_last_minute", "failed_last_minute",
+}  # fmt: skip
+WORKER = {
+    "id", "hostname", "pid", "version", "state", "queues", "processes", "started_at", "last_heartbeat_at",
+    "heartbeat_age_s", "is_stale", "tasks_running", "tasks_claimed", "cpu_percent", "memory_mb", "listener",
+    "listening_since", "amnesty_until", "disabled_operations",
+}  # fmt: skip
+RUN = {
+    "id", "name", "status", "definition_key", "on_error", "generation", "parent_id", "root_id", "depth", "created_at",
+    "started_at", "completed_at", "result", "error", "counts", "nodes",
+}  # fmt: skip
+NODE = {
+    "index", "node_id", "name", "status", "join", "min_success", "allow_failed_deps", "dependencies", "task_id",
+    "sub_workflow_id", "queue", "priority", "started_at", "completed_at", "error_code",
+}  # fmt: skip
+
+HOSTILE = "\x1b]52;c;evil\x07[/bold]\u202e"
+
+
+@pytest.fixture
+def horsies(tmp_path: Path, database_url: str) -> Executable:
+    return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
+
+
+def _stored(work: Coroutine[Any, Any, UUID]) -> UUID:
+    return asyncio.run(work)
+
+
+def test_queues_are_listed_with_the_documented_fields(horsies: Executable, database_url: str) -> None:
+    _stored(insert_task(database_url, queue_name="mail"))
+    (queue,) = horsies("queue", "list", "--json").document["queues"]
+    assert queue.keys() >= QUEUE
+    assert (queue["name"], queue["pending"], queue["paused"]) == ("mail", 1, False)
+    assert "nobody serves it" in horsies("queue", "list").stdout
+
+
+def test_a_paused_queue_says_by_whom_and_why(horsies: Executable) -> None:
+    horsies("queue", "pause", "mail", "--as", "ana", "--reason", "smtp is down")
+    assert "paused by ana: smtp is down" in horsies("queue", "list").stdout
+
+
+def test_a_database_without_tables_has_no_queues_and_gets_none(tmp_path: Path, empty_database_url: str) -> None:
+    horsies = Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": empty_database_url})
+    answer = horsies("queue", "list", "--json")
+    assert (answer.code, answer.document) == (0, {"queues": []})
+    assert "horsies db migrate" in answer.stderr
+    assert horsies("db", "status", "--json").document["tables"] == []
+
+
+def test_workers_are_listed_and_a_silent_one_is_stale(horsies: Executable, database_url: str) -> None:
+    live = _stored(insert_worker(database_url))
+    silent = _stored(insert_worker(database_url, last_heartbeat_at=datetime.now(UTC) - timedelta(hours=1)))
+    document = horsies("workers", "list", "--json").document
+    assert set(document) == {"workers", "warnings"}
+    assert document["workers"][0].keys() >= WORKER
+    assert [(each["id"], each["is_stale"]) for each in document["workers"]] == [(str(live), False), (str(silent), True)]
+    stale = horsies("workers", "list", "--stale").stdout
+    assert str(silent)[-8:] in stale
+    assert str(live)[-8:] not in stale
+    assert horsies("workers", "list", "--stale", "--threshold", "2h").stdout == ""
+
+
+async def test_a_ping_lists_each_live_worker_once_and_misses_one_that_is_silent(
+    horsies: Executable, database_url: str
+) -> None:
+    async with horsies_worker(database_url, "--processes", "1") as worker:
+        answer = await asyncio.to_thread(horsies, "workers", "ping", "--timeout", "20s", "--json")
+        (only,) = answer.document["workers"]
+        assert (answer.code, only["pid"], only["answered"]) == (0, worker.pid, True)
+        one = await asyncio.to_thread(horsies, "workers", "ping", "--worker", only["id"], "--timeout", "20s")
+        assert (one.code, "yes" in one.stdout) == (0, True)
+        patient = {"worker_stale_threshold_ms": 300_000}
+        await insert_worker(database_url, hostname="gone", recovery_config=patient)
+        missed = await asyncio.to_thread(horsies, "workers", "ping", "--timeout", "500ms")
+    assert missed.code == 1
+    assert "gone:7" in missed.stdout
+
+
+def test_a_run_is_shown_with_the_documented_fields_and_drawn_as_a_tree(horsies: Executable, database_url: str) -> None:
+    run = _stored(insert_run(database_url, output_task_index=3))
+
+    async def store() -> None:
+        await insert_node(database_url, run, 0, status="COMPLETED")
+        await insert_node(database_url, run, 1, status="FAILED", error={"error_code": "TIMEOUT"})
+        await insert_node(database_url, run, 2, 0, 1, status="SKIPPED")
+        await insert_node(database_url, run, 3, 0, 1, 2, join_type="quorum", min_success=2)
+
+    asyncio.run(store())
+    document = horsies("workflow", "show", str(run), "--json").document
+    assert document.keys() >= RUN
+    assert document["nodes"][0].keys() >= NODE
+    assert document["counts"] == {"COMPLETED": 1, "FAILED": 1, "SKIPPED": 1, "PENDING": 1}
+    drawn = horsies("workflow", "show", str(run)).stdout.partition("\n\n")[2].splitlines()
+    assert drawn == [
+        "├─ [0] step_0  COMPLETED",
+        "│  ├─ [2] step_2  SKIPPED  all of 0, 1",
+        "│  │  └─ see [3]",
+        "│  └─ [3] step_3  PENDING  2 of 0, 1, 2 (output)",
+        "└─ [1] step_1  FAILED  TIMEOUT",
+        "   ├─ see [2]",
+        "   └─ see [3]",
+    ]
+
+
+def test_runs_are_listed_by_status_and_an_unknown_one_is_exit_5(horsies: Executable, database_url: str) -> None:
+    paused = _stored(insert_run(database_url, status="PAUSED"))
+    _stored(insert_run(database_url))
+    document = horsies("workflow", "list", "--status", "paused", "--json").document
+    assert [run["id"] for run in document["workflows"]] == [str(paused)]
+    assert str(paused) in horsies("workflow", "list").stdout
+    assert horsies("workflow", "show", str(uuid4())).code == 5
+    assert horsies("workflow", "list", "--status", "nope").code == 2
+
+
+def test_schedules_of_the_settings_are_listed_before_they_ever_ran(horsies: Executable) -> None:
+    (horsies.cwd / "horsies.toml").write_text(
+        '[[schedule.entries]]\nname = "night"\ntask_name = "etl.run"\npattern = {type = "daily", time = "02:00"}\n'
+    )
+    (schedule,) = horsies("schedule", "list", "--json").document["schedules"]
+    assert (schedule["name"], schedule["task_name"], schedule["run_count"]) == ("night", "etl.run", 0)
+    assert "daily time=02:00" in horsies("schedule", "list").stdout
+
+
+def test_events_are_one_line_each_for_people_and_for_programs(horsies: Executable, database_url: str) -> None:
+    task = _stored(insert_task(database_url))
+    asyncio.run(
+        insert(database_url, "horsies_events", kind="task_recovered", task_id=task, evidence={"decision": "retry"})
+    )
+    asyncio.run(insert(database_url, "horsies_events", kind="worker_lost"))
+    lines = [json.loads(line) for line in horsies("events", "--json").stdout.splitlines()]
+    assert [(line["kind"], line["evidence"]) for line in lines] == [
+        ("task_recovered", {"decision": "retry"}),
+        ("worker_lost", {}),
+    ]
+    (shown,) = horsies("events", "--kind", "task_recovered").stdout.splitlines()
+    assert f"task_recovered  task {str(task)[-8:]}  decision=retry" in shown
+
+
+def test_events_are_followed_until_interrupted(horsies: Executable, database_url: str) -> None:
+    asyncio.run(insert(database_url, "horsies_events", kind="before"))
+    command = [sys.executable, "-m", "horsies_ops.cli", "events", "--follow", "--json", "--database-url", database_url]
+    with subprocess.Popen(command, cwd=horsies.cwd, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert json.loads(following.stdout.readline())["kind"] == "before"
+        asyncio.run(insert(database_url, "horsies_events", kind="after"))
+        assert json.loads(following.stdout.readline())["kind"] == "after"
+        following.terminate()
+    assert following.returncode == 130
+
+
+def test_text_from_outside_reaches_the_terminal_harmless(horsies: Executable, database_url: str) -> None:
+    run = _stored(insert_run(database_url, name=HOSTILE, error={"error_code": HOSTILE}, status="FAILED"))
+
+    async def store() -> None:
+        await insert_node(database_url, run, 0, task_name=HOSTILE, status="FAILED", error={"error_code": HOSTILE})
+        await insert_task(database_url, queue_name=HOSTILE)
+        await insert_worker(database_url, hostname=HOSTILE, queues=[HOSTILE], health={"warnings": [HOSTILE]})
+        await insert(database_url, "horsies_events", kind=HOSTILE, evidence={HOSTILE: HOSTILE})
+        await insert(database_url, "horsies_schedule_state", schedule_name=HOSTILE, config_hash="")
+
+    asyncio.run(store())
+    for command in (
+        ("queue", "list"), ("workers", "list"), ("workflow", "list"), ("workflow", "show", str(run)),
+        ("schedule", "list"), ("events",),
+    ):  # fmt: skip
+        for output in ((), ("--json",)):
+            answer = horsies(*command, *output)
+            assert answer.code == 0, answer.stderr
+            assert "evil" in answer.stdout
+            assert not {"\x1b", "\x07", "\u202e"} & set(answer.stdout + answer.stderr)
