@@ -83,6 +83,21 @@ def test_a_definition_of_another_app_is_unknown_here() -> None:
     assert Theirs in app.definitions.known()
 
 
+def test_nor_is_one_known_here_that_only_contains_theirs() -> None:
+    class Inside(WorkflowDefinition[Any]):
+        name = "inside"
+        definition_key = "tests.definitions.inside"
+        one = add.node()(a=1)
+
+    class Around(WorkflowDefinition[Any]):
+        name = "around"
+        definition_key = "tests.definitions.around"
+        inside = SubWorkflowNode(Inside)
+
+    assert Around in app.definitions.known()
+    assert Around not in Horsies().definitions.known()
+
+
 def test_what_a_definition_raises_is_raised() -> None:
     failed = {"args_from": {"start": {"err": {"error_code": "GONE"}}}}
     with pytest.raises(ValueError, match="no value"):

@@ -13,9 +13,9 @@ from horsies.codec.wire import canonical
 from horsies.registry.injection import decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from horsies.client.task_function import Host
+    from horsies.client.task_function import Host, TaskFunction
     from horsies.client.workflow.definition import WorkflowDefinition
     from horsies.codec.value import Value
     from horsies.model.workflow.plan import WorkflowPlan
@@ -46,8 +46,20 @@ class AppDefinitions:
         return spec.plan()
 
     def is_ours(self, definition: type[WorkflowDefinition[Any]]) -> bool:
-        tasks = [node.fn for node in definition.get_workflow_nodes().values() if isinstance(node, TaskNode)]
-        return all(task.host is self.app for task in tasks)
+        """Whether no task in it, or in what it contains, is another app's."""
+        return all(task.host is self.app for task in _tasks_in(definition, set()))
+
+
+def _tasks_in(
+    definition: type[WorkflowDefinition[Any]], seen: set[type[WorkflowDefinition[Any]]]
+) -> Iterator[TaskFunction[..., Any]]:
+    """The tasks at all depths; definitions that contain each other are looked at once."""
+    seen.add(definition)
+    for node in definition.get_workflow_nodes().values():
+        if isinstance(node, TaskNode):
+            yield node.fn
+        elif node.workflow_def not in seen:
+            yield from _tasks_in(node.workflow_def, seen)
 
 
 def _json(document: Mapping[str, object]) -> str:
