@@ -1,0 +1,167 @@
+"""A worker that stood still or was cut off while another took over: what it brings back counts for nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.model import events
+from tests.support.ledger import Ledger
+from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
+from tests.support.proxy import Proxy
+from tests.support.workers import WorkerProcess, horsies_worker, running, send
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+    from pathlib import Path
+
+    from horsies import Horsies
+
+THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
+BEAT_S = QUICK_RECOVERY["runner_heartbeat_interval_ms"] / 1000
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[Horsies]:
+    app = ledger_app(database_url)
+    yield app
+    await app.close_async()
+
+
+@asynccontextmanager
+async def standing_still(worker: WorkerProcess) -> AsyncGenerator[None]:
+    """The worker with its children, as a suspended machine would."""
+    group = [worker.pid, *worker.children()]
+    for pid in group:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in group:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def until_started_again(ledger: Ledger, task_id: str) -> None:
+    async def is_started_again() -> bool:
+        return len(await ledger.starts(task_id)) == 2
+
+    await ledger.until(is_started_again)
+
+
+async def until_refused(ledger: Ledger, task_id: str) -> None:
+    async def is_refused() -> bool:
+        refused = [*await ledger.events("late_result_refused"), *await ledger.events("late_beat_refused")]
+        return {event["task_id"] for event in refused} == {task_id}
+
+    await ledger.until(is_refused)
+
+
+async def beats_under(ledger: Ledger, task_id: str, token: int) -> set[str]:
+    sql = "SELECT DISTINCT sender_id FROM horsies_heartbeats WHERE task_id = $1::text::uuid AND claim_token = $2"
+    return {row["sender_id"].split(":")[0] for row in await ledger.fetch(sql, task_id, token)}
+
+
+async def test_what_was_finished_elsewhere_while_a_worker_stood_still_stays_as_it_is(
+    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
+) -> None:
+    async with horsies_worker(database_url, "--processes", "1") as zombie:
+        task_id = await send(app, "wait_for_again", str(tmp_path / "go"))
+        await ledger.until_started(task_id)
+        async with running(database_url, processes=1):
+            async with standing_still(zombie):
+                (tmp_path / "go").touch()
+                row = (await ledger.until_terminal(task_id))[task_id]
+                assert (row["status"], row["claim_token"], row["crash_count"]) == ("COMPLETED", 2, 1)
+            await until_refused(ledger, task_id)
+            await ledger.until(lambda: ledger.events("worker_returned"))
+            now = await ledger.row(task_id)
+            assert (now["result"], now["attempts"]) == (row["result"], 2)
+        after = await send(app, "work")
+        await ledger.until_terminal(after)
+        assert await ledger.verdict([task_id, after], may_overlap=True) == []
+
+
+async def test_a_zombie_neither_ends_nor_beats_for_the_attempt_that_runs_elsewhere(
+    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
+) -> None:
+    async with horsies_worker(database_url, "--processes", "1") as zombie:
+        task_id = await send(app, "wait_for_again", str(tmp_path / "go"))
+        await ledger.until_started(task_id)
+        async with running(database_url, processes=1) as heir:
+            async with standing_still(zombie):
+                await until_started_again(ledger, task_id)
+            await until_refused(ledger, task_id)
+
+            async def is_beaten_for() -> bool:
+                return bool(await beats_under(ledger, task_id, 2))
+
+            await ledger.until(is_beaten_for)
+            assert await beats_under(ledger, task_id, 2) == {heir.worker_id}
+            assert (await ledger.row(task_id))["status"] == "RUNNING"
+            (told,) = await ledger.events("overlap_possible")
+            assert told["task_id"] == task_id
+            (overlap,) = await ledger.fetch("SELECT overlap_possible FROM horsies_tasks")
+            assert overlap["overlap_possible"], "and the new attempt is told"
+            (tmp_path / "go").touch()
+            row = (await ledger.until_terminal(task_id))[task_id]
+            assert (row["status"], row["attempts"], row["retry_count"]) == ("COMPLETED", 2, 1)
+
+
+async def test_a_worker_cut_off_for_three_thresholds_is_replaced_and_comes_back(
+    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
+) -> None:
+    async with Proxy(database_url).running() as proxy:
+        cut_off = running(database_url, config={"database_url": proxy.url}, processes=1)
+        async with cut_off as lonely, running(database_url, processes=1, queues=["default"]) as heir:
+            await lonely.until(lambda: lonely.children)
+            first, second = [await send(app, "wait_for_again", str(tmp_path / "go")) for _ in range(2)]
+            await ledger.until_started(first, second)
+            taken = first if lonely.holds(first) else second
+            proxy.freeze()
+            await lonely.until(lambda: lonely.silent_s > 3 * THRESHOLD_S)
+            (tmp_path / "go").touch()
+            rows = await ledger.until_terminal(first, second)
+            assert {row["status"] for row in rows.values()} == {"COMPLETED"}
+            assert (rows[taken]["claim_token"], rows[taken]["crash_count"]) == (2, 1)
+            proxy.heal()
+            await lonely.heard(events.WorkerUnfenced)
+            await heir.stop()
+            after = await send(app, "work")
+            await ledger.until_terminal(after)
+            assert await ledger.row(taken) == rows[taken]
+            assert await ledger.verdict([first, second, after], may_overlap=True) == []
+
+
+async def test_machines_that_were_suspended_together_condemn_nobody(
+    ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
+) -> None:
+    options = ("--processes", "1")
+    async with horsies_worker(database_url, *options) as one, horsies_worker(database_url, *options) as other:
+        sent = [await send(app, "wait_for", str(tmp_path / "go")) for _ in range(2)]
+        await ledger.until_started(*sent)
+
+        async def are_silent() -> bool:
+            sql = """
+            SELECT FROM horsies_workers
+             WHERE state = 'running' AND last_heartbeat_at < clock_timestamp() - make_interval(secs => $1)
+            """
+            return len(await ledger.fetch(sql, 2 * THRESHOLD_S)) == 2
+
+        async with standing_still(one), standing_still(other):
+            await ledger.until(are_silent)
+        (tmp_path / "go").touch()
+        rows = await ledger.until_terminal(*sent)
+        assert {(row["status"], row["attempts"], row["crash_count"]) for row in rows.values()} == {("COMPLETED", 1, 0)}
+        assert not await ledger.events("late_result_refused")
+        assert len(await ledger.events("amnesty_started")) == 2
+        assert await ledger.verdict(sent) == []
