@@ -1,0 +1,147 @@
+"""A dry run is the truth: over hundreds of random states it names what the sweep then does, and leaves no trace."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from horsies.model.recovery.answers import Recovery
+from horsies.model.recovery.options import SweepOptions
+from horsies.recovery.hooks import Asking
+from horsies.recovery.registered import RecoveryHooks
+from horsies.recovery.sweeping import sweep
+from horsies.store.db import Database
+from tests.support.silence import BY_HAND, CRASH_RETRY, a_beat, a_task, a_worker, ago
+from tests.support.task_rows import insert_task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horsies.model.recovery.answers import RecoveryContext
+    from horsies.recovery.report import SweepReport
+    from tests.support.work import Connection
+
+STATES = 500
+LATER = ago(-1_200)
+TABLES = ("horsies_tasks", "horsies_task_attempts", "horsies_workers", "horsies_events", "horsies_audit")
+# On both sides of every threshold there is, and far enough from each that the time a test takes changes no verdict.
+SILENCES = (1, 60, 200, 450, 750, 1_200, 5_000)
+SLOW_RETRY = {"retry_policy": {"max_retries": 1, "intervals": [1_200], "auto_retry_for": ["WORKER_CRASHED"]}}
+
+
+async def _owners(url: str, chance: random.Random) -> list[UUID | None]:
+    states = ["running", "draining", "stopped", "lost"]
+    made = [
+        await a_worker(
+            url,
+            state=chance.choice(states),
+            silent_s=chance.choice(SILENCES),
+            running_stale_threshold_ms=chance.choice([300_000, 600_000]),
+        )
+        for _ in range(12)
+    ]
+    return [*made, None, uuid4()]
+
+
+def _columns(chance: random.Random) -> dict[str, Any]:
+    """What a row may hold that has a say in the verdict."""
+    return {
+        "crash_count": chance.choice([0, 0, 0, 8, 9]),
+        "retry_count": chance.choice([0, 0, 1]),
+        "max_retries": 1,
+        "task_options": chance.choice([{}, CRASH_RETRY, SLOW_RETRY, {"retry_policy": {"nonsense": 1}}]),
+        "flags": chance.choice([{}, {}, {"infrastructure_resilient": True}, {"infrastructure_resilient": False}]),
+        "good_until": chance.choice([None, None, ago(5), ago(-600), ago(-3_600)]),
+        "recovery_hold_until": chance.choice([None, None, None, ago(5), ago(-600)]),
+        "no_restart": chance.choice([None, None, None, "paused", "cancelled"]),
+        "attempts": 3,
+        "task_name": chance.choice(["plain", "skipped", "later", "backed off"]),
+    }
+
+
+async def _a_state(url: str, chance: random.Random, owners: Sequence[UUID | None]) -> None:
+    if chance.random() < 0.15:
+        await insert_task(url, good_until=chance.choice([ago(5), ago(-3_600)]))
+        return
+    status, silence = chance.choice(["CLAIMED", "RUNNING"]), chance.choice(SILENCES)
+    columns = _columns(chance) | ({"no_restart": None} if status == "CLAIMED" else {})
+    task_id = await a_task(url, status, owner=chance.choice(owners), silent_s=silence, **columns)
+    if chance.random() < 0.4:
+        role = chance.choice(["claimer", "runner"])
+        await a_beat(url, task_id, silent_s=chance.choice(SILENCES), role=role, token=chance.choice([0, 1]))
+
+
+def _answer(context: RecoveryContext) -> Recovery | None:
+    match context.task.task_name:
+        case "skipped":
+            return Recovery.skip()
+        case "later":
+            return Recovery.reschedule(LATER, attempts=0)
+        case "backed off":
+            return Recovery.fail_with_backoff()
+        case _:
+            return None
+
+
+def _hooks() -> Asking:
+    hooks = RecoveryHooks()
+    hooks.recovery.add(_answer)
+    return Asking(hooks)
+
+
+async def _trace(connection: Connection) -> list[Any]:
+    """Everything that a write or a row lock would leave behind."""
+    rows = [
+        await connection.fetch(f"SELECT t.xmin, t.xmax, t.* FROM {table} AS t ORDER BY t::text") for table in TABLES
+    ]
+    return [[tuple(row) for row in table] for table in rows]
+
+
+def _verdicts(report: SweepReport) -> set[tuple[Any, ...]]:
+    return {(task.task_id, task.decision, task.reason, task.code, task.hook, task.owner_state) for task in report.tasks}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_dry_run_names_exactly_what_the_sweep_then_does(
+    database: Database, database_url: str, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311  # to be repeated, not to be secret
+    await a_worker(database_url)
+    owners = await _owners(database_url, chance)
+    for _ in range(STATES // 3 + 1):
+        await _a_state(database_url, chance, owners)
+    connection = await asyncpg.connect(database_url)
+    before = await _trace(connection)
+    read_only = Database(replace(database.link, read_only=True))
+    looked = await sweep(read_only, SweepOptions(dry_run=True), judge=BY_HAND, hooks=_hooks())
+    assert await _trace(connection) == before
+    done = await sweep(database, SweepOptions(), judge=BY_HAND, hooks=_hooks())
+    await read_only.close()
+    await connection.close()
+    assert len({task.decision for task in looked.tasks}) >= 5
+    assert _verdicts(looked) == _verdicts(done)
+    assert looked.worker_ids == done.worker_ids
+    assert all(task.applied for task in done.tasks if task.is_due)
+
+
+async def test_a_dry_run_waits_for_nobody_and_keeps_nobody_waiting(database: Database, database_url: str) -> None:
+    task_id = await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    holder, looker = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    async with holder.transaction():
+        await holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
+        await holder.execute("SELECT pg_advisory_xact_lock(horsies_lock_key('sweep'))")
+        looked = await sweep(database, SweepOptions(dry_run=True), judge=BY_HAND)
+        locks = await looker.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE pid NOT IN ($1, $2) AND locktype IN ('tuple', 'advisory')"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+            holder.get_server_pid(),
+            looker.get_server_pid(),
+        )
+    await holder.close()
+    await looker.close()
+    assert ([task.task_id for task in looked.tasks], locks) == ([task_id], 0)
