@@ -35,7 +35,7 @@ def cleanup(
     actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
     json: Json = False,
 ) -> int:
-    """Delete what is past its window. Exit 4 while another process is cleaning."""
+    """Delete what is past its window, or count it with --dry-run."""
     with progress_bar("deleting", wanted=not (json or dry_run or options.quiet)) as progress:
         report = asyncio.run(_clean(options.settings().app, actor=actor, dry_run=dry_run, progress=progress))
     if json:

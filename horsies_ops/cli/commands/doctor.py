@@ -21,7 +21,7 @@ app = group("doctor")
 @app.command()
 @with_global_options
 def doctor(options: GlobalOptions, *, json: Json = False) -> int:
-    """Look at everything and say what to do. Exit 1 when a check fails."""
+    """Look at everything and say what to do; exit 1 when a check fails."""
     diagnosis = asyncio.run(diagnose(options.settings, partial(open_ops, read_only=True, via="cli")))
     if json:
         print_json({"ok": diagnosis.ok, "checks": diagnosis.checks})
