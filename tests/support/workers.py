@@ -145,18 +145,20 @@ async def running(
     config: dict[str, Any] | None = None,
     probe_after_s: float = PROBE_AFTER_S,
     register: Callable[[Horsies], object] = lambda _: None,
+    locator: str = APP,
     **settings: Any,
 ) -> AsyncGenerator[RunningWorker]:
     """A worker for `ledger_app(url, **config)`; `settings` are of `[worker]`. C7 is looked at when it has ended.
 
-    `register` is given the app before the worker starts, for hooks that run in this process.
+    `register` is given the app before the worker starts, for hooks that run in this process; `locator` is where its
+    children find theirs.
     """
     app = sample.ledger_app(url, **config or {})
     register(app)
     usual: dict[str, Any] = {"processes": 2, "grace_s": 5}
     worker = Worker(
         app.config,
-        WorkerConfig.of(app.config, WorkerSettings(**usual | settings), ProjectConfig(locator=APP)),
+        WorkerConfig.of(app.config, WorkerSettings(**usual | settings), ProjectConfig(locator=locator)),
         is_async=lambda name: name in app.tasks and app.tasks[name].definition.is_async,
         definitions=app.definitions,
         hooks=app.recovery_hooks,
@@ -227,12 +229,12 @@ class WorkerProcess:
 
 @asynccontextmanager
 async def horsies_worker(
-    url: str, *options: str, config: dict[str, Any] | None = None, **environment: str
+    url: str, *options: str, config: dict[str, Any] | None = None, locator: str = APP, **environment: str
 ) -> AsyncGenerator[WorkerProcess]:
     """`horsies worker` on `ledger_app(url, **config)`, ready to claim; ended by its pid if it still lives."""
     with tempfile.NamedTemporaryFile(prefix="horsies-worker-", suffix=".log") as log:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "horsies_ops.cli", "worker", APP, "--log-format", "json", *options],
+            [sys.executable, "-m", "horsies_ops.cli", "worker", locator, "--log-format", "json", *options],
             cwd=ROOT,
             env={**os.environ, **environment_of(url, config), **environment},
             stdin=subprocess.DEVNULL,

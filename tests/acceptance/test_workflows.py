@@ -1,0 +1,111 @@
+"""Workflows run by real workers, seen through their handles."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies import Err, Ok, SubWorkflowNode, WorkflowStatus, from_node
+from tests.support.flow_app import LOCATOR, Doubled, add_flows, diamond, nested
+from tests.support.ledger import Ledger
+from tests.support.workers import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from horsies import WorkflowHandle, WorkflowSpec
+    from tests.support.workers import RunningWorker
+
+
+SELDOM = {"resilience": {"notify_poll_interval_ms": 60_000}}
+
+
+@pytest.fixture
+async def worker(database_url: str) -> AsyncIterator[RunningWorker]:
+    """It polls once a minute: whatever happens sooner, it was told of."""
+    async with (
+        Ledger.open(database_url),
+        running(database_url, config=SELDOM, register=add_flows, locator=LOCATOR) as worker,
+    ):
+        yield worker
+
+
+async def test_a_diamond_gives_its_output_typed(worker: RunningWorker) -> None:
+    handle = await _started(diamond(worker.app))
+    assert (await handle.get_async(20_000)).ok_value == 6
+    assert await handle.status_async() == Ok(WorkflowStatus.COMPLETED)
+    results = (await handle.results_async()).unwrap()
+    assert {node_id: result.ok for node_id, result in results.items()} == {"first": 1, "left": 2, "right": 4, "sum": 6}
+    nodes = (await handle.tasks_async()).unwrap()
+    assert [node.index for node in nodes] == [0, 1, 2, 3]
+    assert all(node.started_at is not None and node.task_id is not None for node in nodes)
+
+
+async def test_a_sub_workflow_runs_behind_its_node(worker: RunningWorker) -> None:
+    handle = await _started(nested(worker.app))
+    assert (await handle.get_async(20_000)).ok_value == 20
+    (_, child, _) = (await handle.tasks_async()).unwrap()
+    assert child.sub_workflow_id is not None
+    assert child.result is not None
+    assert child.result.ok == 10
+
+
+async def test_a_run_that_begins_with_a_sub_workflow_starts_at_once(worker: RunningWorker) -> None:
+    child: SubWorkflowNode[int] = SubWorkflowNode(Doubled, kwargs={"value": 4})
+    last = worker.app.tasks["flow.double"].node()(number=from_node(child))
+    spec = worker.app.workflow("begins", [child, last], output=last, definition_key="tests.begins")
+    handle = await _started(spec)
+    assert (await handle.get_async(20_000)).ok_value == 16
+
+
+async def test_a_failure_is_the_result_of_the_run(worker: RunningWorker) -> None:
+    broken = worker.app.tasks["flow.fail"].node(node_id="broken")(code="BROKEN")
+    last = worker.app.tasks["flow.double"].node(node_id="last")(number=from_node(broken))
+    handle = await _started(worker.app.workflow("fails", [broken, last], definition_key="tests.fails"))
+    assert (await handle.get_async(20_000)).err_value.error_code == "BROKEN"
+    assert (await handle.result_for_async(last)).err_value.error_code == "RESULT_NOT_READY"
+    assert (await handle.result_for_async(broken)).err_value.error_code == "BROKEN"
+    assert (await handle.retry_failed_async()) == Ok(2)
+    assert (await handle.get_async(20_000)).err_value.error_code == "BROKEN"
+
+
+async def test_pause_resume_and_cancel_answer_as_promised(worker: RunningWorker) -> None:
+    handle = await _started(diamond(worker.app, seconds=0.3))
+    assert (await handle.get_async(0)).err_value.error_code == "WAIT_TIMEOUT"
+    assert await handle.pause_async() == Ok(value=True)
+    assert (await handle.get_async()).err_value.error_code == "WORKFLOW_PAUSED"
+    assert await handle.pause_async() == Ok(value=False)
+    assert await handle.resume_async() == Ok(value=True)
+    assert await handle.cancel_async() == Ok(None)
+    assert (await handle.get_async()).err_value.error_code == "WORKFLOW_CANCELLED"
+    assert await handle.cancel_async() == Ok(None)
+
+
+async def test_a_paused_waiter_is_woken(worker: RunningWorker) -> None:
+    handle = await _started(diamond(worker.app, seconds=5))
+    waiting = asyncio.create_task(handle.get_async())
+    await handle.pause_async()
+    async with asyncio.timeout(4):
+        assert (await waiting).err_value.error_code == "WORKFLOW_PAUSED"
+    await handle.cancel_async(kill=True)
+
+
+async def test_the_same_id_twice_is_the_same_run(worker: RunningWorker) -> None:
+    handle = await _started(diamond(worker.app))
+    again = (await diamond(worker.app).start_async(handle.workflow_id)).unwrap()
+    assert again.workflow_id == handle.workflow_id
+    assert (await again.get_async(20_000)).ok_value == 6
+
+
+async def test_blocking_calls_inside_a_loop_are_refused(worker: RunningWorker) -> None:
+    handle = await _started(diamond(worker.app))
+    refused = handle.status()
+    assert isinstance(refused, Err)
+    assert refused.error.code == "LOOP_RUNNER_FAILED"
+    assert diamond(worker.app).start().is_err()
+
+
+async def _started(spec: WorkflowSpec[Any]) -> WorkflowHandle[Any]:
+    return (await spec.start_async()).unwrap()
