@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from horsies.store.actions import ACTIONS
-from horsies_ops.reads.tasks import list_tasks
+from horsies_ops.reads.matching import MOST_CANDIDATES, stretches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from horsies_ops.actions.selector import Selector
     from horsies_ops.reads.filter import TaskFilter
 
-PAGE: Final = 5000
+NAMED_AT_ONCE: Final = 5000
 
 
 async def chosen(database: Database, selector: Selector, limit: int | None) -> AsyncGenerator[Sequence[TargetRow]]:
     """At most `limit` of them, some thousand at a time; of a filter's, the newest first."""
     if selector.ids is not None:
-        for start in range(0, len(selector.ids[:limit]), PAGE):
-            yield await database.fetch(ACTIONS.targets, selector.ids[:limit][start : start + PAGE], None)
+        for start in range(0, len(selector.ids[:limit]), NAMED_AT_ONCE):
+            yield await database.fetch(ACTIONS.targets, selector.ids[:limit][start : start + NAMED_AT_ONCE], None)
     elif selector.filter is not None:
         async for rows in _matching(database, selector, selector.filter, limit):
             yield rows
@@ -31,16 +31,14 @@ async def chosen(database: Database, selector: Selector, limit: int | None) -> A
 async def _matching(
     database: Database, selector: Selector, wanted: TaskFilter, limit: int | None
 ) -> AsyncGenerator[Sequence[TargetRow]]:
-    """Page by page from the newest, so that what arrives meanwhile is never met."""
-    after, left = None, limit
-    while left is None or left > 0:
-        page = await list_tasks(database, wanted, after=after, limit=PAGE)
-        shown = {task.id: task.status for task in page.tasks}
+    """Stretch by stretch from the newest, so that what arrives meanwhile is never met."""
+    left = limit
+    async for stretch in stretches(database, wanted, enough=MOST_CANDIDATES):
+        shown = {match.id: match.status for match in stretch.matches}
         rows = await database.fetch(ACTIONS.targets, list(shown), selector.as_of)
         # One that has moved between the two looks may not match any more.
         rows = [row for row in reversed(rows) if row.status == shown[row.id]][:left]
-        left = None if left is None else left - len(rows)
         yield rows
-        if page.next is None:
+        left = None if left is None else left - len(rows)
+        if left == 0:
             return
-        after = page.next
