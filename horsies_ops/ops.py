@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import UUID
 
@@ -44,8 +44,6 @@ class Ops(Reads, Acting):
     """Who acts, for the audit."""
     via: Literal["cli", "tui", "library"] = "library"
     """By which way they act, for the audit."""
-    settings: AppConfig = field(default_factory=AppConfig)
-    """What this side was configured with; the fleet may know better."""
 
     @property
     def hand(self) -> Hand:

@@ -47,14 +47,14 @@ def page_document(page: TaskPage) -> dict[str, Any]:
 
 def detail_document(detail: TaskDetail) -> dict[str, Any]:
     """What `task show --json` prints."""
-    task, beat = detail.task, detail.last_beat
+    task, beat, verdict = detail.task, detail.last_beat, detail.verdict
     return {
         **_summary(task),
         **_picked(task, _DETAIL),
         "retry_policy": task.options.get("retry_policy"),
         "timeout_ms": task.options.get("timeout_ms"),
         "last_beat": {"role": beat.role, "at": beat.at, "age_s": beat.age} if beat else None,
-        "verdict": None,
+        "verdict": {"decision": verdict.decision, "reason": verdict.reason} if verdict else None,
         "attempts": [_picked(attempt, _ATTEMPT) for attempt in detail.attempts],
         "events": [_picked(event, ("at", "kind", "evidence")) for event in detail.events],
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from horsies.model.settings import AppConfig
 from horsies_ops.reads import (
     beats,
     clock,
@@ -46,6 +47,8 @@ class Reads:
     direct: Link
     """The way past a pooler, to listen."""
     is_embedded: bool
+    settings: AppConfig = field(default_factory=AppConfig)
+    """What this side was configured with; the fleet may know better."""
 
     async def database_status(self) -> status.DatabaseStatus:
         """How the database is; needs none of our tables."""
@@ -104,7 +107,7 @@ class Reads:
 
     async def task(self, task_id: str | UUID) -> tasks.TaskDetail | None:
         """Everything about one task; None where there is none."""
-        return await tasks.task_detail(self.reading, task_id)
+        return await tasks.task_detail(self.reading, task_id, local=self.settings.recovery)
 
     async def tasks_ending(self, short_form: str) -> tuple[lookup.Found, ...]:
         """The tasks whose id ends in these eight digits, among those not yet ended and the newest 10,000."""

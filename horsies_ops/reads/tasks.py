@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from horsies.model.ids import parse_id
+from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
 from horsies.store.queries import Query, load
 from horsies.store.tasks import TASKS, AttemptRow
 from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.matching import LOOKED_AT as LOOKED_AT  # noqa: PLC0414  # a name of this module too
 from horsies_ops.reads.matching import Match, stretches
+from horsies_ops.reads.verdicts import TaskVerdict, verdict_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -135,14 +137,6 @@ class TaskEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskVerdict:
-    """What a sweep would make of a live task now, and why."""
-
-    decision: str
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDetail:
     """Everything about one task; attempts, beats and events come newest first."""
 
@@ -212,8 +206,13 @@ async def tasks_by_id(database: Database, ids: Iterable[UUID]) -> tuple[TaskSumm
     return tuple(await database.fetch(TASK_READS.summaries, wanted)) if wanted else ()
 
 
-async def task_detail(database: Database, task_id: str | UUID) -> TaskDetail | None:
-    """Everything about one task, or None where there is none; `ValueError` for what is no id."""
+async def task_detail(
+    database: Database, task_id: str | UUID, *, local: RecoveryConfig | None = None
+) -> TaskDetail | None:
+    """Everything about one task, or None where there is none; `ValueError` for what is no id.
+
+    `local` are the settings by which it is judged where no worker lives.
+    """
     identity = UUID(parse_id(str(task_id)))
     task = await database.fetch_one(TASK_READS.detail, identity)
     if task is None:
@@ -223,4 +222,5 @@ async def task_detail(database: Database, task_id: str | UUID) -> TaskDetail | N
         attempts=tuple(await database.fetch(TASKS.attempts, identity)),
         beats=tuple(await database.fetch(TASK_READS.beats, identity, NEWEST_SHOWN)),
         events=tuple(await database.fetch(TASK_READS.events, identity, NEWEST_SHOWN)),
+        verdict=await verdict_on(database, identity, local=local or RecoveryConfig()),
     )

@@ -39,13 +39,14 @@ from horsies_ops.reads.status import STATUS
 from horsies_ops.reads.storage import STORAGE
 from horsies_ops.reads.tasks import TASK_READS
 from horsies_ops.reads.throughput import THROUGHPUT
+from horsies_ops.reads.verdicts import VERDICTS
 from horsies_ops.reads.workers import WORKER_READS
 from horsies_ops.reads.workflows import WORKFLOW_READS
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-TASK_LISTS = (CLOCK, TASK_READS, MATCHING, LOOKUP)
+TASK_LISTS = (CLOCK, TASK_READS, MATCHING, LOOKUP, VERDICTS)
 SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, METERING)
 READS = (*TASK_LISTS, *SYSTEM, WORKFLOW_READS, SCHEDULE_READS)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET, RECOVERY)

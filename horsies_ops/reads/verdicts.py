@@ -1,0 +1,60 @@
+"""What a sweep would make of one task, by the decision that it goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horsies.model.recovery.judging import OperatorJudge, ruling
+from horsies.model.recovery.options import SweepOptions
+from horsies.recovery.cases import Case
+from horsies.store.queries import Query, load
+from horsies.store.recovery import RecoveryStore, StaleRow
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from horsies.model.settings import RecoveryConfig
+    from horsies.store.db import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskVerdict:
+    """What a sweep would do with a held task now, and why; no hook is asked."""
+
+    decision: str
+    reason: str | None
+    threshold: timedelta | None = None
+    """The silence after which it is stale, its owner and its flags considered."""
+    code: str | None = None
+    """The error code that it would fail with."""
+    run_at: datetime | None = None
+    held_until: datetime | None = None
+    owner_state: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictQueries:
+    judged: Query[StaleRow]
+
+
+VERDICTS = load(VerdictQueries, "horsies_ops.reads", "verdicts")
+
+
+async def verdict_on(database: Database, task_id: UUID, *, local: RecoveryConfig) -> TaskVerdict | None:
+    """The verdict on a task that is claimed or running, None on any other; `local` counts where no worker lives."""
+    row = await database.fetch_one(VERDICTS.judged, task_id)
+    if row is None:
+        return None
+    fleet = await RecoveryStore(database).fleet()
+    told = Case.of(row, ruling(OperatorJudge(local=local), SweepOptions(), fleet)).swept(applied=False)
+    return TaskVerdict(
+        decision=told.decision,
+        reason=told.reason,
+        threshold=told.effective_threshold,
+        code=told.code,
+        run_at=told.run_at,
+        held_until=told.held_until,
+        owner_state=told.owner_state,
+    )

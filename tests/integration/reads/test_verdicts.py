@@ -1,0 +1,62 @@
+"""Everything about a task includes what a sweep would make of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import horsies_ops
+from horsies_ops.reads.tasks import task_detail
+from tests.support.fleet_rows import insert_worker
+from tests.support.task_rows import insert_task
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+
+NOW = datetime.now(UTC)
+HOUR = timedelta(hours=1)
+SILENT = {"claimed_at": NOW - HOUR, "started_at": NOW - HOUR, "claim_token": 1}
+RETRIED = {"retry_policy": {"max_retries": 2, "intervals": [60, 60], "auto_retry_for": ["WORKER_CRASHED"]}}
+
+
+@pytest.mark.parametrize(
+    ("columns", "decision", "reason", "code"),
+    [
+        ({"status": "CLAIMED", **SILENT}, "requeue", "OWNER_MISSING", None),
+        ({"status": "RUNNING", **SILENT}, "fail", "OWNER_MISSING", "WORKER_CRASHED"),
+        ({"status": "RUNNING", **SILENT, "started_at": NOW}, "leave", "fresh", None),
+        ({"status": "RUNNING", **SILENT, "recovery_hold_until": NOW + HOUR}, "hold", "hook_skip", None),
+    ],
+)
+async def test_a_held_task_carries_its_verdict(
+    database: Database, database_url: str, columns: dict[str, Any], decision: str, reason: str, code: str | None
+) -> None:
+    await insert_worker(database_url, health={"listening_since": (NOW - 2 * HOUR).isoformat()})
+    detail = await task_detail(database, await insert_task(database_url, **columns))
+    assert detail is not None
+    assert detail.verdict is not None
+    assert (detail.verdict.decision, detail.verdict.reason, detail.verdict.code) == (decision, reason, code)
+    assert detail.verdict.owner_state == "missing"
+
+
+@pytest.mark.parametrize("status", ["PENDING", "COMPLETED"])
+async def test_a_task_that_nobody_holds_has_none(database: Database, database_url: str, status: str) -> None:
+    detail = await task_detail(database, await insert_task(database_url, status=status, **SILENT))
+    assert detail is not None
+    assert detail.verdict is None
+
+
+async def test_the_verdict_is_the_one_that_a_sweep_lists(database_url: str) -> None:
+    owner = await insert_worker(database_url, state="stopped", last_heartbeat_at=NOW - HOUR)
+    held = {**SILENT, "claimed_by_worker_id": owner, "max_retries": 2, "task_options": RETRIED}
+    task_id = await insert_task(database_url, status="RUNNING", **held)
+    async with horsies_ops.connect(database_url, read_only=True) as ops:
+        detail, listed = await ops.task(task_id), await ops.stale_candidates()
+    (swept,) = listed.tasks
+    assert detail is not None
+    assert detail.verdict is not None
+    assert (
+        (detail.verdict.decision, detail.verdict.reason) == (swept.decision, swept.reason) == ("retry", "OWNER_STOPPED")
+    )
