@@ -6,7 +6,10 @@ import os
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from string import ascii_letters, digits, punctuation
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.app import HorsiesApp
@@ -19,11 +22,11 @@ if TYPE_CHECKING:
 
     from textual.message import Message
     from textual.pilot import Pilot
-    from textual.screen import Screen
+    from textual.strip import Strip
 
     from horsies_tui.source import Opener
 
-S = TypeVar("S", bound="Screen[object]")
+ALPHABET = ascii_letters + digits + punctuation
 
 NOON = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
 PICTURES = Path(__file__).parents[1] / "unit" / "tui" / "pictures"
@@ -78,17 +81,34 @@ def shown(pilot: Pilot[None]) -> str:
 
 
 def lines(pilot: Pilot[None]) -> list[str]:
-    width, height = pilot.app.size
-    strips = pilot.app.screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
-    return [strip.crop(0, width).text for strip in strips[:height]]
+    return [strip.text for strip in _strips(pilot)]
+
+
+def _strips(pilot: Pilot[None]) -> list[Strip]:
+    # There is no public way to what is on the screen but an SVG, which takes long and reads badly.
+    return pilot.app.screen._compositor.render_strips()
+
+
+def picture(pilot: Pilot[None]) -> str:
+    """The screen as text, below it the style of each character as a letter, and what the letters mean."""
+    letters: dict[str, str] = {}
+    styles: list[str] = []
+    for strip in _strips(pilot):
+        line = ""
+        for text, style, _ in strip:
+            letter = letters.setdefault(str(style), ALPHABET[len(letters)])
+            line += letter * cell_len(text)
+        styles.append(line)
+    legend = [f"{letter} {style}" for style, letter in letters.items()]
+    return "\n".join([*(line.rstrip() for line in lines(pilot)), "", *styles, "", *legend, ""])
 
 
 def compare(pilot: Pilot[None], name: str) -> None:
     """Whether the screen looks as in the picture of that name; with UPDATE_PICTURES set the picture is made anew."""
-    path = PICTURES / f"{name}.svg"
-    picture = pilot.app.export_screenshot(title=name)
+    path = PICTURES / f"{name}.txt"
+    now = picture(pilot)
     if os.environ.get("UPDATE_PICTURES"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(picture, encoding="utf-8")
+        path.write_text(now, encoding="utf-8")
     assert path.exists(), f"there is no {path.name}; UPDATE_PICTURES=1 makes it"
-    assert picture == path.read_text(encoding="utf-8"), f"{path.name} looks otherwise; UPDATE_PICTURES=1 makes it anew"
+    assert now == path.read_text(encoding="utf-8"), f"{path.name} looks otherwise; UPDATE_PICTURES=1 makes it anew"

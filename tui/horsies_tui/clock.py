@@ -16,7 +16,8 @@ class DatabaseClock:
     def __init__(
         self, ticks: Callable[[], float] = time.monotonic, local: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self._ticks = ticks
+        self.ticks = ticks
+        """Seconds that pass here, from no point in particular."""
         self._local = local
         self._said_at = local()
         self._heard = ticks()
@@ -24,10 +25,10 @@ class DatabaseClock:
     def heard(self, at: datetime, *, delay: timedelta = timedelta(0)) -> None:
         """The database said that it is `at`; its answer took `delay`, half of it on the way here."""
         self._said_at = at + delay / 2
-        self._heard = self._ticks()
+        self._heard = self.ticks()
 
     def now(self) -> datetime:
-        return self._said_at + timedelta(seconds=self._ticks() - self._heard)
+        return self._said_at + timedelta(seconds=self.ticks() - self._heard)
 
     @property
     def offset(self) -> timedelta:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -103,9 +102,9 @@ class Session:
 
     async def _measure(self, source: Source) -> None:
         """Set our clock by the database's, and see how long it takes to answer."""
-        asked = time.monotonic()
+        asked = self._clock.ticks()
         at = await source.clock()
-        latency = timedelta(seconds=time.monotonic() - asked)
+        latency = timedelta(seconds=self._clock.ticks() - asked)
         self._clock.heard(at, delay=latency)
         if self._feed is not State.LOST:
             self._tell(Connection(state=self._feed, latency=latency))

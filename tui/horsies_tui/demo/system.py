@@ -128,7 +128,7 @@ class System:
         is_started = status is TaskStatus.RUNNING
         self.move(
             task.id, status, claimed_at=now, started_at=now if is_started else None, last_beat_at=now,
-            attempt_count=task.attempt_count + is_started, claim_token=task.claim_token + 1, worker_id=member.id,
+            claim_token=task.claim_token + 1, worker_id=member.id,
             worker_hostname=member.hostname, worker_pid=member.pid,
         )  # fmt: skip
 
@@ -141,6 +141,7 @@ class System:
                 self._end(task, kind, now)
 
     def _end(self, task: TaskFacts, kind: Kind, now: datetime) -> None:
+        task = self.tasks[task.id] = replace(task, attempt_count=task.attempt_count + 1)
         if self._random.random() >= kind.failures:
             self.move(task.id, TaskStatus.COMPLETED, finished_at=now, last_beat_at=None, result_json='{"ok": true}')
         elif task.attempt_count <= task.max_retries and self._random.random() < 0.5:

@@ -39,6 +39,7 @@ class MainScreen(Screen[None]):
     """A tab. A subclass names its `place`, composes its `body`, says what it `wants` and shows it in `take`."""
 
     place: ClassVar[Place]
+    AUTO_FOCUS = "RowList"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  # Textual has it so
         (0, "-tiny"),
         (60, "-small"),

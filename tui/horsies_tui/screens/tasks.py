@@ -79,9 +79,6 @@ class TasksScreen(ActingScreen):
     def filter(self) -> TaskFilter:
         return self.query_one(FilterLine).filter
 
-    def on_mount(self) -> None:
-        self.list.focus()
-
     def wants(self) -> Sequence[Want]:
         alive = ANY_TASK | {Topic.BEATS}
         return (

@@ -139,9 +139,9 @@ class RowList(ScrollView, Generic[T], can_focus=True):
 
     def _head(self, y: int) -> Strip:
         if y == 1:
-            style = self._style("rule")
+            style = self.rich_style + self._style("rule")
             return Strip([Segment(self._glyphs.rule * self.size.width, style)], self.size.width)
-        style = self._style("head")
+        style = self.rich_style + self._style("head")
         cells = [
             (placed.at, fit(placed.column.title, placed.width, right=placed.column.right)) for placed in self._placed
         ]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.executable import Executable
+
+
+class Terminal:
+    """A program on a terminal of its own, and every byte that it sent there."""
+
+    def __init__(self, *arguments: str, folder: Path) -> None:
+        self.bytes = b""
+        self._end, other_end = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+        self.program = subprocess.Popen(
+            [sys.executable, "-m", "horsies_ops.cli", *arguments],
+            stdin=other_end, stdout=other_end, stderr=other_end, cwd=folder, env=environment, start_new_session=True,
+        )  # fmt: skip
+        os.close(other_end)
+
+    def until(self, text: bytes, *, within_s: float = 30.0) -> None:
+        deadline = time.monotonic() + within_s
+        while text not in self.bytes:
+            assert time.monotonic() < deadline, self.bytes[-2000:]
+            self._read(0.1)
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._end, keys)
+
+    def ended(self) -> int:
+        """Its exit code; what it says at its end is read, or it could not say it."""
+        deadline = time.monotonic() + 20
+        while self.program.poll() is None:
+            assert time.monotonic() < deadline
+            self._read(0.1)
+        return self.program.returncode
+
+    def close(self) -> None:
+        if self.program.poll() is None:
+            self.program.kill()
+            self.program.wait()
+        os.close(self._end)
+
+    def _read(self, timeout_s: float) -> None:
+        if select.select([self._end], [], [], timeout_s)[0]:
+            try:
+                self.bytes += os.read(self._end, 65_536)
+            except OSError:  # its end is closed
+                time.sleep(0.01)
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal("tui", "--demo", folder=tmp_path)
+    yield terminal
+    terminal.close()
+
+
+def test_without_a_terminal_the_screens_are_refused(horsies: Executable) -> None:
+    answer = horsies("tui", "--demo")
+    assert answer.code == 2
+    assert "need a terminal" in answer.stderr
+
+
+def test_the_demo_needs_no_database_and_q_leaves_it(demo: Terminal) -> None:
+    demo.until(b"LIVE")
+    demo.until(b"mail.send")
+    demo.press(b"q")
+    assert demo.ended() == 0
+
+
+def test_a_key_of_the_settings_that_collides_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "horsies.toml").write_text('[tui.keys]\n"op.requeue" = "r"\n')
+    terminal = Terminal("tui", "--demo", folder=tmp_path)
+    assert terminal.ended() == 1
+    terminal.close()
+    assert b"capital letter" in terminal.bytes
+    assert b"\x1b[?1049h" not in terminal.bytes
+
+
+@pytest.mark.parametrize("command", ["task", "sweep", "doctor", "worker"])
+def test_other_commands_do_not_import_the_screens(command: str) -> None:
+    probe = (
+        "import sys\nfrom horsies_ops.cli.table import COMMANDS\nfrom horsies_ops.cli.lazy import load\n"
+        f"load({command!r}) if {command!r} in COMMANDS else None\nsys.exit('textual' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
+from horsies_ops.reads.listening import Change, Feed, Topic
+from horsies_tui.connection import Connection, State, described
+from horsies_tui.demo.source import DemoSource
+from horsies_tui.glyphs import UNICODE
+from horsies_tui.session import Session
+from horsies_tui.store import Store
+from tests.support.screens import NOON, still, still_clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from horsies_tui.source import Source
+
+
+class Spoken(DemoSource):
+    """A source whose feed says what it is told to say."""
+
+    def __init__(self) -> None:
+        super().__init__(still(10), read_only=False, pace_s=None)
+        self.feed: asyncio.Queue[Change] = asyncio.Queue()
+
+    async def listen(self) -> AsyncIterator[Change]:
+        while True:
+            yield await self.feed.get()
+
+    def say(self, kind: Feed, detail: str | None = None) -> None:
+        self.feed.put_nowait(Change(topic=Topic.FEED, kind=kind, at=NOON, detail=detail))
+
+
+class Line:
+    """A session over a source that can be refused, and all that was told of it."""
+
+    def __init__(self, *refusals: HorsiesError) -> None:
+        self.source = Spoken()
+        self.told: asyncio.Queue[Connection] = asyncio.Queue()
+        self.opened_read_only: list[bool] = []
+        self._refusals = list(refusals)
+        self.session = Session(self._open, Store(), still_clock(), self.told.put_nowait, read_only=True)
+
+    @asynccontextmanager
+    async def _open(self, *, read_only: bool) -> AsyncGenerator[Source]:
+        self.opened_read_only.append(read_only)
+        if self._refusals:
+            raise self._refusals.pop(0)
+        yield self.source
+
+    async def until(self, state: State) -> Connection:
+        while (connection := await asyncio.wait_for(self.told.get(), 5)).state is not state:
+            pass
+        return connection
+
+
+@asynccontextmanager
+async def _at_work(line: Line) -> AsyncGenerator[None]:
+    task = asyncio.create_task(line.session.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def test_a_feed_that_listens_makes_the_session_live_and_its_latency_known() -> None:
+    line = Line()
+    async with _at_work(line):
+        line.source.say(Feed.LIVE)
+        live = await line.until(State.LIVE)
+        assert live.is_up
+        assert live.latency is not None
+        assert line.opened_read_only == [True]
+
+
+async def test_a_database_that_is_away_is_tried_again() -> None:
+    line = Line(DatabaseUnreachable("nobody there"))
+    async with _at_work(line):
+        lost = await line.until(State.LOST)
+        assert (lost.why, lost.attempt, lost.is_up) == ("nobody there", 1, False)
+        line.session.try_now()
+        line.source.say(Feed.LIVE)
+        assert (await line.until(State.LIVE)).is_up
+
+
+async def test_a_feed_that_is_lost_and_restored_is_told_each_time() -> None:
+    line = Line()
+    async with _at_work(line):
+        line.source.say(Feed.LIVE)
+        await line.until(State.LIVE)
+        line.source.say(Feed.LOST, "server closed the connection\nhint: is it up?")
+        assert (await line.until(State.LOST)).why == "server closed the connection"
+        line.source.say(Feed.RESTORED)
+        await line.until(State.LIVE)
+
+
+async def test_polling_is_as_good_as_live_for_acting() -> None:
+    line = Line()
+    async with _at_work(line):
+        line.source.say(Feed.POLLING)
+        assert (await line.until(State.POLLING)).is_up
+
+
+async def test_a_schema_that_does_not_fit_is_refused_and_not_called_a_lost_connection() -> None:
+    line = Line(ConfigurationError("the schema is at 5, this is for 9", code=ErrorCode.SCHEMA_NOT_MIGRATED))
+    async with _at_work(line):
+        assert "schema" in (await line.until(State.REFUSED)).why
+
+
+def test_the_header_says_how_the_connection_stands() -> None:
+    lost = Connection(state=State.LIVE).lost("gone", NOON).lost("gone", NOON)
+    assert described(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING (2)"
+    assert described(Connection(), UNICODE, poll_s=0.25) == "◌ CONNECTING"
+    assert described(Connection(state=State.POLLING), UNICODE, poll_s=5) == "◐ POLLING 5s"

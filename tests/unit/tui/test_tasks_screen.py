@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.model.settings import TuiConfig
+from horsies.model.task import TaskStatus
+from horsies_ops.reads.filter import TaskFilter
+from horsies_tui.actions import ACTIONS, Place, actions_at
+from horsies_tui.demo import Demo
+from horsies_tui.demo.catalogue import KINDS
+from horsies_tui.screens import SCREENS
+from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.widgets.filter_line import FilterLine
+from horsies_tui.widgets.plan_dialog import PlanDialog
+from horsies_tui.widgets.row_list import RowList
+from tests.support.screens import NOON, eventually, running, settled, shown, still
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+    from horsies_tui.screens.main_screen import MainScreen
+
+MUTATING = [action for action in ACTIONS if action.mutates]
+
+
+def _screen(pilot: Pilot[None]) -> TasksScreen:
+    screen = next(each for each in pilot.app.screen_stack if isinstance(each, TasksScreen))
+    assert isinstance(screen, TasksScreen)
+    return screen
+
+
+async def _narrow(pilot: Pilot[None], wanted: TaskFilter) -> None:
+    _screen(pilot).show_only(wanted)
+    await eventually(pilot, lambda: _screen(pilot).window.filter == wanted)
+    await settled(pilot)
+
+
+async def _dialog(pilot: Pilot[None]) -> PlanDialog:
+    """The preview, once it heeds keys."""
+    await eventually(pilot, lambda: isinstance(pilot.app.screen, PlanDialog))
+    dialog = pilot.app.screen
+    assert isinstance(dialog, PlanDialog)
+    await dialog.heeds.wait()
+    return dialog
+
+
+async def test_a_filter_is_read_as_it_is_typed() -> None:
+    async with running() as pilot:
+        await pilot.press("slash", *"status:failed queue:mail")
+        await eventually(pilot, lambda: list(_screen(pilot).filter.queues) == ["mail"])
+        await settled(pilot)
+        rows = _screen(pilot).list.rows
+        assert rows
+        assert {(row.status, row.queue) for row in rows} == {("FAILED", "mail")}
+
+
+async def test_a_filter_that_makes_no_sense_is_said_and_changes_nothing() -> None:
+    async with running() as pilot:
+        before = _screen(pilot).list.rows
+        await pilot.press("slash", *"colour:red", "enter")
+        assert pilot.app.screen.query_one(FilterLine).has_class("-faulty")
+        assert _screen(pilot).list.rows == before
+
+
+async def test_marked_rows_are_retried_after_a_key_and_their_marks_go() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None)) as pilot:
+        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        before = len(system.tasks)
+        await pilot.press("space", "space", "R")
+        await _dialog(pilot)
+        assert "Retry 2 tasks" in shown(pilot)
+        assert len(system.tasks) == before
+        await pilot.press("y")
+        await eventually(pilot, lambda: "changed 2" in shown(pilot))
+        await pilot.press("enter")
+        await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
+        assert len(system.tasks) == before + 2
+        assert not _screen(pilot).list.selection.marks
+
+
+async def test_enter_in_a_preview_is_cancel() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None)) as pilot:
+        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        before = dict(system.tasks)
+        await pilot.press("R")
+        await _dialog(pilot)
+        await pilot.press("enter")
+        await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
+        assert system.tasks == before
+
+
+async def test_a_preview_that_has_just_appeared_is_deaf_to_keys_typed_for_what_was_there_before() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None)) as pilot:
+        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        before = dict(system.tasks)
+        await pilot.press("R")
+        dialog = await _dialog(pilot)
+        dialog.heeds.clear()
+        await pilot.press("y", "enter")
+        assert pilot.app.screen is dialog
+        assert system.tasks == before
+
+
+async def test_everything_that_matches_needs_its_number_typed() -> None:
+    system = still()
+    wanted = TaskFilter(statuses=("PENDING",), due_later=True)
+    async with running(Demo(system, pace_s=None)) as pilot:
+        await _narrow(pilot, wanted)
+        count = len(_screen(pilot).list.rows)
+        await pilot.press("ctrl+a")
+        await eventually(pilot, lambda: "everything that matches" in shown(pilot))
+        await pilot.press("C")
+        await _dialog(pilot)
+        await pilot.press("y")
+        assert system.in_state(TaskStatus.CANCELLED) == []
+        await pilot.press(*str(count), "enter")
+        await eventually(pilot, lambda: f"changed {count}" in shown(pilot))
+        assert len(system.in_state(TaskStatus.CANCELLED)) == count
+
+
+async def test_a_wrong_number_is_cancel() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None)) as pilot:
+        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        before = dict(system.tasks)
+        await pilot.press("ctrl+a")
+        await eventually(pilot, lambda: "everything that matches" in shown(pilot))
+        await pilot.press("R")
+        await _dialog(pilot)
+        await pilot.press("0", "enter")
+        await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
+        assert system.tasks == before
+
+
+async def test_a_row_that_moved_on_during_the_preview_is_skipped_and_stays_marked() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None)) as pilot:
+        await _narrow(pilot, TaskFilter(statuses=("PENDING",), due_later=True))
+        first, second = [row.id for row in _screen(pilot).list.rows[:2]]
+        await pilot.press("space", "space", "C")
+        await _dialog(pilot)
+        system.move(first, TaskStatus.RUNNING)
+        await pilot.press("y")
+        await eventually(pilot, lambda: "changed 1" in shown(pilot))
+        assert "TASK_STATE_MOVED" in shown(pilot)
+        await pilot.press("enter")
+        await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
+        assert system.tasks[first].status == TaskStatus.RUNNING
+        assert system.tasks[second].status == TaskStatus.CANCELLED
+        assert _screen(pilot).list.selection.marks == {first}
+
+
+async def test_marked_rows_hold_the_list_while_new_ones_arrive() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None)) as pilot:
+        before = [row.id for row in _screen(pilot).list.rows]
+        await pilot.press("space")
+        system.send(KINDS[0], at=NOON + timedelta(seconds=1))
+        _screen(pilot).desk.store.resync()
+        await eventually(pilot, lambda: "1 newer waiting" in shown(pilot))
+        assert [row.id for row in _screen(pilot).list.rows] == before
+        await pilot.press("u")
+        await eventually(pilot, lambda: _screen(pilot).list.rows[1].id == before[0])
+
+
+async def test_esc_leaves_the_filter_then_clears_it_then_the_marks_and_never_quits() -> None:
+    async with running() as pilot:
+        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await pilot.press("space", "slash", "escape")
+        assert pilot.app.focused is _screen(pilot).list
+        assert not _screen(pilot).filter.is_empty
+        await pilot.press("escape")
+        assert _screen(pilot).filter.is_empty
+        assert _screen(pilot).list.selection.marks
+        await pilot.press("escape")
+        assert not _screen(pilot).list.selection.marks
+        await pilot.press("escape")
+        assert pilot.app.is_running
+
+
+async def test_read_only_refuses_every_action_that_changes_something() -> None:
+    system = still(50)
+    async with running(Demo(system, pace_s=None), read_only=True) as pilot:
+        before = dict(system.tasks)
+        assert "RO" in shown(pilot)
+        for action in MUTATING:
+            await pilot.press(*action.keys)
+            assert pilot.app.screen is _screen(pilot)
+            assert _screen(pilot).check_action(action.method, ()) is None
+        assert system.tasks == before
+
+
+async def test_read_only_is_left_by_typing_which_database_it_is() -> None:
+    async with running(read_only=True) as pilot:
+        await pilot.press("exclamation_mark", *"db2", "enter")
+        assert "RO" in shown(pilot)
+        await pilot.press("exclamation_mark", *"db1/app", "enter")
+        await eventually(pilot, lambda: "RW" in shown(pilot))
+
+
+async def test_read_only_of_the_settings_cannot_be_left() -> None:
+    async with running(settings=TuiConfig(read_only=True)) as pilot:
+        await pilot.press("exclamation_mark")
+        await pilot.pause()
+        assert pilot.app.screen is _screen(pilot)
+        assert "RO" in shown(pilot)
+
+
+async def test_a_reason_is_asked_for_where_the_settings_require_one() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None), settings=TuiConfig(require_reason=True)) as pilot:
+        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        before = len(system.tasks)
+        await pilot.press("R")
+        await _dialog(pilot)
+        await pilot.press("y")
+        assert len(system.tasks) == before
+        await pilot.press(*"smtp is back", "enter", "y")
+        await eventually(pilot, lambda: "changed 1" in shown(pilot))
+
+
+@pytest.mark.parametrize("screen", SCREENS.values())
+def test_every_action_of_a_screen_has_its_method(screen: type[MainScreen]) -> None:
+    for action in actions_at(screen.place):
+        assert callable(getattr(screen, f"action_{action.method}", None)), action.id
+
+
+def test_every_action_of_a_list_has_its_method() -> None:
+    for action in actions_at(Place.LIST):
+        assert callable(getattr(RowList, f"action_{action.method}", None)), action.id
