@@ -97,7 +97,11 @@ class Sweeper:
 
         async def healing() -> Sequence[SweptWorkflow]:
             found = would_heal(database) if options.dry_run else heal(database, definitions)
-            return [SweptWorkflow(id=each.workflow_id, case=each.case) for each in await found if each.workflow_id]
+            return [
+                SweptWorkflow(id=which, case=each.case)
+                for each in await found
+                if (which := each.workflow_id or each.task_id)
+            ]
 
         judge = OperatorJudge(local=self.local)
         try:

@@ -62,6 +62,12 @@ def test_the_examples_about_maintenance_run(database_url: str, tmp_path: Path, m
     run_examples_of("docs/maintenance.md", monkeypatch)
 
 
+def test_the_examples_about_recovery_run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.chdir(tmp_path)
+    run_examples_of("docs/recovery.md", monkeypatch)
+
+
 def test_the_examples_about_testing_pass(tmp_path: Path) -> None:
     names = write_files_of("docs/testing.md", tmp_path)
     assert {"shop.py", "conftest.py"} < set(names)
