@@ -85,7 +85,9 @@ class Horsies:
         self._suppression = Suppression()
         self._broker = PostgresBroker(self.config.broker, role=self.role)
         self._broker.recovery_terms = RecoveryTerms(
-            local=self.config.recovery, hooks=lambda: Asking(self.recovery_hooks)
+            local=self.config.recovery,
+            hooks=lambda: Asking(self.recovery_hooks),
+            definitions=self.definitions,
         )
         self._broker.ok_of = self._ok_of
         self._results = Results(self.get_broker, self._ok_of)

@@ -16,7 +16,7 @@ from horsies.client.forks import in_each_child
 from horsies.client.keys import KeyTurns
 from horsies.client.loops import PerLoop
 from horsies.client.reaching import SharedReach
-from horsies.client.recovering import RecoveryTerms, expired_tasks, settle, stale_tasks
+from horsies.client.recovering import RecoveryTerms, expired_tasks, heal_workflows, settle, stale_tasks
 from horsies.client.waiting import Waiters, is_at_rest, is_settled
 from horsies.embedded import other_clusters
 from horsies.recovery.report import Step
@@ -110,6 +110,10 @@ class PostgresBroker:
     async def requeue_stale_claimed(self, stale_threshold_ms: float = 120_000) -> int:
         """Put CLAIMED tasks back whose owner was silent for so long; returns how many."""
         return await settle(self, Step.CLAIMED, timedelta(milliseconds=stale_threshold_ms))
+
+    async def recover_stuck_workflows(self) -> int:
+        """Put right runs of workflows that nobody would advance any more; returns how many."""
+        return await heal_workflows(self)
 
     async def get_expired_tasks(self) -> list[dict[str, Any]]:
         """Tasks that wait and are past their good_until, the longest expired first."""

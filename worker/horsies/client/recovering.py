@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
+from horsies.flows.healing import heal
 from horsies.model.recovery.judging import OperatorJudge
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.settings import RecoveryConfig
@@ -20,9 +21,10 @@ from horsies.recovery.sweeping import sweep
 from horsies.store.recovery import EXPIRY_BATCH, PAGE, RecoveryStore, Scan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from horsies.client.broker import PostgresBroker
+    from horsies.model.workflow.plan import Definitions
     from horsies.recovery.hooks import Asking
     from horsies.recovery.report import SweepReport
     from horsies.store.recovery import OverdueRow, StaleRow
@@ -32,12 +34,20 @@ def no_hooks() -> None:
     """Nobody is asked."""
 
 
+class NothingDefined:
+    """The workflow definitions of a broker without an app: none."""
+
+    def build(self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]) -> None:
+        """Left to a worker that knows it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryTerms:
-    """What a broker knows of its app: settings for where no worker lives, and the hooks to ask."""
+    """What a broker knows of its app: settings for where no worker lives, hooks to ask, workflows to build."""
 
     local: RecoveryConfig = field(default_factory=RecoveryConfig)
     hooks: Callable[[], Asking | None] = no_hooks
+    definitions: Definitions = field(default_factory=NothingDefined)
 
 
 async def stale_tasks(broker: PostgresBroker, threshold: timedelta) -> list[dict[str, Any]]:
@@ -70,6 +80,12 @@ async def settle(broker: PostgresBroker, step: Step, threshold: timedelta | None
     judge = OperatorJudge(local=terms.local)
     async with _recovering(broker) as store:
         return _moved(await sweep(store.database, options, judge=judge, hooks=terms.hooks(), steps={step}))
+
+
+async def heal_workflows(broker: PostgresBroker) -> int:
+    """Put right runs that nobody would advance any more; returns how many things were put right."""
+    async with _recovering(broker) as store:
+        return len(await heal(store.database, broker.recovery_terms.definitions))
 
 
 @asynccontextmanager

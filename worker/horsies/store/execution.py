@@ -28,6 +28,8 @@ class ClaimedTask:
     queue_name: str
     args: str
     kwargs: str
+    context: str | None
+    """What a workflow adds to the arguments."""
     flags: str
     task_options: str
     claim_token: int

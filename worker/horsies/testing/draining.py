@@ -17,6 +17,7 @@ from horsies.codec.result import stored_result
 from horsies.codec.task import EncodedArguments
 from horsies.codec.value import PlainValue
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
+from horsies.flows.outbox import Outbox
 from horsies.model.codes import OperationalErrorCode
 from horsies.model.expiry import expired_error
 from horsies.model.info import TaskContext
@@ -44,17 +45,22 @@ def drain(app: Horsies, *, queues: Sequence[str] | None = None, limit: int | Non
 async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limit: int | None = None) -> int:
     """The same, on the running loop. Tasks that are past their `good_until` are expired in the end.
 
-    What a task sends meanwhile is run too; what is due later, a retry for instance, is left. No time limit is
-    enforced, and nodes of workflows are left alone.
+    What a task sends meanwhile is run too, and runs of workflows go on to their end; what is due later, a retry for
+    instance, is left. No time limit is enforced.
     """
     _refuse_unknown(queues or (), app.get_valid_queue_names())
     app.import_task_modules()
     session = await app.get_broker().session()
     drained = Drain(app, ExecutionStore(session.database, Owner.here(IDS.next())))
+    outbox = Outbox(session.database, app.definitions)
     count = 0
-    while (limit is None or count < limit) and await drained.run_next(queues):
-        count += 1
-    await drained.expire(queues)
+    while limit is None or count < limit:
+        await outbox.work_off()
+        if await drained.run_next(queues):
+            count += 1
+        elif not await drained.expire(queues):
+            break
+    await outbox.work_off()
     return count
 
 
@@ -78,12 +84,16 @@ class Drain:
             logger.warning("task %s was taken away while it ran here; its outcome is not stored", task.id)
         return True
 
-    async def expire(self, queues: Sequence[str] | None) -> None:
+    async def expire(self, queues: Sequence[str] | None) -> bool:
+        """End what is past its good_until; whether there was any."""
+        is_any = False
         while overdue := await self.store.overdue(queues=queues):
             errors = {each.id: expired_error(task_id=str(each.id), good_until=each.good_until) for each in overdue}
             await self.store.expire(
                 {id_: stored_result(TaskResult(err=error), PlainValue()).document for id_, error in errors.items()}
             )
+            is_any = True
+        return is_any
 
     def _closed_queues(self) -> list[str]:
         return [queue.name for queue in self.app.config.custom_queues or () if queue.max_concurrency == 0]
@@ -94,7 +104,13 @@ class Drain:
             message = f"no task is called {task.task_name!r} in this app"
             return worker_failure(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
         arguments = EncodedArguments(args_json=task.args, kwargs_json=task.kwargs)
-        work = Work(task=known.definition, arguments=arguments, rules=rules_of(self.app.config))
+        work = Work(
+            task=known.definition,
+            arguments=arguments,
+            rules=rules_of(self.app.config),
+            context=task.context,
+            ok_of=self.app.get_broker().ok_of,
+        )
         return await execute_async(work, _context(task, self.store.owner))
 
     async def _record(self, task: ClaimedTask, execution: Execution, now: datetime) -> bool:

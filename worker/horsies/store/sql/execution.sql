@@ -1,6 +1,6 @@
 -- name: claim
 -- Start the first task that is due: PENDING straight to RUNNING, in the order of priority, time and id. What another
--- claim looks at is passed by. Nodes of workflows are left to the engine, which knows what to hand them.
+-- claim looks at is passed by. The node of a workflow is RUNNING with its task.
 WITH next AS (
     SELECT t.id
       FROM horsies_tasks AS t
@@ -8,7 +8,6 @@ WITH next AS (
        AND t.enqueued_at <= now()
        AND (t.next_retry_at IS NULL OR t.next_retry_at <= now())
        AND (t.good_until IS NULL OR t.good_until > now())
-       AND NOT t.is_workflow_task
        AND ($1::text[] IS NULL OR t.queue_name = ANY($1))
        AND t.queue_name <> ALL($2::text[])
        AND NOT EXISTS (SELECT FROM horsies_queues AS q
@@ -16,6 +15,13 @@ WITH next AS (
      ORDER BY t.priority, t.enqueued_at, t.id
      LIMIT 1
        FOR UPDATE OF t SKIP LOCKED
+), node AS (
+    -- After the task, unlike everybody else: which task it will be is known only now. Whoever pauses the run at this very
+    -- moment may meet us half-way, and one of the two is then sent again.
+    UPDATE horsies_workflow_tasks AS n
+       SET status = 'RUNNING', started_at = now()
+      FROM next
+     WHERE n.task_id = next.id AND n.status = 'ENQUEUED'
 )
 UPDATE horsies_tasks AS t
    SET status = 'RUNNING', claim_token = t.claim_token + 1, claimed = false, claim_expires_at = NULL,
@@ -24,7 +30,7 @@ UPDATE horsies_tasks AS t
   FROM next
  WHERE t.id = next.id
 RETURNING t.id, t.task_name, t.queue_name, t.args::text AS args, t.kwargs::text AS kwargs, t.flags::text AS flags,
-          t.task_options::text AS task_options, t.claim_token, t.retry_count, t.attempts, t.sent_at, t.started_at,
+          t.task_options::text AS task_options, t.context::text AS context, t.claim_token, t.retry_count, t.attempts, t.sent_at, t.started_at,
           t.good_until, t.overlap_possible;
 
 -- name: complete
@@ -41,6 +47,10 @@ WITH ended AS (
     SELECT id, attempts, claim_token, 'COMPLETED', started_at, now(), claimed_by_worker_id,
            worker_hostname, worker_pid, worker_process_name
       FROM ended
+), advance AS (
+    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
+    ON CONFLICT DO NOTHING
 )
 SELECT ended.id FROM ended CROSS JOIN LATERAL pg_notify('horsies_task_done', ended.id::text);
 
@@ -58,6 +68,10 @@ WITH ended AS (
     SELECT id, attempts, claim_token, $5, started_at, now(), $6, $7, $8, claimed_by_worker_id,
            worker_hostname, worker_pid, worker_process_name
       FROM ended
+), advance AS (
+    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
+    ON CONFLICT DO NOTHING
 )
 SELECT ended.id FROM ended CROSS JOIN LATERAL pg_notify('horsies_task_done', ended.id::text);
 
@@ -88,7 +102,7 @@ RETURNING t.id;
 -- PENDING tasks that are past their good_until.
 SELECT id, good_until
   FROM horsies_tasks
- WHERE status = 'PENDING' AND good_until <= now() AND NOT is_workflow_task
+ WHERE status = 'PENDING' AND good_until <= now()
    AND ($1::text[] IS NULL OR queue_name = ANY($1))
  ORDER BY id
  LIMIT 500;
@@ -107,7 +121,11 @@ WITH held AS (
            updated_at = now()
       FROM held
      WHERE t.id = held.id
-    RETURNING t.id
+    RETURNING t.id, t.is_workflow_task, t.workflow_id, t.workflow_task_index
+), advance AS (
+    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
+    ON CONFLICT DO NOTHING
 ), told AS (
     -- A notification holds 200 ids.
     SELECT string_agg(part.id::text, ',') AS ids

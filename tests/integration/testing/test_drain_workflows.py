@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.testing import drain
+from tests.support.flow_app import add_flows, diamond, nested
+from tests.support.ledger_app import URL
+from tests.support.tasks import app_on, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horsies import Horsies
+
+
+@pytest.fixture
+def app(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Horsies]:
+    ask(database_url, "CREATE TABLE ledger (task_id uuid, claim_token bigint, attempt int, pid int, what text)")
+    monkeypatch.setenv(URL, database_url)
+    app = app_on(database_url)
+    add_flows(app)
+    yield app
+    app.close()
+
+
+def test_drain_runs_workflows_to_their_end(app: Horsies) -> None:
+    handle = diamond(app).start().unwrap()
+    assert drain(app) == 4
+    assert handle.get(0).ok_value == 6
+
+
+def test_drain_starts_sub_workflows(app: Horsies) -> None:
+    handle = nested(app).start().unwrap()
+    assert drain(app) == 4
+    assert handle.get(0).ok_value == 20
+
+
+def test_a_drain_with_a_limit_leaves_the_rest(app: Horsies) -> None:
+    handle = diamond(app).start().unwrap()
+    assert drain(app, limit=1) == 1
+    assert handle.get(0).err_value.error_code == "WAIT_TIMEOUT"
+    assert [node.status for node in handle.tasks().unwrap()] == ["COMPLETED", "ENQUEUED", "ENQUEUED", "PENDING"]
