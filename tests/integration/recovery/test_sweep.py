@@ -12,10 +12,11 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from horsies.errors import ConfigurationError
 from horsies.model.recovery.judging import WorkerJudge
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.settings import RecoveryConfig
-from horsies.recovery.report import Step, SweepReport, SweepStatus
+from horsies.recovery.report import Step, SweepReport, SweepStatus, SweptWorkflow
 from horsies.recovery.sweeping import sweep
 from horsies.store.recovery import RecoveryStore
 from tests.support.silence import BY_HAND, CRASH_RETRY, a_beat, a_task, a_worker, ago, one
@@ -307,3 +308,23 @@ async def test_a_row_that_the_server_refuses_costs_no_other(field: Field) -> Non
     report = await field.sweep()
     assert {task.task_id: task.applied for task in report.tasks} == {bad: False, good: True}
     assert str(bad) in report.warnings[0]
+
+
+async def test_a_run_that_goes_on_because_of_a_settled_task_is_not_told_as_healed(field: Field) -> None:
+    stuck, moved = SweptWorkflow(id=uuid4(), case="1"), SweptWorkflow(id=uuid4(), case="1.7")
+    links = {"is_workflow_task": True, "workflow_id": moved.id, "workflow_task_index": 1}
+    await a_task(field.url, "RUNNING", owner=None, silent_s=9_000, **links)
+
+    async def heal() -> list[SweptWorkflow]:
+        return [stuck, moved]
+
+    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, heal=heal)
+    assert report.workflows == (stuck,)
+
+
+async def test_a_step_that_fails_stops_no_other_and_is_raised_at_the_end(field: Field) -> None:
+    task_id = await insert_task(field.url, good_until=ago(10))
+    await field.connection.execute("ALTER FUNCTION horsies_quiet RENAME TO horsies_gone")
+    with pytest.raises(ConfigurationError, match="horsies_quiet"):
+        await field.sweep()
+    assert await field.row(task_id, "status") == ("EXPIRED",)

@@ -66,6 +66,7 @@ class Pass:
         self._ends_at = None if budget_s is None else time.monotonic() + budget_s
         self._tasks: list[SweptTask] = []
         self._workflows: list[SweptWorkflow] = []
+        self._runs_settled: set[UUID | None] = set()
         self._lost: list[UUID] = []
         self._warnings = list(self._ruling.warnings)
         self._failures: list[StepFailure] = []
@@ -94,7 +95,8 @@ class Pass:
                     await self._expire()
                 case Step.WORKFLOWS:
                     if heal is not None and self._options.worker_id is None:
-                        self._workflows += await heal()
+                        # A run whose task was settled just now goes on because of that; a dry run could not name it.
+                        self._workflows += [each for each in await heal() if each.id not in self._runs_settled]
                 case _:
                     assert_never(step)
         except HorsiesError as error:
@@ -160,6 +162,8 @@ class Pass:
         for case in cases:
             is_applied = case.moves and not self._options.dry_run and await self._apply(case)
             self._tasks.append(case.swept(applied=is_applied))
+            if is_applied:
+                self._runs_settled.add(case.row.workflow_id)
             if is_applied and case.reason is not None:
                 interrupted.append(self._context(case))
         if self._hooks is not None and interrupted:
@@ -197,6 +201,7 @@ class Pass:
             documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
             ended = frozenset([] if self._options.dry_run or not rows else await self._store.expire(documents))
             self._tasks += [_expired(row, applied=row.id in ended) for row in rows]
+            self._runs_settled |= {row.workflow_id for row in rows if row.id in ended}
             if len(rows) < EXPIRY_BATCH:
                 return
             last = rows[-1]

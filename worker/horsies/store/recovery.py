@@ -88,6 +88,7 @@ class OverdueRow:
     good_until: datetime
     retry_count: int
     max_retries: int
+    workflow_id: UUID | None
     now: datetime
 
 

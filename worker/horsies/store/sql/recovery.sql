@@ -53,7 +53,8 @@ SELECT event.id
 
 -- name: overdue
 -- The next PENDING tasks that are past their good_until, in the order of that instant.
-SELECT id, task_name, queue_name, priority, sent_at, enqueued_at, good_until, retry_count, max_retries, now() AS now
+SELECT id, task_name, queue_name, priority, sent_at, enqueued_at, good_until, retry_count, max_retries, workflow_id,
+       now() AS now
   FROM horsies_tasks
  WHERE status = 'PENDING' AND good_until <= now() AND good_until >= $1 AND (good_until, id) > ($1, $2)
  ORDER BY good_until, id
