@@ -42,7 +42,7 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 
 async def test_an_idle_worker_has_three_connections_whatever_its_processes(database_url: str, ledger: Ledger) -> None:
     for processes in (1, 8):
-        async with running(database_url, processes=processes) as worker:
+        async with running(database_url, config=IDLE, processes=processes) as worker:
             await worker.until(lambda worker=worker, processes=processes: len(worker.children) == processes)
             await until_connections_are(ledger, 3)
         await until_connections_are(ledger, 0)
