@@ -28,6 +28,17 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueBucket:
+    """The same for one queue, where anything of it ended; `longest_wait` is None where nothing of that had begun."""
+
+    queue: str
+    at: datetime
+    done: int
+    failed: int
+    longest_wait: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """How long tasks waited and ran in their last attempt: half of them at most p50, nearly all at most p95."""
 
@@ -59,6 +70,7 @@ class ErrorCount:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputQueries:
     buckets: Query[Bucket]
+    queues: Query[QueueBucket]
     times: Query[Times]
     errors: Query[ErrorCount]
 
@@ -68,11 +80,20 @@ THROUGHPUT = load(ThroughputQueries, "horsies_ops.reads", "throughput")
 
 async def throughput(database: Database, window: timedelta, buckets: int = 30) -> Throughput:
     """What was done in the last `window`; a bucket with very many tasks is reckoned from a part of it."""
-    if buckets < 1:
-        raise ValueError("buckets must be at least 1")
-    rows = await database.fetch(THROUGHPUT.buckets, window / buckets, buckets, MOST_OF_A_BUCKET)
+    rows = await database.fetch(THROUGHPUT.buckets, *_parts(window, buckets))
     (times,) = await database.fetch(THROUGHPUT.times, window, MOST_TIMED)
     return Throughput(buckets=tuple(rows), times=times)
+
+
+async def queue_throughput(database: Database, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
+    """The same queue by queue, on the same boundaries; buckets in which nothing ended are left out."""
+    return tuple(await database.fetch(THROUGHPUT.queues, *_parts(window, buckets)))
+
+
+def _parts(window: timedelta, buckets: int) -> tuple[timedelta, int, int]:
+    if buckets < 1:
+        raise ValueError("buckets must be at least 1")
+    return window / buckets, buckets, MOST_OF_A_BUCKET
 
 
 async def error_summary(database: Database, window: timedelta) -> tuple[ErrorCount, ...]:

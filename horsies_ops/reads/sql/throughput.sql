@@ -20,6 +20,29 @@ SELECT stretch.at,
                 LIMIT $3) AS few) AS ended
  ORDER BY stretch.at;
 
+-- name: queues
+-- What ended in each of $2 stretches of $1 by queue, and the longest that any of it had waited; cut and reckoned as in
+-- `buckets`. A stretch in which nothing of a queue ended has no row for it.
+SELECT few.queue_name AS queue, stretch.at,
+       round(count(*) FILTER (WHERE few.status = 'COMPLETED') * min(few.factor))::integer AS done,
+       round(count(*) FILTER (WHERE few.status = 'FAILED') * min(few.factor))::integer    AS failed,
+       max(few.started_at - few.enqueued_at)                                              AS longest_wait
+  FROM generate_series($2::integer - 1, 0, -1) AS back
+ CROSS JOIN LATERAL (
+       SELECT date_bin($1::interval, now(), timestamptz '2000-01-01 00:00Z') - back * $1::interval AS at) AS stretch
+ CROSS JOIN LATERAL (
+       SELECT queue_name, status, started_at, enqueued_at,
+              CASE WHEN count(*) OVER () < $3 THEN 1
+                   ELSE extract(epoch FROM $1::interval)
+                        / greatest(extract(epoch FROM max(terminal_at) OVER () - stretch.at), 0.001) END AS factor
+         FROM (SELECT queue_name, status, started_at, enqueued_at, terminal_at
+                 FROM horsies_tasks
+                WHERE terminal_at >= stretch.at AND terminal_at < stretch.at + $1::interval
+                ORDER BY terminal_at
+                LIMIT $3) AS ended) AS few
+ GROUP BY few.queue_name, stretch.at
+ ORDER BY few.queue_name, stretch.at;
+
 -- name: times
 -- How long the newest $2 tasks that ended within $1 waited and ran, in their last attempt.
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY started_at - enqueued_at)   AS wait_p50,

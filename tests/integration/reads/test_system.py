@@ -10,7 +10,7 @@ import pytest
 from horsies_ops.reads.counts import Count
 from horsies_ops.reads.overview import overview
 from horsies_ops.reads.queues import QueueRow, list_queues
-from horsies_ops.reads.throughput import error_summary, throughput
+from horsies_ops.reads.throughput import error_summary, queue_throughput, throughput
 from horsies_ops.reads.workers import list_active_workers, worker_history
 from tests.support.fleet_rows import insert_snapshot, insert_worker
 from tests.support.task_rows import insert, insert_task
@@ -179,6 +179,20 @@ async def test_throughput_has_a_bucket_for_each_part_of_the_window(database: Dat
     assert (sum(b.done for b in seen.buckets), sum(b.failed for b in seen.buckets)) == (1, 1)
     assert {b.at.second for b in seen.buckets} == {0}
     assert (seen.times.wait_p50, seen.times.run_p95) == (MINUTE, 2 * MINUTE)
+
+
+async def test_the_throughput_of_a_queue_tells_how_long_was_waited_in_it(database: Database, database_url: str) -> None:
+    ended = {"status": "COMPLETED", "started_at": NOW - 4 * MINUTE, "terminal_at": NOW - 3 * MINUTE}
+    for queue, due in (("mail", 5), ("mail", 9), ("etl", 6)):
+        await insert_task(database_url, queue_name=queue, enqueued_at=NOW - due * MINUTE, **ended)
+    await insert_task(database_url, queue_name="mail", status="FAILED", terminal_at=NOW - 10 * MINUTE)
+    await insert_task(database_url, queue_name="old", status="COMPLETED", terminal_at=NOW - 2 * HOUR)
+    seen = await queue_throughput(database, 30 * MINUTE, buckets=30)
+    assert [(each.queue, each.done, each.failed, each.longest_wait) for each in seen] == [
+        ("etl", 1, 0, 2 * MINUTE),
+        ("mail", 0, 1, None),
+        ("mail", 2, 0, 5 * MINUTE),
+    ]
 
 
 async def test_errors_are_added_up_by_task_and_code(database: Database, database_url: str) -> None:

@@ -57,6 +57,7 @@ async def test_a_look_at_the_system_goes_through_what_is_live_and_a_bounded_part
     assert await rows_read(connection, QUEUE_READS.list.sql, CAP) <= 2 * LIVE + CAP
     assert await rows_read(connection, OVERVIEW.ended.sql, CAP) <= 2 * CAP
     assert await rows_read(connection, THROUGHPUT.buckets.sql, 10 * minute, 30, CAP) <= 30 * CAP
+    assert await rows_read(connection, THROUGHPUT.queues.sql, 10 * minute, 30, CAP) <= 30 * CAP
     assert await rows_read(connection, THROUGHPUT.times.sql, day, CAP) <= CAP
     assert await rows_read(connection, THROUGHPUT.errors.sql, day, CAP) <= CAP
     assert await rows_read(connection, WORKER_READS.active.sql, minute, CAP) <= LIVE
