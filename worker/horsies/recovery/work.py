@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Final, assert_never
 
 from horsies.errors import HorsiesError
@@ -20,6 +19,7 @@ from horsies.recovery.cases import Case
 from horsies.recovery.hooks import ROWS_AT_A_TIME
 from horsies.recovery.moves import expiry_document, move_of
 from horsies.recovery.report import GOOD_UNTIL, Step, StepFailure, SweepReport, SweepStatus, SweptTask, SweptWorkflow
+from horsies.recovery.tally import Tally
 from horsies.store.events import Event, EventStore
 from horsies.store.failures import StatementFailed
 from horsies.store.recovery import EXPIRY_BATCH, PAGE, LostWorker, Scan
@@ -64,12 +64,8 @@ class Pass:
         self._is_manual = self._sweeper is None
         self._budget_s = budget_s
         self._ends_at = None if budget_s is None else time.monotonic() + budget_s
-        self._tasks: list[SweptTask] = []
-        self._workflows: list[SweptWorkflow] = []
+        self._tally = Tally(ruling=self._ruling, dry_run=options.dry_run, hooks_loaded=hooks is not None)
         self._runs_settled: set[UUID | None] = set()
-        self._lost: list[UUID] = []
-        self._warnings = list(self._ruling.warnings)
-        self._failures: list[StepFailure] = []
 
     async def run(
         self, steps: Collection[Step], heal: Callable[[], Awaitable[Sequence[SweptWorkflow]]] | None
@@ -77,7 +73,7 @@ class Pass:
         for step in Step:
             if step in steps:
                 await self._try(step, heal)
-        report = self._report()
+        report = self._tally.report()
         if report.status is SweepStatus.DONE:
             await self._tell(report)
         return report
@@ -96,19 +92,19 @@ class Pass:
                 case Step.WORKFLOWS:
                     if heal is not None and self._options.worker_id is None:
                         # A run whose task was settled just now goes on because of that; a dry run could not name it.
-                        self._workflows += [each for each in await heal() if each.id not in self._runs_settled]
+                        self._tally.workflows += [each for each in await heal() if each.id not in self._runs_settled]
                 case _:
                     assert_never(step)
         except HorsiesError as error:
-            self._failures.append(StepFailure(step=step, error=error))
+            self._tally.failures.append(StepFailure(step=step, error=error))
 
     async def _mark_lost(self) -> None:
         silent = [each for each in self._fleet.members if self._is_asked_for(each.worker_id) and self._is_lost(each)]
         if self._options.dry_run:
-            self._lost += [each.worker_id for each in silent]
+            self._tally.lost += [each.worker_id for each in silent]
             return
         if silent:
-            self._lost += await self._store.mark_lost([self._lost_worker(each) for each in silent])
+            self._tally.lost += await self._store.mark_lost([self._lost_worker(each) for each in silent])
         if differing := disagreements(self._fleet.members, self._fleet.now):
             await self._store.note_mismatch(differing)
 
@@ -161,7 +157,7 @@ class Pass:
         interrupted: list[RecoveryContext] = []
         for case in cases:
             is_applied = case.moves and not self._options.dry_run and await self._apply(case)
-            self._tasks.append(case.swept(applied=is_applied))
+            self._tally.tasks.append(case.swept(applied=is_applied))
             if is_applied:
                 self._runs_settled.add(case.row.workflow_id)
             if is_applied and case.reason is not None:
@@ -177,7 +173,7 @@ class Pass:
         except StatementFailed as error:
             if error.retryable:
                 raise
-            self._warnings.append(f"task {case.row.id} could not be settled: {error.message}")
+            self._tally.warnings.append(f"task {case.row.id} could not be settled: {error.message}")
             return False
         if is_applied:
             logger.info("task %s: %s, %s", case.row.id, case.verdict.decision, case.reason)
@@ -200,7 +196,7 @@ class Pass:
             rows = await self._store.overdue(after=last)
             documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
             ended = frozenset([] if self._options.dry_run or not rows else await self._store.expire(documents))
-            self._tasks += [_expired(row, applied=row.id in ended) for row in rows]
+            self._tally.tasks += [_expired(row, applied=row.id in ended) for row in rows]
             self._runs_settled |= {row.workflow_id for row in rows if row.id in ended}
             if len(rows) < EXPIRY_BATCH:
                 return
@@ -218,38 +214,10 @@ class Pass:
         was known at the start about who listens is worth nothing."""
         return self._budget_s is not None and (now - self._fleet.now).total_seconds() > self._budget_s
 
-    def _report(self) -> SweepReport:
-        is_dry = self._options.dry_run
-        counted = [task for task in self._tasks if task.is_due and (is_dry or task.applied)]
-        recovered = [task for task in counted if task.state is not TaskStatus.PENDING]
-        spared = sum(task.is_spared for task in self._tasks)
-        status = SweepStatus.NOTHING
-        if counted or self._workflows or self._lost:
-            status = SweepStatus.WOULD_ACT if is_dry else SweepStatus.DONE
-        elif spared and not any(task.is_due for task in self._tasks):
-            status = SweepStatus.AMNESTY
-        if spared and status is not SweepStatus.AMNESTY:
-            self._warnings.append(f"{spared} held back: nobody has listened for a whole threshold yet")
-        owners = {task.owner_id for task in recovered if task.owner_id is not None}
-        return SweepReport(
-            status=status,
-            dry_run=is_dry,
-            thresholds=self._ruling.thresholds,
-            hooks_loaded=self._hooks is not None,
-            recovered_count=0 if is_dry else len(recovered),
-            worker_ids=tuple(sorted(owners | set(self._lost))),
-            tasks=tuple(self._tasks),
-            workflows=tuple(self._workflows),
-            warnings=tuple(self._warnings),
-            failures=tuple(self._failures),
-        )
-
     async def _tell(self, report: SweepReport) -> None:
         """Write down that something was changed, and tell the hooks that want to know."""
-        counts = Counter(str(task.decision) for task in report.tasks if task.applied)
-        evidence = {**counts, "workflows": len(report.workflows), "lost_workers": len(self._lost)}
-        kind = EventKind.SWEEP_FINISHED
-        await EventStore(self._store.database).record(Event(kind=kind, worker_id=self._sweeper, evidence=evidence))
+        event = Event(kind=EventKind.SWEEP_FINISHED, worker_id=self._sweeper, evidence=self._tally.counts)
+        await EventStore(self._store.database).record(event)
         if self._hooks is not None and report.recovered_count:
             await self._hooks.workers_recovered(
                 RecoveredWorkers(
