@@ -23,7 +23,7 @@ class Tally:
     hooks_loaded: bool
     tasks: list[SweptTask] = field(default_factory=list[SweptTask])
     workflows: list[SweptWorkflow] = field(default_factory=list[SweptWorkflow])
-    lost: list[UUID] = field(default_factory=list)
+    lost: list[UUID] = field(default_factory=list[UUID])
     warnings: list[str] = field(default_factory=list[str])
     failures: list[StepFailure] = field(default_factory=list[StepFailure])
 
