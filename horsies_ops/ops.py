@@ -69,9 +69,11 @@ class Ops(Reads, Acting):
         """Sweeps as this side is configured; with an app, its hooks are asked and its workflows known."""
         return Sweeper(hand=self.hand, reading=self.reading, local=self.settings.recovery, app=app)
 
-    async def sweep(self, options: SweepOptions = AS_THE_FLEET, *, app: Horsies | None = None) -> SweepReport:
+    async def sweep(
+        self, options: SweepOptions = AS_THE_FLEET, *, app: Horsies | None = None, reason: str | None = None
+    ) -> SweepReport:
         """Settle stale tasks, expire what waited too long and heal workflows; or list that as a dry run."""
-        return await self.sweeper(app).sweep(options)
+        return await self.sweeper(app).sweep(options, reason=reason)
 
     async def stale_candidates(
         self, options: SweepOptions = AS_THE_FLEET, *, app: Horsies | None = None

@@ -54,9 +54,9 @@ class Sweeper:
     local: RecoveryConfig
     app: Horsies | None = None
 
-    async def sweep(self, options: SweepOptions) -> SweepReport:
+    async def sweep(self, options: SweepOptions, *, reason: str | None = None) -> SweepReport:
         """Settle what is stale, and put on record what was done; a dry run leaves no trace at all."""
-        report, _ = await self._recorded(options, SWEEP)
+        report, _ = await self._recorded(options, SWEEP, reason)
         return report
 
     async def release(self, worker_id: UUID) -> ActionReport:
@@ -77,7 +77,9 @@ class Sweeper:
             warnings=report.warnings,
         )
 
-    async def _recorded(self, options: SweepOptions, action: str) -> tuple[SweepReport, int | None]:
+    async def _recorded(
+        self, options: SweepOptions, action: str, reason: str | None = None
+    ) -> tuple[SweepReport, int | None]:
         if options.dry_run:
             return await self._sweep(self.reading, options), None
         self.hand.require_writing()
@@ -86,7 +88,7 @@ class Sweeper:
         if not due:
             return report, None
         moved = [task.task_id for task in due if task.applied]
-        deed = Deed(operator=self.hand.operator, action=action, reason=None, filter=_asked(options), matched=len(due))
+        deed = Deed(operator=self.hand.operator, action=action, reason=reason, filter=_asked(options), matched=len(due))
         done = Done(affected=len(moved), skipped=len(due) - len(moved), task_ids=moved)
         return report, await self.hand.run(lambda transaction: write_down(transaction, deed, done))
 
