@@ -16,8 +16,8 @@ from horsies_ops.actions.selector import Selector
 from horsies_ops.cli.option_types import flat, identity, one_id, several, statuses, time
 from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
 from horsies_ops.cli.task_acting import Manner, act
+from horsies_ops.cli.task_filters import FilterText, combined
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.filter_language import FilterFault, parse_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,9 +54,7 @@ def _command(action: Action) -> Callable[..., int]:
             list[UUID] | None, typer.Argument(parser=identity, metavar="ID", help="Tasks by their whole ids.")
         ] = None,
         *,
-        filter_: Annotated[
-            str | None, typer.Option("--filter", metavar="FILTER", help="As in the screens: 'status:failed age<1h'.")
-        ] = None,
+        filter_: FilterText = None,
         status: Annotated[list[Any] | None, several("Tasks in one of these states.", parser=statuses)] = None,
         queue: Annotated[list[Any] | None, several("Tasks of these queues.")] = None,
         name: Annotated[list[Any] | None, several("Tasks of these names; * and ? stand for anything.")] = None,
@@ -115,16 +113,4 @@ def _selector(ids: list[UUID] | None, options: TaskFilter, text: str | None) -> 
         raise UsageError(both if ids else neither, code=ErrorCode.CLI_INVALID_ARGS, hint="see --help")
     if ids:
         return Selector.of_ids(ids)
-    return Selector.matching(options if text is None else _combined(options, text))
-
-
-def _combined(options: TaskFilter, text: str) -> TaskFilter:
-    if not options.is_empty:
-        raise UsageError("--filter stands alone: write the other options into it", code=ErrorCode.CLI_INVALID_ARGS)
-    parsed = parse_filter(text)
-    if isinstance(parsed, FilterFault):
-        message = f"--filter, at character {parsed.position + 1}: {parsed.message}"
-        raise UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=parsed.hint)
-    if parsed.is_empty:
-        raise UsageError("--filter names nothing", code=ErrorCode.CLI_INVALID_ARGS, hint="for example status:failed")
-    return parsed
+    return Selector.matching(options if text is None else combined(options, text))

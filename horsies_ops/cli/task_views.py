@@ -17,6 +17,7 @@ from horsies_ops.cli.output import print_facts, print_line, print_table, to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from horsies_ops.reads.counts import Count
     from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
 
 ROOM_FOR_IDS = 120
@@ -40,9 +41,12 @@ _ATTEMPT = (
 )  # fmt: skip
 
 
-def page_document(page: TaskPage) -> dict[str, Any]:
-    """What `task list --json` prints; `total` is not counted."""
-    return {"tasks": [_summary(task) for task in page.tasks], "next": page.next, "total": None}
+def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
+    """What `task list --json` prints; a total that is not exact says so."""
+    document = {"tasks": [_summary(task) for task in page.tasks], "next": page.next, "total": None}
+    if total is None:
+        return document
+    return document | {"total": total.number, "total_is_exact": not (total.is_capped or total.is_estimate)}
 
 
 def detail_document(detail: TaskDetail) -> dict[str, Any]:

@@ -102,6 +102,8 @@ class Stretch:
 
     matches: list[Match]
     looked_at: int
+    reached: UUID | None = None
+    """The last row that was looked at; None at the end of the table."""
 
 
 async def stretches(
@@ -126,11 +128,12 @@ async def stretches(
         (window,) = await database.fetch(MATCHING.window, oldest_first, reached, size, end)
         if window.lowest is None or window.highest is None:
             return
-        between = (window.lowest, window.highest)
-        yield Stretch(matches=await _match(database, wanted, oldest_first, enough, between), looked_at=window.size)
+        matches = await _match(database, wanted, oldest_first, enough, (window.lowest, window.highest))
         if window.size < size:
+            yield Stretch(matches=matches, looked_at=window.size)
             return
         reached = window.highest if oldest_first else window.lowest
+        yield Stretch(matches=matches, looked_at=window.size, reached=reached)
 
 
 async def count_tasks(database: Database, wanted: TaskFilter, *, cap: int = MOST_COUNTED) -> Count:

@@ -77,12 +77,14 @@ class Reads:
         order: tasks.Order = tasks.Order.NEWEST_FIRST,
         after: UUID | None = None,
         limit: int = 50,
+        look_at: int | None = None,
     ) -> tasks.TaskPage:
         """A page of tasks; give its `next` as `after` for the one that follows.
 
-        What is newer than a task comes from the other order, after that task, and the nearest first.
+        What is newer than a task comes from the other order, after that task, and the nearest first. Who cannot wait
+        for a rare match says how many rows to `look_at`, and may get fewer tasks with a `next`.
         """
-        return await tasks.list_tasks(self.reading, filter, order=order, after=after, limit=limit)
+        return await tasks.list_tasks(self.reading, filter, order=order, after=after, limit=limit, look_at=look_at)
 
     async def count_tasks(
         self,
@@ -167,6 +169,10 @@ class Reads:
     async def throughput(self, window: timedelta, buckets: int = 30) -> throughput.Throughput:
         """What was done in the last `window`, and how long it waited and ran."""
         return await throughput.throughput(self.reading, window, buckets)
+
+    async def queue_throughput(self, window: timedelta, buckets: int = 30) -> tuple[throughput.QueueBucket, ...]:
+        """The same queue by queue, and how long was waited in each."""
+        return await throughput.queue_throughput(self.reading, window, buckets)
 
     async def error_summary(self, window: timedelta) -> tuple[throughput.ErrorCount, ...]:
         """What went wrong in the last `window`, the most frequent first."""

@@ -154,7 +154,10 @@ class TaskDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPage:
-    """Some of the matching tasks; `next` is what to give as `after` for those that follow, None at the end."""
+    """Some of the matching tasks; `next` is what to give as `after` for those that follow, None at the end.
+
+    A page that is not full and has a `next` was cut: so many rows were looked at without more of them matching.
+    """
 
     tasks: tuple[TaskSummary, ...]
     next: UUID | None
@@ -178,25 +181,28 @@ async def list_tasks(
     order: Order = Order.NEWEST_FIRST,
     after: UUID | None = None,
     limit: int = 50,
+    look_at: int | None = None,
 ) -> TaskPage:
     """A page of matching tasks.
 
     However large the table and however rare a match, each statement goes through a bounded number of rows; the page is
-    gathered stretch by stretch.
+    gathered stretch by stretch, until it is full or `look_at` rows have been looked at.
     """
     if limit < 1:
         raise ValueError("limit must be at least 1")
     oldest_first = order is Order.OLDEST_FIRST
     found: list[Match] = []
+    looked_at, following = 0, None
     # One more than asked for tells whether anything follows.
     async for stretch in stretches(database, wanted, oldest_first=oldest_first, after=after, enough=limit + 1):
-        found += stretch.matches
-        if len(found) > limit:
+        found, looked_at, following = found + stretch.matches, looked_at + stretch.looked_at, stretch.reached
+        if len(found) > limit or (look_at is not None and looked_at >= look_at):
             break
+    if len(found) > limit:
+        following = found[limit - 1].id
     matched = {match.id: match.status for match in found[:limit]}
     # One that moved since it matched may match no more.
     page = tuple(task for task in await tasks_by_id(database, matched) if task.status == matched[task.id])
-    following = found[limit - 1].id if len(found) > limit else None
     return TaskPage(tasks=page[::-1] if oldest_first else page, next=following)
 
 

@@ -102,6 +102,17 @@ def test_filters_may_be_combined_and_given_with_commas(tasks: Executable, databa
     assert [task["id"] for task in document["tasks"]] == [found]
 
 
+def test_a_filter_may_be_written_in_one_line_and_what_matches_counted(tasks: Executable, database_url: str) -> None:
+    found = _stored(database_url, status="FAILED", queue_name="mail")
+    _stored(database_url, status="FAILED", queue_name="web")
+    document = tasks("task", "list", "--json", "--count", "--filter", "status:failed -queue:web").document
+    assert [task["id"] for task in document["tasks"]] == [found]
+    assert (document["total"], document["total_is_exact"]) == (1, True)
+    assert "2 match" in tasks("task", "list", "--count").stderr
+    wrong = tasks("task", "list", "--filter", "queue:mail stauts:failed")
+    assert (wrong.code, "character 12" in wrong.stderr, "did you mean status?" in wrong.stderr) == (2, True, True)
+
+
 def test_an_empty_list_says_so_on_stderr_and_nothing_on_stdout(tasks: Executable) -> None:
     answer = tasks("task", "list")
     assert (answer.code, answer.stdout, answer.stderr) == (0, "", "no tasks\n")
@@ -128,7 +139,8 @@ def test_show_has_the_documented_fields(tasks: Executable, database_url: str) ->
     asyncio.run(_add_history(database_url, UUID(task_id)))
     document = tasks("task", "show", task_id, "--json").document
     assert set(document) == SHOWN
-    assert (document["timeout_ms"], document["retry_policy"], document["verdict"]) == (5000, None, None)
+    assert (document["timeout_ms"], document["retry_policy"]) == (5000, None)
+    assert document["verdict"] == {"decision": "leave", "reason": "fresh"}
     assert set(document["last_beat"]) == {"role", "at", "age_s"}
     assert [set(attempt) for attempt in document["attempts"]] == [ATTEMPT]
     assert [(set(event), event["evidence"]) for event in document["events"]] == [

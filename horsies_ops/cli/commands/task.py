@@ -17,6 +17,7 @@ from horsies_ops.cli.option_types import flat, identity_or_short_form, one_id, s
 from horsies_ops.cli.output import print_json, print_line, warn
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.task_actions import add_actions
+from horsies_ops.cli.task_filters import FilterText, combined
 from horsies_ops.cli.task_naming import the_one
 from horsies_ops.cli.task_sending import has_live_worker, json_array, json_object, result_document, task_to_send
 from horsies_ops.cli.task_sending import send as send_task
@@ -28,7 +29,8 @@ from horsies_ops.reads.lookup import is_short_form
 if TYPE_CHECKING:
     from horsies.client.handle import TaskHandle
     from horsies.client.task_function import TaskFunction
-    from horsies.model.settings import PostgresConfig
+    from horsies.model.settings import AppConfig
+    from horsies_ops.reads.counts import Count
     from horsies_ops.reads.tasks import TaskDetail, TaskPage
 
 app = group("task")
@@ -42,6 +44,7 @@ DEFAULT_WAIT: Any = "30s"
 def list_(
     options: GlobalOptions,
     *,
+    filter_: FilterText = None,
     status: Annotated[list[Any] | None, several("Tasks in one of these states.", parser=statuses)] = None,
     queue: Annotated[list[Any] | None, several("Tasks of these queues.")] = None,
     name: Annotated[list[Any] | None, several("Tasks of these names; * and ? stand for anything.")] = None,
@@ -53,9 +56,10 @@ def list_(
     newer_than: Annotated[timedelta | None, time("Sent more recently than this.")] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 50,
     after: Annotated[UUID | None, one_id("Go on after this task: `next` of the page before.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="Count what matches too, as far as it is quick.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Whole ids and names, however wide that is.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON document instead of text; `total` is null, nothing is counted.")
+        bool, typer.Option("--json", help="One JSON document instead of text; without --count, `total` is null.")
     ] = False,
 ) -> None:
     """List tasks, the newest first."""
@@ -70,11 +74,14 @@ def list_(
         older_than=older_than,
         newer_than=newer_than,
     )
-    page = asyncio.run(_list(options.settings().app.broker, wanted, after=after, limit=limit))
+    wanted = wanted if filter_ is None else combined(wanted, filter_)
+    page, total = asyncio.run(_list(options.settings().app, wanted, after=after, limit=limit, is_counted=count))
     if json:
-        print_json(page_document(page))
-    else:
-        _show_page(options, page, full=full)
+        print_json(page_document(page, total))
+        return
+    _show_page(options, page, full=full)
+    if total is not None:
+        options.talk(f"{total} match")
 
 
 @app.command()
@@ -92,7 +99,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show everything about one task. Exit 5 when there is none."""
-    detail = asyncio.run(_detail(options.settings().app.broker, task_id))
+    detail = asyncio.run(_detail(options.settings().app, task_id))
     if json:
         print_json(detail_document(detail))
     else:
@@ -142,12 +149,15 @@ def _say_waiting(options: GlobalOptions, task: TaskFunction[..., Any], handle: T
         warn("no live worker is on this database", hint="start one: horsies worker")
 
 
-async def _list(settings: PostgresConfig, wanted: TaskFilter, *, after: UUID | None, limit: int) -> TaskPage:
+async def _list(
+    settings: AppConfig, wanted: TaskFilter, *, after: UUID | None, limit: int, is_counted: bool
+) -> tuple[TaskPage, Count | None]:
     async with open_ops(settings, read_only=True) as ops:
-        return await ops.list_tasks(wanted, after=after, limit=limit)
+        page = await ops.list_tasks(wanted, after=after, limit=limit)
+        return page, await ops.count_tasks(wanted) if is_counted else None
 
 
-async def _detail(settings: PostgresConfig, named: str) -> TaskDetail:
+async def _detail(settings: AppConfig, named: str) -> TaskDetail:
     async with open_ops(settings, read_only=True) as ops:
         whole = the_one(named, await ops.tasks_ending(named)) if is_short_form(named) else named
         detail = await ops.task(whole)

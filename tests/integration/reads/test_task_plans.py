@@ -85,3 +85,13 @@ async def test_a_page_is_full_however_far_apart_the_matches_are(
     oldest = await list_tasks(database, wanted, order=Order.OLDEST_FIRST, limit=50)
     assert (len(newest.tasks), len(rest.tasks), rest.next) == (40, 10, None)
     assert [task.id for task in (*newest.tasks, *rest.tasks)] == [task.id for task in oldest.tasks][::-1]
+
+
+async def test_a_page_that_was_cut_goes_on_where_it_stopped(
+    connection: asyncpg.Connection[asyncpg.Record], database: Database
+) -> None:
+    wanted = TaskFilter(statuses=["FAILED", "COMPLETED"])
+    first = await list_tasks(database, wanted, limit=40, look_at=LOOKED_AT)
+    second = await list_tasks(database, wanted, limit=40, look_at=LOOKED_AT, after=first.next)
+    whole = await list_tasks(database, wanted, limit=10)
+    assert [task.id for task in (*first.tasks, *second.tasks)] == [task.id for task in whole.tasks]
