@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import work
 from textual.app import App, SystemCommand
+from textual.worker import WorkerCancelled, WorkerFailed
 
 from horsies_ops.reads.filter_language import FilterFault, parse_filter
 from horsies_tui.actions import TABS, Place, actions_at, bindings
@@ -94,6 +97,15 @@ class HorsiesApp(App[None]):
         self._session_worker: Worker[None] = self.run_worker(
             self.desk.session.run(), group="session", description="connection", exit_on_error=False
         )
+
+    async def on_unmount(self) -> None:
+        """Leave nothing open: an operator who quits in the middle of a question must not leave a connection behind."""
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        self._session_worker.cancel()
+        with contextlib.suppress(WorkerFailed, WorkerCancelled):
+            await self._session_worker.wait()
 
     def _stands(self, connection: Connection) -> None:
         self.post_message(ConnectionChanged(connection))
@@ -224,9 +236,10 @@ class HorsiesApp(App[None]):
         if is_sure:
             self._reopen(read_only=False)
 
-    def _reopen(self, *, read_only: bool) -> None:
+    @work(group="reopen", exclusive=True)
+    async def _reopen(self, *, read_only: bool) -> None:
         """Connect anew: whether anything may be changed is decided where the connection is opened, not here."""
-        self._session_worker.cancel()
+        await self._disconnect()
         self.desk.session.read_only = read_only
         self._connect()
 

@@ -81,8 +81,8 @@ class Session:
             await hear(source, self._store, self._heard)
         finally:
             measuring.cancel()
-            self._store.connect(None)
             self.source = None
+            await self._store.disconnect()
 
     def _heard(self, state: State, detail: str) -> None:
         """The feed says how it stands."""

@@ -57,7 +57,7 @@ class Store:
         self._tell: Callable[[Message], object] = lambda _: None
 
     def connect(self, source: Source | None) -> None:
-        """From now on ask there, or nobody."""
+        """Ask there from now on, or nobody."""
         self._source = source
         self._restart()
 
@@ -94,8 +94,11 @@ class Store:
         self.is_paused = False
         self.refresh()
 
-    def close(self) -> None:
+    async def disconnect(self) -> None:
+        """Ask nobody from now on; returns when no question is under way any more."""
+        under_way = [loop.task for loop in self._loops]
         self.connect(None)
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     def _restart(self) -> None:
         for loop in self._loops:
@@ -118,7 +121,7 @@ class _Loop:
         self._is_retired = False
         self._failures = 0
         self._woken = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"want {want.name}")
+        self.task = asyncio.create_task(self._run(), name=f"want {want.name}")
 
     def touch(self) -> None:
         """What is shown may be out of date."""
@@ -135,7 +138,7 @@ class _Loop:
         self._is_retired = True
         # A question is left to end: the driver gives up the connection of one that is cancelled.
         if not self._is_asking:
-            self._task.cancel()
+            self.task.cancel()
 
     async def _run(self) -> None:
         while not self._is_retired:

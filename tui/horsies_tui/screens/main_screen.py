@@ -96,7 +96,14 @@ class MainScreen(Screen[None]):
         self.ask()
         self.show_connection(self.desk.session.connection)
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the widgets are there: they come after the screen, and go before it."""
+        return bool(self.query(KeyLine))
+
     def on_fetched(self, message: Fetched) -> None:
+        if not self.is_drawn:
+            return
         if message.name == OVERVIEW and isinstance(message.value, Overview):
             self.query_one(Tabs).stale = message.value.stale
         self.query_one(Header).as_of = self.desk.clock.now()
@@ -104,11 +111,13 @@ class MainScreen(Screen[None]):
 
     def on_fetch_failed(self, message: FetchFailed) -> None:
         self.desk.session.failed(message.error)
-        if self.desk.session.connection.is_up:
+        if self.desk.session.connection.is_up and self.is_drawn:
             self.say(f"{message.name}: {message.error.message}", "r tries again")
 
     def show_connection(self, connection: Connection) -> None:
         """Say how the connection stands: rows are dimmed while they may be old."""
+        if not self.is_drawn:
+            return
         self.query_one(Header).refresh()
         is_away = connection.state in (State.LOST, State.REFUSED)
         self.set_class(is_away, "-offline")
