@@ -14,8 +14,8 @@ help:  ## list these targets
 $(READY): $(LOCK) pyproject.toml requirements/install.py
 	@$(PYTHON) requirements/install.py $(VENV) $(LOCK)
 
-demo: $(READY)  ## the sample app, a worker and a database of its own
-	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
+demo: $(READY)  ## the sample app, two workers and a database of its own, under the screens; a summary without a terminal
+	@if [ -t 0 ] && [ -t 2 ]; then $(BIN)/horsies demo --tui; else $(BIN)/horsies demo --seconds 30; fi
 
 test: $(READY)  ## run the tests (needs nothing but Python)
 	@$(BIN)/python -m pytest -n auto

@@ -23,5 +23,6 @@ COMMANDS: Final = {
     "sweep": "Settle work whose owner fell silent, or list it with --dry-run.",
     "cleanup": "Delete what is past its window, or count it with --dry-run.",
     "doctor": "Look at everything and say what to do; exit 1 when a check fails.",
+    "demo": "Show the sample app at work on a database of its own, and a killed worker whose tasks are recovered.",
     "metrics": "Answer Prometheus until SIGTERM or SIGINT.",
 }

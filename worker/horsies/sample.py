@@ -6,18 +6,27 @@ Its tasks touch neither the network nor files. Each shows one thing, and is writ
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from decimal import Decimal
+from statistics import median
 
 from pydantic import BaseModel
 
 from horsies import (
     Horsies,
+    NodeKey,
+    OnError,
     OperationalErrorCode,
     RetryPolicy,
+    SubWorkflowNode,
     TaskError,
     TaskResult,
+    WorkflowContext,
+    WorkflowDefinition,
     current_task,
+    from_node,
 )
 
 app = Horsies()
@@ -90,3 +99,74 @@ def import_catalogue(pages: int, seconds_a_page: float = 1.0) -> TaskResult[int,
     for _ in range(pages):
         time.sleep(seconds_a_page)
     return TaskResult(ok=pages)
+
+
+@app.task("sample.crash")
+def crash() -> TaskResult[None, TaskError]:
+    """Kills the process that runs it, as a fault in native code would: its worker notices, and nobody else does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return TaskResult(ok=None)
+
+
+@app.task("sample.make_gallery")
+def make_gallery(title: str, workflow_ctx: WorkflowContext | None = None) -> TaskResult[str, TaskError]:
+    """Gathers what other nodes of its workflow made."""
+    if workflow_ctx is None:
+        return TaskResult(ok=f"{title}: empty")
+    sizes = [workflow_ctx.result_for(NodeKey[Size](node_id)).ok_value for node_id in THUMBNAILS]
+    return TaskResult(ok=f"{title}: " + ", ".join(f"{size.width} x {size.height}" for size in sizes))
+
+
+@app.task("sample.agree_on_rate")
+def agree_on_rate(
+    one: TaskResult[Decimal, TaskError] | None = None,
+    two: TaskResult[Decimal, TaskError] | None = None,
+    three: TaskResult[Decimal, TaskError] | None = None,
+) -> TaskResult[Decimal, TaskError]:
+    """Takes whichever of its sources have answered by the time it runs."""
+    return TaskResult(ok=median(each.ok_value for each in (one, two, three) if each is not None and each.is_ok()))
+
+
+THUMBNAILS = {"small": 160, "medium": 640, "large": 1600, "huge": 3200}
+
+# Fan out, fan in: four at once, and one that needs them all.
+_sizes = [
+    resize.node(node_id=node_id)(image=Size(width=4000, height=3000), longest_side=side)
+    for node_id, side in THUMBNAILS.items()
+]
+_gallery = make_gallery.node(waits_for=_sizes, workflow_ctx_from=_sizes)(title="holidays")
+gallery = app.workflow("gallery", [*_sizes, _gallery], output=_gallery, definition_key="sample.gallery.v1")
+
+# A quorum: two of three answers are enough, and the slowest is not waited for.
+_one = fetch_rate.node(node_id="first-bank")(currency="EUR")
+_two = fetch_rate.node(node_id="second-bank")(currency="EUR", latency_s=0.3)
+_three = fetch_rate.node(node_id="third-bank")(currency="EUR", latency_s=3.0)
+_agreed = agree_on_rate.node(join="quorum", min_success=2)(
+    one=from_node(_one), two=from_node(_two), three=from_node(_three)
+)
+rate = app.workflow("rate", [_one, _two, _three, _agreed], output=_agreed, definition_key="sample.rate.v1")
+
+
+class Checkout(WorkflowDefinition[Decimal]):
+    """A workflow that others are made of."""
+
+    name = "checkout"
+    definition_key = "sample.checkout.v1"
+
+    charge = charge_card.node()(amount=Decimal("9.99"), succeeds_on_attempt=2)
+    receipt = send_email.node(waits_for=[charge])(to="ada@example.org", subject="Your receipt")
+
+    class Meta:
+        output = NodeKey[Decimal]("charge")
+
+
+_checkout = SubWorkflowNode(Checkout, node_id="checkout")
+_report = make_report.node(waits_for=[_checkout])(seconds=1.0)
+order = app.workflow("order", [_checkout, _report], output=_report, definition_key="sample.order.v1")
+
+# Stops at its first failure, and waits for somebody to look: `horsies workflow resume`, or cancel.
+_typed_wrong = send_email.node(node_id="typed-wrong")(to="nobody", subject="News")
+_others = send_email.node(waits_for=[_typed_wrong])(to="ada@example.org", subject="News")
+newsletter = app.workflow(
+    "newsletter", [_typed_wrong, _others], on_error=OnError.PAUSE, definition_key="sample.newsletter.v1"
+)

@@ -1,0 +1,29 @@
+"""`horsies demo` from outside."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.executable import Executable
+
+
+def test_the_demo_shows_tasks_of_all_kinds_and_leaves_nothing_behind(horsies: Executable) -> None:
+    with tempfile.TemporaryDirectory(prefix="horsies-") as folder:
+        Path(folder).chmod(0o755)  # as root the server runs as another user, who must be able to enter
+        answer = horsies("demo", "--seconds", "6", "--processes", "2", TMPDIR=folder)
+        left = list(Path(folder).iterdir())
+    assert answer.code == 0, answer.stderr
+    facts = dict(line.rsplit(maxsplit=1) for line in answer.stdout.splitlines() if line)
+    assert int(facts["tasks COMPLETED"]) > 0
+    assert int(facts["tasks FAILED"]) > 0
+    assert "kill -9 of the second worker" in answer.stderr
+    assert left == []
+
+
+def test_the_screens_of_the_demo_need_a_terminal(horsies: Executable) -> None:
+    answer = horsies("demo", "--tui")
+    assert answer.code == 2
+    assert "terminal" in answer.stderr
