@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from horsies import RecoveryConfig
+from horsies.model.recovery.judging import OperatorJudge
+from horsies.model.recovery.options import SweepOptions
+from horsies.recovery.sweeping import sweep
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.workers import WorkerProcess, horsies_worker, running, send
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horsies import Horsies
+    from horsies.store.db import Database
 
 BUSY = 8
 WAITING = 2
@@ -32,6 +37,9 @@ SELECT extract(epoch FROM a.finished_at - greatest(a.started_at, b.sent_at, $2::
   LEFT JOIN LATERAL (SELECT max(sent_at) AS sent_at FROM horsies_heartbeats AS b
                       WHERE b.task_id = a.task_id AND b.claim_token = a.claim_token) AS b ON true
  WHERE a.task_id = ANY($1::text[]::uuid[]) AND a.error_code = 'WORKER_CRASHED'
+"""
+DECISIONS = """
+SELECT task_id::text, evidence->>'decision' AS decision FROM horsies_events WHERE kind = 'task_recovered'
 """
 LISTENING = "SELECT health->>'listening_since' AS since FROM horsies_workers WHERE id = $1::text::uuid"
 
@@ -101,6 +109,37 @@ async def test_recovered_rows_say_so_while_they_wait_and_no_longer_when_they_hav
             (tmp_path / "go").touch()
             row = (await ledger.until_terminal(task_id))[task_id]
     assert (row["status"], row["failed_reason"]) == ("COMPLETED", None)
+
+
+async def test_the_reaper_does_what_a_dry_run_said_it_would(
+    ledger: Ledger, app: Horsies, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    go = str(tmp_path / "go")
+    async with horsies_worker(database_url, "--processes", "4") as victim:
+        sent = [await send(app, name, go) for name in ("wait_for", "wait_for_again") * 2]
+        await ledger.until_started(*sent)
+        victim.signal(signal.SIGKILL)
+        await victim.until_gone()
+    as_the_dead = SweepOptions(dry_run=True, recovery_config=RecoveryConfig.unchecked(**QUICK_RECOVERY))
+
+    async def would_do() -> dict[str, str]:
+        report = await sweep(database, as_the_dead, judge=OperatorJudge(local=RecoveryConfig()))
+        assert all(task.owner_state == "lost" and task.last_beat_age for task in report.tasks)
+        return {str(task.task_id): task.decision for task in report.tasks}
+
+    async def is_all_stale() -> bool:
+        return len(await would_do()) == len(sent)
+
+    await ledger.until(is_all_stale)
+    said = await would_do()
+    (tmp_path / "go").touch()
+    async with running(database_url, processes=1):
+        await ledger.until_terminal(*sent, within_s=20)
+    done = await ledger.fetch(
+        "SELECT task_id, evidence->>'decision' AS decision FROM horsies_events WHERE kind = $1", KIND
+    )
+    assert {str(event["task_id"]): event["decision"] for event in done} == said
+    assert sorted(said.values()) == ["fail", "fail", "retry", "retry"]
 
 
 KILLS = 2
