@@ -19,16 +19,28 @@ if TYPE_CHECKING:
     from horsies_ops.actions.selector import Selector as Selector
     from horsies_ops.ops import Ops as Ops
     from horsies_ops.ops import connect as connect
+    from horsies_ops.reads.changes import Change as Change
+    from horsies_ops.reads.changes import Feed as Feed
+    from horsies_ops.reads.changes import Topic as Topic
+    from horsies_ops.reads.counts import Count as Count
     from horsies_ops.reads.filter import TaskFilter as TaskFilter
+    from horsies_ops.reads.filter_language import FilterFault as FilterFault
+    from horsies_ops.reads.filter_language import filter_text as filter_text
+    from horsies_ops.reads.filter_language import parse_filter as parse_filter
     from horsies_ops.reads.tasks import Order as Order
     from horsies_ops.reads.tasks import TaskDetail as TaskDetail
     from horsies_ops.reads.tasks import TaskPage as TaskPage
     from horsies_ops.reads.tasks import TaskSummary as TaskSummary
+    from horsies_ops.reads.workflows import WorkflowFilter as WorkflowFilter
 
 _WHERE = {
     "Action": "horsies.model.actions",
     "ActionOptions": "horsies.model.actions",
     "ActionReport": "horsies_ops.actions.report",
+    "Change": "horsies_ops.reads.changes",
+    "Count": "horsies_ops.reads.counts",
+    "Feed": "horsies_ops.reads.changes",
+    "FilterFault": "horsies_ops.reads.filter_language",
     "Ops": "horsies_ops.ops",
     "Order": "horsies_ops.reads.tasks",
     "Plan": "horsies_ops.actions.plan",
@@ -39,13 +51,21 @@ _WHERE = {
     "TaskFilter": "horsies_ops.reads.filter",
     "TaskPage": "horsies_ops.reads.tasks",
     "TaskSummary": "horsies_ops.reads.tasks",
+    "Topic": "horsies_ops.reads.changes",
+    "WorkflowFilter": "horsies_ops.reads.workflows",
     "connect": "horsies_ops.ops",
+    "filter_text": "horsies_ops.reads.filter_language",
+    "parse_filter": "horsies_ops.reads.filter_language",
 }
 
 __all__ = [
     "Action",
     "ActionOptions",
     "ActionReport",
+    "Change",
+    "Count",
+    "Feed",
+    "FilterFault",
     "Ops",
     "Order",
     "Plan",
@@ -56,7 +76,11 @@ __all__ = [
     "TaskFilter",
     "TaskPage",
     "TaskSummary",
+    "Topic",
+    "WorkflowFilter",
     "connect",
+    "filter_text",
+    "parse_filter",
 ]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from horsies.model.recovery.options import SweepOptions
 from horsies.model.settings import AppConfig
 from horsies_ops.reads import (
     beats,
@@ -21,6 +22,8 @@ from horsies_ops.reads import (
     status,
     tasks,
     throughput,
+    upkeep,
+    verdicts,
     workers,
     workflows,
 )
@@ -32,10 +35,13 @@ if TYPE_CHECKING:
 
     from horsies.model.broker import WorkerPong
     from horsies.model.settings import TaskSchedule
+    from horsies.recovery.report import SweptTask
     from horsies.store.db import Database
     from horsies.store.link import Link
     from horsies_ops.reads.counts import Count, Facets
     from horsies_ops.reads.filter import TaskFilter
+
+AS_THE_FLEET: Final = SweepOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +120,14 @@ class Reads:
     async def tasks_ending(self, short_form: str) -> tuple[lookup.Found, ...]:
         """The tasks whose id ends in these eight digits, among those not yet ended and the newest 10,000."""
         return await lookup.tasks_ending(self.reading, short_form)
+
+    async def near_limit(self, within: timedelta, options: SweepOptions = AS_THE_FLEET) -> tuple[SweptTask, ...]:
+        """Live tasks that are not yet stale, and will be after `within` more of silence."""
+        return await verdicts.near_limit(self.reading, options, within=within, local=self.settings.recovery)
+
+    async def upkeep(self) -> upkeep.Upkeep:
+        """What the workers do unasked to keep the house in order, and when they last did."""
+        return await upkeep.upkeep(self.reading)
 
     async def live_workers(self, *, threshold: timedelta) -> int:
         """How many workers have given a sign of life within `threshold`."""

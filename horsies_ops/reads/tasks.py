@@ -15,7 +15,6 @@ from horsies.model.task import TaskStatus
 from horsies.store.queries import Query, load
 from horsies.store.tasks import TASKS, AttemptRow
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.matching import LOOKED_AT as LOOKED_AT  # noqa: PLC0414  # a name of this module too
 from horsies_ops.reads.matching import Match, stretches
 from horsies_ops.reads.verdicts import TaskVerdict, verdict_on
 

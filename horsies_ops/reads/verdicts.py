@@ -1,21 +1,25 @@
-"""What a sweep would make of one task, by the decision that it goes by."""
+"""What a sweep would make of one task, and which it would soon take: by the decision that it goes by."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from horsies.model.recovery.judging import OperatorJudge, ruling
 from horsies.model.recovery.options import SweepOptions
+from horsies.model.task import TaskStatus
 from horsies.recovery.cases import Case
 from horsies.store.queries import Query, load
-from horsies.store.recovery import RecoveryStore, StaleRow
+from horsies.store.recovery import RecoveryStore, Scan, StaleRow
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import datetime
     from uuid import UUID
 
+    from horsies.model.recovery.judging import Ruling
     from horsies.model.settings import RecoveryConfig
+    from horsies.recovery.report import SweptTask
     from horsies.store.db import Database
 
 
@@ -58,3 +62,31 @@ async def verdict_on(database: Database, task_id: UUID, *, local: RecoveryConfig
         held_until=told.held_until,
         owner_state=told.owner_state,
     )
+
+
+async def near_limit(
+    database: Database, options: SweepOptions, *, within: timedelta, local: RecoveryConfig
+) -> tuple[SweptTask, ...]:
+    """Live tasks that no sweep would take yet, and that would be stale after `within` more of silence.
+
+    At most a page of each state is looked at.
+    """
+    store = RecoveryStore(database)
+    ruled = ruling(OperatorJudge(local=local), options, await store.fleet())
+    rows = [row for scan in _scans(ruled, within, options.worker_id) for row in await store.stale(scan, after=None)]
+    cases = [Case.of(row, ruled) for row in rows]
+    return tuple(
+        case.swept(applied=False) for case in cases if case.is_fresh and case.silence >= case.threshold - within
+    )
+
+
+def _scans(ruled: Ruling, within: timedelta, owner_id: UUID | None) -> list[Scan]:
+    """Those quiet for a little less than the judge's own threshold; an owner's can only be longer."""
+    thresholds = {
+        TaskStatus.CLAIMED: ruled.policy.claimed_threshold,
+        TaskStatus.RUNNING: ruled.policy.running_threshold,
+    }
+    return [
+        Scan(status=status, threshold=max(threshold - within, timedelta(0)), owner_id=owner_id)
+        for status, threshold in thresholds.items()
+    ]
