@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PAUSE_S: Final = 0.25
 FLOWS_EVERY_S: Final = 4.0
-LONG_TASKS: Final = 4
+LONG_TASKS: Final = 3
 
 
 async def send_traffic(until: asyncio.Event) -> None:

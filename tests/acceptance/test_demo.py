@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def test_the_demo_shows_tasks_of_all_kinds_and_leaves_nothing_behind(horsies: Executable) -> None:
     with tempfile.TemporaryDirectory(prefix="horsies-") as folder:
         Path(folder).chmod(0o755)  # as root the server runs as another user, who must be able to enter
-        answer = horsies("demo", "--seconds", "6", "--processes", "2", TMPDIR=folder)
+        answer = horsies("demo", "--seconds", "6", "--processes", "3", TMPDIR=folder)
         left = list(Path(folder).iterdir())
     assert answer.code == 0, answer.stderr
     facts = dict(line.rsplit(maxsplit=1) for line in answer.stdout.splitlines() if line)
