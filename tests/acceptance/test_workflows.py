@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horsies import Err, Ok, SubWorkflowNode, WorkflowStatus, from_node
-from tests.support.flow_app import LOCATOR, Doubled, add_flows, diamond, nested
+from tests.support.flow_app import LOCATOR, Doubled, add_flows
+from tests.support.flow_specs import diamond, nested
 from tests.support.ledger import Ledger
 from tests.support.workers import running
 

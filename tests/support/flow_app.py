@@ -11,7 +11,6 @@ from typing import Any, cast
 from horsies import (
     Horsies,
     RetryPolicy,
-    SubWorkflowNode,
     TaskError,
     TaskFunction,
     TaskResult,
@@ -64,30 +63,12 @@ class Doubled(WorkflowDefinition[int]):
 
     @classmethod
     def build_with(cls, app: Horsies, value: int) -> WorkflowSpec[int]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        first = _task(app, "step").node()(value=value)
-        last = _task(app, "double").node()(number=from_node(first))
+        first = task_of(app, "step").node()(value=value)
+        last = task_of(app, "double").node()(number=from_node(first))
         return app.workflow("doubled", [first, last], output=last, definition_key="tests.doubled")
 
 
-def diamond(app: Horsies, *, seconds: float = 0.0) -> WorkflowSpec[int]:
-    """1, then 2 and 4 beside each other, then their sum: 6."""
-    first = _task(app, "step").node(node_id="first")(value=1, seconds=seconds)
-    left = _task(app, "double").node(node_id="left")(number=from_node(first))
-    right = _task(app, "step").node(node_id="right", waits_for=[first])(value=4, seconds=seconds)
-    both = [left, right]
-    last = _task(app, "total").node(node_id="sum", waits_for=both, workflow_ctx_from=both)()
-    return app.workflow("diamond", [first, left, right, last], output=last, definition_key="tests.diamond")
-
-
-def nested(app: Horsies, *, seconds: float = 0.0) -> WorkflowSpec[int]:
-    """5, doubled by a sub-workflow, and doubled again: 20."""
-    first = _task(app, "step").node(node_id="first")(value=5, seconds=seconds)
-    child: SubWorkflowNode[int] = SubWorkflowNode(Doubled, kwargs={"value": 5}, waits_for=[first], node_id="child")
-    last = _task(app, "double").node(node_id="last")(number=from_node(child))
-    return app.workflow("nested", [first, child, last], output=last, definition_key="tests.nested")
-
-
-def _task(app: Horsies, name: str) -> TaskFunction[Any, int]:
+def task_of(app: Horsies, name: str) -> TaskFunction[Any, int]:
     return cast("TaskFunction[Any, int]", app.tasks[f"flow.{name}"])
 
 

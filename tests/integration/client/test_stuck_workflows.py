@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.flow_app import add_flows
+from tests.support.flow_specs import diamond
+
+if TYPE_CHECKING:
+    from horsies import Horsies
+    from tests.support.work import Connection
+
+
+async def test_a_broker_puts_stuck_workflows_right(app: Horsies, connection: Connection) -> None:
+    add_flows(app)
+    handle = (await diamond(app).start_async()).unwrap()
+    assert await app.get_broker().recover_stuck_workflows() == 0
+    await connection.execute("UPDATE horsies_tasks SET status = 'EXPIRED', terminal_at = now()")
+    assert await app.get_broker().recover_stuck_workflows() == 1
+    assert (await handle.get_async(0)).err_value.error_code == "TASK_EXPIRED"
