@@ -11,6 +11,7 @@ from horsies.store.audit import Deed, Done, write_down
 from horsies_ops.actions.report import Progress
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from horsies.model.retention import Category, Cleaned, Windows
@@ -36,9 +37,17 @@ class CleanupReport:
 
 
 async def cleanup(
-    hand: Hand, windows: Windows, *, dry_run: bool = False, progress: Callable[[Progress], None] | None = None
+    hand: Hand,
+    windows: Windows,
+    *,
+    dry_run: bool = False,
+    reason: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stop: asyncio.Event | None = None,
 ) -> CleanupReport:
     """Delete all that is past its window, however long that takes; what was deleted stays so if it is cut off.
+
+    `stop` ends it after the batch that is under way.
 
     A dry run counts without a lock and is written down too, except on a read-only connection. `Busy` while another
     process is cleaning.
@@ -47,17 +56,22 @@ async def cleanup(
         hand.require_writing()
     due = await would_clean(hand.database, windows)
     deed = Deed(
-        operator=hand.operator, action=ACTION, reason=None, filter=_kept(windows), matched=due.rows, is_dry_run=dry_run
+        operator=hand.operator,
+        action=ACTION,
+        reason=reason,
+        filter=_kept(windows),
+        matched=due.rows,
+        is_dry_run=dry_run,
     )
     record = _Record(deed, progress)
-    cleaned = due if dry_run else await _clean(hand, windows, record)
+    cleaned = due if dry_run else await _clean(hand, windows, record, stop)
     if record.audit_id is None and not hand.database.link.read_only:
         await hand.run(lambda transaction: record.add(transaction, 0))
     return CleanupReport(is_dry_run=dry_run, matched=due.rows, cleaned=cleaned, audit_id=record.audit_id)
 
 
-async def _clean(hand: Hand, windows: Windows, record: _Record) -> Cleaned:
-    cleaned = await clean(hand.database, windows, budget_s=None, record=record.add, progress=record.tell)
+async def _clean(hand: Hand, windows: Windows, record: _Record, stop: asyncio.Event | None) -> Cleaned:
+    cleaned = await clean(hand.database, windows, budget_s=None, record=record.add, progress=record.tell, stop=stop)
     if cleaned.is_busy and not cleaned.rows:
         raise Busy("another process is cleaning", hint="it takes what this would take; try again in a minute")
     return cleaned

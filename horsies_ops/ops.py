@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from horsies.config import load
 from horsies.model.ids import parse_id
-from horsies.model.recovery.options import SweepOptions
-from horsies.model.retention import Windows
+from horsies.model.retention import Cleaned, Windows
 from horsies.model.settings import AppConfig
+from horsies.recovery.retention import would_clean
 from horsies.store.db import Database
 from horsies.store.open import reaching
 from horsies_ops.actions.acting import Acting
 from horsies_ops.actions.hand import Hand
 from horsies_ops.actions.sending import send
 from horsies_ops.cleanup import CleanupReport, cleanup
-from horsies_ops.reads.reading import Reads
+from horsies_ops.reads.reading import AS_THE_FLEET, Reads
 from horsies_ops.reads.storage import Storage, storage
 from horsies_ops.sweep import Sweeper
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from datetime import timedelta
 
     from horsies.app import Horsies
+    from horsies.model.recovery.options import SweepOptions
     from horsies.model.settings import PostgresConfig
     from horsies.recovery.report import SweepReport
     from horsies_ops.actions.report import ActionReport, Progress
-
-AS_THE_FLEET: Final = SweepOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +90,22 @@ class Ops(Reads, Acting):
         windows: Windows | None = None,
         *,
         dry_run: bool = False,
+        reason: str | None = None,
         progress: Callable[[Progress], None] | None = None,
+        stop: asyncio.Event | None = None,
     ) -> CleanupReport:
-        """Delete what is past its window: the one given, else that of the settings."""
-        kept = windows or Windows.of(self.settings.recovery, self.settings.retention)
-        return await cleanup(self.hand, kept, dry_run=dry_run, progress=progress)
+        """Delete what is past its window: the one given, else that of the settings; `stop` ends it after a batch."""
+        kept = windows or self.windows
+        return await cleanup(self.hand, kept, dry_run=dry_run, reason=reason, progress=progress, stop=stop)
+
+    async def cleanup_candidates(self) -> Cleaned:
+        """What a cleanup would delete now; takes no lock and writes nothing, no audit either."""
+        return await would_clean(self.reading, self.windows)
+
+    @property
+    def windows(self) -> Windows:
+        """How long each kind of row is kept, by the settings of this side."""
+        return Windows.of(self.settings.recovery, self.settings.retention)
 
 
 @asynccontextmanager

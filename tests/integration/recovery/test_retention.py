@@ -202,6 +202,15 @@ async def test_progress_is_told_batch_by_batch(database: Database, database_url:
     assert cleaned.is_complete
 
 
+async def test_a_pass_that_is_stopped_ends_with_the_batch_under_way(database: Database, database_url: str) -> None:
+    for _ in range(5):
+        await ended_task(database_url, age=2 * HOUR)
+    stop = asyncio.Event()
+    windows = Windows(terminal_records=HOUR, batch_size=2)
+    cleaned = await clean(database, windows, budget_s=None, progress=lambda _category, _rows: stop.set(), stop=stop)
+    assert (cleaned.counts, cleaned.is_complete) == ({"tasks": 2}, False)
+
+
 async def test_two_do_not_clean_at_once(database: Database, database_url: str) -> None:
     await ended_task(database_url, age=2 * HOUR)
     other = await asyncpg.connect(database_url)

@@ -69,6 +69,8 @@ class SweptTask:
     run_at: datetime | None = None
     held_until: datetime | None = None
     """How long a hold or an amnesty lasts."""
+    overdue_by: timedelta | None = None
+    """How long a task that nobody holds is past its good_until."""
     hook: str | None = None
     """The hook whose answer this is."""
     applied: bool = False

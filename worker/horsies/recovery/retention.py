@@ -14,6 +14,7 @@ from horsies.store.events import Event, EventStore
 from horsies.store.retention import RetentionStore
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime, timedelta
     from uuid import UUID
@@ -32,14 +33,15 @@ async def clean(
     progress: Callable[[Category, int], None] | None = None,
     record: Callable[[Transaction, int], Awaitable[None]] | None = None,
     worker_id: UUID | None = None,
+    stop: asyncio.Event | None = None,
 ) -> Cleaned:
     """Delete what is older than its window, until nothing is left or `budget_s` is over; None takes the time it needs.
 
-    Every category gets at least one batch. After each, `progress` is told its category and rows; `record` writes inside
-    the transaction of the batch. A category that fails does not keep the others from their turn; its error is raised at
-    the end. A pass that deleted something leaves an event.
+    Every category gets at least one batch, and `stop` ends the pass before the next. After each, `progress` is told its
+    category and rows; `record` writes inside the transaction of the batch. A category that fails does not keep the
+    others from their turn; its error is raised at the end. A pass that deleted something leaves an event.
     """
-    cleaning = _Cleaning(database, windows, budget_s=budget_s, progress=progress, record=record)
+    cleaning = _Cleaning(database, windows, budget_s=budget_s, progress=progress, record=record, stop=stop)
     sizes = await cleaning.store.sizes()
     errors: list[BrokerError] = []
     for category in Category:
@@ -119,6 +121,7 @@ class _Cleaning:
         budget_s: float | None,
         progress: Callable[[Category, int], None] | None = None,
         record: Callable[[Transaction, int], Awaitable[None]] | None = None,
+        stop: asyncio.Event | None = None,
     ) -> None:
         self.store = RetentionStore(database)
         self.tallies = {category: _Tally() for category in Category}
@@ -126,13 +129,14 @@ class _Cleaning:
         self._deadline = None if budget_s is None else time.monotonic() + budget_s
         self._progress = progress
         self._record = record
+        self._stop = stop
         self._is_busy = False
         self._is_cut_short = False
 
     async def take(self, category: Category) -> None:
         """Batches until one finds nothing, the time is over, or another process turns out to be cleaning."""
         window, limit = self._windows.of_category(category), self._windows.batch_size
-        if window is None or self._is_busy:
+        if window is None or self._is_busy or self._is_stopped():
             return
         while (taken := await self.store.take(category, window, limit=limit, record=self._record)) is not None:
             if not (rows := taken[category.table].rows):
@@ -155,4 +159,7 @@ class _Cleaning:
         )
 
     def _is_over(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
+        return self._is_stopped() or (self._deadline is not None and time.monotonic() >= self._deadline)
+
+    def _is_stopped(self) -> bool:
+        return self._stop is not None and self._stop.is_set()

@@ -242,6 +242,7 @@ def _expired(row: OverdueRow, *, applied: bool) -> SweptTask:
         decision=Decision.EXPIRE,
         reason=GOOD_UNTIL,
         retries_left=max(0, row.max_retries - row.retry_count),
+        overdue_by=row.now - row.good_until,
         applied=applied,
     )
 
