@@ -135,10 +135,7 @@ async def test_the_reaper_does_what_a_dry_run_said_it_would(
     (tmp_path / "go").touch()
     async with running(database_url, processes=1):
         await ledger.until_terminal(*sent, within_s=20)
-    done = await ledger.fetch(
-        "SELECT task_id, evidence->>'decision' AS decision FROM horsies_events WHERE kind = $1", KIND
-    )
-    assert {str(event["task_id"]): event["decision"] for event in done} == said
+    assert {event["task_id"]: event["decision"] for event in await ledger.fetch(DECISIONS)} == said
     assert sorted(said.values()) == ["fail", "fail", "retry", "retry"]
 
 
