@@ -144,7 +144,9 @@ class HorsiesApp(App[None]):
             owner = self if Place.APP in action.where else self.screen
             keys = " ".join(map(shown_key, action.keys))
             yield SystemCommand(
-                action.help.capitalize(), f"{keys}   {action.id}", partial(self._run, action.call, owner)
+                action.help[:1].upper() + action.help[1:],
+                f"{keys}   {action.id}",
+                partial(self._run, action.call, owner),
             )
         for name, text in self.desk.settings.filters.items():
             yield SystemCommand(f"Filter {clean(name)}", clean(text), partial(self.filter_tasks, text))

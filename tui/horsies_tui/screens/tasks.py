@@ -28,7 +28,7 @@ from horsies_tui.screens.acting import ActingScreen
 from horsies_tui.screens.main_screen import ANY_TASK
 from horsies_tui.store import Want
 from horsies_tui.task_columns import TASK_COLUMNS
-from horsies_tui.widgets.facet_popup import FacetPopup
+from horsies_tui.widgets.facet_popup import FacetPopup, picked
 from horsies_tui.widgets.filter_line import FilterLine
 from horsies_tui.widgets.row_list import RowList
 from horsies_tui.widgets.task_preview import TaskPreview
@@ -237,7 +237,11 @@ class TasksScreen(ActingScreen):
     def action_filter_facets(self) -> None:
         source = self.desk.source
         if source is not None:
-            self.app.push_screen(FacetPopup(source.facets(self.filter), self.filter), self._picked)
+            self.app.push_screen(FacetPopup(self.desk, source.facets(self._without_picks()), self.filter), self._picked)
+
+    def _without_picks(self) -> TaskFilter:
+        """The filter without the parts that can be picked, or there would be nothing else to pick."""
+        return picked(self.filter, ())
 
     def _picked(self, wanted: TaskFilter | None) -> None:
         if wanted is not None:

@@ -2,58 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import SelectionList, Static
-from textual.widgets.selection_list import Selection
+from textual.widgets import Static
 
 from horsies.errors import HorsiesError
 from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.format import fit, safe
+from horsies_tui.format import number, safe
+from horsies_tui.widgets.columns import Cell, Column, Tone
+from horsies_tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Collection
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from horsies_ops.reads.counts import Facets
-
-Pick = tuple[str, str]
-"""A part of the filter, and one of its values."""
+    from horsies_tui.desk import Desk
 
 FIELDS: Final = {"statuses": "status", "queues": "queue", "names": "name", "error_codes": "error"}
 MOST_SHOWN: Final = 20
 """Of each part; the others are rare and can be typed."""
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A value that can be picked, and how often it occurs; None where it does not, but the filter names it."""
+
+    field: str
+    value: str
+    count: int | None
+
+    @property
+    def key(self) -> Key:
+        return self.field, self.value
+
+
+COLUMNS: Final = (
+    Column[Choice](title="PART", width=7, cell=lambda choice, _: Cell(FIELDS[choice.field], Tone.DIM)),
+    Column[Choice](title="VALUE", width=20, grows=1, cell=lambda choice, _: Cell(choice.value)),
+    Column[Choice](
+        title="TASKS",
+        width=8,
+        right=True,
+        cell=lambda choice, _: Cell("-" if choice.count is None else number(choice.count)),
+    ),
+)
 
 
 class FacetPopup(ModalScreen[TaskFilter | None]):
     """Ends with the filter that was picked, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "take", "take", priority=True),
+        Binding("space", "pick", "pick"),
         Binding("escape,f,q", "leave", "close"),
     ]
 
-    def __init__(self, facets: Awaitable[Facets], wanted: TaskFilter) -> None:
+    def __init__(self, desk: Desk, facets: Awaitable[Facets], wanted: TaskFilter) -> None:
         super().__init__()
         self._facets = facets
         self._wanted = wanted
-        self._list: SelectionList[Pick] = SelectionList()
+        self._list: RowList[Choice] = RowList(
+            COLUMNS, key=lambda choice: choice.key, now=desk.clock.now, glyphs=desk.glyphs
+        )
 
     def compose(self) -> ComposeResult:
         with Vertical(id="facets"):
-            yield Static("looking …", id="facets-said")
             yield self._list
-            yield Static("spc picks   Enter filters   Esc closes")
+            yield Static("looking …", id="facets-said")
 
     def on_mount(self) -> None:
         self.query_one("#facets").border_title = "Among the newest 10,000"
-        self._list.focus()
         self.run_worker(self._look(), exit_on_error=False)
 
     async def _look(self) -> None:
@@ -63,29 +89,36 @@ class FacetPopup(ModalScreen[TaskFilter | None]):
         except HorsiesError as error:
             said.update(safe(error.message))
             return
-        said.display = False
-        self._list.add_options(selections(facets, self._wanted))
+        said.update("spc picks   Enter filters   Esc closes")
+        offered = choices(facets, self._wanted)
+        self._list.selection.marks |= {
+            choice.key for choice in offered if choice.value in getattr(self._wanted, choice.field)
+        }
+        self._list.show(offered)
 
-    def action_take(self) -> None:
-        self.dismiss(picked(self._wanted, self._list.selected))
+    def action_pick(self) -> None:
+        self._list.selection.toggle()
+        self._list.marks_changed()
+        self._list.action_nav_down()
+
+    def on_row_list_opened(self) -> None:
+        """Enter takes what is picked; where nothing is, what the cursor is on."""
+        self.dismiss(picked(self._wanted, self._list.selection.chosen))
 
     def action_leave(self) -> None:
         self.dismiss(None)
 
 
-def selections(facets: Facets, wanted: TaskFilter) -> list[Selection[Pick]]:
-    """One line a value, part by part; what the filter names already is picked."""
-    return [
-        Selection(
-            safe(f"{fit(title, 7)} {fit(facet.value, 34)} {facet.count:>8,}"),
-            (name, facet.value),
-            initial_state=facet.value in getattr(wanted, name),
-        )
-        for name, title in FIELDS.items()
-        for facet in getattr(facets, name)[:MOST_SHOWN]
-    ]
+def choices(facets: Facets, wanted: TaskFilter) -> list[Choice]:
+    """What can be picked, part by part; what the filter names already is among it, whether it occurs or not."""
+    offered: list[Choice] = []
+    for field in FIELDS:
+        found = {facet.value: facet.count for facet in getattr(facets, field)[:MOST_SHOWN]}
+        named = {value: found.get(value) for value in getattr(wanted, field)}
+        offered += [Choice(field=field, value=value, count=count) for value, count in (found | named).items()]
+    return offered
 
 
-def picked(wanted: TaskFilter, picks: Sequence[Pick]) -> TaskFilter:
+def picked(wanted: TaskFilter, keys: Collection[Key]) -> TaskFilter:
     """The filter with these values in the parts that can be picked, and all its other parts as they were."""
-    return replace(wanted, **{name: tuple(value for field, value in picks if field == name) for name in FIELDS})
+    return replace(wanted, **{field: tuple(value for part, value in keys if part == field) for field in FIELDS})

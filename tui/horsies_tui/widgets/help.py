@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from horsies_tui.actions import RULES, TABS, Action, Place, actions_at
-from horsies_tui.format import fit
+from horsies_tui.format import fit, safe
 from horsies_tui.keymap import shown_key
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ def _part(title: str, actions: Sequence[Action], keymap: Mapping[str, str]) -> l
     for action in actions:
         changed = keymap.get(action.id)
         keys = action.keys if changed is None else tuple(filter(None, changed.split(",")))
-        shown = fit(" ".join(map(shown_key, keys)) or "(off)", 14)
+        shown = fit(" ".join(map(shown_key, keys)) or "(off)", 9)
         lines.append(
             Content.assemble(
-                ("  " + shown, "bold $text-accent"), " ", action.help, (f"  {action.id}", "$text-disabled")
+                ("  " + shown, "bold $text-accent"), (fit(action.id, 14), "$text-muted"), safe(action.help)
             )
         )
     return lines

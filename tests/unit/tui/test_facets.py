@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from horsies_ops.reads.counts import Facet, Facets
+from horsies_ops.reads.filter import TaskFilter
+from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.widgets.facet_popup import FacetPopup, choices, picked
+from horsies_tui.widgets.filter_line import FilterSuggester
+from tests.support.screens import eventually, running, shown
+
+FOUND = Facets(
+    statuses=(Facet(value="FAILED", count=58),), queues=(Facet(value="mail", count=41),), names=(), error_codes=()
+)
+
+
+def test_what_the_filter_names_can_be_taken_back_even_where_it_does_not_occur() -> None:
+    offered = choices(FOUND, TaskFilter(queues=("legacy",)))
+    assert [(choice.key, choice.count) for choice in offered] == [
+        (("statuses", "FAILED"), 58),
+        (("queues", "mail"), 41),
+        (("queues", "legacy"), None),
+    ]
+
+
+def test_picks_take_the_place_of_their_parts_and_leave_the_others() -> None:
+    before = TaskFilter(queues=("mail",), min_attempts=2)
+    after = picked(before, [("statuses", "FAILED"), ("statuses", "EXPIRED")])
+    assert after == TaskFilter(statuses=("FAILED", "EXPIRED"), queues=(), min_attempts=2)
+
+
+async def test_what_is_picked_is_typed_into_the_filter() -> None:
+    async with running() as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, TasksScreen)
+        await pilot.press("f")
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, FacetPopup) and "mail" in shown(pilot))
+        await pilot.press("j", "space", "enter")
+        await eventually(pilot, lambda: pilot.app.screen is screen)
+        assert len(screen.filter.statuses) == 1
+        await eventually(pilot, lambda: f"status:{str(screen.filter.statuses[0]).lower()}" in shown(pilot))
+
+
+async def test_a_word_goes_on_as_a_key_or_as_a_value_that_occurs() -> None:
+    suggester = FilterSuggester()
+    suggester.values = {"queue": ["mail", "default"]}
+    assert await suggester.get_suggestion("sta") == "status:"
+    assert await suggester.get_suggestion("status:failed queue:ma") == "status:failed queue:mail"
+    assert await suggester.get_suggestion("queue:mail,de") == "queue:mail,default"
+    assert await suggester.get_suggestion("-queue:m") == "-queue:mail"
+    assert await suggester.get_suggestion("colour:re") is None
