@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from horsies_ops.reads.listening import Change
     from horsies_ops.reads.lookup import Found
     from horsies_ops.reads.overview import Overview
+    from horsies_ops.reads.schedules import ScheduleRow
     from horsies_ops.reads.tasks import Order, TaskDetail, TaskPage, TaskSummary
+    from horsies_ops.reads.workflows import WorkflowDetail, WorkflowFilter, WorkflowPage
 
 
 class Source(Protocol):
@@ -58,6 +60,28 @@ class Source(Protocol):
     ) -> ActionReport: ...
 
     async def undo_retry(self, report: ActionReport) -> ActionReport: ...
+
+    async def list_workflows(
+        self,
+        filter: WorkflowFilter = ...,  # noqa: A002
+        *,
+        after: UUID | None = None,
+        limit: int = 50,
+    ) -> WorkflowPage: ...
+
+    async def workflow(self, workflow_id: str | UUID) -> WorkflowDetail | None: ...
+
+    async def pause_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport: ...
+
+    async def resume_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport: ...
+
+    async def cancel_workflow(
+        self, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
+    ) -> ActionReport: ...
+
+    async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport: ...
+
+    async def list_schedules(self) -> tuple[ScheduleRow, ...]: ...
 
 
 class Opener(Protocol):

@@ -46,7 +46,7 @@ async def test_a_preview_looks_as_in_its_picture() -> None:
     async with running(size=SMALL) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
-        screen.show_only(TaskFilter(statuses=("FAILED",)))
+        screen.show_only(TaskFilter(statuses=("FAILED",), queues=("mail",)))
         await eventually(pilot, lambda: bool(screen.window.filter.statuses))
         await pilot.press("space", "space", "R")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, PlanDialog))

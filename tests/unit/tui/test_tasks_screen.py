@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from horsies_tui.screens.main_screen import MainScreen
 
 MUTATING = [action for action in ACTIONS if action.mutates]
+FAILED_MAIL = TaskFilter(statuses=("FAILED",), queues=("mail",))
+"""None of them is a step of a workflow, so each can be retried by itself."""
 
 
 def _screen(pilot: Pilot[None]) -> TasksScreen:
@@ -68,7 +70,7 @@ async def test_a_filter_that_makes_no_sense_is_said_and_changes_nothing() -> Non
 async def test_marked_rows_are_retried_after_a_key_and_their_marks_go() -> None:
     system = still()
     async with running(Demo(system, pace_s=None)) as pilot:
-        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await _narrow(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("space", "space", "R")
         await _dialog(pilot)
@@ -215,7 +217,7 @@ async def test_read_only_of_the_settings_cannot_be_left() -> None:
 async def test_a_reason_is_asked_for_where_the_settings_require_one() -> None:
     system = still()
     async with running(Demo(system, pace_s=None), settings=TuiConfig(require_reason=True)) as pilot:
-        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await _narrow(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("R")
         await _dialog(pilot)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
+
+from horsies.model.task import TaskStatus
+
+STALE_AFTER: Final = {TaskStatus.CLAIMED: timedelta(minutes=2), TaskStatus.RUNNING: timedelta(minutes=5)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -17,27 +16,29 @@ from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.listening import Change, Feed, Topic
 from horsies_ops.reads.lookup import Found
 from horsies_ops.reads.overview import Overview
-from horsies_ops.reads.tasks import Order, TaskDetail, TaskPage
-from horsies_tui.demo import acting
-from horsies_tui.demo.catalogue import WORKERS
+from horsies_ops.reads.tasks import Order, TaskPage
+from horsies_tui.demo import acting, histories
+from horsies_tui.demo.catalogue import STALE_AFTER, WORKERS
+from horsies_tui.demo.flow_answers import FlowAnswers
 from horsies_tui.demo.matching import matches
+from horsies_tui.demo.schedules import schedules
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from horsies.model.actions import Action
     from horsies_ops.actions.plan import Plan
     from horsies_ops.actions.report import ActionReport, Progress
     from horsies_ops.actions.selector import Selector
-    from horsies_ops.reads.tasks import TaskFacts, TaskSummary
+    from horsies_ops.reads.schedules import ScheduleRow
+    from horsies_ops.reads.tasks import TaskDetail, TaskFacts, TaskSummary
     from horsies_tui.demo.system import System
 
 _EVERY = TaskFilter()
-STALE_AFTER = {TaskStatus.CLAIMED: timedelta(minutes=2), TaskStatus.RUNNING: timedelta(minutes=5)}
 
 
-class DemoSource:
+class DemoSource(FlowAnswers):
     """Reads and actions over a `System`; `pace_s` is how often it moves, None for never."""
 
     def __init__(self, system: System, *, read_only: bool, pace_s: float | None) -> None:
@@ -82,7 +83,7 @@ class DemoSource:
                 "running": sum(not each.is_gone for each in WORKERS),
                 "lost": sum(each.is_gone for each in WORKERS),
             },
-            workflows={},
+            workflows={status: Count(number=number) for status, number in self.system.flows.counts.items()},
             slots=sum(each.processes for each in WORKERS if not each.is_gone),
             running=counts[TaskStatus.RUNNING],
         )
@@ -139,7 +140,10 @@ class DemoSource:
 
     async def task(self, task_id: str | UUID) -> TaskDetail | None:
         task = self.system.tasks.get(UUID(str(task_id)))
-        return None if task is None else TaskDetail(task=task, attempts=(), beats=(), events=())
+        return None if task is None else histories.detail(task, self.system.now())
+
+    async def list_schedules(self) -> tuple[ScheduleRow, ...]:
+        return schedules(self.system)
 
     async def tasks_ending(self, short_form: str) -> tuple[Found, ...]:
         wanted = replace(_EVERY, ids=(short_form,))

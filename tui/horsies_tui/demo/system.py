@@ -13,7 +13,9 @@ from uuid import UUID
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.listening import Change, Topic
 from horsies_ops.reads.tasks import TaskFacts
+from horsies_tui.demo import flow_past
 from horsies_tui.demo.catalogue import KINDS, QUEUES, WORKERS, Kind, Member
+from horsies_tui.demo.flows import Flows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,7 @@ class System:
         self.now = now
         self.tasks: dict[UUID, TaskFacts] = {}
         self.order: list[UUID] = []
+        self.flows = Flows(self)
         self._random = Random(seed)  # noqa: S311  # invented data
         self._moves: Counter[tuple[str, str, str]] = Counter()
         self._moved: dict[tuple[str, str, str], list[UUID]] = {}
@@ -47,6 +50,7 @@ class System:
         system._leave_stale_tasks()
         for _ in range(40):
             system.step()
+        flow_past.remember(system)
         system.changes()
         return system
 
@@ -92,6 +96,7 @@ class System:
         self._end_some(now)
         self._begin_some(now)
         self._beat(now)
+        self.flows.step()
 
     def changes(self) -> list[Change]:
         """What has moved since they were last asked for, added up as a worker does it."""
@@ -177,8 +182,9 @@ class System:
         silences = {"mail.send": 680, "report.build": 542, "scrape.page": 464}
         for name, silence_s in silences.items():
             then = self.now() - timedelta(seconds=silence_s)
-            task = self.send(_KINDS[name], at=then - timedelta(seconds=60))
-            self._start(task, gone, then)
+            task = self.send(_KINDS[name], at=then - timedelta(minutes=14), attempt_count=1, retry_count=1)
+            self._start(task, gone, then - timedelta(minutes=8))
+            self.tasks[task.id] = replace(self.tasks[task.id], last_beat_at=then)
         for silence_s in (160, 131):
             then = self.now() - timedelta(seconds=silence_s)
             task = self.send(_KINDS["mail.send"], at=then - timedelta(seconds=9))
