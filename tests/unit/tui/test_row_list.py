@@ -11,7 +11,7 @@ from textual.app import App
 
 from horsies_tui.format import fit
 from horsies_tui.widgets.columns import Cell, Column
-from horsies_tui.widgets.row_list import HEAD, RowList, line_of
+from horsies_tui.widgets.row_list import HEAD, Heading, RowList, line_of
 from tests.support.screens import NOON
 
 if TYPE_CHECKING:
@@ -96,6 +96,20 @@ async def test_only_the_cell_that_changed_is_painted_again() -> None:
         app.list.painted.clear()
         app.list.show([Row(3, "row 3"), Row(2, "another"), Row(1, "row 1")])
         assert app.list.painted == []
+
+
+async def test_the_cursor_passes_over_headings() -> None:
+    app = Stage()
+    async with app.run_test(size=(40, 10)) as pilot:
+        app.list.show([Heading("late"), *_rows(3, 2), Heading("early [b]"), *_rows(1)])
+        assert app.list.current == Row(3, "row 3")
+        await pilot.press("j", "j")
+        assert app.list.current == Row(1, "row 1")
+        await pilot.press("k")
+        assert app.list.current == Row(2, "row 2")
+        await pilot.press("g")
+        assert app.list.current == Row(3, "row 3")
+        assert app.drawn()[HEAD + 3].startswith("─── early [b] ──")
 
 
 async def test_nearing_the_end_asks_for_more() -> None:

@@ -1,13 +1,16 @@
 """A list that stays quick however long it is: it draws only lines that are seen, and repaints only what changed.
 
 Rows are values with a key. The list holds a window of them; when the cursor nears an end of it, `EdgeNeared` asks the
-screen for more. Cursor and marks belong to keys (see `selection`).
+screen for more. Cursor and marks belong to keys (see `selection`). Headings may stand between rows; the cursor passes
+over them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -15,7 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from horsies_tui.actions import Place, bindings
-from horsies_tui.format import fit
+from horsies_tui.format import clean, cut, fit
 from horsies_tui.glyphs import UNICODE, Glyphs
 from horsies_tui.widgets.columns import Cell, Column, Placed, Tone, place
 from horsies_tui.widgets.selection import Selection
@@ -38,6 +41,13 @@ GUTTER = 3
 
 NEAR = 30
 """So many rows before its end a window is asked to grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A line between rows, over all columns."""
+
+    text: str
 
 
 class RowList(ScrollView, Generic[T], can_focus=True):
@@ -80,28 +90,29 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         self._key = key
         self._now = now
         self._glyphs = glyphs
-        self._rows: tuple[T, ...] = ()
+        self._rows: tuple[T | Heading, ...] = ()
         self._placed: tuple[Placed[T], ...] = ()
         self._drawn: dict[tuple[Hashable, int], Cell] = {}
 
     @property
     def rows(self) -> tuple[T, ...]:
-        return self._rows
+        return tuple(row for row in self._rows if not isinstance(row, Heading))
 
     @property
     def current(self) -> T | None:
         """The row under the cursor."""
-        return self._rows[self.selection.line] if self._rows else None
+        row = self._rows[self.selection.line] if self._rows else None
+        return None if isinstance(row, Heading) else row
 
     @property
     def page_size(self) -> int:
         """How many rows are seen at a time."""
         return max(self.size.height - HEAD, 1)
 
-    def show(self, rows: Sequence[T]) -> None:
+    def show(self, rows: Sequence[T | Heading]) -> None:
         """Show these rows. Cells that look the same are not painted again; the cursor stays where it is."""
         current, self._rows = self.current, tuple(rows)
-        keys = tuple(map(self._key, self._rows))
+        keys = tuple(map(self._key_of, self._rows))
         if keys == self.selection.keys:
             self._repaint(self._placed)
             if self.current != current:
@@ -109,6 +120,7 @@ class RowList(ScrollView, Generic[T], can_focus=True):
             return
         was_at, old_line = self.scroll_offset.y, self.selection.line
         self.selection.show(keys)
+        self._pass_headings(1)
         self._drawn.clear()
         self.virtual_size = Size(self.size.width, len(self._rows) + HEAD)
         # At the top the list grows downwards under new rows, until the cursor would leave the screen.
@@ -124,6 +136,8 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         """Paint those cells of these columns that are seen and look otherwise than when they were drawn."""
         now = self._now()
         for y, row in self._visible():
+            if isinstance(row, Heading):
+                continue
             key = self._key(row)
             for placed in columns:
                 if self._drawn.get((key, placed.at)) != placed.column.cell(row, now):
@@ -135,7 +149,8 @@ class RowList(ScrollView, Generic[T], can_focus=True):
             return self._head(y)
         if not 0 <= index < len(self._rows):
             return Strip.blank(self.size.width, self.rich_style)
-        return self._line(self._rows[index])
+        row = self._rows[index]
+        return self._heading(row) if isinstance(row, Heading) else self._line(row)
 
     def _head(self, y: int) -> Strip:
         if y == 1:
@@ -146,6 +161,12 @@ class RowList(ScrollView, Generic[T], can_focus=True):
             (placed.at, fit(placed.column.title, placed.width, right=placed.column.right)) for placed in self._placed
         ]
         return line_of([(at, text, style) for at, text in cells], self.size.width, style)
+
+    def _heading(self, heading: Heading) -> Strip:
+        width, rule = self.size.width, self._glyphs.rule
+        text = cut(f"{rule * GUTTER} {clean(heading.text, limit=width)} ", width)
+        line = text + rule * (width - cell_len(text))
+        return Strip([Segment(line, self.rich_style + self._style("rule"))], width)
 
     def _line(self, row: T) -> Strip:
         key, now = self._key(row), self._now()
@@ -172,14 +193,17 @@ class RowList(ScrollView, Generic[T], can_focus=True):
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"row-list--{name}", partial=True)
 
-    def _visible(self) -> list[tuple[int, T]]:
+    def _key_of(self, row: T | Heading) -> Hashable:
+        return row if isinstance(row, Heading) else self._key(row)
+
+    def _visible(self) -> list[tuple[int, T | Heading]]:
         """The rows on the screen and the line of the widget that each is drawn on."""
         top = self.scroll_offset.y
         return [(HEAD + offset, row) for offset, row in enumerate(self._rows[top : top + self.page_size])]
 
     @property
     def visible_rows(self) -> tuple[T, ...]:
-        return tuple(row for _, row in self._visible())
+        return tuple(row for _, row in self._visible() if not isinstance(row, Heading))
 
     def _repaint_line(self, index: int) -> None:
         y = index - self.scroll_offset.y + HEAD
@@ -190,6 +214,7 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         """Put the cursor on a line and bring it into view."""
         old = self.selection.line
         self.selection.move_to(line)
+        self._pass_headings(1 if line >= old else -1)
         self._repaint_line(old)
         self._repaint_line(self.selection.line)
         self._bring_into_view(self.scroll_offset.y)
@@ -198,6 +223,16 @@ class RowList(ScrollView, Generic[T], can_focus=True):
             self.post_message(self.EdgeNeared(older=True))
         elif self.selection.line < NEAR:
             self.post_message(self.EdgeNeared(older=False))
+
+    def _pass_headings(self, step: int) -> None:
+        """Where the cursor is on a heading, go on to the nearest row, in this direction if there is one."""
+        for direction in (step, -step):
+            line = self.selection.line
+            while 0 <= line < len(self._rows):
+                if not isinstance(self._rows[line], Heading):
+                    self.selection.move_to(line)
+                    return
+                line += direction
 
     def _bring_into_view(self, top: int) -> None:
         """Scroll there, or as little further as it takes to see the cursor."""
