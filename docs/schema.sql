@@ -37,6 +37,240 @@ CREATE FUNCTION public.horsies_lock_key(purpose text) RETURNS bigint
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ SELECT hashtextextended(current_schema() || '/' || purpose, 0) $$;
 
+CREATE TABLE public.horsies_workflow_tasks (
+    id uuid NOT NULL,
+    workflow_id uuid NOT NULL,
+    task_index integer NOT NULL,
+    node_id text NOT NULL,
+    task_name text NOT NULL,
+    task_args jsonb DEFAULT '[]'::jsonb NOT NULL,
+    task_kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
+    queue_name text,
+    priority smallint,
+    dependencies integer[] DEFAULT '{}'::integer[] NOT NULL,
+    args_from jsonb DEFAULT '{}'::jsonb NOT NULL,
+    workflow_ctx_from text[],
+    allow_failed_deps boolean DEFAULT false NOT NULL,
+    join_type text DEFAULT 'all'::text NOT NULL,
+    min_success integer,
+    good_until timestamp with time zone,
+    task_options jsonb DEFAULT '{}'::jsonb NOT NULL,
+    status text NOT NULL,
+    task_id uuid,
+    is_subworkflow boolean DEFAULT false NOT NULL,
+    sub_workflow_id uuid,
+    sub_workflow_name text,
+    sub_definition_key text,
+    sub_workflow_summary jsonb,
+    result jsonb,
+    error jsonb,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    max_retries integer DEFAULT 0 NOT NULL,
+    CONSTRAINT horsies_workflow_tasks_join CHECK ((join_type = ANY (ARRAY['all'::text, 'any'::text, 'quorum'::text]))),
+    CONSTRAINT horsies_workflow_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
+    CONSTRAINT horsies_workflow_tasks_queue CHECK ((is_subworkflow OR ((queue_name IS NOT NULL) AND (priority IS NOT NULL)))),
+    CONSTRAINT horsies_workflow_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'READY'::text, 'ENQUEUED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'SKIPPED'::text])))
+);
+
+CREATE FUNCTION public.horsies_node_context(node public.horsies_workflow_tasks) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT jsonb_build_object('workflow_meta', jsonb_build_object(
+               'workflow_id', node.workflow_id, 'task_index', node.task_index, 'task_name', node.task_name))
+        || CASE WHEN node.args_from = '{}' THEN '{}' ELSE jsonb_build_object('args_from', (
+               SELECT coalesce(jsonb_object_agg(wanted.key, horsies_node_result(d)), '{}')
+                 FROM jsonb_each(node.args_from) AS wanted
+                 JOIN horsies_workflow_tasks AS d
+                   ON d.workflow_id = node.workflow_id AND d.task_index = wanted.value::integer
+                WHERE d.status IN ('COMPLETED', 'FAILED', 'SKIPPED'))) END
+        || CASE WHEN node.workflow_ctx_from IS NULL THEN '{}' ELSE jsonb_build_object('workflow_ctx', (
+               SELECT coalesce(jsonb_object_agg(d.node_id,
+                          jsonb_build_object('result', horsies_node_result(d), 'task_name', d.task_name)
+                          || CASE WHEN d.sub_workflow_summary IS NULL THEN '{}'
+                                  ELSE jsonb_build_object('summary', d.sub_workflow_summary) END), '{}')
+                 FROM horsies_workflow_tasks AS d
+                WHERE d.workflow_id = node.workflow_id AND d.node_id = ANY(node.workflow_ctx_from))) END
+$$;
+
+CREATE FUNCTION public.horsies_node_result(node public.horsies_workflow_tasks) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT CASE WHEN node.status = 'SKIPPED' THEN jsonb_build_object('err', node.error) ELSE node.result END $$;
+
+CREATE FUNCTION public.horsies_quiet(in_status text, after_id uuid, threshold interval, heard_since timestamp with time zone, owner_id uuid, with_held boolean, page_size integer) RETURNS TABLE(id uuid, last_beat_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+DECLARE
+    beats_by text := CASE in_status WHEN 'CLAIMED' THEN 'claimer' ELSE 'runner' END;
+BEGIN
+    RETURN QUERY
+    WITH live AS MATERIALIZED (
+        SELECT t.id, t.claim_token, t.claimed_by_worker_id,
+               coalesce(CASE t.status WHEN 'RUNNING' THEN t.started_at END, t.claimed_at, t.enqueued_at) AS began_at
+          FROM horsies_tasks AS t
+         WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.status = in_status AND t.id > after_id
+           AND (owner_id IS NULL OR t.claimed_by_worker_id = owner_id)
+           AND (with_held OR t.recovery_hold_until IS NULL OR t.recovery_hold_until <= now())
+    ), suspect AS (
+        SELECT live.*, false AS is_certain
+          FROM live
+         WHERE NOT EXISTS (SELECT
+                             FROM horsies_heartbeats AS b
+                            WHERE b.sent_at > now() - least(threshold, interval '45 s') AND b.role = beats_by
+                              AND b.task_id = live.id AND b.claim_token = live.claim_token)
+         UNION ALL
+        SELECT live.*, true
+          FROM horsies_workers AS w
+          JOIN live ON live.claimed_by_worker_id = w.id
+         WHERE w.state = 'stopped'
+    ), heard AS (
+        SELECT s.id, s.is_certain, coalesce(beat.sent_at, s.began_at) AS last_at
+          FROM suspect AS s
+          LEFT JOIN LATERAL (
+               SELECT b.sent_at
+                 FROM horsies_heartbeats AS b
+                WHERE b.task_id = s.id AND b.claim_token = s.claim_token AND b.role = beats_by
+                ORDER BY b.sent_at DESC
+                LIMIT 1) AS beat ON true
+    )
+    SELECT h.id, max(h.last_at)
+      FROM heard AS h
+     WHERE h.is_certain OR greatest(h.last_at, heard_since) <= now() - threshold
+     GROUP BY h.id
+     ORDER BY h.id
+     LIMIT page_size;
+END
+$$;
+
+CREATE FUNCTION public.horsies_recover(seen_id uuid, seen_status text, seen_token bigint, seen_beat_at timestamp with time zone, seen_no_restart text, verdict jsonb) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    task horsies_tasks;
+    move record;
+    told integer;
+BEGIN
+    SELECT * INTO move
+      FROM jsonb_to_record(verdict) AS said(
+           status text, due_at timestamptz, retry_count integer, error_code text, document jsonb, failed_reason text,
+           crash_message text, overlap_possible boolean, hold_until timestamptz, events jsonb);
+
+    PERFORM FROM horsies_tasks AS t WHERE t.id = seen_id FOR NO KEY UPDATE;
+    SELECT t.* INTO task
+      FROM horsies_tasks AS t
+     WHERE t.id = seen_id AND t.status = seen_status AND t.claim_token = seen_token
+       AND t.no_restart IS NOT DISTINCT FROM seen_no_restart
+       AND (t.recovery_hold_until IS NULL OR t.recovery_hold_until <= now())
+       AND NOT EXISTS (SELECT
+                         FROM horsies_heartbeats AS b
+                        WHERE b.task_id = t.id AND b.claim_token = t.claim_token AND b.sent_at > seen_beat_at
+                          AND b.role = CASE seen_status WHEN 'CLAIMED' THEN 'claimer' ELSE 'runner' END);
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+
+    IF move.status IS NULL THEN
+        UPDATE horsies_tasks SET recovery_hold_until = move.hold_until, updated_at = now() WHERE id = seen_id;
+        RETURN true;
+    END IF;
+
+    IF seen_status = 'RUNNING' THEN
+        INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
+                                           error_code, error_message, failed_reason, worker_id, worker_hostname,
+                                           worker_pid, worker_process_name)
+        VALUES (task.id, task.attempts + 1, task.claim_token, 'FAILED', move.status = 'PENDING',
+                coalesce(task.started_at, task.claimed_at, task.updated_at), now(), 'WORKER_CRASHED',
+                move.crash_message, move.failed_reason, task.claimed_by_worker_id, task.worker_hostname,
+                task.worker_pid, task.worker_process_name);
+        UPDATE horsies_tasks
+           SET attempts = attempts + 1, crash_count = crash_count + 1,
+               overlap_possible = overlap_possible OR move.overlap_possible
+         WHERE id = seen_id;
+    END IF;
+
+    IF move.status = 'PENDING' THEN
+        UPDATE horsies_tasks
+           SET status = 'PENDING', retry_count = move.retry_count, enqueued_at = move.due_at,
+               next_retry_at = CASE WHEN seen_status = 'RUNNING' THEN move.due_at END,
+               failed_reason = move.failed_reason, recovery_hold_until = NULL,
+               claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL,
+               started_at = NULL, worker_hostname = NULL, worker_pid = NULL, worker_process_name = NULL,
+               kill_requested = false, updated_at = now()
+         WHERE id = seen_id;
+        IF move.due_at <= clock_timestamp() THEN
+            PERFORM pg_notify('horsies_task_new', task.queue_name);
+        END IF;
+    ELSE
+        UPDATE horsies_tasks
+           SET status = move.status, result = move.document, error_code = move.error_code,
+               failed_reason = coalesce(move.failed_reason, failed_reason), terminal_at = now(),
+               failed_at = CASE WHEN move.status = 'FAILED' THEN now() END,
+               claimed = false, claim_expires_at = NULL, updated_at = now()
+         WHERE id = seen_id;
+        INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+        SELECT task.id, task.workflow_id, task.workflow_task_index WHERE task.is_workflow_task
+        ON CONFLICT DO NOTHING;
+        PERFORM pg_notify('horsies_task_done', task.id::text);
+    END IF;
+
+    WITH event AS (
+        INSERT INTO horsies_events (kind, task_id, workflow_id, worker_id, claim_token, queue_name, evidence)
+        SELECT said.kind, task.id, task.workflow_id, task.claimed_by_worker_id, task.claim_token, task.queue_name,
+               said.evidence
+          FROM jsonb_to_recordset(move.events) AS said(kind text, evidence jsonb)
+        RETURNING *
+    )
+    SELECT count(*) INTO told
+      FROM event
+     CROSS JOIN LATERAL pg_notify('horsies_events', json_build_object(
+           'kind', event.kind, 'queue', event.queue_name, 'from', seen_status, 'to', move.status, 'count', 1,
+           'ids', json_build_array(event.task_id))::text);
+    RETURN true;
+END
+$$;
+
+CREATE TABLE public.horsies_workflows (
+    id uuid NOT NULL,
+    name text NOT NULL,
+    status text NOT NULL,
+    on_error text NOT NULL,
+    output_task_index integer,
+    success_policy jsonb,
+    result jsonb,
+    error jsonb,
+    definition_key text,
+    parent_workflow_id uuid,
+    parent_task_index integer,
+    root_workflow_id uuid NOT NULL,
+    depth integer DEFAULT 0 NOT NULL,
+    generation integer DEFAULT 1 NOT NULL,
+    sent_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    paused_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT horsies_workflows_on_error CHECK ((on_error = ANY (ARRAY['fail'::text, 'pause'::text]))),
+    CONSTRAINT horsies_workflows_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'PAUSED'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text])))
+);
+
+CREATE FUNCTION public.horsies_run_summary(run public.horsies_workflows) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT jsonb_build_object(
+               'status', run.status,
+               'output', CASE WHEN run.output_task_index IS NOT NULL THEN run.result -> 'ok' END,
+               'total_tasks', count(*),
+               'completed_tasks', count(*) FILTER (WHERE n.status = 'COMPLETED'),
+               'failed_tasks', count(*) FILTER (WHERE n.status = 'FAILED'),
+               'skipped_tasks', count(*) FILTER (WHERE n.status = 'SKIPPED'),
+               'error_summary', concat_ws(': ', run.error ->> 'error_code', run.error ->> 'message'))
+      FROM horsies_workflow_tasks AS n
+     WHERE n.workflow_id = run.id
+$$;
+
 CREATE TABLE public.horsies_audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT now() NOT NULL,
@@ -62,6 +296,105 @@ ALTER TABLE public.horsies_audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE public.horsies_tasks (
+    id uuid NOT NULL,
+    sent_at timestamp with time zone NOT NULL,
+    enqueued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    retry_count integer DEFAULT 0 NOT NULL,
+    max_retries integer DEFAULT 0 NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    crash_count integer DEFAULT 0 NOT NULL,
+    priority smallint DEFAULT 100 NOT NULL,
+    claimed boolean DEFAULT false NOT NULL,
+    is_workflow_task boolean DEFAULT false NOT NULL,
+    overlap_possible boolean DEFAULT false NOT NULL,
+    kill_requested boolean DEFAULT false NOT NULL,
+    status text DEFAULT 'PENDING'::text NOT NULL,
+    task_name text NOT NULL,
+    queue_name text DEFAULT 'default'::text NOT NULL,
+    enqueue_sha text NOT NULL,
+    args jsonb DEFAULT '[]'::jsonb NOT NULL,
+    kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
+    task_options jsonb DEFAULT '{}'::jsonb NOT NULL,
+    flags jsonb DEFAULT '{}'::jsonb NOT NULL,
+    claimed_at timestamp with time zone,
+    claim_expires_at timestamp with time zone,
+    started_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    failed_at timestamp with time zone,
+    terminal_at timestamp with time zone,
+    next_retry_at timestamp with time zone,
+    good_until timestamp with time zone,
+    recovery_hold_until timestamp with time zone,
+    claimed_by_worker_id uuid,
+    workflow_id uuid,
+    retry_of uuid,
+    worker_pid integer,
+    workflow_task_index integer,
+    worker_hostname text,
+    worker_process_name text,
+    result jsonb,
+    error_code text,
+    failed_reason text,
+    context jsonb,
+    no_restart text,
+    idempotency_key text,
+    command_sha text,
+    CONSTRAINT horsies_tasks_claimed CHECK (((NOT claimed) OR (status = 'CLAIMED'::text))),
+    CONSTRAINT horsies_tasks_no_restart CHECK ((no_restart = ANY (ARRAY['paused'::text, 'cancelled'::text]))),
+    CONSTRAINT horsies_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
+    CONSTRAINT horsies_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]))),
+    CONSTRAINT horsies_tasks_terminal CHECK (((terminal_at IS NOT NULL) = (status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]))))
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_insert_scale_factor='0.01');
+
+CREATE VIEW public.horsies_ended_tasks AS
+ SELECT id,
+    terminal_at
+   FROM public.horsies_tasks task
+  WHERE ((terminal_at IS NOT NULL) AND ((workflow_id IS NULL) OR (NOT (EXISTS ( SELECT
+           FROM public.horsies_workflows run
+          WHERE (run.id = task.workflow_id))))));
+
+CREATE VIEW public.horsies_ended_trees AS
+ SELECT id,
+    completed_at
+   FROM public.horsies_workflows root
+  WHERE ((parent_workflow_id IS NULL) AND (status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text])) AND (NOT (EXISTS ( SELECT
+           FROM public.horsies_workflows run
+          WHERE ((run.root_workflow_id = root.id) AND (run.status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'PAUSED'::text])))))) AND (NOT (EXISTS ( SELECT
+           FROM (public.horsies_workflows run
+             JOIN public.horsies_tasks task ON ((task.workflow_id = run.id)))
+          WHERE ((run.root_workflow_id = root.id) AND (task.terminal_at IS NULL))))));
+
+CREATE TABLE public.horsies_workers (
+    id uuid NOT NULL,
+    hostname text NOT NULL,
+    pid integer NOT NULL,
+    version text NOT NULL,
+    queues text[] DEFAULT '{}'::text[] NOT NULL,
+    processes integer NOT NULL,
+    state text DEFAULT 'starting'::text NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    last_heartbeat_at timestamp with time zone DEFAULT now() NOT NULL,
+    stopped_at timestamp with time zone,
+    lost_at timestamp with time zone,
+    recovery_config jsonb DEFAULT '{}'::jsonb NOT NULL,
+    health jsonb DEFAULT '{}'::jsonb NOT NULL,
+    CONSTRAINT horsies_workers_state CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'draining'::text, 'stopped'::text, 'lost'::text])))
+);
+
+CREATE VIEW public.horsies_ended_workers AS
+ SELECT id,
+    GREATEST(last_heartbeat_at, stopped_at, lost_at) AS ended_at
+   FROM public.horsies_workers worker
+  WHERE ((state = ANY (ARRAY['stopped'::text, 'lost'::text])) AND (NOT (EXISTS ( SELECT
+           FROM public.horsies_tasks task
+          WHERE ((task.claimed_by_worker_id = worker.id) AND (task.status = ANY (ARRAY['CLAIMED'::text, 'RUNNING'::text])))))));
 
 CREATE TABLE public.horsies_events (
     id bigint NOT NULL,
@@ -131,6 +464,18 @@ CREATE TABLE public.horsies_schedule_state (
     updated_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
+CREATE VIEW public.horsies_spent_heartbeats AS
+ SELECT id,
+    sent_at
+   FROM public.horsies_heartbeats beat
+  WHERE (NOT (EXISTS ( SELECT
+           FROM public.horsies_tasks task
+          WHERE ((task.id = beat.task_id) AND (task.claim_token = beat.claim_token) AND (task.status = ANY (ARRAY['CLAIMED'::text, 'RUNNING'::text])) AND (beat.sent_at = ( SELECT newest.sent_at
+                   FROM public.horsies_heartbeats newest
+                  WHERE ((newest.task_id = beat.task_id) AND (newest.role = beat.role) AND (newest.claim_token >= beat.claim_token))
+                  ORDER BY newest.claim_token, newest.sent_at DESC
+                 LIMIT 1))))));
+
 CREATE TABLE public.horsies_task_attempts (
     task_id uuid NOT NULL,
     attempt integer NOT NULL,
@@ -150,61 +495,6 @@ CREATE TABLE public.horsies_task_attempts (
     CONSTRAINT horsies_task_attempts_attempt CHECK ((attempt >= 1)),
     CONSTRAINT horsies_task_attempts_outcome CHECK ((outcome = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'WORKER_FAILURE'::text])))
 );
-
-CREATE TABLE public.horsies_tasks (
-    id uuid NOT NULL,
-    sent_at timestamp with time zone NOT NULL,
-    enqueued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    claim_token bigint DEFAULT 0 NOT NULL,
-    retry_count integer DEFAULT 0 NOT NULL,
-    max_retries integer DEFAULT 0 NOT NULL,
-    attempts integer DEFAULT 0 NOT NULL,
-    crash_count integer DEFAULT 0 NOT NULL,
-    priority smallint DEFAULT 100 NOT NULL,
-    claimed boolean DEFAULT false NOT NULL,
-    is_workflow_task boolean DEFAULT false NOT NULL,
-    overlap_possible boolean DEFAULT false NOT NULL,
-    kill_requested boolean DEFAULT false NOT NULL,
-    status text DEFAULT 'PENDING'::text NOT NULL,
-    task_name text NOT NULL,
-    queue_name text DEFAULT 'default'::text NOT NULL,
-    enqueue_sha text NOT NULL,
-    args jsonb DEFAULT '[]'::jsonb NOT NULL,
-    kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
-    task_options jsonb DEFAULT '{}'::jsonb NOT NULL,
-    flags jsonb DEFAULT '{}'::jsonb NOT NULL,
-    claimed_at timestamp with time zone,
-    claim_expires_at timestamp with time zone,
-    started_at timestamp with time zone,
-    completed_at timestamp with time zone,
-    failed_at timestamp with time zone,
-    terminal_at timestamp with time zone,
-    next_retry_at timestamp with time zone,
-    good_until timestamp with time zone,
-    recovery_hold_until timestamp with time zone,
-    claimed_by_worker_id uuid,
-    workflow_id uuid,
-    retry_of uuid,
-    worker_pid integer,
-    workflow_task_index integer,
-    worker_hostname text,
-    worker_process_name text,
-    result jsonb,
-    error_code text,
-    failed_reason text,
-    context jsonb,
-    no_restart text,
-    idempotency_key text,
-    command_sha text,
-    CONSTRAINT horsies_tasks_claimed CHECK (((NOT claimed) OR (status = 'CLAIMED'::text))),
-    CONSTRAINT horsies_tasks_no_restart CHECK ((no_restart = ANY (ARRAY['paused'::text, 'cancelled'::text]))),
-    CONSTRAINT horsies_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
-    CONSTRAINT horsies_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]))),
-    CONSTRAINT horsies_tasks_terminal CHECK (((terminal_at IS NOT NULL) = (status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]))))
-)
-WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_insert_scale_factor='0.01');
 
 CREATE TABLE public.horsies_worker_states (
     id bigint NOT NULL,
@@ -238,23 +528,6 @@ ALTER TABLE public.horsies_worker_states ALTER COLUMN id ADD GENERATED ALWAYS AS
     CACHE 1
 );
 
-CREATE TABLE public.horsies_workers (
-    id uuid NOT NULL,
-    hostname text NOT NULL,
-    pid integer NOT NULL,
-    version text NOT NULL,
-    queues text[] DEFAULT '{}'::text[] NOT NULL,
-    processes integer NOT NULL,
-    state text DEFAULT 'starting'::text NOT NULL,
-    started_at timestamp with time zone DEFAULT now() NOT NULL,
-    last_heartbeat_at timestamp with time zone DEFAULT now() NOT NULL,
-    stopped_at timestamp with time zone,
-    lost_at timestamp with time zone,
-    recovery_config jsonb DEFAULT '{}'::jsonb NOT NULL,
-    health jsonb DEFAULT '{}'::jsonb NOT NULL,
-    CONSTRAINT horsies_workers_state CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'draining'::text, 'stopped'::text, 'lost'::text])))
-);
-
 CREATE TABLE public.horsies_workflow_outbox (
     task_id uuid NOT NULL,
     workflow_id uuid NOT NULL,
@@ -262,68 +535,9 @@ CREATE TABLE public.horsies_workflow_outbox (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     tries integer DEFAULT 0 NOT NULL,
     last_error text,
-    quarantined_at timestamp with time zone
-);
-
-CREATE TABLE public.horsies_workflow_tasks (
-    id uuid NOT NULL,
-    workflow_id uuid NOT NULL,
-    task_index integer NOT NULL,
-    node_id text NOT NULL,
-    task_name text NOT NULL,
-    task_args jsonb DEFAULT '[]'::jsonb NOT NULL,
-    task_kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
-    queue_name text,
-    priority smallint,
-    dependencies integer[] DEFAULT '{}'::integer[] NOT NULL,
-    args_from jsonb DEFAULT '{}'::jsonb NOT NULL,
-    workflow_ctx_from text[],
-    allow_failed_deps boolean DEFAULT false NOT NULL,
-    join_type text DEFAULT 'all'::text NOT NULL,
-    min_success integer,
-    good_until timestamp with time zone,
-    task_options jsonb DEFAULT '{}'::jsonb NOT NULL,
-    status text NOT NULL,
-    task_id uuid,
-    is_subworkflow boolean DEFAULT false NOT NULL,
-    sub_workflow_id uuid,
-    sub_workflow_name text,
-    sub_definition_key text,
-    sub_workflow_summary jsonb,
-    result jsonb,
-    error jsonb,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    started_at timestamp with time zone,
-    completed_at timestamp with time zone,
-    CONSTRAINT horsies_workflow_tasks_join CHECK ((join_type = ANY (ARRAY['all'::text, 'any'::text, 'quorum'::text]))),
-    CONSTRAINT horsies_workflow_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
-    CONSTRAINT horsies_workflow_tasks_queue CHECK ((is_subworkflow OR ((queue_name IS NOT NULL) AND (priority IS NOT NULL)))),
-    CONSTRAINT horsies_workflow_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'READY'::text, 'ENQUEUED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'SKIPPED'::text])))
-);
-
-CREATE TABLE public.horsies_workflows (
-    id uuid NOT NULL,
-    name text NOT NULL,
-    status text NOT NULL,
-    on_error text NOT NULL,
-    output_task_index integer,
-    success_policy jsonb,
-    result jsonb,
-    error jsonb,
-    definition_key text,
-    parent_workflow_id uuid,
-    parent_task_index integer,
-    root_workflow_id uuid NOT NULL,
-    depth integer DEFAULT 0 NOT NULL,
-    generation integer DEFAULT 1 NOT NULL,
-    sent_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    started_at timestamp with time zone,
-    paused_at timestamp with time zone,
-    completed_at timestamp with time zone,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT horsies_workflows_on_error CHECK ((on_error = ANY (ARRAY['fail'::text, 'pause'::text]))),
-    CONSTRAINT horsies_workflows_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'PAUSED'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text])))
+    quarantined_at timestamp with time zone,
+    needs text,
+    retry_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
 ALTER TABLE ONLY public.horsies_audit
