@@ -80,14 +80,19 @@ class Proposal:
 
 
 async def for_tasks(
-    source: Source, action: Action, selector: Selector, options: ActionOptions | None = None
+    source: Source,
+    action: Action,
+    selector: Selector,
+    options: ActionOptions | None = None,
+    *,
+    cautions: tuple[str, ...] = (),
 ) -> Proposal:
-    """What an action would do to these tasks."""
+    """What an action would do to these tasks; `cautions` are warnings beyond those of the plan."""
     plan = await source.plan(action, selector, options or ActionOptions())
     count, further = len(plan.targets), _further(action, plan.options)
 
     async def edited() -> Proposal:
-        return await for_tasks(source, action, selector, further)
+        return await for_tasks(source, action, selector, further, cautions=cautions)
 
     async def apply(reason: str | None, progress: Callable[[Progress], None], stop: asyncio.Event) -> Outcome:
         decided = replace(plan, options=replace(plan.options, reason=reason or None))
@@ -98,7 +103,7 @@ async def for_tasks(
         verb=f"{action} {count:,}",
         selected_by=_selected_by(plan),
         lines=_lines(plan),
-        warnings=plan.warnings,
+        warnings=(*cautions, *plan.warnings),
         command=plan.command,
         to_type=str(count) if plan.tier > 1 else None,
         option=_option(plan.options) if further != plan.options else None,

@@ -1,7 +1,8 @@
 """The screens, and how one is made.
 
-1. Subclass `MainScreen`, or `ActingScreen` where tasks can be acted on: name the `place`, set `BINDINGS` to
-   `[*bindings(place)]`, compose the `body`. The base class brings header, tabs, notice, status line and keys.
+1. Subclass `MainScreen`, `ProposingScreen` where something can be changed, or `ActingScreen` where that is done to
+   tasks: name the `place`, set `BINDINGS` to `[*bindings(place)]`, compose the `body`. The base class brings header,
+   tabs, notice, status line and keys.
 2. Say what the screen `wants`: each a name, a coroutine function of the source, the topics that make it out of date,
    and where it is costly a `rest_s`. The store asks while the screen is seen, once at a time, and again when touched.
    A read that `Source` does not have yet is a line there, and an answer of the invented system in `demo/`.

@@ -1,20 +1,16 @@
-"""Screens with tasks that can be acted on: one way from the key to the preview, and from there to what came of it."""
+"""Screens with tasks that can be acted on."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual import work
-
-from horsies.errors import HorsiesError
 from horsies.model.actions import Action
 from horsies_tui import proposals
 from horsies_tui.format import clean
-from horsies_tui.screens.main_screen import MainScreen
-from horsies_tui.widgets.plan_dialog import PlanDialog
+from horsies_tui.screens.proposing import ProposingScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Sequence
     from uuid import UUID
 
     from horsies_ops.actions.selector import Selector
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
     from horsies_tui.source import Source
 
 
-class ActingScreen(MainScreen):
+class ActingScreen(ProposingScreen):
     """A subclass says what is selected, which of requeue and retry fits it, and tidies up afterwards."""
 
     def selector(self) -> Selector | None:
@@ -48,29 +44,6 @@ class ActingScreen(MainScreen):
             return proposals.for_tasks(source, action, selector)
 
         self.propose(proposal)
-
-    @work(group="act", exit_on_error=False)
-    async def propose(self, proposal: Callable[[Source], Awaitable[Proposal]]) -> None:
-        """Show a proposal, have it decided and carried out."""
-        source = self.desk.source
-        if source is None or not self.desk.can_act:
-            self.notify("actions are off", severity="warning")
-            return
-        try:
-            shown = await proposal(source)
-        except HorsiesError as error:
-            self.notify(clean(error.message), severity="error", markup=False)
-            return
-        settings = self.desk.settings
-        dialog = PlanDialog(shown, where=self.desk.database, must_give_reason=settings.require_reason)
-        outcome = await self.app.push_screen_wait(dialog)
-        if outcome is not None:
-            self.settled(outcome.changed)
-
-    def copy(self, text: str, what: str) -> None:
-        """To the clipboard, by the terminal; shown as well, for terminals that take nothing."""
-        self.app.copy_to_clipboard(text)
-        self.notify(clean(text, limit=200), title=f"copied {what}", markup=False)
 
     def open_task(self, task_id: UUID) -> None:
         """Show everything about a task."""

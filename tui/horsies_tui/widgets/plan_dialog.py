@@ -47,13 +47,16 @@ class PlanDialog(ModalScreen[Outcome | None]):
         Binding("u", "undo", "undo"),
     ]
 
-    def __init__(self, proposal: Proposal, *, where: str, must_give_reason: bool = False) -> None:
+    def __init__(
+        self, proposal: Proposal, *, where: str, must_give_reason: bool = False, is_dry_run: bool = False
+    ) -> None:
         super().__init__()
         self.heeds = asyncio.Event()
         """Set once keys are heeded."""
         self._proposal = proposal
         self._where = where
         self._must_give_reason = must_give_reason
+        self._is_dry_run = is_dry_run
         self._stop: asyncio.Event | None = None
         self._outcome: Outcome | None = None
 
@@ -75,19 +78,24 @@ class PlanDialog(ModalScreen[Outcome | None]):
         self._show()
         self.set_timer(DEAF_S, self.heeds.set)
 
+    @property
+    def _can_go(self) -> bool:
+        return not (self._is_dry_run or self._proposal.is_empty)
+
     def _show(self) -> None:
         proposal = self._proposal
-        self.query_one("#plan").border_title = safe(f"{proposal.title} — preview, nothing changed yet")
+        kind = "dry run, nothing is changed" if self._is_dry_run else "preview, nothing changed yet"
+        self.query_one("#plan").border_title = safe(f"{proposal.title} — {kind}")
         self.query_one("#plan-text", Static).update(_described(proposal, self._where))
         typed = self.query_one(Confirmation)
         typed.wants_digits = (proposal.to_type or "").isdigit()
-        typed.display = proposal.to_type is not None and not proposal.is_empty
+        typed.display = proposal.to_type is not None and self._can_go
         typed.placeholder = f"type {proposal.to_type} to go on"
-        self.query_one("#plan-reason", Input).display = not proposal.is_empty
+        self.query_one("#plan-reason", Input).display = self._can_go
         go = self.query_one("#plan-go", Button)
         go.label = safe(f"y  {proposal.verb}")
-        go.display = proposal.to_type is None and not proposal.is_empty
-        self.query_one("#plan-keys", Static).update(_keys(proposal))
+        go.display = proposal.to_type is None and self._can_go
+        self.query_one("#plan-keys", Static).update(_keys(proposal) if self._can_go else "  Enter closes")
         # The number is what is waited for; elsewhere nothing has the focus, and Enter is Cancel.
         self.set_focus(typed if typed.display else None)
 
@@ -125,7 +133,7 @@ class PlanDialog(ModalScreen[Outcome | None]):
             self._go()
 
     def _go(self) -> None:
-        if self._stop is not None or self._proposal.is_empty:
+        if self._stop is not None or not self._can_go:
             return
         reason = self.query_one("#plan-reason", Input).value.strip()
         if self._must_give_reason and not reason:
