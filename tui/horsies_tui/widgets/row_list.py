@@ -39,6 +39,9 @@ HEAD = 2
 GUTTER = 3
 """Cursor, mark and a space."""
 
+GROUND = ""
+"""The name of what a list looks like where nothing else is said."""
+
 NEAR = 30
 """So many rows before its end a window is asked to grow."""
 
@@ -92,6 +95,7 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         self._glyphs = glyphs
         self._rows: tuple[T | Heading, ...] = ()
         self._placed: tuple[Placed[T], ...] = ()
+        self._looks: dict[str, Style] = {}
         self._drawn: dict[tuple[Hashable, int], Cell] = {}
 
     @property
@@ -148,15 +152,15 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         if y < HEAD:
             return self._head(y)
         if not 0 <= index < len(self._rows):
-            return Strip.blank(self.size.width, self.rich_style)
+            return Strip.blank(self.size.width, self._ground)
         row = self._rows[index]
         return self._heading(row) if isinstance(row, Heading) else self._line(row)
 
     def _head(self, y: int) -> Strip:
         if y == 1:
-            style = self.rich_style + self._style("rule")
+            style = self._ground + self._style("rule")
             return Strip([Segment(self._glyphs.rule * self.size.width, style)], self.size.width)
-        style = self.rich_style + self._style("head")
+        style = self._ground + self._style("head")
         cells = [
             (placed.at, fit(placed.column.title, placed.width, right=placed.column.right)) for placed in self._placed
         ]
@@ -166,7 +170,7 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         width, rule = self.size.width, self._glyphs.rule
         text = cut(f"{rule * GUTTER} {clean(heading.text, limit=width)} ", width)
         line = text + rule * (width - cell_len(text))
-        return Strip([Segment(line, self.rich_style + self._style("rule"))], width)
+        return Strip([Segment(line, self._ground + self._style("rule"))], width)
 
     def _line(self, row: T) -> Strip:
         key, now = self._key(row), self._now()
@@ -182,7 +186,7 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         return line_of(pieces, self.size.width, base)
 
     def _base(self, *, is_cursor: bool, is_marked: bool) -> Style:
-        style = self.rich_style
+        style = self._ground
         if is_marked:
             style += self._style("marked")
         return style + self._style("cursor") if is_cursor else style
@@ -191,7 +195,20 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         return self._style(tone.value)
 
     def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(f"row-list--{name}", partial=True)
+        if name not in self._looks:
+            self._looks[name] = self.get_component_rich_style(f"row-list--{name}", partial=True)
+        return self._looks[name]
+
+    @property
+    def _ground(self) -> Style:
+        # Reckoned from all that stands above it, which takes longer than the rest of a line.
+        if GROUND not in self._looks:
+            self._looks[GROUND] = self.rich_style
+        return self._looks[GROUND]
+
+    def notify_style_update(self) -> None:
+        self._looks.clear()
+        super().notify_style_update()
 
     def _key_of(self, row: T | Heading) -> Hashable:
         return row if isinstance(row, Heading) else self._key(row)

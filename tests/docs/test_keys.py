@@ -1,0 +1,31 @@
+"""The table of keys in the documentation is the table of actions; UPDATE_KEYS=1 writes it anew."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from horsies_tui.actions import ACTIONS
+from horsies_tui.keymap import shown_key
+
+PAGE = Path(__file__).parents[2] / "docs" / "tui.md"
+
+
+def _table() -> str:
+    rows = [
+        f"| {' '.join(f'`{shown_key(key)}`' for key in action.keys)} | `{action.id}` | {action.help} |".replace(
+            "`|`", "`\\|`"
+        )
+        for action in ACTIONS
+    ]
+    return "\n".join(["| keys | id | |", "|---|---|---|", *rows])
+
+
+def test_the_documentation_lists_every_action_with_its_keys() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    wanted = f"<!-- keys -->\n{_table()}\n<!-- /keys -->"
+    if os.environ.get("UPDATE_KEYS"):
+        page = re.sub(r"<!-- keys -->.*<!-- /keys -->", lambda _: wanted, page, flags=re.DOTALL)
+        PAGE.write_text(page, encoding="utf-8")
+    assert wanted in page, "UPDATE_KEYS=1 writes the table anew"

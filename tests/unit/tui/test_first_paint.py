@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from horsies.model.settings import TuiConfig
+from horsies_tui.app import HorsiesApp
+from horsies_tui.demo import Demo
+from tests.support.screens import eventually, running, shown, still
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from horsies_tui.source import Source
+
+
+async def test_the_screen_is_there_before_the_database_answers() -> None:
+    may_answer = asyncio.Event()
+    demo = Demo(still(50), pace_s=None)
+
+    @asynccontextmanager
+    async def slow(*, read_only: bool) -> AsyncGenerator[Source]:
+        await may_answer.wait()
+        async with demo(read_only=read_only) as source:
+            yield source
+
+    async with HorsiesApp(slow, TuiConfig(), database="db1/app").run_test() as pilot:
+        await eventually(pilot, lambda: "CONNECTING" in shown(pilot))
+        assert "[3Tasks]" in shown(pilot) or "[1Dash]" in shown(pilot)
+        may_answer.set()
+        await eventually(pilot, lambda: "LIVE" in shown(pilot))
+
+
+async def test_another_theme_is_drawn_at_once() -> None:
+    async with running(size=(80, 24)) as pilot:
+        before = pilot.app.theme
+        ground = pilot.app.screen.styles.background
+        await pilot.press("t")
+        await eventually(pilot, lambda: pilot.app.theme != before and pilot.app.screen.styles.background != ground)
