@@ -17,9 +17,10 @@ from horsies_tui.desk import Desk
 from horsies_tui.format import clean
 from horsies_tui.glyphs import glyphs
 from horsies_tui.keymap import keymap, shown_key
-from horsies_tui.messages import ConnectionChanged
+from horsies_tui.messages import ConnectionChanged, TaskWanted
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.main_screen import MainScreen
+from horsies_tui.screens.task_detail import Opened, TaskScreen
 from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.session import Session
 from horsies_tui.store import Store
@@ -163,6 +164,13 @@ class HorsiesApp(App[None]):
                 self.notify(clean(fault.message), severity="error", markup=False)
             case wanted:
                 self.show_tasks(wanted)
+
+    def on_task_wanted(self, message: TaskWanted) -> None:
+        """Open a task over the screen that it was found on."""
+        screen = self.screen
+        tab = screen.tab if isinstance(screen, MainScreen) else Place.TASKS
+        opened = Opened(task_id=message.task_id, among=message.among, tab=tab)
+        self.push_screen(TaskScreen(self.desk, frozenset(SCREENS), opened))
 
     def show_tasks(self, wanted: TaskFilter) -> None:
         """Go to the list of tasks, narrowed down to these."""

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
     from horsies.errors import HorsiesError
+    from horsies_ops.reads.filter import TaskFilter
     from horsies_tui.connection import Connection
 
 
@@ -39,3 +43,36 @@ class ConnectionChanged(Message):
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self.connection = connection
+
+
+class TasksWanted(Message):
+    """Whoever uses the screen wants to see these tasks."""
+
+    def __init__(self, wanted: TaskFilter) -> None:
+        super().__init__()
+        self.filter = wanted
+
+
+class TaskWanted(Message):
+    """Whoever uses the screen wants to see everything about this task, and may go on through its list."""
+
+    def __init__(self, task_id: UUID, among: Sequence[UUID] = ()) -> None:
+        super().__init__()
+        self.task_id = task_id
+        self.among = tuple(among)
+
+
+class RunWanted(Message):
+    """Whoever uses the screen wants to see this run of a workflow."""
+
+    def __init__(self, workflow_id: UUID) -> None:
+        super().__init__()
+        self.workflow_id = workflow_id
+
+
+class WorkerWanted(Message):
+    """Whoever uses the screen wants to see this worker."""
+
+    def __init__(self, worker_id: UUID) -> None:
+        super().__init__()
+        self.worker_id = worker_id

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from horsies.model.actions import Action
 from horsies_tui import proposals
-from horsies_tui.format import clean
+from horsies_tui.messages import TaskWanted
 from horsies_tui.screens.proposing import ProposingScreen
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class ActingScreen(ProposingScreen):
 
         self.propose(proposal)
 
-    def open_task(self, task_id: UUID) -> None:
-        """Show everything about a task."""
-        self.notify(clean(task_id), title="no detail screen in this build", markup=False)
+    def open_task(self, task_id: UUID, among: Sequence[UUID] = ()) -> None:
+        """Show everything about a task; whoever looks at it may go on through the list that it stands in."""
+        self.post_message(TaskWanted(task_id, among))
 
     def action_op_requeue(self) -> None:
         self.act(self.fitting())

@@ -39,6 +39,8 @@ class MainScreen(Screen[None]):
     """A tab. A subclass names its `place`, composes its `body`, says what it `wants` and shows it in `take`."""
 
     place: ClassVar[Place]
+    overview_rest_s: ClassVar[float] = 5.0
+    """How often the whole system is looked at, at most."""
     AUTO_FOCUS = "RowList"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  # Textual has it so
         (0, "-tiny"),
@@ -57,11 +59,16 @@ class MainScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield Static("horsies needs 60 × 15 characters", id="too-small")
         yield Header(self.desk)
-        yield Tabs(self.place, self._tabs)
+        yield Tabs(self.tab, self._tabs)
         yield Static("", id="notice")
         yield from self.body()
         yield StatusLine()
         yield KeyLine()
+
+    @property
+    def tab(self) -> Place:
+        """Under which of the tabs it is; a detail is under that of the list it was opened from."""
+        return self.place
 
     def body(self) -> ComposeResult:
         """The widgets between tabs and status line."""
@@ -86,7 +93,7 @@ class MainScreen(Screen[None]):
     def ask(self) -> None:
         """Have everything that the screen wants fetched, from now on."""
         # The number of stale tasks stands in the tabs of every screen.
-        overview = Want(name=OVERVIEW, fetch=_overview, touched_by=ANY_TASK, rest_s=5.0)
+        overview = Want(name=OVERVIEW, fetch=_overview, touched_by=ANY_TASK, rest_s=self.overview_rest_s)
         self.desk.store.show([*self.wants(), overview], self.post_message)
 
     def on_mount(self) -> None:

@@ -175,7 +175,7 @@ class TasksScreen(ActingScreen):
 
     def on_row_list_opened(self) -> None:
         if (task := self.list.current) is not None:
-            self.open_task(task.id)
+            self.open_task(task.id, self.window.ids)
 
     def on_filter_line_changed(self) -> None:
         self._is_matching = False

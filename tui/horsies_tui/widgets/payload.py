@@ -7,18 +7,19 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from textual.widgets import TextArea
-
 from horsies_tui.format import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horsies.model.settings import TuiConfig
+    from horsies_ops.reads.tasks import TaskFacts
 
 MASK: Final = "••••••"
 MOST_LINES: Final = 400
 MOST_CHARACTERS: Final = 65_536
+_LONGEST_SIGN: Final = 6
+"""How many characters stand for one that a terminal would obey."""
 
 
 def shown(value: Any, settings: TuiConfig) -> Any:
@@ -52,21 +53,19 @@ def one_line(value: Any, settings: TuiConfig) -> str:
     return json.dumps(shown(value, settings), ensure_ascii=False, default=str)
 
 
+def given(task: TaskFacts) -> Any:
+    """The arguments of a task as one document."""
+    return task.kwargs if not task.args else {"args": task.args, **task.kwargs}
+
+
+def whole(value: Any, settings: TuiConfig) -> str:
+    """As indented JSON, harmless line by line."""
+    text = json.dumps(shown(value, settings), ensure_ascii=False, indent=2, default=str)
+    return "\n".join(clean(line, limit=_LONGEST_SIGN * len(line) + 1) for line in text.split("\n"))
+
+
 def pretty(value: Any, settings: TuiConfig) -> str:
-    """As indented JSON, harmless line by line, and no more than a screen can bear."""
-    text = json.dumps(shown(value, settings), ensure_ascii=False, indent=2, default=str)[:MOST_CHARACTERS]
-    lines = text.split("\n")
+    """The same, but no more than a screen can bear."""
+    lines = whole(value, settings)[:MOST_CHARACTERS].split("\n")
     more = ["…"] if len(lines) > MOST_LINES else []
-    return "\n".join([clean(line) for line in lines[:MOST_LINES]] + more)
-
-
-class Payload(TextArea):
-    """A document to read and search, not to change."""
-
-    def __init__(self, *, name: str) -> None:
-        super().__init__("", read_only=True, show_cursor=False, soft_wrap=True, id=name, compact=True)
-
-    def show(self, value: Any, settings: TuiConfig) -> None:
-        text = pretty(value, settings)
-        if text != self.text:
-            self.load_text(text)
+    return "\n".join([*lines[:MOST_LINES], *more])

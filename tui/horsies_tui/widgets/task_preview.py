@@ -10,7 +10,7 @@ from textual.widgets import Static
 from horsies.model.task import TaskStatus
 from horsies_tui.format import age, clean, clock, safe, short_id, took
 from horsies_tui.task_columns import LIVE, silence, waited
-from horsies_tui.widgets.payload import one_line
+from horsies_tui.widgets.payload import given, one_line
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -54,10 +54,9 @@ def _error(detail: TaskDetail) -> str:
 
 
 def _given(task: TaskFacts, settings: TuiConfig) -> str:
-    given = task.kwargs if not task.args else {"args": task.args, **task.kwargs}
     until = f"   good until {clock(task.good_until)}" if task.good_until else ""
     workflow = f"   workflow {short_id(task.workflow_id)}" if task.workflow_id else ""
-    return f"args {one_line(given, settings)}{until}{workflow}"
+    return f"args {one_line(given(task), settings)}{until}{workflow}"
 
 
 def _verdict(detail: TaskDetail) -> str:
