@@ -134,13 +134,17 @@ class Dispatcher:
         parts.gate.passed(sent_at)
         took_s = time.monotonic() - sent_at
         begun = {(row.id, row.claim_token) for row in started}
+        by_child: dict[int, list[Held]] = {}
         for held, pid in pairs:
             if (held.row.id, held.row.claim_token) not in begun:
                 await self._not_started(held)
             elif may_hand_over(parts.app.recovery, took_s=took_s) and children[pid].accepts_work:
-                self._parts.returns.add(parts.hands.hand_over(children[pid], [held]))
+                by_child.setdefault(pid, []).append(held)
             else:
                 self._parts.returns.add([held])
+        # Together: one by one each would be a chunk of its own, of which a child holds only two.
+        for pid, theirs in by_child.items():
+            self._parts.returns.add(parts.hands.hand_over(children[pid], theirs))
 
     async def _not_started(self, held: Held) -> None:
         """The start was refused: the task has expired, or another hand has moved it."""
