@@ -8,20 +8,27 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Callable, Iterable
     from contextlib import AbstractAsyncContextManager
-    from datetime import datetime
+    from datetime import datetime, timedelta
     from uuid import UUID
 
     from horsies.model.actions import Action, ActionOptions
+    from horsies.model.recovery.options import SweepOptions
+    from horsies.model.settings import AppConfig
+    from horsies.recovery.report import SweepReport
     from horsies_ops.actions.plan import Plan
     from horsies_ops.actions.report import ActionReport, Progress
     from horsies_ops.actions.selector import Selector
     from horsies_ops.reads.counts import Count, Facets
+    from horsies_ops.reads.events import AuditRow
     from horsies_ops.reads.filter import TaskFilter
     from horsies_ops.reads.listening import Change
     from horsies_ops.reads.lookup import Found
     from horsies_ops.reads.overview import Overview
+    from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.schedules import ScheduleRow
     from horsies_ops.reads.tasks import Order, TaskDetail, TaskPage, TaskSummary
+    from horsies_ops.reads.throughput import ErrorCount, QueueBucket, Throughput
+    from horsies_ops.reads.workers import Snapshot, WorkerRow
     from horsies_ops.reads.workflows import WorkflowDetail, WorkflowFilter, WorkflowPage
 
 
@@ -82,6 +89,33 @@ class Source(Protocol):
     async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport: ...
 
     async def list_schedules(self) -> tuple[ScheduleRow, ...]: ...
+
+    @property
+    def settings(self) -> AppConfig: ...
+
+    async def list_queues(self) -> tuple[QueueRow, ...]: ...
+
+    async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]: ...
+
+    async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[Snapshot, ...]: ...
+
+    async def throughput(self, window: timedelta, buckets: int = 30) -> Throughput: ...
+
+    async def queue_throughput(self, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]: ...
+
+    async def error_summary(self, window: timedelta) -> tuple[ErrorCount, ...]: ...
+
+    async def audit(
+        self, *, after: int | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[AuditRow, ...]: ...
+
+    async def pause_queue(self, queue: str, *, reason: str | None = None) -> ActionReport: ...
+
+    async def resume_queue(self, queue: str, *, reason: str | None = None) -> ActionReport: ...
+
+    async def stale_candidates(self, options: SweepOptions = ...) -> SweepReport: ...
+
+    async def sweep(self, options: SweepOptions = ..., *, reason: str | None = None) -> SweepReport: ...
 
 
 class Opener(Protocol):

@@ -83,9 +83,14 @@ async def apply(
             done = min(start + BATCH, len(plan.targets))
             progress(Progress(done=done, total=len(plan.targets), affected=len(moved), skipped=len(skipped)))
         await asyncio.sleep(0)
+    about = plan.selector.document()
+    audit_id = system.record.write(
+        plan.action, affected=len(moved), skipped=len(skipped), reason=plan.options.reason, about=about, task_ids=moved
+    )
     return ActionReport(
         action=plan.action, matched=plan.matched, affected=len(moved), skipped=tuple(skipped),
-        skipped_count=len(skipped), task_ids=tuple(moved), audit_id=5521, new_ids=tuple(new), was_stopped=was_stopped,
+        skipped_count=len(skipped), task_ids=tuple(moved), audit_id=audit_id, new_ids=tuple(new),
+        was_stopped=was_stopped,
     )  # fmt: skip
 
 

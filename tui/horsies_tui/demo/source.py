@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.model.actions import ActionOptions
-from horsies.model.task import TaskStatus
 from horsies_ops.reads.counts import Count, Facet, Facets
 from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.listening import Change, Feed, Topic
 from horsies_ops.reads.lookup import Found
-from horsies_ops.reads.overview import Overview
 from horsies_ops.reads.tasks import Order, TaskPage
 from horsies_tui.demo import acting, histories
-from horsies_tui.demo.catalogue import STALE_AFTER, WORKERS
+from horsies_tui.demo.fleet_answers import FleetAnswers
 from horsies_tui.demo.flow_answers import FlowAnswers
 from horsies_tui.demo.matching import matches
 from horsies_tui.demo.schedules import schedules
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from horsies.model.actions import Action
     from horsies_ops.actions.plan import Plan
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 _EVERY = TaskFilter()
 
 
-class DemoSource(FlowAnswers):
+class DemoSource(FleetAnswers, FlowAnswers):
     """Reads and actions over a `System`; `pace_s` is how often it moves, None for never."""
 
     def __init__(self, system: System, *, read_only: bool, pace_s: float | None) -> None:
@@ -57,40 +55,6 @@ class DemoSource(FlowAnswers):
             for change in self.system.changes():
                 yield change
         await asyncio.Event().wait()
-
-    async def overview(self) -> Overview:
-        counts = Counter(task.status for task in self.system.tasks.values())
-        live = self._live()
-        ages = {status: [now_silent for task, now_silent in live if task.status == status] for status in STALE_AFTER}
-        stale = {status: sum(age > STALE_AFTER[status] for age in found) for status, found in ages.items()}
-        return Overview(
-            at=self.system.now(),
-            counts={status: Count(number=counts[status]) for status in TaskStatus},
-            queues=(),
-            done_last_minute=0,
-            failed_last_minute=0,
-            failed_last_hour=Count(number=counts[TaskStatus.FAILED]),
-            failed_last_day=Count(number=counts[TaskStatus.FAILED]),
-            expired_last_day=Count(number=counts[TaskStatus.EXPIRED]),
-            delayed=sum(task.enqueued_at > self.system.now() for task in self.system.in_state(TaskStatus.PENDING)),
-            oldest_due=None,
-            next_due=None,
-            oldest_claimed=max(ages[TaskStatus.CLAIMED], default=None),
-            longest_running=max(ages[TaskStatus.RUNNING], default=None),
-            stale_claimed=stale[TaskStatus.CLAIMED],
-            stale_running=stale[TaskStatus.RUNNING],
-            workers={
-                "running": sum(not each.is_gone for each in WORKERS),
-                "lost": sum(each.is_gone for each in WORKERS),
-            },
-            workflows={status: Count(number=number) for status, number in self.system.flows.counts.items()},
-            slots=sum(each.processes for each in WORKERS if not each.is_gone),
-            running=counts[TaskStatus.RUNNING],
-        )
-
-    def _live(self) -> list[tuple[TaskFacts, timedelta]]:
-        now = self.system.now()
-        return [(task, now - (task.last_beat_at or now)) for task in self.system.in_state(*STALE_AFTER)]
 
     def _matching(self, wanted: TaskFilter, ids: Iterable[UUID]) -> Iterator[TaskFacts]:
         now = self.system.now()

@@ -16,11 +16,14 @@ from horsies_ops.reads.tasks import TaskFacts
 from horsies_tui.demo import flow_past
 from horsies_tui.demo.catalogue import KINDS, QUEUES, WORKERS, Kind, Member
 from horsies_tui.demo.flows import Flows
+from horsies_tui.demo.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 BEAT_EVERY = timedelta(seconds=5)
+LAST_SEEN = timedelta(minutes=6, seconds=10)
+"""How long the worker that is gone had been silent at the beginning."""
 _NOTHING = timedelta(0)
 _PRIORITIES = {queue.name: queue.priority for queue in QUEUES}
 _KINDS = {kind.name: kind for kind in KINDS}
@@ -34,6 +37,10 @@ class System:
         self.tasks: dict[UUID, TaskFacts] = {}
         self.order: list[UUID] = []
         self.flows = Flows(self)
+        self.record = Record(now)
+        self.began = now()
+        self.last_seen = self.began - LAST_SEEN
+        """Of the worker that is gone."""
         self._random = Random(seed)  # noqa: S311  # invented data
         self._moves: Counter[tuple[str, str, str]] = Counter()
         self._moved: dict[tuple[str, str, str], list[UUID]] = {}
@@ -51,6 +58,7 @@ class System:
         for _ in range(40):
             system.step()
         flow_past.remember(system)
+        system._remember_operators()
         system.changes()
         return system
 
@@ -119,7 +127,8 @@ class System:
         for task in self.in_state(TaskStatus.RUNNING, TaskStatus.CLAIMED):
             if task.worker_id is not None and task.worker_id in room:
                 room[task.worker_id] -= 1
-        due = [task for task in self.in_state(TaskStatus.PENDING) if task.enqueued_at <= now]
+        waiting = self.in_state(TaskStatus.PENDING)
+        due = [task for task in waiting if task.enqueued_at <= now and task.queue not in self.record.paused]
         for task in sorted(due, key=lambda each: (each.priority, each.id))[:8]:
             takers = [member for member in WORKERS if room.get(member.id, 0) > 0 and task.queue in member.queues]
             if takers:
@@ -175,6 +184,13 @@ class System:
         self._start(task, self._random.choice(WORKERS[:3]), started)
         ended = started + timedelta(seconds=kind.run_s * (0.5 + self._random.random()))
         self._end(self.tasks[task.id], kind, ended)
+
+    def _remember_operators(self) -> None:
+        ago = self.began - timedelta(minutes=17)
+        self.record.write("sweep", affected=6, reason="hourly", actor="cron", at=ago)
+        failed = {"filter": [{"is_wanted": True, "statuses": ["FAILED"], "names": ["mail.send"]}]}
+        ago = self.began - timedelta(minutes=3, seconds=23)
+        self.record.write("retry", affected=41, reason="smtp is back", about=failed, actor="ana", at=ago)
 
     def _leave_stale_tasks(self) -> None:
         """What the worker that is gone had in its hands."""

@@ -1,0 +1,64 @@
+"""How queues and workers are: the rules behind the last column of their lists, and behind what needs attention."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from horsies.store.fleet import WorkerState
+
+if TYPE_CHECKING:
+    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.workers import WorkerRow
+
+TARGET_WAIT: Final = timedelta(seconds=60)
+"""A task that is due should not have to wait longer than this."""
+
+HOT_PERCENT: Final = 85.0
+
+
+class QueueHealth(StrEnum):
+    OK = "ok"
+    BACKLOG = "backlog"
+    """What is due waits for longer than it should."""
+    PAUSED = "paused"
+    NOBODY = "nobody"
+    """No live worker takes from it: whatever is sent there stays."""
+
+
+class WorkerHealth(StrEnum):
+    OK = "ok"
+    STARTING = "starting"
+    HOT = "hot"
+    """Its processor or its memory is nearly used up."""
+    DRAINING = "drain"
+    GONE = "gone"
+    """Declared lost, or silent for so long that it will be."""
+
+
+def queue_health(queue: QueueRow) -> QueueHealth:
+    if queue.is_paused:
+        return QueueHealth.PAUSED
+    if not queue.served_by:
+        return QueueHealth.NOBODY
+    is_late = queue.oldest_due_age is not None and queue.oldest_due_age > TARGET_WAIT
+    return QueueHealth.BACKLOG if is_late else QueueHealth.OK
+
+
+def worker_health(worker: WorkerRow) -> WorkerHealth:
+    if not worker.is_alive:
+        return WorkerHealth.GONE
+    if worker.state == WorkerState.DRAINING:
+        return WorkerHealth.DRAINING
+    if worker.state == WorkerState.STARTING:
+        return WorkerHealth.STARTING
+    is_hot = max(worker.cpu_percent or 0.0, worker.memory_percent or 0.0) >= HOT_PERCENT
+    return WorkerHealth.HOT if is_hot else WorkerHealth.OK
+
+
+def drain_time(queue: QueueRow) -> timedelta | None:
+    """How long what is due would take at the rate of the last minute; None where nothing is done."""
+    if not queue.finished_last_minute:
+        return None
+    return timedelta(minutes=queue.pending / queue.finished_last_minute)

@@ -1,0 +1,120 @@
+"""The sweep, as a change to look at first: what it would do is decided by the rule that it then goes by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from horsies.model.recovery.verdicts import Decision
+from horsies.model.task import TaskStatus
+from horsies.recovery.report import SweepStatus
+from horsies_ops.actions.report import Progress
+from horsies_tui.format import plural, short_id
+from horsies_tui.proposals import Line, Outcome, Proposal
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from horsies.model.recovery.options import SweepOptions
+    from horsies.recovery.report import SweepReport, SweptTask
+    from horsies_tui.source import Source
+
+FEW = 25
+"""For no more than this many a key is enough."""
+
+_EFFECTS = {
+    Decision.REQUEUE: "go back to their queue: they had not begun",
+    Decision.RETRY: "are run again, as their retry policy has it",
+    Decision.FAIL: "fail",
+    Decision.EXPIRE: "expire: it is too late for them",
+    Decision.HOLD: "left alone: a hook holds them",
+    Decision.LEAVE: "left alone",
+}
+_DONE = {Decision.REQUEUE: "requeued", Decision.RETRY: "retried", Decision.FAIL: "failed", Decision.EXPIRE: "expired"}
+
+
+async def for_sweep(source: Source, options: SweepOptions) -> Proposal:
+    """What a sweep with these options would do now; it decides anew when it is carried out."""
+    seen = await source.stale_candidates(options)
+    due = [task for task in seen.tasks if task.is_due]
+    healed = len(seen.workflows)
+
+    async def apply(reason: str | None, progress: Callable[[Progress], None], _: asyncio.Event) -> Outcome:
+        report = await source.sweep(options, reason=reason)
+        moved = sum(task.applied for task in report.tasks)
+        progress(Progress(done=1, total=1, affected=moved, skipped=0))
+        return _outcome(report)
+
+    return Proposal(
+        title=f"Sweep {plural(len(due), 'task')}",
+        verb=f"sweep {len(due) + healed:,}",
+        selected_by=_selected_by(options),
+        lines=_lines(seen),
+        warnings=(*_warnings(due), *seen.warnings),
+        command=_command(options),
+        to_type=str(len(due) + healed) if _is_grave(due) else None,
+        apply=apply,
+    )
+
+
+def _selected_by(options: SweepOptions) -> str:
+    return "all that is stale" if options.worker_id is None else f"what worker {short_id(options.worker_id)} holds"
+
+
+def _lines(report: SweepReport) -> tuple[Line, ...]:
+    groups = Counter((task.decision, task.state, task.code or task.reason) for task in report.tasks)
+    tasks = tuple(
+        Line(count=count, kind=f"{state}  {why}", effect=_EFFECTS[decision], is_skipped=decision not in _DONE)
+        for (decision, state, why), count in groups.most_common()
+    )
+    cases = Counter(workflow.case for workflow in report.workflows)
+    healed = tuple(
+        Line(count=count, kind=f"WORKFLOW  {case}", effect="are put right and go on") for case, count in cases.items()
+    )
+    return (*tasks, *healed) or (Line(count=0, kind="stale", effect="nothing to do", is_skipped=True),)
+
+
+def _warnings(due: Sequence[SweptTask]) -> tuple[str, ...]:
+    begun = sum(task.decision is Decision.RETRY for task in due)
+    again = (f"side effects may happen again: {begun:,} of these did start",) if begun else ()
+    alive = sum(map(_has_live_owner, due))
+    return (*again, f"{alive:,} of these are silent though their worker still reports") if alive else again
+
+
+def _is_grave(due: Sequence[SweptTask]) -> bool:
+    return len(due) > FEW or any(map(_has_live_owner, due))
+
+
+def _has_live_owner(task: SweptTask) -> bool:
+    return task.state is TaskStatus.RUNNING and task.owner_state in ("running", "draining")
+
+
+def _command(options: SweepOptions) -> str:
+    parts = ["horsies", "sweep"]
+    if options.sweep_threshold is not None:
+        parts += ["--threshold", f"{options.sweep_threshold.total_seconds():g}s"]
+    if options.worker_id is not None:
+        parts += ["--worker", str(options.worker_id)]
+    return " ".join([*parts, "--force"] if options.force else parts)
+
+
+def _outcome(report: SweepReport) -> Outcome:
+    match report.status:
+        case SweepStatus.BUSY:
+            return Outcome(title="Nothing changed", lines=("somebody else is sweeping; try again in a minute",))
+        case SweepStatus.AMNESTY:
+            return Outcome(title="Nothing changed", lines=("nobody has listened for long enough; all are held back",))
+        case _:
+            moved = [task for task in report.tasks if task.applied]
+            counts = Counter(task.decision for task in moved)
+            parts = [f"{word} {counts[decision]:,}" for decision, word in _DONE.items() if counts[decision]]
+            parts += [f"healed {plural(len(report.workflows), 'workflow')}"] if report.workflows else []
+            missed = sum(task.is_due and not task.applied for task in report.tasks)
+            parts += [f"{missed:,} had moved meanwhile"] if missed else []
+            failed = tuple(f"{each.step}: {each.error.message}" for each in report.failures)
+            return Outcome(
+                title="Swept",
+                lines=("   ".join(parts) or "nothing was stale any more", *failed, *report.warnings),
+                changed=tuple(task.task_id for task in moved),
+            )
