@@ -32,8 +32,9 @@ format: $(READY)  ## rewrite the code in our format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## measure sending against plain asyncpg, on a durable server of its own
+bench: $(READY)  ## measure sending and draining against plain asyncpg, on durable servers of their own
 	@$(BIN)/python -m bench.run
+	@$(BIN)/python -m bench.draining
 
 lock: $(READY)  ## resolve the dependencies anew into requirements/dev.txt (needs uv)
 	@command -v uv > /dev/null || { echo "error: make lock needs uv; hint: pip install uv" >&2; exit 1; }

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 APP = Path(__file__).with_name("noop_app.py")
 LINE_BYTES = 16
 IDLE_S = 30
+SETTLE_S = 2
 
 FILL = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, enqueued_at)
@@ -124,6 +125,10 @@ def _stamp() -> TaskResult[int, TaskError]:
 async def idle(url: str, tree: psutil.Process, seconds: int) -> str:
     """What the worker costs while nothing happens."""
     async with connected(url) as connection:
+        # Its transactions would be counted as ours.
+        await connection.execute("ALTER SYSTEM SET autovacuum = off")
+        await connection.execute("SELECT pg_reload_conf()")
+        await asyncio.sleep(SETTLE_S)
         cpu_s, spent = _cpu_s(tree), await connection.fetchval(SPENT)
         await asyncio.sleep(seconds)
         cpu_s, spent = _cpu_s(tree) - cpu_s, await connection.fetchval(SPENT) - spent
