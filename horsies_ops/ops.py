@@ -128,16 +128,21 @@ async def open_ops(
     read_only: bool = False,
     actor: str | None = None,
     via: Literal["cli", "tui", "library"] = "library",
+    read_timeout_s: float | None = None,
     **link: Any,
 ) -> AsyncGenerator[Ops]:
-    """The same for a caller who has settings already; `link` are fields of `Link`, as `statement_timeout_s`."""
+    """The same for a caller who has settings already; `link` are fields of `Link`, as `application_name`.
+
+    `read_timeout_s` is for reads alone: whoever waits at a screen gives up on them sooner than on a change.
+    """
     app = settings if isinstance(settings, AppConfig) else AppConfig(broker=settings)
     async with reaching(app.broker, read_only=read_only) as links:
         usual = replace(links.pooled, **link)
-        async with Database(usual) as database, Database(replace(usual, read_only=True)) as reading:
+        quick = usual if read_timeout_s is None else replace(usual, statement_timeout_s=read_timeout_s)
+        async with Database(usual) as database, Database(replace(quick, read_only=True)) as reading:
             yield Ops(
-                reading=database if read_only else reading,
-                database=database,
+                reading=reading,
+                database=reading if read_only else database,
                 direct=replace(links.direct, **link),
                 is_embedded=app.broker.database_url.is_embedded,
                 actor=actor,

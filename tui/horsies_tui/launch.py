@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from horsies_tui.app import HorsiesApp
     from horsies_tui.source import Source
 
-STATEMENT_TIMEOUT_S = 3.0
+PATIENCE_S = 3.0
+"""So long a screen waits for what it shows. What an operator decided to change may take as long as anywhere else."""
 SLOW = {"TEXTUAL_FPS": "15", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 SLOW_REFRESH_MS = 1000
 
@@ -49,7 +50,7 @@ class Database:
             read_only=read_only,
             actor=self.actor,
             via="tui",
-            statement_timeout_s=STATEMENT_TIMEOUT_S,
+            read_timeout_s=PATIENCE_S,
             application_name="horsies-tui",
         ) as ops:
             yield ops

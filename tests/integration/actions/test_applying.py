@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.errors import Refused
+from horsies.errors import HorsiesError, Refused
 from horsies.model.actions import Action, ActionOptions, Refusal
 from horsies.model.settings import PostgresConfig
 from horsies_ops.ops import open_ops
@@ -244,3 +244,17 @@ async def test_a_read_only_connection_plans_and_refuses_to_act(database_url: str
         plan = await ops.plan(Action.CANCEL, [task_id])
         with pytest.raises(Refused, match="read-only"):
             await ops.apply(plan)
+
+
+async def test_a_change_may_take_longer_than_a_read_of_the_same_tools(
+    database_url: str, connection: Connection
+) -> None:
+    task_id = await insert_task(database_url)
+    async with open_ops(PostgresConfig(database_url=database_url), read_timeout_s=0.2) as ops:
+        plan = await ops.plan(Action.CANCEL, [task_id])
+        async with connection.transaction():
+            await connection.execute("LOCK horsies_tasks IN ACCESS EXCLUSIVE MODE")
+            applying = asyncio.create_task(ops.apply(plan))
+            with pytest.raises(HorsiesError):
+                await ops.list_tasks()
+        assert (await applying).affected == 1
