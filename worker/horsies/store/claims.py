@@ -109,7 +109,8 @@ class ClaimStore:
     async def claim(self, request: ClaimRequest) -> list[ClaimedRow]:
         """Take what is due, in claim order; no cap is ever exceeded, however many workers claim at once.
 
-        A lapsed lease and a node of a workflow come back CLAIMED even where a child was named for them.
+        A lapsed lease comes back CLAIMED even where a child was named for it, and so does a node of a workflow while
+        another hand holds it.
         """
         rows = await self.database.fetch(
             CLAIMS.claim,

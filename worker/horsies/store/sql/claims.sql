@@ -3,7 +3,8 @@
 --
 -- In each queue it goes from one priority present to the next along the claim index, and in each as far as rows are due
 -- and wanted, so that neither the backlog is sorted nor work of tomorrow looked at. A lapsed lease is taken as well, but
--- not started in the same breath, nor is a node of a workflow: its start has to lock the node before the task.
+-- not started in the same breath, nor is a node of a workflow that another hand holds: everybody else locks the node
+-- before the task, so the node is not waited for here.
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[]) AS asked(queue_name, room, cap)
 ), in_flight AS MATERIALIZED (
@@ -44,7 +45,7 @@ WITH asked AS (
            SELECT due.*
              FROM level
             CROSS JOIN LATERAL (
-                  SELECT t.id, t.priority, t.enqueued_at, NOT t.is_workflow_task AS may_start
+                  SELECT t.id, t.priority, t.enqueued_at, true AS may_start, t.is_workflow_task
                     FROM horsies_tasks AS t
                    WHERE t.status = 'PENDING' AND t.queue_name = served.queue_name AND t.priority = level.priority
                      AND t.enqueued_at <= now()
@@ -59,7 +60,7 @@ WITH asked AS (
     SELECT served.queue_name, served.room, lapsed.*
       FROM served
      CROSS JOIN LATERAL (
-           SELECT t.id, t.priority, t.enqueued_at, false AS may_start
+           SELECT t.id, t.priority, t.enqueued_at, false AS may_start, t.is_workflow_task
              FROM horsies_tasks AS t
             WHERE t.status = 'CLAIMED' AND t.queue_name = served.queue_name AND t.claim_expires_at <= now()
               AND (t.good_until IS NULL OR t.good_until > now())
@@ -70,11 +71,26 @@ WITH asked AS (
     SELECT *, row_number() OVER (PARTITION BY queue_name ORDER BY priority, enqueued_at, id) AS place_in_queue
       FROM eligible
 ), chosen AS (
-    SELECT id, may_start, row_number() OVER (ORDER BY priority, enqueued_at, id) AS place
+    SELECT id, may_start, is_workflow_task, row_number() OVER (ORDER BY priority, enqueued_at, id) AS place
       FROM within_room
      WHERE place_in_queue <= room
      ORDER BY place
      LIMIT (SELECT tasks FROM budget)
+), nodes AS MATERIALIZED (
+    SELECT n.id, n.task_id
+      FROM unnest(ARRAY(SELECT id FROM chosen WHERE is_workflow_task)) AS wanted(id)
+      JOIN horsies_workflow_tasks AS n ON n.task_id = wanted.id AND n.status IN ('ENQUEUED', 'RUNNING')
+       FOR NO KEY UPDATE OF n SKIP LOCKED
+), placed AS MATERIALIZED (
+    SELECT id, place, is_workflow_task,
+           CASE WHEN may_start AND (NOT is_workflow_task OR id IN (SELECT task_id FROM nodes))
+                THEN ($9::integer[])[place] END AS pid
+      FROM chosen
+), running_nodes AS (
+    UPDATE horsies_workflow_tasks AS n
+       SET status = 'RUNNING', started_at = now()
+      FROM unnest(ARRAY(SELECT id FROM placed WHERE is_workflow_task AND pid IS NOT NULL)) AS started(id)
+     WHERE n.task_id = started.id AND n.status = 'ENQUEUED'
 )
 UPDATE horsies_tasks AS t
    SET status = CASE WHEN taken.pid IS NULL THEN 'CLAIMED' ELSE 'RUNNING' END,
@@ -87,8 +103,7 @@ UPDATE horsies_tasks AS t
        claim_token = t.claim_token + 1, claimed_by_worker_id = $7, claimed_at = now(),
        next_retry_at = NULL, recovery_hold_until = NULL, updated_at = now()
   -- Arrays of unknown length: whatever the statistics say, each row is looked up by its key.
-  FROM unnest(ARRAY(SELECT id FROM chosen ORDER BY place),
-              ARRAY(SELECT CASE WHEN may_start THEN ($9::integer[])[place] END FROM chosen ORDER BY place))
+  FROM unnest(ARRAY(SELECT id FROM placed ORDER BY place), ARRAY(SELECT pid FROM placed ORDER BY place))
        WITH ORDINALITY AS taken(id, pid, place)
  WHERE t.id = taken.id
 RETURNING taken.place, t.id, t.claim_token, t.status, t.task_name, t.queue_name, t.args::text AS args,
