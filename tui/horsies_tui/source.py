@@ -13,21 +13,25 @@ if TYPE_CHECKING:
 
     from horsies.model.actions import Action, ActionOptions
     from horsies.model.recovery.options import SweepOptions
+    from horsies.model.retention import Cleaned
     from horsies.model.settings import AppConfig
-    from horsies.recovery.report import SweepReport
+    from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.actions.plan import Plan
     from horsies_ops.actions.report import ActionReport, Progress
     from horsies_ops.actions.selector import Selector
+    from horsies_ops.cleanup import CleanupReport
     from horsies_ops.reads.counts import Count, Facets
-    from horsies_ops.reads.events import AuditRow
+    from horsies_ops.reads.events import AuditRow, EventRow
     from horsies_ops.reads.filter import TaskFilter
     from horsies_ops.reads.listening import Change
     from horsies_ops.reads.lookup import Found
     from horsies_ops.reads.overview import Overview
     from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.schedules import ScheduleRow
+    from horsies_ops.reads.storage import Storage
     from horsies_ops.reads.tasks import Order, TaskDetail, TaskPage, TaskSummary
     from horsies_ops.reads.throughput import ErrorCount, QueueBucket, Throughput
+    from horsies_ops.reads.upkeep import Upkeep
     from horsies_ops.reads.workers import Snapshot, WorkerRow
     from horsies_ops.reads.workflows import WorkflowDetail, WorkflowFilter, WorkflowPage
 
@@ -116,6 +120,24 @@ class Source(Protocol):
     async def stale_candidates(self, options: SweepOptions = ...) -> SweepReport: ...
 
     async def sweep(self, options: SweepOptions = ..., *, reason: str | None = None) -> SweepReport: ...
+
+    async def near_limit(self, within: timedelta, options: SweepOptions = ...) -> tuple[SweptTask, ...]: ...
+
+    async def upkeep(self) -> Upkeep: ...
+
+    async def storage(self) -> Storage: ...
+
+    async def events(self, *, limit: int = 100) -> tuple[EventRow, ...]: ...
+
+    async def cleanup_candidates(self) -> Cleaned: ...
+
+    async def cleanup(
+        self,
+        *,
+        reason: str | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> CleanupReport: ...
 
 
 class Opener(Protocol):

@@ -18,6 +18,7 @@ from horsies_ops.reads.tasks import Order, TaskPage
 from horsies_tui.demo import acting, histories
 from horsies_tui.demo.fleet_answers import FleetAnswers
 from horsies_tui.demo.flow_answers import FlowAnswers
+from horsies_tui.demo.keeping_answers import KeepingAnswers
 from horsies_tui.demo.matching import matches
 from horsies_tui.demo.schedules import schedules
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _EVERY = TaskFilter()
 
 
-class DemoSource(FleetAnswers, FlowAnswers):
+class DemoSource(FleetAnswers, FlowAnswers, KeepingAnswers):
     """Reads and actions over a `System`; `pace_s` is how often it moves, None for never."""
 
     def __init__(self, system: System, *, read_only: bool, pace_s: float | None) -> None:

@@ -19,12 +19,14 @@ from horsies.store.recovery import StaleRow
 from horsies_tui.demo.catalogue import WORKERS
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from horsies.model.recovery.options import SweepOptions
     from horsies.recovery.report import SweptTask
     from horsies_ops.reads.tasks import TaskFacts
     from horsies_tui.demo.system import System
 
-_RETRIES = {"max_retries": 3, "intervals": [60], "auto_retry_for": ["WORKER_CRASHED"]}
+_RETRIES = {"max_retries": 3, "intervals": [60, 60, 60], "auto_retry_for": ["WORKER_CRASHED"]}
 
 
 def candidates(system: System, options: SweepOptions) -> SweepReport:
@@ -33,6 +35,17 @@ def candidates(system: System, options: SweepOptions) -> SweepReport:
     live = system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING)
     cases = [Case.of(_row(system, task), ruling) for task in live if options.worker_id in (None, task.worker_id)]
     return _report(ruling, tuple(case.swept(applied=False) for case in cases if not case.is_fresh), dry_run=True)
+
+
+def near_limit(system: System, options: SweepOptions, within: timedelta) -> tuple[SweptTask, ...]:
+    """What is not stale yet, and will be after so much more of silence."""
+    cases = [
+        Case.of(_row(system, task), _ruling(options))
+        for task in system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING)
+    ]
+    return tuple(
+        case.swept(applied=False) for case in cases if case.is_fresh and case.silence >= case.threshold - within
+    )
 
 
 def sweep(system: System, options: SweepOptions, *, reason: str | None, read_only: bool) -> SweepReport:
@@ -64,7 +77,8 @@ def _ruling(options: SweepOptions) -> Ruling:
     policy = RecoveryPolicy.of(RecoveryConfig())
     if (threshold := options.sweep_threshold) is not None:
         policy = replace(policy, claimed_threshold=threshold, running_threshold=threshold)
-    return Ruling(policy=policy, ears=Ears(), source=Source.FLEET)
+    source = Source.FLEET if options.sweep_threshold is None else Source.OPTIONS
+    return Ruling(policy=policy, ears=Ears(), source=source)
 
 
 def _row(system: System, task: TaskFacts) -> StaleRow:

@@ -16,6 +16,7 @@ from horsies_ops.reads.tasks import TaskFacts
 from horsies_tui.demo import flow_past
 from horsies_tui.demo.catalogue import KINDS, QUEUES, WORKERS, Kind, Member
 from horsies_tui.demo.flows import Flows
+from horsies_tui.demo.keeping import Keeping
 from horsies_tui.demo.record import Record
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class System:
         self.order: list[UUID] = []
         self.flows = Flows(self)
         self.record = Record(now)
+        self.keeping = Keeping(self)
         self.began = now()
         self.last_seen = self.began - LAST_SEEN
         """Of the worker that is gone."""
@@ -59,6 +61,7 @@ class System:
             system.step()
         flow_past.remember(system)
         system._remember_operators()
+        system.keeping.remember()
         system.changes()
         return system
 
@@ -151,7 +154,8 @@ class System:
         for task in self.in_state(TaskStatus.RUNNING):
             kind = _KINDS[task.name]
             # A quarter of a second of a task that takes so long: the chance that it ends in it.
-            if task.worker_id not in gone and self._random.random() < 0.25 / kind.run_s:
+            is_at_work = task.worker_id not in gone and task.id not in self.keeping.blocked
+            if is_at_work and self._random.random() < 0.25 / kind.run_s:
                 self._end(task, kind, now)
 
     def _end(self, task: TaskFacts, kind: Kind, now: datetime) -> None:
@@ -173,7 +177,8 @@ class System:
     def _beat(self, now: datetime) -> None:
         gone = {member.id for member in WORKERS if member.is_gone}
         for task in self.in_state(TaskStatus.RUNNING, TaskStatus.CLAIMED):
-            if task.worker_id not in gone and task.last_beat_at is not None and now - task.last_beat_at > BEAT_EVERY:
+            is_mute = task.worker_id in gone or task.id in self.keeping.blocked
+            if not is_mute and task.last_beat_at is not None and now - task.last_beat_at > BEAT_EVERY:
                 self.tasks[task.id] = replace(task, last_beat_at=now)
 
     def _remember(self, ago: timedelta) -> None:
