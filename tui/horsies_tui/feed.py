@@ -21,6 +21,7 @@ async def hear(source: Source, store: Store, say: Callable[[State, str], object]
     What was notified while nobody listened is gone, so a feed that begins or comes back has everything asked for.
     """
     async for change in source.listen():
+        store.tape.hear(change)
         if change.topic is Topic.FEED:
             _about_the_feed(change, store, say)
         else:

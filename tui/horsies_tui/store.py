@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.errors import HorsiesError
 from horsies_tui.messages import Fetched, FetchFailed
+from horsies_tui.tape import Tape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -51,6 +52,8 @@ class Store:
         self.is_paused = False
         self.waiting = 0
         """Changes that were heard while paused and are not yet shown."""
+        self.tape = Tape()
+        """What was heard last."""
         self._source: Source | None = None
         self._loops: list[_Loop] = []
         self._wants: tuple[Want, ...] = ()

@@ -1,0 +1,43 @@
+"""The newest changes that were heard, kept whichever screen is seen, so that Events can show what has just been."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from horsies_ops.reads.listening import Topic
+
+if TYPE_CHECKING:
+    from horsies_ops.reads.listening import Change
+
+LENGTH: Final = 2_000
+
+_RECORDED: Final = frozenset({Topic.TASK_NEW, Topic.TASKS, Topic.WORKFLOW, Topic.FEED})
+"""Beats are too many and say too little; ends of tasks are heard as moves too; events are read as rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A change, and the how-manieth it was."""
+
+    number: int
+    change: Change
+
+
+class Tape:
+    """The last 2,000; nothing is written to disk."""
+
+    def __init__(self, length: int = LENGTH) -> None:
+        self._heard: deque[Heard] = deque(maxlen=length)
+        self._number = 0
+
+    def hear(self, change: Change) -> None:
+        if change.topic in _RECORDED:
+            self._number += 1
+            self._heard.append(Heard(self._number, change))
+
+    @property
+    def heard(self) -> tuple[Heard, ...]:
+        """All that is kept, the oldest first."""
+        return tuple(self._heard)
