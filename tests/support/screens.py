@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from horsies.model.settings import TuiConfig
+from horsies_tui.actions import Place
 from horsies_tui.app import HorsiesApp
 from horsies_tui.clock import DatabaseClock
 from horsies_tui.demo import Demo
@@ -48,12 +49,20 @@ async def running(
     settings: TuiConfig | None = None,
     size: tuple[int, int] = (80, 24),
     read_only: bool = False,
+    place: Place = Place.TASKS,
     until: str = "LIVE",
     hook: Callable[[Message], None] | None = None,
 ) -> AsyncGenerator[Pilot[None]]:
     """The app, once its header says `until`; over a still system where no other is given."""
     opener = opener or Demo(still(), pace_s=None)
-    app = HorsiesApp(opener, settings or TuiConfig(), database="db1/app", read_only=read_only, clock=still_clock())
+    app = HorsiesApp(
+        opener,
+        settings or TuiConfig(),
+        database="db1/app",
+        read_only=read_only,
+        start=place,
+        clock=still_clock(),
+    )
     async with app.run_test(size=size, message_hook=hook) as pilot:
         await eventually(pilot, lambda: until in shown(pilot))
         await settled(pilot)

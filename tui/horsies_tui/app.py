@@ -17,11 +17,13 @@ from horsies_tui.desk import Desk
 from horsies_tui.format import clean
 from horsies_tui.glyphs import glyphs
 from horsies_tui.keymap import keymap, shown_key
-from horsies_tui.messages import ConnectionChanged, TaskWanted
+from horsies_tui.messages import ConnectionChanged, RunWanted, TasksWanted, TaskWanted, WorkerWanted
 from horsies_tui.screens import SCREENS
+from horsies_tui.screens.flows import FlowsScreen
 from horsies_tui.screens.main_screen import MainScreen
 from horsies_tui.screens.task_detail import Opened, TaskScreen
 from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.screens.workers import WorkersScreen
 from horsies_tui.session import Session
 from horsies_tui.store import Store
 from horsies_tui.themes import DARK, LIGHT, OFFERED
@@ -31,6 +33,7 @@ from horsies_tui.widgets.type_dialog import TypeDialog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from uuid import UUID
 
     from textual import events
     from textual.binding import BindingType
@@ -63,11 +66,13 @@ class HorsiesApp(App[None]):
         database: str,
         actor: str = "",
         read_only: bool = False,
+        start: Place | None = None,
         clock: DatabaseClock | None = None,
     ) -> None:
         super().__init__()
         self._keys = keymap(settings.keys)
         self._rate_s = settings.refresh_ms / 1000
+        self._start = start or next(place for place in TABS if place in SCREENS)
         self._last_place: Place | None = None
         self._may_leave_read_only = not settings.read_only
         clock = clock or DatabaseClock()
@@ -91,7 +96,7 @@ class HorsiesApp(App[None]):
         wanted = self.desk.settings.theme
         self.theme = wanted if wanted in self.available_themes else DARK.name
         self.set_keymap(self._keys)
-        self.switch_mode(next(place for place in TABS if place in SCREENS))
+        self.switch_mode(self._start)
         self._connect()
 
     def _connect(self) -> None:
@@ -133,10 +138,19 @@ class HorsiesApp(App[None]):
         return super().check_action(action, parameters)
 
     def action_go(self, place: str) -> None:
-        """Show a main screen; the one before is where `-` leads."""
-        if place != self.place:
-            self._last_place = self.place
+        """Show a main screen, what was opened over it included; where it is shown already, close that.
+
+        The one before is where `-` leads.
+        """
+        if place != self.current_mode:
+            self._last_place = Place(self.current_mode)
             self.switch_mode(place)
+        else:
+            self._close_details()
+
+    def _close_details(self) -> None:
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's
         """What the palette offers: screens, the actions of this one, named filters and themes."""
@@ -172,9 +186,33 @@ class HorsiesApp(App[None]):
         opened = Opened(task_id=message.task_id, among=message.among, tab=tab)
         self.push_screen(TaskScreen(self.desk, frozenset(SCREENS), opened))
 
+    def on_tasks_wanted(self, message: TasksWanted) -> None:
+        self.show_tasks(message.filter)
+
+    def on_run_wanted(self, message: RunWanted) -> None:
+        self._turn_to(Place.FLOWS)
+        self.call_after_refresh(self._find_run, message.workflow_id)
+
+    def _find_run(self, workflow_id: UUID) -> None:
+        if isinstance(self.screen, FlowsScreen):
+            self.screen.show_run(workflow_id)
+
+    def _turn_to(self, place: Place) -> None:
+        """Show a main screen itself, whatever was opened over it."""
+        self.action_go(place)
+        self._close_details()
+
+    def on_worker_wanted(self, message: WorkerWanted) -> None:
+        self._turn_to(Place.WORKERS)
+        self.call_after_refresh(self._find_worker, message.worker_id)
+
+    def _find_worker(self, worker_id: UUID) -> None:
+        if isinstance(self.screen, WorkersScreen):
+            self.screen.show_worker(worker_id)
+
     def show_tasks(self, wanted: TaskFilter) -> None:
         """Go to the list of tasks, narrowed down to these."""
-        self.action_go(Place.TASKS)
+        self._turn_to(Place.TASKS)
         self.call_after_refresh(self._narrow, wanted)
 
     def _narrow(self, wanted: TaskFilter) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +77,21 @@ def glyphs(*, is_ascii: bool) -> Glyphs:
     return ASCII if is_ascii else UNICODE
 
 
-def spark(values: list[float], signs: Glyphs) -> str:
-    """One character a value, the highest one full; nothing but the lowest sign where all is zero."""
-    top = max(values, default=0) or 1
+def spark(values: Sequence[float], signs: Glyphs, *, top: float | None = None) -> str:
+    """One character a value, the highest one full, or what reaches `top`; the lowest sign where all is zero."""
+    top = top or max(values, default=0) or 1
     last = len(signs.sparks) - 1
-    return "".join(signs.sparks[round(max(value, 0) / top * last)] for value in values)
+    return "".join(signs.sparks[round(min(max(value, 0) / top, 1) * last)] for value in values)
+
+
+def sampled(values: Sequence[float], most: int) -> list[float]:
+    """At most so many values for as many or more, each the highest of its stretch."""
+    count = min(len(values), most)
+    edges = [index * len(values) // count for index in range(count + 1)] if count else []
+    return [max(values[start:end]) for start, end in pairwise(edges)]
+
+
+def bar(part: float, whole: float, width: int, signs: Glyphs) -> str:
+    """How much of a whole is taken."""
+    full = round(min(max(part / whole, 0.0), 1.0) * width) if whole else 0
+    return signs.full * full + signs.empty * (width - full)

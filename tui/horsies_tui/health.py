@@ -58,7 +58,7 @@ def worker_health(worker: WorkerRow) -> WorkerHealth:
 
 
 def drain_time(queue: QueueRow) -> timedelta | None:
-    """How long what is due would take at the rate of the last minute; None where nothing is done."""
-    if not queue.finished_last_minute:
+    """How long what is due would take at the rate of the last minute; None where nothing is going to be done."""
+    if not queue.finished_last_minute or queue_health(queue) in (QueueHealth.PAUSED, QueueHealth.NOBODY):
         return None
     return timedelta(minutes=queue.pending / queue.finished_last_minute)

@@ -10,6 +10,7 @@ import asyncpg
 
 from horsies.model.settings import AppConfig, PostgresConfig, TuiConfig
 from horsies_ops.ops import open_ops
+from horsies_tui.actions import Place
 from horsies_tui.app import HorsiesApp
 from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.widgets.plan_dialog import PlanDialog
@@ -38,7 +39,7 @@ class Real:
 
 @asynccontextmanager
 async def _screens(url: str, *, read_only: bool = False) -> AsyncGenerator[Pilot[None]]:
-    app = HorsiesApp(Real(url), TuiConfig(), database="test", read_only=read_only)
+    app = HorsiesApp(Real(url), TuiConfig(), database="test", read_only=read_only, start=Place.TASKS)
     async with app.run_test(size=(120, 36)) as pilot:
         await eventually(pilot, lambda: "LIVE" in shown(pilot))
         yield pilot

@@ -10,13 +10,13 @@ import pytest
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import TABS
+from horsies_tui.actions import Place
 from horsies_tui.demo import Demo
 from horsies_tui.demo.system import System
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.widgets.plan_dialog import PlanDialog
-from tests.support.screens import NOON, compare, eventually, running, settled, shown
+from tests.support.screens import NOON, compare, eventually, lines, running, settled, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -35,9 +35,9 @@ async def _nobody_there(*, read_only: bool) -> AsyncGenerator[Source]:
 @pytest.mark.parametrize("theme", ["horsies-dark", "horsies-light"])
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("place", SCREENS)
-async def test_a_screen_looks_as_in_its_picture(place: str, size: tuple[int, int], theme: str) -> None:
-    async with running(size=size, settings=TuiConfig(theme=theme, env="prod")) as pilot:
-        await pilot.press(str([*TABS].index(place) + 1))  # pyright: ignore[reportArgumentType]
+async def test_a_screen_looks_as_in_its_picture(place: Place, size: tuple[int, int], theme: str) -> None:
+    async with running(place=place, size=size, settings=TuiConfig(theme=theme, env="prod")) as pilot:
+        await eventually(pilot, lambda: "· " in lines(pilot)[-2])
         await settled(pilot)
         compare(pilot, f"{place}-{size[0]}-{theme.removeprefix('horsies-')}")
 

@@ -50,7 +50,7 @@ QUEUES: Final = (
     Queue(name="critical", priority=1, cap=16),
     Queue(name="mail", priority=10, cap=60),
     Queue(name="default", priority=50, cap=None),
-    Queue(name="scraping", priority=60, cap=8),
+    Queue(name="scraping", priority=60, cap=16),
     Queue(name="reports", priority=90, cap=4),
 )
 

@@ -20,11 +20,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from horsies_tui.actions import Place
+from horsies_tui.screens.dashboard import DashboardScreen
+from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.screens.workers import WorkersScreen
 
 if TYPE_CHECKING:
     from horsies_tui.screens.main_screen import MainScreen
 
 SCREENS: Final[dict[Place, type[MainScreen]]] = {
+    Place.DASH: DashboardScreen,
+    Place.QUEUES: QueuesScreen,
     Place.TASKS: TasksScreen,
+    Place.WORKERS: WorkersScreen,
 }

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from horsies.model.recovery.verdicts import Decision
+from horsies.model.task import TaskStatus
+from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.throughput import ErrorCount
+from horsies_tui.attention import Concern, Seen, Severity, attention
+from tests.support.fleet_values import NOON, WORKER, a_queue, a_sweep, a_worker, swept
+
+BAD, WARN = Severity.BAD, Severity.WARN
+LATE, MINUTES = timedelta(minutes=3, seconds=12), timedelta(minutes=1)
+CLAIMED = swept(TaskStatus.CLAIMED, decision=Decision.REQUEUE)
+GONE = {"state": "lost", "heartbeat_age": timedelta(minutes=6, seconds=10)}
+
+
+def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorCount:
+    return ErrorCount(name=name, code=code, status=status, count=2 * number, last_hour=number)
+
+
+@pytest.mark.parametrize(
+    ("seen", "severity", "text"),
+    [
+        (
+            Seen(stale=a_sweep(swept(), swept(last_beat_age=6 * MINUTES))),
+            BAD,
+            "2 RUNNING silent > 5m00s   worst mail.send a91f03c2 11m20s  worker lost",
+        ),
+        (
+            Seen(stale=a_sweep(swept(owner_state="running"))),
+            BAD,
+            "1 RUNNING silent > 5m00s   worst mail.send a91f03c2 11m20s",
+        ),
+        (Seen(stale=a_sweep(CLAIMED, CLAIMED)), WARN, "2 CLAIMED silent > 2m00s   safe to requeue"),
+        (
+            Seen(queues=[a_queue(pending=1011, oldest_due_age=LATE, served_by=2)]),
+            WARN,
+            "queue mail: oldest wait 3m12s (target 1m00s)   1,011 pending, 2 workers",
+        ),
+        (
+            Seen(queues=[a_queue(pending=3, delayed=2, oldest_due_age=LATE, served_by=0)]),
+            BAD,
+            "queue mail: nobody serves it, 5 waiting, the oldest for 3m12s",
+        ),
+        (
+            Seen(
+                queues=[
+                    a_queue(pending=3, oldest_due_age=LATE, paused_at=NOON, paused_by="ana", pause_reason="smtp down")
+                ]
+            ),
+            WARN,
+            "queue mail: paused by ana (smtp down), 3 waiting for 3m12s",
+        ),
+        (
+            Seen(workers=[a_worker(**GONE, tasks_running=3, tasks_claimed=2)]),
+            BAD,
+            "worker 000000a7 host-3:4121 last seen 6m10s ago, holds 5 tasks",
+        ),
+        (Seen(workers=[a_worker(**GONE)]), WARN, "worker 000000a7 host-3:4121 last seen 6m10s ago, holds nothing"),
+        (
+            Seen(workers=[a_worker(disabled_operations=("heal workflows",))]),
+            WARN,
+            "worker 000000a7 host-3:4121: heal workflows keeps failing, and is tried rarely",
+        ),
+        (Seen(workers=[a_worker(warnings=("clock is off",))]), WARN, "worker 000000a7 host-3:4121: clock is off"),
+        (
+            Seen(errors=[_failed("mail.send", "TIMEOUT", 41), _failed("etl.load", "KEY", 17)]),
+            WARN,
+            "58 failures in 1h, 41 are TIMEOUT in mail.send",
+        ),
+        (
+            Seen(errors=[_failed("a", "X", 2), _failed("b", "Y", 2), _failed("c", "Z", 2)]),
+            WARN,
+            "6 failures in 1h, the most frequent X in a",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(seen: Seen, severity: Severity, text: str) -> None:
+    (concern,) = attention(seen)
+    assert (concern.severity, concern.text) == (severity, text)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        Seen(),
+        Seen(stale=a_sweep()),
+        Seen(queues=[a_queue(pending=10, oldest_due_age=timedelta(seconds=59))]),
+        Seen(queues=[a_queue(served_by=0)]),
+        Seen(queues=[a_queue(paused_at=NOON)]),
+        Seen(workers=[a_worker(tasks_running=4, cpu_percent=100.0)]),
+        Seen(workers=[a_worker(state="lost", heartbeat_age=timedelta(hours=2))]),
+        Seen(errors=[_failed("a", "GOOD_UNTIL", 9, status="EXPIRED"), _failed("b", "X", 0)]),
+    ],
+)
+def test_what_is_well_or_long_over_is_not_mentioned(seen: Seen) -> None:
+    assert attention(seen) == ()
+
+
+def test_what_is_broken_comes_before_what_may_become_so() -> None:
+    found = attention(
+        Seen(
+            stale=a_sweep(CLAIMED, swept()),
+            queues=[a_queue("slow", pending=1, oldest_due_age=LATE), a_queue("dead", pending=1, served_by=0)],
+            workers=[a_worker(**GONE, tasks_running=1)],
+            errors=[_failed("a", "X", 1)],
+        )
+    )
+    assert [concern.severity for concern in found] == [BAD, BAD, BAD, WARN, WARN, WARN]
+    keys = ["stale RUNNING", "queue dead", f"gone {WORKER}", "stale CLAIMED", "queue slow", "failures"]
+    assert [concern.key for concern in found] == keys
+
+
+def test_of_two_queues_the_one_that_waits_longer_comes_first() -> None:
+    slow, slower = (a_queue(name, pending=1, oldest_due_age=age) for name, age in (("a", LATE), ("b", 2 * LATE)))
+    assert [concern.key for concern in attention(Seen(queues=[slow, slower]))] == ["queue b", "queue a"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "behind"),
+    [
+        (
+            Seen(stale=a_sweep(swept())),
+            TaskFilter(statuses=(TaskStatus.RUNNING,), min_silence=5 * MINUTES),
+        ),
+        (
+            Seen(queues=[a_queue(pending=1, served_by=0)]),
+            TaskFilter(queues=("mail",), statuses=(TaskStatus.PENDING,)),
+        ),
+        (Seen(workers=[a_worker(**GONE)]), WORKER),
+        (
+            Seen(errors=[_failed("mail.send", "TIMEOUT", 3), _failed("b", "X", 1)]),
+            TaskFilter(statuses=(TaskStatus.FAILED,), names=("mail.send",), error_codes=("TIMEOUT",)),
+        ),
+        (
+            Seen(errors=[_failed("a", "X", 1), _failed("b", "Y", 1), _failed("c", "Z", 1)]),
+            TaskFilter(statuses=(TaskStatus.FAILED,)),
+        ),
+    ],
+)
+def test_behind_a_line_stands_the_list_that_it_is_about(seen: Seen, behind: TaskFilter | UUID) -> None:
+    (concern,) = attention(seen)
+    assert isinstance(concern, Concern)
+    assert concern.behind == behind

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from horsies_tui.health import QueueHealth, WorkerHealth, drain_time, queue_health, worker_health
+from tests.support.fleet_values import NOON, a_queue, a_worker
+
+LATE = timedelta(seconds=61)
+
+
+@pytest.mark.parametrize(
+    ("fields", "health"),
+    [
+        ({}, QueueHealth.OK),
+        ({"oldest_due_age": timedelta(seconds=60)}, QueueHealth.OK),
+        ({"oldest_due_age": LATE}, QueueHealth.BACKLOG),
+        ({"oldest_due_age": LATE, "served_by": 0}, QueueHealth.NOBODY),
+        ({"served_by": 0}, QueueHealth.NOBODY),
+        ({"paused_at": NOON, "served_by": 0, "oldest_due_age": LATE}, QueueHealth.PAUSED),
+    ],
+)
+def test_a_queue_is_as_what_is_worst_about_it(fields: dict[str, Any], health: QueueHealth) -> None:
+    assert queue_health(a_queue(**fields)) is health
+
+
+@pytest.mark.parametrize(
+    ("fields", "health"),
+    [
+        ({}, WorkerHealth.OK),
+        ({"state": "starting"}, WorkerHealth.STARTING),
+        ({"cpu_percent": 84.9, "memory_percent": 84.9}, WorkerHealth.OK),
+        ({"cpu_percent": 85.0}, WorkerHealth.HOT),
+        ({"memory_percent": 96.0}, WorkerHealth.HOT),
+        ({"state": "draining", "cpu_percent": 99.0}, WorkerHealth.DRAINING),
+        ({"is_stale": True, "state": "draining"}, WorkerHealth.GONE),
+        ({"state": "lost"}, WorkerHealth.GONE),
+    ],
+)
+def test_a_worker_is_as_what_is_worst_about_it(fields: dict[str, Any], health: WorkerHealth) -> None:
+    assert worker_health(a_worker(**fields)) is health
+
+
+@pytest.mark.parametrize(
+    ("fields", "drained"),
+    [
+        ({"pending": 1000, "finished_last_minute": 125}, timedelta(minutes=8)),
+        ({"pending": 1000}, None),
+        ({"pending": 1000, "finished_last_minute": 125, "paused_at": NOON}, None),
+        ({"pending": 1000, "finished_last_minute": 125, "served_by": 0}, None),
+    ],
+)
+def test_what_waits_is_worked_off_at_the_present_rate_where_anybody_works(
+    fields: dict[str, Any], drained: timedelta | None
+) -> None:
+    assert drain_time(a_queue(**fields)) == drained
