@@ -16,6 +16,7 @@ from horsies_ops.reads import (
     lookup,
     matching,
     overview,
+    payloads,
     queues,
     roll_call,
     schedules,
@@ -112,6 +113,10 @@ class Reads:
     async def beats_of(self, ids: Iterable[UUID]) -> dict[UUID, beats.LastBeat]:
         """The last beat of each of these tasks that is claimed or running."""
         return await beats.beats_of(self.reading, ids)
+
+    async def payloads_of(self, ids: Iterable[UUID]) -> dict[UUID, payloads.Payload]:
+        """What each of these tasks was given, where that is short enough for a list."""
+        return await payloads.payloads_of(self.reading, ids)
 
     async def task(self, task_id: str | UUID) -> tasks.TaskDetail | None:
         """Everything about one task; None where there is none."""

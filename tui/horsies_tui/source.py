@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from horsies_ops.reads.listening import Change
     from horsies_ops.reads.lookup import Found
     from horsies_ops.reads.overview import Overview
+    from horsies_ops.reads.payloads import Payload
     from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.schedules import ScheduleRow
     from horsies_ops.reads.storage import Storage
@@ -59,6 +60,8 @@ class Source(Protocol):
     async def facets(self, filter: TaskFilter = ...) -> Facets: ...  # noqa: A002
 
     async def tasks_by_id(self, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]: ...
+
+    async def payloads_of(self, ids: Iterable[UUID]) -> dict[UUID, Payload]: ...
 
     async def task(self, task_id: str | UUID) -> TaskDetail | None: ...
 

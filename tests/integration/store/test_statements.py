@@ -33,6 +33,7 @@ from horsies_ops.reads.lookup import LOOKUP
 from horsies_ops.reads.matching import MATCHING
 from horsies_ops.reads.metering import METERING
 from horsies_ops.reads.overview import OVERVIEW
+from horsies_ops.reads.payloads import PAYLOADS
 from horsies_ops.reads.queues import QUEUE_READS
 from horsies_ops.reads.schedules import SCHEDULE_READS
 from horsies_ops.reads.status import STATUS
@@ -46,7 +47,7 @@ from horsies_ops.reads.workflows import WORKFLOW_READS
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-TASK_LISTS = (CLOCK, TASK_READS, MATCHING, LOOKUP, VERDICTS)
+TASK_LISTS = (CLOCK, TASK_READS, PAYLOADS, MATCHING, LOOKUP, VERDICTS)
 SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, METERING)
 READS = (*TASK_LISTS, *SYSTEM, WORKFLOW_READS, SCHEDULE_READS)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET, RECOVERY)

@@ -14,6 +14,7 @@ from horsies_ops.reads.counts import Count, Facet, Facets
 from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.listening import Change, Feed, Topic
 from horsies_ops.reads.lookup import Found
+from horsies_ops.reads.payloads import Payload
 from horsies_ops.reads.tasks import Order, TaskPage
 from horsies_tui.demo import acting, histories
 from horsies_tui.demo.fleet_answers import FleetAnswers
@@ -102,6 +103,15 @@ class DemoSource(FleetAnswers, FlowAnswers, KeepingAnswers):
     async def tasks_by_id(self, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]:
         known = (self.system.tasks.get(each) for each in sorted(ids, reverse=True))
         return tuple(task for task in known if task is not None)
+
+    async def payloads_of(self, ids: Iterable[UUID]) -> dict[UUID, Payload]:
+        known = (self.system.tasks[each] for each in ids if each in self.system.tasks)
+        return {
+            task.id: Payload(
+                id=task.id, size=len(task.kwargs_json), args_json=task.args_json, kwargs_json=task.kwargs_json
+            )
+            for task in known
+        }
 
     async def task(self, task_id: str | UUID) -> TaskDetail | None:
         task = self.system.tasks.get(UUID(str(task_id)))
