@@ -101,7 +101,7 @@ def _shown(
 ACTIONS: Final = (
     _shown("mark.toggle", "space", "mark", "mark the row and move down", _ROWS),
     _shown("mark.page", "a", "page", "mark all loaded rows", _ROWS),
-    _shown("mark.match", "ctrl+a", "match", "mark everything that matches the filter", _ROWS),
+    _shown("mark.match", "ctrl+a", "match", "mark everything that matches the filter", frozenset({Place.TASKS})),
     _shown(
         "plan.dry",
         "d",
@@ -174,7 +174,9 @@ ACTIONS: Final = (
     ),
     _shown("view.limits", "comma", "limits", "other thresholds, for this session only", frozenset({Place.STALE})),
     _shown("view.pager", "vertical_line", "pager", "open the payload in $PAGER", frozenset({Place.TASK})),
-    _shown("nav.events", "l", "events", "events of this thing", frozenset({Place.TASK, Place.MAINT})),
+    _shown(
+        "nav.events", "l", "log", "events of this thing; the whole operator log", frozenset({Place.TASK, Place.MAINT})
+    ),
     _shown(
         "nav.owner", "o", "owner", "what it belongs to: worker, workflow, queue", frozenset({Place.TASKS, Place.TASK})
     ),
@@ -187,8 +189,18 @@ ACTIONS: Final = (
     _hidden("mark.none", "u", "clear the marks", _ROWS),
     _hidden("view.preview", "i", "show or hide the preview", frozenset({Place.TASKS})),
     _hidden("copy.json", "Y", "copy the rows as JSON", frozenset({Place.TASKS, Place.TASK})),
-    _hidden("copy.cli", "c", "copy the command that shows this", frozenset({Place.TASKS, Place.TASK, Place.STALE})),
-    _hidden("export.rows", "ctrl+s", "save the rows as JSON lines", frozenset({Place.TASKS, Place.EVENTS})),
+    _hidden(
+        "copy.cli",
+        "c",
+        "copy the command that shows this",
+        frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.FLOWS, Place.MAINT}),
+    ),
+    _hidden(
+        "export.rows",
+        "ctrl+s",
+        "save the rows as JSON lines",
+        frozenset({Place.TASKS, Place.EVENTS, Place.MAINT}),
+    ),
     _hidden("live.pause", "p", "freeze the screen, or let it go on", _APP),
     _hidden("live.refresh", "r ctrl+r", "fetch now", _APP),
     _hidden("live.slower", "less_than_sign", "update less often", _APP),
@@ -209,6 +221,8 @@ ACTIONS: Final = (
         "the item after; a longer time on charts",
         frozenset({Place.TASK, Place.WORKERS}),
     ),
+    _hidden("nav.left", "h left", "fold the branch; where nothing is below, go up", frozenset({Place.FLOWS})),
+    _hidden("nav.right", "l right", "show what is folded", frozenset({Place.FLOWS})),
     _hidden("nav.down", "j down", "down", _LIST),
     _hidden("nav.up", "k up", "up", _LIST),
     _hidden("nav.top", "g home", "the first row", _LIST),

@@ -22,25 +22,21 @@ if TYPE_CHECKING:
 TYPING_PAUSE_S: Final = 0.2
 
 
-class FilterLine(Horizontal):
-    """`Filter ▸ status:failed queue:mail    58 match`. `Changed` tells of each new filter that makes sense."""
-
-    class Changed(Message):
-        """Another filter is meant from now on."""
-
-        def __init__(self, wanted: TaskFilter) -> None:
-            super().__init__()
-            self.filter = wanted
+class QueryLine(Horizontal):
+    """A line that is read as it is typed. A subclass knows what the text means."""
 
     class Left(Message):
         """Whoever typed is done; the list may have the keys back."""
 
     def __init__(self, *, prompt: str) -> None:
         super().__init__()
-        self.filter = TaskFilter()
         self._prompt = prompt
         self._pause: Timer | None = None
         self.completion = FilterSuggester()
+
+    def understand(self, text: str) -> FilterFault | None:
+        """Mean what `text` says from now on; else say what is wrong with it."""
+        raise NotImplementedError
 
     def compose(self) -> ComposeResult:
         yield Static(f" Filter {self._prompt} ", id="filter-prompt")
@@ -57,11 +53,11 @@ class FilterLine(Horizontal):
         """Put the keyboard here."""
         self.query_one(Input).focus()
 
-    def show(self, wanted: TaskFilter) -> None:
-        """Mean this filter, as if it had been typed."""
+    def put(self, text: str) -> None:
+        """Show this text, as if it had been typed and understood."""
         with self.prevent(Input.Changed):
-            self.query_one(Input).value = filter_text(wanted)
-        self._mean(wanted)
+            self.query_one(Input).value = text
+        self.remove_class("-faulty")
 
     def say(self, text: str) -> None:
         """What stands on the right: how many match."""
@@ -80,17 +76,43 @@ class FilterLine(Horizontal):
 
     def _read(self) -> bool:
         """Understand what is typed; what makes no sense is said and changes nothing."""
-        match parse_filter(self.text):
+        fault = self.understand(self.text)
+        self.set_class(fault is not None, "-faulty")
+        if fault is not None:
+            self.say(f"{fault.message} at {fault.position + 1}")
+        return fault is None
+
+
+class FilterLine(QueryLine):
+    """`Filter ▸ status:failed queue:mail    58 match`. `Changed` tells of each new filter that makes sense."""
+
+    class Changed(Message):
+        """Another filter is meant from now on."""
+
+        def __init__(self, wanted: TaskFilter) -> None:
+            super().__init__()
+            self.filter = wanted
+
+    class Left(QueryLine.Left):
+        """The same, of this line."""
+
+    def __init__(self, *, prompt: str) -> None:
+        super().__init__(prompt=prompt)
+        self.filter = TaskFilter()
+
+    def show(self, wanted: TaskFilter) -> None:
+        """Mean this filter, as if it had been typed."""
+        self.put(filter_text(wanted))
+        self._mean(wanted)
+
+    def understand(self, text: str) -> FilterFault | None:
+        match parse_filter(text):
             case FilterFault() as fault:
-                self.add_class("-faulty")
-                self.say(f"{fault.message} at {fault.position + 1}")
-                return False
+                return fault
             case wanted:
-                self._mean(wanted)
-                return True
+                return self._mean(wanted)
 
     def _mean(self, wanted: TaskFilter) -> None:
-        self.remove_class("-faulty")
         if wanted != self.filter:
             self.filter = wanted
             self.post_message(self.Changed(wanted))
@@ -118,13 +140,14 @@ class FilterSuggester(Suggester):
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
+        self.keys: Sequence[str] = self.KEYS
         self.values: Mapping[str, Sequence[str]] = {}
         """By key, the most frequent first."""
 
     async def get_suggestion(self, value: str) -> str | None:
         head, space, word = value.rpartition(" ")
         key, colon, typed = word.removeprefix("-").partition(":")
-        known = self.values.get(key, ()) if colon else self.KEYS
+        known = self.values.get(key, ()) if colon else self.keys
         begun = typed.rpartition(",")[2] if colon else word.removeprefix("-")
         going_on = next((each for each in known if begun and each != begun and each.startswith(begun)), None)
         return None if going_on is None else head + space + word + going_on[len(begun) :]
