@@ -17,6 +17,7 @@ from horsies_tui.app import HorsiesApp
 from horsies_tui.clock import DatabaseClock
 from horsies_tui.demo import Demo
 from horsies_tui.demo.system import System
+from horsies_tui.widgets.plan_dialog import PlanDialog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -75,6 +76,15 @@ async def eventually(pilot: Pilot[None], is_so: Callable[[], bool], *, within_s:
     while not is_so():
         assert datetime.now(UTC) < deadline, shown(pilot)
         await pilot.pause()
+
+
+async def dialog(pilot: Pilot[None]) -> PlanDialog:
+    """The preview, once it heeds keys."""
+    await eventually(pilot, lambda: isinstance(pilot.app.screen, PlanDialog))
+    shown_now = pilot.app.screen
+    assert isinstance(shown_now, PlanDialog)
+    await shown_now.heeds.wait()
+    return shown_now
 
 
 async def settled(pilot: Pilot[None]) -> None:

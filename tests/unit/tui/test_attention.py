@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +11,9 @@ from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.throughput import ErrorCount
 from horsies_tui.attention import Concern, Seen, Severity, attention
 from tests.support.fleet_values import NOON, WORKER, a_queue, a_sweep, a_worker, swept
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 BAD, WARN = Severity.BAD, Severity.WARN
 LATE, MINUTES = timedelta(minutes=3, seconds=12), timedelta(minutes=1)

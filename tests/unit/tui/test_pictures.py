@@ -10,7 +10,6 @@ import pytest
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import Place
 from horsies_tui.demo import Demo
 from horsies_tui.demo.system import System
 from horsies_tui.screens import SCREENS
@@ -21,6 +20,7 @@ from tests.support.screens import NOON, compare, eventually, lines, running, set
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from horsies_tui.actions import Place
     from horsies_tui.source import Source
 
 SMALL, LARGE = (80, 24), (120, 36)

@@ -14,9 +14,8 @@ from horsies_tui.demo.catalogue import KINDS
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.widgets.filter_line import FilterLine
-from horsies_tui.widgets.plan_dialog import PlanDialog
 from horsies_tui.widgets.row_list import RowList
-from tests.support.screens import NOON, eventually, running, settled, shown, still
+from tests.support.screens import NOON, dialog, eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -38,15 +37,6 @@ async def _narrow(pilot: Pilot[None], wanted: TaskFilter) -> None:
     _screen(pilot).show_only(wanted)
     await eventually(pilot, lambda: _screen(pilot).window.filter == wanted)
     await settled(pilot)
-
-
-async def _dialog(pilot: Pilot[None]) -> PlanDialog:
-    """The preview, once it heeds keys."""
-    await eventually(pilot, lambda: isinstance(pilot.app.screen, PlanDialog))
-    dialog = pilot.app.screen
-    assert isinstance(dialog, PlanDialog)
-    await dialog.heeds.wait()
-    return dialog
 
 
 async def test_a_filter_is_read_as_it_is_typed() -> None:
@@ -73,7 +63,7 @@ async def test_marked_rows_are_retried_after_a_key_and_their_marks_go() -> None:
         await _narrow(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("space", "space", "R")
-        await _dialog(pilot)
+        await dialog(pilot)
         assert "Retry 2 tasks" in shown(pilot)
         assert len(system.tasks) == before
         await pilot.press("y")
@@ -90,7 +80,7 @@ async def test_enter_in_a_preview_is_cancel() -> None:
         await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("R")
-        await _dialog(pilot)
+        await dialog(pilot)
         await pilot.press("enter")
         await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
         assert system.tasks == before
@@ -102,10 +92,10 @@ async def test_a_preview_that_has_just_appeared_is_deaf_to_keys_typed_for_what_w
         await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("R")
-        dialog = await _dialog(pilot)
-        dialog.heeds.clear()
+        preview = await dialog(pilot)
+        preview.heeds.clear()
         await pilot.press("y", "enter")
-        assert pilot.app.screen is dialog
+        assert pilot.app.screen is preview
         assert system.tasks == before
 
 
@@ -118,7 +108,7 @@ async def test_everything_that_matches_needs_its_number_typed() -> None:
         await pilot.press("ctrl+a")
         await eventually(pilot, lambda: "everything that matches" in shown(pilot))
         await pilot.press("C")
-        await _dialog(pilot)
+        await dialog(pilot)
         await pilot.press("y")
         assert system.in_state(TaskStatus.CANCELLED) == []
         await pilot.press(*str(count), "enter")
@@ -134,7 +124,7 @@ async def test_a_wrong_number_is_cancel() -> None:
         await pilot.press("ctrl+a")
         await eventually(pilot, lambda: "everything that matches" in shown(pilot))
         await pilot.press("R")
-        await _dialog(pilot)
+        await dialog(pilot)
         await pilot.press("0", "enter")
         await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
         assert system.tasks == before
@@ -146,7 +136,7 @@ async def test_a_row_that_moved_on_during_the_preview_is_skipped_and_stays_marke
         await _narrow(pilot, TaskFilter(statuses=("PENDING",), due_later=True))
         first, second = [row.id for row in _screen(pilot).list.rows[:2]]
         await pilot.press("space", "space", "C")
-        await _dialog(pilot)
+        await dialog(pilot)
         system.move(first, TaskStatus.RUNNING)
         await pilot.press("y")
         await eventually(pilot, lambda: "changed 1" in shown(pilot))
@@ -220,7 +210,7 @@ async def test_a_reason_is_asked_for_where_the_settings_require_one() -> None:
         await _narrow(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("R")
-        await _dialog(pilot)
+        await dialog(pilot)
         await pilot.press("y")
         assert len(system.tasks) == before
         await pilot.press(*"smtp is back", "enter", "y")

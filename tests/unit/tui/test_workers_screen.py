@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horsies.model.task import TaskStatus
+from horsies_tui.actions import Place
+from horsies_tui.demo import Demo
+from horsies_tui.demo.catalogue import WORKERS
+from horsies_tui.messages import TasksWanted
+from horsies_tui.screens.workers import WINDOWS, WorkersScreen
+from tests.support.screens import dialog, eventually, running, settled, shown, still
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from textual.message import Message
+    from textual.pilot import Pilot
+
+ALIVE = WORKERS[0]
+GONE = next(member for member in WORKERS if member.is_gone)
+
+
+def _screen(pilot: Pilot[None]) -> WorkersScreen:
+    screen = next(each for each in pilot.app.screen_stack if isinstance(each, WorkersScreen))
+    assert isinstance(screen, WorkersScreen)
+    return screen
+
+
+async def _at(pilot: Pilot[None], worker_id: UUID) -> None:
+    """Put the cursor on a worker."""
+    await eventually(pilot, lambda: bool(_screen(pilot).list.rows))
+    _screen(pilot).show_worker(worker_id)
+    await settled(pilot)
+
+
+async def test_what_a_worker_that_is_gone_holds_is_swept_after_a_key() -> None:
+    system = still()
+    held = [task.id for task in system.tasks.values() if task.worker_id == GONE.id and not _is_over(task.status)]
+    async with running(Demo(system, pace_s=None), place=Place.WORKERS) as pilot:
+        await _at(pilot, GONE.id)
+        await pilot.press("R")
+        await dialog(pilot)
+        assert f"Sweep {len(held)} tasks" in shown(pilot)
+        assert f"horsies sweep --worker {GONE.id}" in shown(pilot).replace("\n", "")
+        assert all(system.tasks[each].worker_id == GONE.id for each in held)
+        await pilot.press("y")
+        await eventually(pilot, lambda: "requeued 2" in shown(pilot))
+        assert not any(task.worker_id == GONE.id and not _is_over(task.status) for task in system.tasks.values())
+        assert (system.record.rows[-1].action, system.record.rows[-1].affected) == ("sweep", len(held))
+
+
+async def test_a_worker_that_is_well_leaves_a_sweep_nothing_to_do() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None), place=Place.WORKERS) as pilot:
+        await _at(pilot, ALIVE.id)
+        before = dict(system.tasks)
+        await pilot.press("R")
+        await dialog(pilot)
+        assert "nothing to do" in shown(pilot)
+        await pilot.press("y")
+        assert system.tasks == before
+
+
+async def test_workers_that_are_gone_can_be_hidden_and_are_still_counted() -> None:
+    async with running(place=Place.WORKERS) as pilot:
+        await _at(pilot, GONE.id)
+        await pilot.press("x")
+        await settled(pilot)
+        assert [worker for worker in _screen(pilot).list.rows if not worker.is_alive] == []
+        assert "1 gone (hidden)" in shown(pilot)
+        await pilot.press("x")
+        await settled(pilot)
+        assert len(_screen(pilot).list.rows) == len(WORKERS)
+
+
+async def test_the_charts_show_a_longer_or_shorter_stretch_of_time() -> None:
+    async with running(place=Place.WORKERS) as pilot:
+        await _at(pilot, ALIVE.id)
+        await pilot.press("right_square_bracket")
+        await eventually(pilot, lambda: "window 1h00m" in shown(pilot))
+        await pilot.press(*["left_square_bracket"] * len(WINDOWS))
+        await eventually(pilot, lambda: "window 5m00s" in shown(pilot))
+
+
+async def test_a_worker_tells_what_it_holds() -> None:
+    async with running(place=Place.WORKERS) as pilot:
+        await _at(pilot, GONE.id)
+        await eventually(pilot, lambda: "holds 5 tasks" in shown(pilot))
+        assert "report.build" in shown(pilot)
+
+
+async def test_a_worker_opens_its_tasks() -> None:
+    heard: list[Message] = []
+    async with running(place=Place.WORKERS, hook=heard.append) as pilot:
+        await _at(pilot, GONE.id)
+        await pilot.press("enter")
+        await eventually(pilot, lambda: any(isinstance(message, TasksWanted) for message in heard))
+        wanted = next(message.filter for message in heard if isinstance(message, TasksWanted))
+        assert wanted.worker_id == str(GONE.id)
+
+
+def _is_over(status: str) -> bool:
+    return TaskStatus(status).is_terminal
