@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horsies.store.queries import Query, load
 
@@ -51,15 +51,13 @@ class DueRun:
     """The rows of the outbox that asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
+class NodeRow(NamedTuple):
     """A node, and how its task or child ended where that is not yet taken over."""
 
     workflow_id: UUID
     id: UUID
     task_index: int
     node_id: str
-    status: str
     dependencies: Sequence[int]
     workflow_ctx_from: Sequence[str] | None
     join_type: str
@@ -71,6 +69,7 @@ class NodeRow:
     mark: str | None
     document: str
     child_status: str | None
+    status: str
 
 
 @dataclass(slots=True, kw_only=True)

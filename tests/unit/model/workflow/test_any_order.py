@@ -116,7 +116,7 @@ def _live(stored: Stored, chance: Random) -> None:
 
 
 @given(dags(), CHANCES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_order_of_endings_leads_to_the_same_state(dag: Dag, chance: Random) -> None:
     stored = Stored(dag)
     _live(stored, chance)

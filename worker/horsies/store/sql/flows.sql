@@ -92,7 +92,8 @@ SELECT id, status, on_error, success_policy::text AS success_policy, output_task
  WHERE id = ANY($1::uuid[]);
 
 -- name: nodes_of
--- The nodes of runs, each with how its task or its child ended where the node does not say so yet.
+-- The nodes of runs, each with how its task or its child ended where the node does not say so yet. A limit in a lateral
+-- join makes the planner look each up by its key, whatever the statistics say.
 SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies, n.workflow_ctx_from, n.join_type, n.min_success,
        n.allow_failed_deps, n.is_subworkflow, n.sub_workflow_id, t.status AS task_status, t.no_restart AS mark,
        CASE WHEN t.result IS NULL THEN 'none'
@@ -105,12 +106,18 @@ SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies, n.workflow_
                  AND EXISTS (SELECT FROM horsies_workflow_outbox AS o WHERE o.task_id = n.id) THEN 'ENQUEUED'
             ELSE n.status END AS status
   FROM horsies_workflow_tasks AS n
-  LEFT JOIN horsies_tasks AS t
-    ON t.id = n.task_id AND n.status IN ('ENQUEUED', 'RUNNING')
-   AND t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
-  LEFT JOIN horsies_workflows AS child
-    ON child.id = n.sub_workflow_id AND n.status = 'RUNNING'
-   AND child.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+  LEFT JOIN LATERAL (
+       SELECT t.status, t.no_restart, t.result
+         FROM horsies_tasks AS t
+        WHERE t.id = n.task_id AND n.status IN ('ENQUEUED', 'RUNNING')
+          AND t.terminal_at IS NOT NULL
+        LIMIT 1) AS t ON true
+  LEFT JOIN LATERAL (
+       SELECT child.status
+         FROM horsies_workflows AS child
+        WHERE child.id = n.sub_workflow_id AND n.status = 'RUNNING'
+          AND child.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+        LIMIT 1) AS child ON true
  WHERE n.workflow_id = ANY((SELECT $1::uuid[])::uuid[])
  ORDER BY n.workflow_id, n.task_index;
 
