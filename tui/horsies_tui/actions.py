@@ -109,6 +109,7 @@ ACTIONS: Final = (
         "what a sweep would do, without doing it",
         frozenset({Place.STALE, Place.MAINT}),
     ),
+    _shown("op.sweep", "S", "sweep", "recover what is stale, now", frozenset({Place.STALE, Place.MAINT}), mutates=True),
     _shown(
         "op.requeue",
         "R",
@@ -123,7 +124,7 @@ ACTIONS: Final = (
         "X",
         "expire",
         "expire what has not started",
-        frozenset({Place.TASKS, Place.TASK, Place.STALE}),
+        frozenset({Place.TASKS, Place.TASK}),
         mutates=True,
     ),
     _shown(
@@ -131,7 +132,7 @@ ACTIONS: Final = (
         "C",
         "cancel",
         "cancel",
-        frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.FLOWS}),
+        frozenset({Place.TASKS, Place.TASK, Place.FLOWS}),
         mutates=True,
     ),
     _shown(
@@ -142,7 +143,6 @@ ACTIONS: Final = (
         frozenset({Place.QUEUES, Place.FLOWS}),
         mutates=True,
     ),
-    _shown("op.sweep", "S", "sweep", "recover what is stale, now", frozenset({Place.STALE, Place.MAINT}), mutates=True),
     _shown(
         "op.cleanup",
         "D",

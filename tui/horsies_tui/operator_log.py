@@ -14,10 +14,10 @@ def log_line(row: AuditRow) -> str:
     """`12:01:08 ana       retry         41 tasks    changed 41 skipped 0  "smtp is back"`."""
     why = f'  "{clean(row.reason, limit=200)}"' if row.reason else ""
     done = "dry run" if row.dry_run else f"changed {row.affected:,} skipped {row.skipped:,}"
-    return f"{clock(row.at)} {fit(row.actor, 10)} {fit(row.action, 12)} {fit(_about(row), 18)} {done}{why}"
+    return f"{clock(row.at)} {fit(row.actor, 10)} {fit(row.action, 12)} {fit(about(row), 18)} {done}{why}"
 
 
-def _about(row: AuditRow) -> str:
+def about(row: AuditRow) -> str:
     """What it was done to, as far as a few words say it."""
     asked = cast("dict[str, Any]", row.filter or {})
     if "queue" in asked:

@@ -52,7 +52,7 @@ async def for_sweep(source: Source, options: SweepOptions) -> Proposal:
         selected_by=_selected_by(options),
         lines=_lines(seen),
         warnings=(*_warnings(due), *seen.warnings),
-        command=_command(options),
+        command=command(options),
         to_type=str(len(due) + healed) if _is_grave(due) else None,
         apply=apply,
     )
@@ -90,7 +90,8 @@ def _has_live_owner(task: SweptTask) -> bool:
     return task.state is TaskStatus.RUNNING and task.owner_state in ("running", "draining")
 
 
-def _command(options: SweepOptions) -> str:
+def command(options: SweepOptions) -> str:
+    """The command line that does the same."""
     parts = ["horsies", "sweep"]
     if options.sweep_threshold is not None:
         parts += ["--threshold", f"{options.sweep_threshold.total_seconds():g}s"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shlex
 from enum import Enum, auto
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
@@ -23,9 +21,10 @@ from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.tasks import TaskDetail, TaskSummary
 from horsies_tui import windows
 from horsies_tui.actions import Place, bindings
+from horsies_tui.export import save
 from horsies_tui.format import number, plural
-from horsies_tui.screens.acting import ActingScreen
 from horsies_tui.screens.main_screen import ANY_TASK
+from horsies_tui.screens.marking import MarkingScreen
 from horsies_tui.store import Want
 from horsies_tui.task_columns import TASK_COLUMNS
 from horsies_tui.widgets.facet_popup import FacetPopup, picked
@@ -54,7 +53,7 @@ class Ask(Enum):
     NEWER = auto()
 
 
-class TasksScreen(ActingScreen):
+class TasksScreen(MarkingScreen):
     """The list, its filter above it and a preview below. While rows are marked, none of them moves."""
 
     place = Place.TASKS
@@ -210,8 +209,7 @@ class TasksScreen(ActingScreen):
     def selector(self) -> Selector | None:
         if self._is_matching:
             return Selector.matching(self.filter)
-        chosen = [key for key in self.list.selection.chosen if isinstance(key, UUID)]
-        return Selector.of_ids(chosen) if chosen else None
+        return Selector.of_ids(self.chosen) if self.chosen else None
 
     def fitting(self) -> Action:
         """What `R` means here: retry where everything meant has ended, else requeue."""
@@ -224,9 +222,7 @@ class TasksScreen(ActingScreen):
 
     def settled(self, changed: Sequence[UUID]) -> None:
         self._is_matching = False
-        self.list.selection.unmark(changed)
-        self.list.marks_changed()
-        self.desk.store.refresh()
+        super().settled(changed)
 
     def action_filter_edit(self) -> None:
         self.query_one(FilterLine).edit()
@@ -247,19 +243,6 @@ class TasksScreen(ActingScreen):
         if wanted is not None:
             self.show_only(wanted)
 
-    def action_mark_toggle(self) -> None:
-        self.list.selection.toggle()
-        self.list.marks_changed()
-        self.list.action_nav_down()
-
-    def action_mark_range(self) -> None:
-        self.list.selection.mark_range()
-        self.list.marks_changed()
-
-    def action_mark_page(self) -> None:
-        self.list.selection.mark_all()
-        self.list.marks_changed()
-
     def action_mark_match(self) -> None:
         if self.filter.is_empty:
             self.notify("without a filter that would be every task there is", severity="warning")
@@ -271,16 +254,9 @@ class TasksScreen(ActingScreen):
         self._is_matching = True
         self._say()
 
-    def action_mark_none(self) -> None:
-        self.list.selection.unmark()
-        self.list.marks_changed()
-
     def action_view_preview(self) -> None:
         preview = self.query_one(TaskPreview)
         preview.display = not preview.display
-
-    def action_copy_id(self) -> None:
-        self.copy("\n".join(str(key) for key in self.list.selection.chosen), "ids")
 
     def action_copy_json(self) -> None:
         chosen = set(self.list.selection.chosen)
@@ -290,9 +266,7 @@ class TasksScreen(ActingScreen):
     @work(group="export", exit_on_error=False)
     async def action_export_rows(self) -> None:
         """Write the loaded rows into a file in the working folder, one JSON document a line."""
-        path = Path(f"horsies-tasks-{self.desk.clock.now():%Y%m%d-%H%M%S}.jsonl")
-        lines = "".join(json.dumps(to_json(task), ensure_ascii=False) + "\n" for task in self.window.rows)
-        await asyncio.to_thread(path.write_text, lines, encoding="utf-8")
+        path = await save(self.window.rows, "tasks", self.desk.clock.now())
         self.notify(f"{plural(len(self.window.rows), 'row')} in {path}", markup=False)
 
     def action_nav_owner(self) -> None:

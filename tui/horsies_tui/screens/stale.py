@@ -1,0 +1,215 @@
+"""Stale candidates: what a sweep would take and why, what it soon may, and the means to do it or something else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual import work
+from textual.content import Content
+from textual.widgets import Static
+
+from horsies.errors import HorsiesError
+from horsies.model.actions import Action, ActionOptions
+from horsies.model.recovery.judging import Source as Origin
+from horsies.model.recovery.options import SweepOptions
+from horsies_ops.actions.selector import Selector
+from horsies_ops.reads.durations import duration_text, parse_duration
+from horsies_ops.reads.listening import Topic
+from horsies_ops.reads.tasks import TaskDetail
+from horsies_tui import proposals
+from horsies_tui.actions import Place, bindings
+from horsies_tui.format import age, clean, plural, safe, short_id
+from horsies_tui.screens.main_screen import ANY_TASK
+from horsies_tui.screens.marking import MarkingScreen
+from horsies_tui.stale import NEAR, Candidate, Staleness, staleness, why
+from horsies_tui.stale_columns import STALE_COLUMNS
+from horsies_tui.store import Want
+from horsies_tui.sweep_proposals import command, for_sweep
+from horsies_tui.widgets.ask_dialog import AskDialog
+from horsies_tui.widgets.row_list import Heading, RowList
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from horsies_tui.desk import Desk
+    from horsies_tui.proposals import Proposal
+    from horsies_tui.source import Source
+
+WHOSE: Final = {
+    Origin.FLEET: "the workers'",
+    Origin.SETTINGS: "the settings', for no worker lives",
+    Origin.OPTIONS: "for this session",
+    Origin.WORKER: "a worker's",
+}
+
+LIMIT: Final = "How long may a task be silent, as 90s or 5m? For this session; empty leaves it to the workers."
+
+
+class StaleScreen(MarkingScreen):
+    """The list is the dry run of a sweep; below it the evidence for the row under the cursor."""
+
+    place = Place.STALE
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.STALE)]
+
+    def __init__(self, desk: Desk, tabs: frozenset[Place]) -> None:
+        super().__init__(desk, tabs)
+        self.options = SweepOptions()
+        self.found: Staleness | None = None
+        self.list: RowList[Candidate] = RowList(
+            STALE_COLUMNS, key=lambda each: each.id, now=desk.clock.now, glyphs=desk.glyphs
+        )
+        self._detail: TaskDetail | None = None
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="limits")
+        yield self.list
+        yield Static("", id="why")
+
+    def wants(self) -> Sequence[Want]:
+        alive = ANY_TASK | {Topic.BEATS, Topic.EVENT}
+        return (
+            Want(name="stale", fetch=self._fetch, touched_by=alive, rest_s=1.0, every_s=5.0),
+            Want(name="detail", fetch=self._fetch_detail, touched_by=ANY_TASK, rest_s=1.0),
+        )
+
+    async def _fetch(self, source: Source) -> Staleness:
+        return await staleness(source, self.options)
+
+    async def _fetch_detail(self, source: Source) -> TaskDetail | None:
+        current = self.list.current
+        return None if current is None else await source.task(current.id)
+
+    def take(self, name: str, value: object) -> None:
+        match value:
+            case Staleness():
+                self._show(value)
+            case TaskDetail() | None if name == "detail":
+                self._detail = value
+                self._explain()
+            case _:
+                return
+
+    def _show(self, found: Staleness) -> None:
+        self.found = found
+        listed = {each.id for each in (*found.stale, *found.near)}
+        if gone := [key for key in self.list.selection.marks if key not in listed]:
+            self.list.selection.unmark(gone)
+            self.notify(f"{plural(len(gone), 'marked row')} no longer stale")
+        near = Heading(f"{plural(len(found.near), 'task')} less than {age(NEAR)} from stale")
+        self.list.show([*found.stale, *([near, *found.near] if found.near else [])])
+        limits = found.thresholds
+        text = f" Limits claimed {age(limits.claimed)} · running {age(limits.running)} · pending past good_until"
+        self.query_one("#limits", Static).update(safe(f"{text}  ({WHOSE[limits.source]})"))
+        self._explain()
+        self._say()
+
+    def _explain(self) -> None:
+        """Say what speaks for the verdict on the row under the cursor."""
+        current, found, pane = self.list.current, self.found, self.query_one("#why", Static)
+        if current is None or found is None:
+            pane.border_title = ""
+            pane.update(safe(_calm(found)))
+            return
+        facts = self._detail.task if self._detail is not None and self._detail.task.id == current.id else None
+        lines = why(current, facts, found.upkeep, self.desk.clock.now())
+        pane.border_title = safe(f" Why {short_id(current.id)} {current.task.task_name} ", cells=60)
+        pane.update(Content("\n").join([safe(line) for line in lines]))
+
+    def _say(self) -> None:
+        found, marks = self.found, self.list.selection.marks
+        if found is None:
+            return
+        runs = len(found.report.workflows)
+        self.say(
+            f"{len(marks)} marked" if marks else "",
+            f"{len(found.stale):,} stale",
+            f"{len(found.near):,} near limit",
+            f"{plural(runs, 'workflow')} to heal" if runs else "",
+            *found.report.warnings,
+            f"ages by the database's clock (offset {self.desk.clock.offset.total_seconds():+.1f}s)",
+        )
+
+    def tick(self) -> None:
+        self.list.tick()
+        self._explain()
+
+    def on_row_list_cursor_moved(self) -> None:
+        self._explain()
+        self.desk.store.refresh("detail")
+
+    def on_row_list_marks_changed(self) -> None:
+        self._say()
+
+    def on_row_list_opened(self) -> None:
+        if (candidate := self.list.current) is not None:
+            self.open_task(candidate.id, [each.id for each in self.list.rows])
+
+    def step_back(self) -> bool:
+        if not self.list.selection.marks:
+            return False
+        self.action_mark_none()
+        return True
+
+    def selector(self) -> Selector | None:
+        return Selector.of_ids(self.chosen) if self.chosen else None
+
+    def fitting(self) -> Action:
+        return Action.REQUEUE
+
+    def act(self, action: Action) -> None:
+        """As elsewhere, but running tasks are meant too, and those that may not be dead are pointed out."""
+        selector = self.selector()
+        if selector is None:
+            self.notify("no row to act on")
+            return
+        options, cautions = ActionOptions(include_running=action is not Action.EXPIRE), self._cautions()
+
+        def proposal(source: Source) -> Awaitable[Proposal]:
+            return proposals.for_tasks(source, action, selector, options, cautions=cautions)
+
+        self.propose(proposal)
+
+    def _cautions(self) -> tuple[str, ...]:
+        chosen = set(self.list.selection.chosen)
+        meant = [each for each in self.list.rows if each.id in chosen]
+        alive, near = sum(each.is_alive for each in meant), sum(each.is_near for each in meant)
+        said = {
+            "silent though its worker still reports: it may be blocked, and still at work": alive,
+            "not stale yet": near,
+        }
+        return tuple(f"{count} of these is {what}" for what, count in said.items() if count)
+
+    def action_op_sweep(self) -> None:
+        self.propose(self._sweep)
+
+    def action_plan_dry(self) -> None:
+        self.dry_run(self._sweep)
+
+    async def _sweep(self, source: Source) -> Proposal:
+        return await for_sweep(source, self.options)
+
+    @work(group="limits", exclusive=True, exit_on_error=False)
+    async def action_view_limits(self) -> None:
+        """Judge by another limit from now on, unless it would condemn tasks that are well."""
+        now, source = self.options.sweep_threshold, self.desk.source
+        text = await self.app.push_screen_wait(AskDialog(LIMIT, "" if now is None else duration_text(now)))
+        if text is None or source is None:
+            return
+        try:
+            options = SweepOptions(sweep_threshold=parse_duration(text) if text else None)
+            await source.stale_candidates(options)
+        except (ValueError, HorsiesError) as error:
+            self.notify(clean(error), severity="error", markup=False)
+            return
+        self.options = options
+        self.desk.store.refresh("stale")
+
+    def action_copy_cli(self) -> None:
+        self.copy(f"{command(self.options)} --dry-run", "the command")
+
+
+def _calm(found: Staleness | None) -> str:
+    return "" if found is None else " nothing is stale, and nothing is near its limit"
