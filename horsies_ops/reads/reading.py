@@ -160,9 +160,12 @@ class Reads:
         """Everything about one run of a workflow; None where there is none."""
         return await workflows.workflow_detail(self.reading, workflow_id)
 
-    async def list_schedules(self, configured: Sequence[TaskSchedule] = ()) -> tuple[schedules.ScheduleRow, ...]:
-        """Every schedule that `configured` or the database names, the soonest first."""
-        return await schedules.list_schedules(self.reading, configured)
+    async def list_schedules(
+        self, configured: Sequence[TaskSchedule] | None = None
+    ) -> tuple[schedules.ScheduleRow, ...]:
+        """Every schedule that `configured`, or else the settings, or the database names, the soonest first."""
+        ours = self.settings.schedule.schedules if self.settings.schedule is not None else ()
+        return await schedules.list_schedules(self.reading, ours if configured is None else configured)
 
     async def events(
         self,

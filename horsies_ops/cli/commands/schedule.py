@@ -39,8 +39,7 @@ def list_(options: GlobalOptions, *, json: Json = False) -> None:
 
 async def _schedules(options: GlobalOptions) -> Sequence[ScheduleRow]:
     async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
-        configured = ops.settings.schedule
-        return await ops.list_schedules(configured.schedules if configured else ())
+        return await ops.list_schedules()
 
 
 def _document(schedule: ScheduleRow) -> dict[str, Any]:

@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 from horsies_tui.actions import Place
 from horsies_tui.screens.dashboard import DashboardScreen
+from horsies_tui.screens.events import EventsScreen
+from horsies_tui.screens.flows import FlowsScreen
+from horsies_tui.screens.maintenance import MaintenanceScreen
 from horsies_tui.screens.queues import QueuesScreen
+from horsies_tui.screens.schedules import SchedulesScreen
+from horsies_tui.screens.stale import StaleScreen
 from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
 
@@ -32,5 +37,10 @@ SCREENS: Final[dict[Place, type[MainScreen]]] = {
     Place.DASH: DashboardScreen,
     Place.QUEUES: QueuesScreen,
     Place.TASKS: TasksScreen,
+    Place.STALE: StaleScreen,
     Place.WORKERS: WorkersScreen,
+    Place.FLOWS: FlowsScreen,
+    Place.SCHED: SchedulesScreen,
+    Place.EVENTS: EventsScreen,
+    Place.MAINT: MaintenanceScreen,
 }

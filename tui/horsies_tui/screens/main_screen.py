@@ -11,7 +11,7 @@ from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.overview import Overview
 from horsies_tui.actions import BY_METHOD, TABS, Place
 from horsies_tui.connection import Connection, State
-from horsies_tui.format import age, clock, safe
+from horsies_tui.format import age, clean, clock, safe
 from horsies_tui.store import Want
 from horsies_tui.widgets.header import Header, Tabs
 from horsies_tui.widgets.status_line import KeyLine, StatusLine
@@ -89,6 +89,11 @@ class MainScreen(Screen[None]):
     def say(self, *parts: str) -> None:
         """What the status line shows."""
         self.query_one(StatusLine).parts = parts
+
+    def copy(self, text: str, what: str) -> None:
+        """To the clipboard, by the terminal; shown as well, for terminals that take nothing."""
+        self.app.copy_to_clipboard(text)
+        self.notify(clean(text, limit=200), title=f"copied {what}", markup=False)
 
     def ask(self) -> None:
         """Have everything that the screen wants fetched, from now on."""

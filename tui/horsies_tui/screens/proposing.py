@@ -54,8 +54,3 @@ class ProposingScreen(MainScreen):
         except HorsiesError as error:
             self.notify(clean(error.message), severity="error", markup=False)
             return None
-
-    def copy(self, text: str, what: str) -> None:
-        """To the clipboard, by the terminal; shown as well, for terminals that take nothing."""
-        self.app.copy_to_clipboard(text)
-        self.notify(clean(text, limit=200), title=f"copied {what}", markup=False)
