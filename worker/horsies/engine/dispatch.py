@@ -37,10 +37,24 @@ class Dispatcher:
         self._parts = parts
         self._backoff = parts.backoff("claim")
         self._woken = asyncio.Event()
-        self._has_looked_again = False
+        self._may_find = True
+        """Whether the queue may hold something for us: a claim that got less than it asked for has emptied it, until
+        there is news. A place that becomes free is no news."""
+        self._is_announced = False
+        """Whether the news came as a notification, which other workers have heard too."""
 
     def wake(self) -> None:
         """There may be something to do."""
+        self._woken.set()
+
+    def hear_news(self) -> None:
+        """There is something to claim, for whoever is first."""
+        self._is_announced = True
+        self.look()
+
+    def look(self) -> None:
+        """There may be something to claim."""
+        self._may_find = True
         self._woken.set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -63,6 +77,7 @@ class Dispatcher:
                     await self._parts.returns.reconcile_in_time()
                     found = await self._pass()
             except HorsiesError as error:
+                self._may_find = True
                 await self._backoff.wait(error)
                 await self._reconcile_until_known()
             else:
@@ -73,22 +88,23 @@ class Dispatcher:
 
     def _look_again_soon(self) -> None:
         # Several workers woken by one notification hide rows from each other for an instant; once is enough to see.
-        if self._has_looked_again:
-            self._has_looked_again = False
-        elif self._parts.desk.all(Phase.HANDED) == [] or self._parts.room.request() is not None:
-            self._has_looked_again = True
-            asyncio.get_running_loop().call_later(SECOND_LOOK_S, self.wake)
+        if self._is_announced and self._parts.room.request() is not None:
+            asyncio.get_running_loop().call_later(SECOND_LOOK_S, self.look)
+        self._is_announced = False
 
     async def _pass(self) -> bool:
         """One look at what could be done; whether it brought anything."""
         await self._parts.returns.give_back()
         await self._start_waiting()
-        request = self._parts.room.request()
+        request = self._parts.room.request() if self._may_find else None
         if request is None:
             return False
+        self._may_find = False  # what is announced from now on may be too late for this claim
         sent_at = time.monotonic()
         rows = await self._parts.claims.claim(request)
         self._parts.gate.passed(sent_at)
+        if len(rows) >= request.limit or request.is_held_back or self._parts.degraded:
+            self._may_find = True
         self._take(rows, request.worker_id, took_s=time.monotonic() - sent_at)
         await self._parts.returns.give_back()
         return len(rows) > 0

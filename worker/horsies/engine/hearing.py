@@ -94,7 +94,7 @@ class Hearing:
         if hearing:
             self.has_begun.set()
             self._deaf = None
-            self._parts.wake()  # what was said before went unheard
+            self._parts.look()  # what was said before went unheard
         else:
             self._deaf = self._deaf or _CUT
         self._tell()

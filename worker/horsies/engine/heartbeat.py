@@ -83,7 +83,7 @@ class Heartbeat:
         if was_shut:
             self._is_told_fenced = False
             parts.reporter.emit(events.WorkerUnfenced(worker_id=str(parts.identity.worker_id)))
-        parts.wake()
+            parts.look()
 
     async def _listened(self, at: datetime, sent_at: float) -> None:
         parts, health = self._parts, self._parts.health

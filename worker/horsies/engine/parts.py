@@ -68,6 +68,8 @@ class Parts:
     room: Room = field(init=False)
     returns: Returns = field(init=False)
     wake: Callable[[], None] = field(init=False)
+    look: Callable[[], None] = field(init=False)
+    hear_news: Callable[[], None] = field(init=False)
 
     def backoff(self, duty: str) -> Backoff:
         """The pauses of one loop, which tells when the database goes away and comes back."""

@@ -39,7 +39,7 @@ class Wakeup:
         poll_s = self._parts.app.resilience.notify_poll_interval_ms / 1000
         while True:
             await asyncio.sleep(min(poll_s, await self._until_due(poll_s)))
-            self._parts.wake()
+            self._parts.look()
 
     async def _until_due(self, poll_s: float) -> float:
         """Seconds until the soonest task that is not due yet."""
@@ -52,7 +52,7 @@ class Wakeup:
 
     def _hear_new(self, queue_name: str) -> None:
         if queue_name in (self._parts.worker.queues or ()):
-            self._parts.wake()
+            self._parts.hear_news()
 
     def _hear_due(self, _workflow_id: str) -> None:
         self._parts.runs_are_due.set()

@@ -141,7 +141,7 @@ class Worker:
         parts = self._parts(database, beats)
         parts.room, parts.returns = Room(parts), Returns(parts)
         dispatcher = Dispatcher(parts)
-        parts.wake = dispatcher.wake
+        parts.wake, parts.look, parts.hear_news = dispatcher.wake, dispatcher.look, dispatcher.hear_news
         parts.pool = Pool(self._child_spec(), self._worker.processes, Reports(parts))
         stack.push_async_callback(parts.pool.kill_all, "the worker has ended")
         return parts, dispatcher

@@ -43,6 +43,13 @@ class ClaimRequest:
     lease_s: float | None = None
     cluster_cap: int | None = None
 
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it may return less than `limit` though there is more: caps, and rooms of single queues."""
+        return self.cluster_cap is not None or any(
+            queue.cap is not None or (queue.room is not None and queue.room < self.limit) for queue in self.queues
+        )
+
 
 class ClaimedRow(NamedTuple):
     """A task as its claim left it; payload, context, options and flags are JSON text."""
