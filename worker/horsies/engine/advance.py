@@ -29,18 +29,19 @@ class Advance:
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._woken.set())
         try:
+            is_done = False
             while not stop.is_set():
-                is_done = await self._work_off()
-                await self._wait(self._poll_s if is_done else LOOK_AGAIN_S)
+                is_woken = await self._wait(self._poll_s if is_done else LOOK_AGAIN_S)
+                is_done = await self._work_off(only_if_asked=not is_woken)
             await self._work_off()
         finally:
             stopping.cancel()
 
-    async def _work_off(self) -> bool:
+    async def _work_off(self, *, only_if_asked: bool = False) -> bool:
         self._woken.clear()
         while True:
             try:
-                is_done = await self._outbox.work_off()
+                is_done = (only_if_asked and await self._outbox.is_empty()) or await self._outbox.work_off()
             except Exception as error:
                 if not is_away(error):
                     raise
@@ -49,7 +50,9 @@ class Advance:
                 self._backoff.reset()
                 return is_done
 
-    async def _wait(self, limit_s: float) -> None:
+    async def _wait(self, limit_s: float) -> bool:
+        """Until somebody asks, or for so long; whether somebody did."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._woken.wait()
+        return self._woken.is_set()

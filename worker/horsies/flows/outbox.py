@@ -32,6 +32,10 @@ class Outbox:
         self._store = FlowStore(database)
         self._children = Children(database, definitions)
 
+    async def is_empty(self) -> bool:
+        """Whether nothing is asked for; much cheaper than to find nothing to do."""
+        return not await self._store.is_anything_asked()
+
     async def work_off(self) -> bool:
         """Do what is asked for until nothing is; False where something is left that another hand held."""
         while True:

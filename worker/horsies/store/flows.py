@@ -131,8 +131,14 @@ class WaitingChild:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    is_asked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowQueries:
     start: Query[Identity]
+    anything_asked: Query[Asked]
     lock_due: Query[DueRun]
     due: Query[Identity]
     lock: Query[DueRun]
@@ -208,6 +214,11 @@ class FlowStore:
     """Runs of one database, as far as no lock is needed."""
 
     database: Database
+
+    async def is_anything_asked(self) -> bool:
+        """Whether there is, or soon will be, something to do for any run; one look at an index."""
+        (found,) = await self.database.fetch(FLOWS.anything_asked)
+        return found.is_asked
 
     async def waiting_children(self, *, unknown: Collection[str], limit: int) -> list[WaitingChild]:
         """Sub-workflows to start; those with `unknown` definitions only now and then."""

@@ -44,6 +44,9 @@ SELECT run.id
   FROM run
   LEFT JOIN LATERAL (SELECT pg_notify('horsies_workflow_due', run.id::text) FROM children LIMIT 1) AS said ON true;
 
+-- name: anything_asked
+SELECT EXISTS (SELECT FROM horsies_workflow_outbox WHERE quarantined_at IS NULL) AS is_asked;
+
 -- name: lock_due
 -- Lock the runs that have asked longest to be advanced. One that another hand holds comes back without a status.
 WITH due AS MATERIALIZED (
