@@ -155,10 +155,15 @@ def _failures(errors: Sequence[ErrorCount]) -> Iterator[Concern]:
     (name, code), most = counts.most_common(1)[0]
     # Where most of them are of one kind, that kind is the news.
     is_one_kind = 2 * most >= total
-    rest = f", {most:,} are {code} in {name}" if is_one_kind else f", the most frequent {code} in {name}"
+    share = "all" if most == total else f"{most:,} are" if is_one_kind else "the most frequent"
     wanted = TaskFilter(
         statuses=(TaskStatus.FAILED,),
         names=(name,) if is_one_kind else (),
         error_codes=(code,) if is_one_kind else (),
     )
-    yield Concern(key="failures", severity=Severity.WARN, text=f"{plural(total, 'failure')} in 1h{rest}", behind=wanted)
+    yield Concern(
+        key="failures",
+        severity=Severity.WARN,
+        text=f"{plural(total, 'failure')} in 1h, {share} {code} in {name}",
+        behind=wanted,
+    )

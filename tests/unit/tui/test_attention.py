@@ -75,6 +75,7 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
             WARN,
             "58 failures in 1h, 41 are TIMEOUT in mail.send",
         ),
+        (Seen(errors=[_failed("a", "X", 2)]), WARN, "2 failures in 1h, all X in a"),
         (
             Seen(errors=[_failed("a", "X", 2), _failed("b", "Y", 2), _failed("c", "Z", 2)]),
             WARN,

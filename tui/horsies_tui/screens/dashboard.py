@@ -20,7 +20,7 @@ from horsies_tui.fleet import BUCKETS, HOUR, WINDOW, workers_of
 from horsies_tui.format import clock, number, plural, safe
 from horsies_tui.messages import TasksWanted, WorkerWanted
 from horsies_tui.operator_log import log_line
-from horsies_tui.screens.main_screen import ANY_TASK, MainScreen
+from horsies_tui.screens.main_screen import ANY_TASK, OVERVIEW, MainScreen
 from horsies_tui.store import Want
 from horsies_tui.widgets.columns import Cell, Column, Tone
 from horsies_tui.widgets.glance import Pace, QueuePaces, TaskCounts
@@ -58,6 +58,7 @@ class DashboardScreen(MainScreen):
             _columns(desk.glyphs), key=lambda concern: concern.key, now=desk.clock.now, glyphs=desk.glyphs
         )
         self._seen = Seen()
+        self._awaited = {OVERVIEW, *PARTS}
         self._overview: Overview | None = None
         self._pace: Throughput | None = None
         self._queue_pace: tuple[QueueBucket, ...] = ()
@@ -103,7 +104,10 @@ class DashboardScreen(MainScreen):
                 self._seen = replace(self._seen, **part)
             case _:
                 return
-        self.list.show(attention(self._seen))
+        self._awaited.discard(name)
+        # Before all is known the cursor would settle on whatever happened to come first.
+        if not self._awaited:
+            self.list.show(attention(self._seen))
         self.tick()
         self._say()
 
@@ -111,7 +115,7 @@ class DashboardScreen(MainScreen):
         now, glyphs = self.desk.clock.now(), self.desk.glyphs
         if self._overview is not None:
             self.query_one(TaskCounts).show(self._overview, now=now, glyphs=glyphs)
-        self.query_one(Pace).show(self._overview, self._pace, glyphs=glyphs)
+        self.query_one(Pace).show(self._overview, self._pace, self._seen.workers, glyphs=glyphs)
         self.query_one(QueuePaces).show(self._queue_pace, now=now, glyphs=glyphs)
 
     def _show_log(self, rows: tuple[AuditRow, ...]) -> None:
@@ -125,10 +129,12 @@ class DashboardScreen(MainScreen):
         gone = len(self._seen.workers) - alive
         flows = seen.workflows.get("RUNNING")
         self.say(
-            "" if self.list.rows else "all is well",
+            "" if self.list.rows or self._awaited else "all is well",
             plural(len(seen.queues), "queue"),
             f"workers {alive} up" + (f" {gone} gone" if gone else ""),
-            "" if flows is None else f"flows {number(flows.number, is_capped=flows.is_capped)} running",
+            ""
+            if flows is None or not flows.number
+            else f"flows {number(flows.number, is_capped=flows.is_capped)} running",
             f"data as of {clock(seen.at)}",
         )
 

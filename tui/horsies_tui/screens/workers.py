@@ -11,7 +11,7 @@ from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.workers import WorkerRow
 from horsies_tui.actions import Place, bindings
 from horsies_tui.fleet import WorkerDetail, worker_detail, workers_of
-from horsies_tui.format import age
+from horsies_tui.format import short_age
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.main_screen import ANY_TASK
 from horsies_tui.screens.sorted_screen import SortedScreen
@@ -103,7 +103,7 @@ class WorkersScreen(SortedScreen[WorkerRow]):
             f"{len(alive)} up",
             f"{gone} gone{hidden}" if gone else "",
             f"{running:,} running of {slots:,} slots",
-            f"[ ] window {age(self.window)}",
+            f"[ ] window {short_age(self.window)}",
             str(self.order),
         )
 

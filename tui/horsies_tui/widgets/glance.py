@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from horsies_ops.reads.counts import Count
     from horsies_ops.reads.overview import Overview
     from horsies_ops.reads.throughput import QueueBucket, Throughput
+    from horsies_ops.reads.workers import WorkerRow
     from horsies_tui.glyphs import Glyphs
 
 SLOTS = 16
@@ -48,21 +49,26 @@ class TaskCounts(Static):
 class Pace(Static):
     """What was done and what failed in each minute, how long it took, and how much of the fleet is busy."""
 
-    def show(self, seen: Overview | None, pace: Throughput | None, *, glyphs: Glyphs) -> None:
+    def show(
+        self, seen: Overview | None, pace: Throughput | None, workers: Sequence[WorkerRow], *, glyphs: Glyphs
+    ) -> None:
         self.border_title = " Last 30 min (per minute) "
         if seen is None or pace is None:
             return
         done = [float(bucket.done) for bucket in pace.buckets]
         failed = [float(bucket.failed) for bucket in pace.buckets]
         times = pace.times
-        share = f" {seen.running / seen.slots:.0%}" if seen.slots else ""
+        # What a worker that is gone holds takes up no room.
+        alive = [worker for worker in workers if worker.is_alive]
+        busy, slots = sum(worker.tasks_running for worker in alive), sum(worker.processes for worker in alive)
+        share = f" {busy / slots:.0%}" if slots else ""
         lines = [
             Content(f"done {spark(done, glyphs)} {seen.done_last_minute:>6,}"),
             Content(f"fail {spark(failed, glyphs)} {seen.failed_last_minute:>6,}"),
             Content(f"wait p50 {took(times.wait_p50)}  p95 {took(times.wait_p95)}"),
             Content(f"run  p50 {took(times.run_p50)}  p95 {took(times.run_p95)}"),
             Content(""),
-            Content(f"slots {bar(seen.running, seen.slots, SLOTS, glyphs)} {seen.running:,}/{seen.slots:,}{share}"),
+            Content(f"slots {bar(busy, slots, SLOTS, glyphs)} {busy:,}/{slots:,}{share}"),
         ]
         self.update(Content("\n").join(lines))
 

@@ -1,0 +1,68 @@
+"""Dashboard, queues and workers over a real server: what is done there is read back from the database."""
+
+from __future__ import annotations
+
+from horsies_tui.actions import Place
+from horsies_tui.screens.dashboard import DashboardScreen
+from horsies_tui.screens.queues import QueuesScreen
+from horsies_tui.screens.workers import WorkersScreen
+from tests.support.real_screens import ask, screens
+from tests.support.screens import dialog, eventually, shown
+from tests.support.silence import a_task, a_worker
+from tests.support.task_rows import insert_task
+
+
+async def test_a_queue_that_is_paused_on_the_screen_is_paused_in_the_database_and_on_record(database_url: str) -> None:
+    await insert_task(database_url, queue_name="mail")
+    async with screens(database_url, place=Place.QUEUES) as pilot:
+        await eventually(pilot, lambda: "✖ nobody" in shown(pilot))
+        await pilot.press("P")
+        await dialog(pilot)
+        await pilot.press("tab", *"smtp is down", "enter", "y")
+        await eventually(pilot, lambda: "mail is paused" in shown(pilot))
+        await pilot.press("enter")
+        await eventually(pilot, lambda: "‖ paused" in shown(pilot))
+    (queue,) = await ask(database_url, "SELECT queue_name, paused_by, pause_reason FROM horsies_queues")
+    (audit,) = await ask(database_url, "SELECT actor, action, via, affected, reason FROM horsies_audit")
+    assert tuple(queue) == ("mail", "ana", "smtp is down")
+    assert tuple(audit) == ("ana", "pause_queue", "tui", 1, "smtp is down")
+
+
+async def test_the_sweep_of_a_worker_settles_what_that_one_holds_and_nothing_else(database_url: str) -> None:
+    gone, other = [await a_worker(database_url, state="lost", silent_s=3_600) for _ in range(2)]
+    claimed = await a_task(database_url, "CLAIMED", owner=gone, silent_s=3_600)
+    running = await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
+    left = await a_task(database_url, "CLAIMED", owner=other, silent_s=3_600)
+    async with screens(database_url, place=Place.WORKERS) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, WorkersScreen)
+        screen.show_worker(gone)
+        await eventually(pilot, lambda: "holds 2 tasks" in shown(pilot))
+        await pilot.press("R")
+        await dialog(pilot)
+        await pilot.press("y")
+        await eventually(pilot, lambda: "requeued 1   failed 1" in shown(pilot))
+    rows = await ask(database_url, "SELECT id, status FROM horsies_tasks")
+    assert {row["id"]: row["status"] for row in rows} == {claimed: "PENDING", running: "FAILED", left: "CLAIMED"}
+
+
+async def test_what_needs_attention_is_seen_from_the_database(database_url: str) -> None:
+    gone = await a_worker(database_url, state="lost", silent_s=400)
+    await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
+    await insert_task(database_url, queue_name="orphans")
+    await insert_task(database_url, status="FAILED", error_code="SMTP_TIMEOUT")
+    async with screens(database_url, place=Place.DASH) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, DashboardScreen)
+        await eventually(pilot, lambda: bool(screen.list.rows))
+        keys = [concern.key for concern in screen.list.rows]
+        assert keys == ["stale RUNNING", "queue orphans", f"gone {gone}", "failures"]
+
+
+async def test_a_read_only_session_pauses_nothing(database_url: str) -> None:
+    await insert_task(database_url, queue_name="mail")
+    async with screens(database_url, place=Place.QUEUES, read_only=True) as pilot:
+        await eventually(pilot, lambda: "✖ nobody" in shown(pilot))
+        await pilot.press("P")
+        assert isinstance(pilot.app.screen, QueuesScreen)
+    assert await ask(database_url, "SELECT FROM horsies_queues") == []
