@@ -102,7 +102,7 @@ class WorkersScreen(SortedScreen[WorkerRow]):
         self.say(
             f"{len(alive)} up",
             f"{gone} gone{hidden}" if gone else "",
-            f"{running:,} running of {slots:,} slots",
+            f"{running:,} of {slots:,} slots busy",
             f"[ ] window {short_age(self.window)}",
             str(self.order),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from textual.content import Content
 from textual.widgets import Static
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from horsies_ops.reads.workers import WorkerRow
     from horsies_tui.glyphs import Glyphs
 
-SLOTS = 16
+SLOTS: Final = 16
+MOST_QUEUES: Final = 7
 
 
 class TaskCounts(Static):
@@ -82,7 +83,7 @@ class QueuePaces(Static):
         for bucket in buckets:
             by_queue.setdefault(bucket.queue, []).append(bucket)
         busiest = sorted(by_queue.items(), key=lambda item: sum(bucket.done for bucket in item[1]), reverse=True)
-        lines = [_paced(name, found, now, glyphs) for name, found in busiest[: max(self.size.height, 1)]]
+        lines = [_paced(name, found, now, glyphs) for name, found in busiest[:MOST_QUEUES]]
         self.update(Content("\n").join(lines))
 
 
