@@ -46,15 +46,15 @@ def _attempts(task: TaskFacts) -> tuple[AttemptRow, ...]:
         if not is_last or ended is None:
             ended = began - PAUSE
             began = ended - timedelta(seconds=_KINDS[task.name].run_s * 40)
-        found.append(_attempt(task, number, began, ended, is_done=is_last and task.status == TaskStatus.COMPLETED))
+        found.append(_attempt(task, number, began, ended, is_last=is_last))
     return tuple(found)
 
 
-def _attempt(task: TaskFacts, number: int, began: datetime, ended: datetime, *, is_done: bool) -> AttemptRow:
-    kind = _KINDS[task.name]
+def _attempt(task: TaskFacts, number: int, began: datetime, ended: datetime, *, is_last: bool) -> AttemptRow:
+    kind, is_done = _KINDS[task.name], is_last and task.status == TaskStatus.COMPLETED
     return AttemptRow(
         task_id=task.id, attempt=number, claim_token=number, outcome="COMPLETED" if is_done else "FAILED",
-        will_retry=not is_done and number < task.attempt_count, started_at=began, finished_at=ended,
+        will_retry=not is_last, started_at=began, finished_at=ended,
         error_code=None if is_done else kind.error, error_message=None if is_done else kind.message,
         failed_reason=None, worker_id=task.worker_id, worker_hostname=task.worker_hostname,
         worker_pid=task.worker_pid, worker_process_name="child-2",

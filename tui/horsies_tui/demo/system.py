@@ -203,7 +203,9 @@ class System:
         silences = {"mail.send": 680, "report.build": 542, "scrape.page": 464}
         for name, silence_s in silences.items():
             then = self.now() - timedelta(seconds=silence_s)
-            task = self.send(_KINDS[name], at=then - timedelta(minutes=14), attempt_count=1, retry_count=1)
+            task = self.send(
+                _KINDS[name], at=then - timedelta(minutes=14), attempt_count=1, retry_count=1, claim_token=1
+            )
             self._start(task, gone, then - timedelta(minutes=8))
             self.tasks[task.id] = replace(self.tasks[task.id], last_beat_at=then)
         for silence_s in (160, 131):
