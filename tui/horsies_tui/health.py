@@ -6,8 +6,6 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from horsies.store.fleet import WorkerState
-
 if TYPE_CHECKING:
     from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.workers import WorkerRow
@@ -49,9 +47,9 @@ def queue_health(queue: QueueRow) -> QueueHealth:
 def worker_health(worker: WorkerRow) -> WorkerHealth:
     if not worker.is_alive:
         return WorkerHealth.GONE
-    if worker.state == WorkerState.DRAINING:
+    if worker.state == "draining":
         return WorkerHealth.DRAINING
-    if worker.state == WorkerState.STARTING:
+    if worker.state == "starting":
         return WorkerHealth.STARTING
     is_hot = max(worker.cpu_percent or 0.0, worker.memory_percent or 0.0) >= HOT_PERCENT
     return WorkerHealth.HOT if is_hot else WorkerHealth.OK
