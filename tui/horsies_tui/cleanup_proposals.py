@@ -32,7 +32,7 @@ async def for_cleanup(source: Source, *, where: str, now: datetime) -> Proposal:
         title=f"Delete {due.rows:,} old rows",
         verb=f"delete {due.rows:,}",
         selected_by=f"what is past its window at {clock(now)}",
-        lines=tuple(_line(portion, now) for portion in due.portions),
+        lines=tuple(sorted((_line(portion, now) for portion in due.portions), key=lambda line: line.is_skipped)),
         warnings=_warnings(due),
         command="horsies cleanup",
         to_type=f"delete {where}",
@@ -53,10 +53,10 @@ def _line(portion: Portion, now: datetime) -> Line:
         )
     along = sum(portion.tables.values()) - portion.rows
     others = f", with {along:,} rows that go along" if along else ""
-    oldest = f", the oldest {age(now - portion.oldest_at)}" if portion.oldest_at else ""
+    oldest = f", up to {age(now - portion.oldest_at)}" if portion.oldest_at else ""
     return Line(
         count=portion.rows,
-        kind=f"{name} older than {duration_text(portion.window)}{oldest}{others}, about {_size(portion.bytes)}",
+        kind=f"{name} older than {duration_text(portion.window)}{oldest}, about {_size(portion.bytes)}{others}",
         effect="are deleted for good",
     )
 
@@ -70,7 +70,7 @@ def _name(portion: Portion) -> str:
 
 
 def _size(number: int) -> str:
-    return humanize.naturalsize(number, binary=True)
+    return humanize.naturalsize(number, gnu=True)
 
 
 def _outcome(report: CleanupReport) -> Outcome:

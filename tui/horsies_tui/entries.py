@@ -56,6 +56,16 @@ class Entry:
     worker_id: UUID | None = None
     workflow_id: UUID | None = None
 
+    @property
+    def stem(self) -> str:
+        """What it is about, whichever single thing that was."""
+        return self.subject if self.kind is Kind.OP else self.name or self.queue or ""
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """Shared with those that say the same; only tasks and what is done to them come in numbers."""
+        return (self.kind, self.stem, self.what) if self.kind in (Kind.TASK, Kind.OP) else (self.key,)
+
 
 _TONES: Final[Mapping[str, Tone]] = {
     TaskStatus.FAILED: Tone.BAD,

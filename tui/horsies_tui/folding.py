@@ -6,12 +6,13 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from horsies_tui.entries import Entry, Kind
 from horsies_tui.format import clock
 from horsies_tui.widgets.row_list import Heading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from horsies_tui.entries import Entry
 
 MOST_LINES: Final = 12
 """Of one second; what is more becomes a single line."""
@@ -29,9 +30,7 @@ def _second(entry: Entry) -> int:
 def _lines(second: Sequence[Entry]) -> Iterator[Entry | Heading]:
     groups: dict[object, list[Entry]] = {}
     for entry in second:
-        # Only tasks come in bursts; what else happens is worth a line each.
-        alike = (entry.kind, entry.queue, entry.name, entry.what) if entry.kind is Kind.TASK else entry.key
-        groups.setdefault(alike, []).append(entry)
+        groups.setdefault(entry.alike, []).append(entry)
     merged = [_merged(group) for group in groups.values()]
     yield from merged[:MOST_LINES]
     if rest := merged[MOST_LINES:]:
@@ -48,7 +47,7 @@ def _merged(group: Sequence[Entry]) -> Entry:
     return replace(
         group[0],
         key=group[-1].key,
-        subject=f"×{count:,} {group[0].name or group[0].queue or ''}".rstrip(),
+        subject=f"×{count:,} {group[0].stem}".rstrip(),
         note=", ".join(dict.fromkeys(entry.note for entry in group if entry.note)),
         count=count,
         ids=ids,

@@ -30,6 +30,7 @@ NEAR: Final = timedelta(seconds=30)
 """So little silence more, and a task is stale."""
 
 _RANK = {TaskStatus.RUNNING: 0, TaskStatus.CLAIMED: 1, TaskStatus.PENDING: 2}
+_SWITCHES = {TaskStatus.CLAIMED: "auto_requeue_stale_claimed", TaskStatus.RUNNING: "auto_fail_stale_running"}
 _NOTHING = timedelta(0)
 
 
@@ -158,7 +159,7 @@ def why(candidate: Candidate, facts: TaskFacts | None, upkeep: Upkeep, now: date
         yield _owner(candidate)
     yield " ".join(_consequence(candidate, facts, now))
     if candidate.is_alive:
-        yield "its worker still reports: it may be blocked or busy in native code, and still at work"
+        yield "its worker still reports: it may be blocked, or busy, and still at work"
     yield _unasked(task, upkeep, now)
 
 
@@ -206,14 +207,13 @@ _WOULD = {
 
 def _unasked(task: SweptTask, upkeep: Upkeep, now: datetime) -> str:
     """Whether anybody will do it without being told to."""
-    config = upkeep.config
+    config, switch = upkeep.config, _SWITCHES.get(task.state)
     if config is None:
         return "no worker lives to sweep by itself"
-    is_on = config.auto_requeue_stale_claimed if task.state is TaskStatus.CLAIMED else config.auto_fail_stale_running
-    name = "auto_requeue_stale_claimed" if task.state is TaskStatus.CLAIMED else "auto_fail_stale_running"
-    switch = "" if task.state is TaskStatus.PENDING else f" ({name} = {'on' if is_on else 'off'})"
+    if switch is not None and not getattr(config, switch):
+        return f"no worker does this by itself: {switch} is off"
     every = timedelta(milliseconds=config.check_interval_ms)
     if upkeep.last_pass_at is None:
-        return f"workers sweep every {age(every)}{switch}"
+        return f"workers sweep by themselves every {age(every)}"
     soon = age(max(upkeep.last_pass_at + every - now, _NOTHING))
-    return f"next automatic sweep, last by {short_id(upkeep.last_pass_by)}, in {soon}{switch}"
+    return f"next automatic sweep in {soon}, the last was by {short_id(upkeep.last_pass_by)}"

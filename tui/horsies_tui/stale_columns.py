@@ -40,12 +40,12 @@ def _verdict(candidate: Candidate, now: datetime) -> Cell:
 
 STALE_COLUMNS: Final[tuple[Column[Candidate], ...]] = (
     Column(title="ID", width=8, cell=lambda each, _: Cell(short_id(each.id))),
-    Column(title="TASK", width=12, grows=3, cell=lambda each, _: Cell(each.task.task_name)),
+    Column(title="TASK", width=11, grows=3, cell=lambda each, _: Cell(each.task.task_name)),
     Column(title="QUEUE", width=8, grows=1, rank=3, cell=lambda each, _: Cell(each.task.queue_name)),
     Column(title="STATE", width=7, cell=lambda each, _: Cell(each.task.state, tone_of(each.task.state))),
     Column(title="SILENT", width=6, right=True, ticks=True, cell=lambda each, now: Cell(age(each.silence(now)))),
     Column(title="OVER", width=7, right=True, ticks=True, cell=_over),
-    Column(title="WORKER", width=16, rank=1, ticks=True, cell=lambda each, now: Cell(owner(each, now), Tone.DIM)),
+    Column(title="WORKER", width=17, rank=1, ticks=True, cell=lambda each, now: Cell(owner(each, now), Tone.DIM)),
     Column(title="VERDICT", width=13, grows=1, ticks=True, cell=_verdict),
     Column(title="REASON", width=14, rank=4, cell=lambda each, _: Cell(each.task.reason, Tone.DIM)),
 )

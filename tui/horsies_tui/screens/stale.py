@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 WHOSE: Final = {
     Origin.FLEET: "the workers'",
     Origin.SETTINGS: "the settings', for no worker lives",
-    Origin.OPTIONS: "for this session",
+    Origin.OPTIONS: "this session",
     Origin.WORKER: "a worker's",
 }
 
@@ -97,7 +97,9 @@ class StaleScreen(MarkingScreen):
         listed = {each.id for each in (*found.stale, *found.near)}
         if gone := [key for key in self.list.selection.marks if key not in listed]:
             self.list.selection.unmark(gone)
-            self.notify(f"{plural(len(gone), 'marked row')} no longer stale")
+            # Below a preview, it is most likely what was decided there.
+            if self.is_current:
+                self.notify(f"{plural(len(gone), 'marked row')} no longer stale")
         near = Heading(f"{plural(len(found.near), 'task')} less than {age(NEAR)} from stale")
         self.list.show([*found.stale, *([near, *found.near] if found.near else [])])
         limits = found.thresholds
@@ -177,10 +179,10 @@ class StaleScreen(MarkingScreen):
         meant = [each for each in self.list.rows if each.id in chosen]
         alive, near = sum(each.is_alive for each in meant), sum(each.is_near for each in meant)
         said = {
-            "silent though its worker still reports: it may be blocked, and still at work": alive,
+            "silent though the worker still reports: perhaps blocked, and still at work": alive,
             "not stale yet": near,
         }
-        return tuple(f"{count} of these is {what}" for what, count in said.items() if count)
+        return tuple(f"{count} {what}" for what, count in said.items() if count)
 
     def action_op_sweep(self) -> None:
         self.propose(self._sweep)
@@ -202,7 +204,8 @@ class StaleScreen(MarkingScreen):
             options = SweepOptions(sweep_threshold=parse_duration(text) if text else None)
             await source.stale_candidates(options)
         except (ValueError, HorsiesError) as error:
-            self.notify(clean(error), severity="error", markup=False)
+            why = error.message if isinstance(error, HorsiesError) else error
+            self.notify(clean(why), severity="error", markup=False)
             return
         self.options = options
         self.desk.store.refresh("stale")

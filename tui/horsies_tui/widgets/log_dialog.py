@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from horsies_tui.desk import Desk
 
 COLUMNS: Final = (
-    Column[AuditRow](title="AT", width=14, cell=lambda row, _: Cell(f"{row.at:%m-%d %H:%M:%S}", Tone.DIM)),
-    Column[AuditRow](title="WHO", width=12, grows=1, cell=lambda row, _: Cell(row.actor)),
-    Column[AuditRow](title="DID", width=10, cell=lambda row, _: Cell(f"{row.action}{' (dry run)' * row.dry_run}")),
-    Column[AuditRow](title="TO", width=16, grows=2, cell=lambda row, _: Cell(about(row))),
+    Column[AuditRow](title="AT", width=11, cell=lambda row, _: Cell(f"{row.at:%m-%d %H:%M}", Tone.DIM)),
+    Column[AuditRow](title="WHO", width=8, grows=1, cell=lambda row, _: Cell(row.actor)),
+    Column[AuditRow](title="DID", width=8, cell=lambda row, _: Cell(f"{row.action}{' (dry run)' * row.dry_run}")),
+    Column[AuditRow](title="TO", width=12, grows=2, cell=lambda row, _: Cell(about(row))),
     Column[AuditRow](title="CHANGED", width=7, right=True, cell=lambda row, _: Cell(number(row.affected))),
     Column[AuditRow](title="SKIPPED", width=7, rank=2, right=True, cell=lambda row, _: Cell(number(row.skipped))),
     Column[AuditRow](title="VIA", width=7, rank=3, cell=lambda row, _: Cell(row.via, Tone.DIM)),
