@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from horsies_tui.actions import Place
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.workers import WorkersScreen
+from tests.support.fleet_rows import insert_snapshot, insert_worker
 from tests.support.real_screens import ask, screens
 from tests.support.screens import dialog, eventually, shown
 from tests.support.silence import a_task, a_worker
-from tests.support.task_rows import insert_task
+from tests.support.task_rows import insert, insert_task
+
+NOW = datetime.now(UTC)
 
 
 async def test_a_queue_that_is_paused_on_the_screen_is_paused_in_the_database_and_on_record(database_url: str) -> None:
@@ -66,3 +71,20 @@ async def test_a_read_only_session_pauses_nothing(database_url: str) -> None:
         await pilot.press("P")
         assert isinstance(pilot.app.screen, QueuesScreen)
     assert await ask(database_url, "SELECT FROM horsies_queues") == []
+
+
+async def test_names_that_attack_the_terminal_are_shown_harmless_on_every_screen_of_the_fleet(
+    database_url: str,
+) -> None:
+    evil = "evil[/b]\x1b]52;c;x\x07\u202e[red"
+    worker = await insert_worker(database_url, state="lost", hostname=evil, queues=[evil], last_heartbeat_at=NOW)
+    await insert_snapshot(database_url, worker)
+    await a_task(database_url, "RUNNING", owner=worker, silent_s=3_600, queue_name=evil, task_name=evil)
+    await insert_task(database_url, queue_name=evil, task_name=evil)
+    await insert_task(database_url, queue_name=evil, task_name=evil, status="FAILED", error_code=evil)
+    await insert(database_url, "horsies_audit", actor=evil, host=evil, action="fail", reason=evil, via="cli")
+    async with screens(database_url, place=Place.DASH) as pilot:
+        for key, seen in (("1", "failure in 1h"), ("2", "served by"), ("5", "holds 1 task")):
+            await pilot.press(key)
+            await eventually(pilot, lambda seen=seen: seen in shown(pilot) and "evil" in shown(pilot))
+            assert not set(shown(pilot)) & {"\x1b", "\x07", "\u202e"}
