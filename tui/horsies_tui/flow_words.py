@@ -98,7 +98,9 @@ def noted(nodes: Sequence[NodeRow], detail: WorkflowDetail, graph: Graph) -> str
 
 
 def _waiting(node: NodeRow, graph: Graph) -> str:
-    """How far that has come which it waits for."""
+    """What it waits for; where that is more than one, how far they have come."""
+    if len(node.dependencies) == 1:
+        return f"waits for [{node.dependencies[0]}]"
     counts = Counter(graph.nodes[index].status for index in node.dependencies if index in graph.nodes)
     have, lost = counts[WorkflowTaskStatus.COMPLETED], sum(counts[status] for status in LOST)
     parts = {"have": have, "failed": lost, "waiting": len(node.dependencies) - have - lost}
