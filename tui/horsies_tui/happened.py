@@ -52,16 +52,17 @@ class Happened:
 async def happened(source: Source, tape: Tape, clock: DatabaseClock, known: Mapping[UUID, TaskSummary]) -> Happened:
     """The newest of everything; tasks that are `known` are not asked for again."""
     written, actions = await source.events(limit=WRITTEN), await source.audit(limit=WRITTEN)
-    heard = tape.heard
-    ids = dict.fromkeys(each for one in reversed(heard) for each in one.change.ids)
+    # The newest first, here and below: of what shares an instant, the later comes before.
+    heard = tuple(reversed(tape.heard))
+    ids = dict.fromkeys(each for one in heard for each in one.change.ids)
     ids |= dict.fromkeys(row.task_id for row in reversed(written) if row.task_id is not None)
     wanted = list(ids)[:NAMED]
     looked_up = await source.tasks_by_id([each for each in wanted if each not in known])
     tasks = {each: known[each] for each in wanted if each in known} | {task.id: task for task in looked_up}
     entries = [
         *(of_change(each, tasks, offset=clock.offset) for each in heard),
-        *(of_event(row, tasks) for row in written),
-        *map(of_action, actions),
+        *(of_event(row, tasks) for row in reversed(written)),
+        *map(of_action, reversed(actions)),
     ]
     entries.sort(key=lambda entry: entry.at, reverse=True)
     now = clock.now()

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from horsies_tui.source import Source
 
 WHOSE: Final = {
-    Origin.FLEET: "the workers'",
-    Origin.SETTINGS: "the settings', for no worker lives",
+    Origin.FLEET: "workers'",
+    Origin.SETTINGS: "settings",
     Origin.OPTIONS: "this session",
-    Origin.WORKER: "a worker's",
+    Origin.WORKER: "worker's",
 }
 
 LIMIT: Final = "How long may a task be silent, as 90s or 5m? For this session; empty leaves it to the workers."
@@ -103,8 +103,8 @@ class StaleScreen(MarkingScreen):
         near = Heading(f"{plural(len(found.near), 'task')} less than {age(NEAR)} from stale")
         self.list.show([*found.stale, *([near, *found.near] if found.near else [])])
         limits = found.thresholds
-        text = f" Limits claimed {age(limits.claimed)} · running {age(limits.running)} · pending past good_until"
-        self.query_one("#limits", Static).update(safe(f"{text}  ({WHOSE[limits.source]})"))
+        text = f" Limits ({WHOSE[limits.source]}): claimed {age(limits.claimed)} · running {age(limits.running)}"
+        self.query_one("#limits", Static).update(safe(f"{text} · pending past good_until"))
         self._explain()
         self._say()
 

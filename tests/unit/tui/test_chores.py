@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from horsies.model.retention import Category, Cleaned, Portion
+from horsies.model.settings import RecoveryConfig
+from horsies_ops.reads.upkeep import Upkeep
+from horsies_tui.chores import CHORE_COLUMNS, Chore, Known, Part, chores
+from horsies_tui.cleanup_proposals import for_cleanup
+from horsies_tui.demo.source import DemoSource
+from tests.support.screens import NOON, still
+
+DAY = timedelta(days=1)
+UPKEEP = Upkeep(
+    at=NOON,
+    config=RecoveryConfig(auto_fail_stale_running=False),
+    last_pass_at=NOON - timedelta(seconds=14),
+    last_pass_by=None,
+    last_retention_at=NOON - timedelta(minutes=41),
+)
+
+
+def _line(known: Known, key: str) -> Chore:
+    return next(each for each in chores(known, NOON) if isinstance(each, Chore) and each.key == key)
+
+
+def _cells(chore: Chore) -> list[str]:
+    return [column.cell(chore, NOON).text for column in CHORE_COLUMNS]
+
+
+def test_before_anything_is_known_every_line_is_there_without_numbers() -> None:
+    lines = [each for each in chores(Known(), NOON) if isinstance(each, Chore)]
+    assert [each.part for each in lines] == [Part.SWEEP] * 4 + [Part.CLEANUP] * 5
+    assert {each.matches for each in lines} == {None}
+
+
+@pytest.mark.parametrize(("key", "policy"), [("sweep CLAIMED", "auto"), ("sweep RUNNING", "by hand")])
+def test_a_line_says_whether_the_workers_do_it_by_themselves(key: str, policy: str) -> None:
+    assert _cells(_line(Known(upkeep=UPKEEP), key))[-1] == policy
+
+
+def test_without_a_worker_everything_is_done_by_hand() -> None:
+    known = Known(upkeep=replace(UPKEEP, config=None))
+    assert _cells(_line(known, "sweep PENDING"))[-1] == "by hand"
+
+
+def test_tasks_and_whole_workflows_are_counted_together() -> None:
+    portions = (
+        Portion(category=Category.TASKS, window=30 * DAY, rows=4, oldest_at=NOON - 31 * DAY),
+        Portion(category=Category.WORKFLOWS, window=30 * DAY, rows=3, oldest_at=NOON - 40 * DAY),
+    )
+    line = _line(Known(cleanup=Cleaned(portions=portions), upkeep=UPKEEP), "cleanup terminal records")
+    assert (line.matches, line.oldest, line.last_at) == (7, 40 * DAY, UPKEEP.last_retention_at)
+    assert line.behind is not None
+    assert line.behind.older_than == 30 * DAY
+
+
+def test_what_has_no_window_is_kept() -> None:
+    known = Known(cleanup=Cleaned(portions=(Portion(category=Category.AUDIT, window=None),)), upkeep=UPKEEP)
+    assert _cells(_line(known, "cleanup operator log"))[:2] == ["keep operator log", "-"]
+
+
+async def test_a_cleanup_needs_the_name_of_the_database_and_tells_first_what_goes() -> None:
+    source = DemoSource(still(), read_only=True, pace_s=None)
+    proposal = await for_cleanup(source, where="db1/app", now=NOON)
+    assert proposal.to_type == "delete db1/app"
+    assert [line.is_skipped for line in proposal.lines] == [False] * 4 + [True] * 3
+    assert sum(line.count for line in proposal.lines) == 563_711

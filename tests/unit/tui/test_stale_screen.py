@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from textual.widgets import Input
+
+from horsies.model.task import TaskStatus
+from horsies_tui.actions import Place
+from horsies_tui.demo import Demo
+from horsies_tui.messages import TaskWanted
+from horsies_tui.screens.stale import StaleScreen
+from tests.support.screens import dialog, eventually, running, shown, still
+
+if TYPE_CHECKING:
+    from textual.message import Message
+    from textual.pilot import Pilot
+
+
+def _screen(pilot: Pilot[None]) -> StaleScreen:
+    return next(each for each in pilot.app.screen_stack if isinstance(each, StaleScreen))
+
+
+async def _type_limit(pilot: Pilot[None], text: str) -> None:
+    await pilot.press("comma")
+    await eventually(pilot, lambda: isinstance(pilot.app.focused, Input))
+    await pilot.press(*text, "enter")
+
+
+async def test_near_tasks_stand_apart_below_those_that_are_stale() -> None:
+    async with running(place=Place.STALE) as pilot:
+        listed = [(each.task.task_name, each.is_near) for each in _screen(pilot).list.rows]
+        assert sum(not is_near for _, is_near in listed) == 7
+        assert listed[-1] == ("etl.load", True)
+        assert "1 task less than 30s from stale" in shown(pilot)
+
+
+async def test_a_sweep_needs_its_number_typed_while_some_owner_still_reports_and_leaves_nothing_stale() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None), place=Place.STALE) as pilot:
+        await pilot.press("S")
+        await dialog(pilot)
+        assert "2 of these are silent though their worker still reports" in shown(pilot)
+        await pilot.press("y")
+        assert len(_screen(pilot).list.rows) == 8
+        await pilot.press("7", "enter")
+        await eventually(pilot, lambda: "Swept" in shown(pilot))
+        await pilot.press("enter")
+        await eventually(pilot, lambda: "0 stale" in shown(pilot))
+        assert [row.action for row in system.record.rows][-1] == "sweep"
+
+
+async def test_a_dry_run_offers_no_way_to_go_on_and_is_there_when_read_only() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None), place=Place.STALE, read_only=True) as pilot:
+        before = dict(system.tasks)
+        await pilot.press("d")
+        await dialog(pilot)
+        assert "dry run" in shown(pilot)
+        await pilot.press("y", "7", "enter")
+        assert system.tasks == before
+        await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
+        await pilot.press("S")
+        await pilot.pause()
+        assert pilot.app.screen is _screen(pilot)
+
+
+async def test_requeueing_a_task_whose_worker_still_reports_warns_and_needs_the_number() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None), place=Place.STALE) as pilot:
+        alive = next(index for index, each in enumerate(_screen(pilot).list.rows) if each.is_alive)
+        _screen(pilot).list.move_to(alive)
+        task_id = _screen(pilot).list.rows[alive].id
+        await pilot.press("R")
+        await dialog(pilot)
+        assert "1 silent though the worker still reports" in shown(pilot)
+        await pilot.press("y")
+        assert system.tasks[task_id].status == TaskStatus.RUNNING
+        await pilot.press("1", "enter")
+        await eventually(pilot, lambda: "changed 1" in shown(pilot))
+        assert system.tasks[task_id].status == TaskStatus.PENDING
+
+
+async def test_marked_rows_are_failed_together_and_marks_of_rows_that_are_gone_go() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None), place=Place.STALE) as pilot:
+        first, second = [each.id for each in _screen(pilot).list.rows[:2]]
+        await pilot.press("space", "space", "F")
+        await dialog(pilot)
+        await pilot.press("y")
+        await eventually(pilot, lambda: "changed 2" in shown(pilot))
+        await pilot.press("enter")
+        await eventually(pilot, lambda: not _screen(pilot).list.selection.marks)
+        assert {system.tasks[each].status for each in (first, second)} == {TaskStatus.FAILED}
+
+
+async def test_another_limit_holds_for_this_session_and_for_its_sweep() -> None:
+    async with running(place=Place.STALE) as pilot:
+        await _type_limit(pilot, "10m")
+        await eventually(pilot, lambda: "this session" in shown(pilot))
+        assert _screen(pilot).options.sweep_threshold == timedelta(minutes=10)
+        assert "1 stale" in shown(pilot)
+        await pilot.press("S")
+        await dialog(pilot)
+        assert "Sweep 1 task" in shown(pilot)
+        assert "--threshold 600s" in shown(pilot)
+
+
+async def test_a_limit_that_makes_no_sense_is_said_and_changes_nothing() -> None:
+    async with running(place=Place.STALE, notifies=True) as pilot:
+        await _type_limit(pilot, "soon")
+        await eventually(pilot, lambda: "is no duration" in shown(pilot))
+        assert _screen(pilot).options.sweep_threshold is None
+
+
+async def test_a_row_is_opened_with_the_others_of_its_list() -> None:
+    heard: list[Message] = []
+    async with running(place=Place.STALE, hook=heard.append) as pilot:
+        rows = tuple(each.id for each in _screen(pilot).list.rows)
+        await pilot.press("j", "enter")
+        await eventually(pilot, lambda: any(isinstance(each, TaskWanted) for each in heard))
+        wanted = next(each for each in heard if isinstance(each, TaskWanted))
+        assert (wanted.task_id, wanted.among) == (rows[1], rows)
+
+
+async def test_the_evidence_follows_the_cursor() -> None:
+    async with running(place=Place.STALE) as pilot:
+        rows = _screen(pilot).list.rows
+        await pilot.press("j")
+        await eventually(pilot, lambda: f"Why {str(rows[1].id)[-8:]}" in shown(pilot))
+        await eventually(pilot, lambda: "retries used" in shown(pilot))
