@@ -17,6 +17,7 @@ from horsies_tui.app import HorsiesApp
 from horsies_tui.clock import DatabaseClock
 from horsies_tui.demo import Demo
 from horsies_tui.demo.system import System
+from horsies_tui.themes import NO_OTHERS, UserThemes
 from horsies_tui.widgets.plan_dialog import PlanDialog
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
     from textual.strip import Strip
 
+    from horsies_tui.memory import Memory
     from horsies_tui.source import Opener
 
 ALPHABET = ascii_letters + digits + punctuation
@@ -53,6 +55,9 @@ async def running(
     place: Place = Place.TASKS,
     until: str = "LIVE",
     hook: Callable[[Message], None] | None = None,
+    memory: Memory | None = None,
+    themes: UserThemes = NO_OTHERS,
+    notifies: bool = False,
 ) -> AsyncGenerator[Pilot[None]]:
     """The app, once its header says `until`; over a still system where no other is given."""
     opener = opener or Demo(still(), pace_s=None)
@@ -63,8 +68,10 @@ async def running(
         read_only=read_only,
         start=place,
         clock=still_clock(),
+        memory=memory,
+        themes=themes,
     )
-    async with app.run_test(size=size, message_hook=hook) as pilot:
+    async with app.run_test(size=size, message_hook=hook, notifications=notifies) as pilot:
         await eventually(pilot, lambda: until in shown(pilot))
         await settled(pilot)
         yield pilot

@@ -161,7 +161,11 @@ ACTIONS: Final = (
         frozenset({Place.TASKS, Place.EVENTS}),
     ),
     _shown(
-        "view.sort", "s", "sort", "sort by another column; again: reverse", frozenset({Place.QUEUES, Place.WORKERS})
+        "view.sort",
+        "s",
+        "sort",
+        "sort by another column; again: reverse",
+        frozenset({Place.QUEUES, Place.WORKERS, Place.TASKS}),
     ),
     _shown("view.fold", "z", "fold", "fold or unfold all", frozenset({Place.FLOWS, Place.EVENTS})),
     _shown("view.layers", "b", "layers", "tree or layers", frozenset({Place.FLOWS})),
@@ -188,6 +192,8 @@ ACTIONS: Final = (
     _hidden("mark.range", "v", "start or end a range of marks", _ROWS),
     _hidden("mark.none", "u", "clear the marks", _ROWS),
     _hidden("view.preview", "i", "show or hide the preview", frozenset({Place.TASKS})),
+    _hidden("view.wide", "w", "all columns, moving sideways; or those that fit", frozenset({Place.TASKS})),
+    _hidden("view.max", "m", "the list alone, or all around it", frozenset({Place.TASKS})),
     _hidden("copy.json", "Y", "copy the rows as JSON", frozenset({Place.TASKS, Place.TASK})),
     _hidden(
         "copy.cli",
@@ -198,7 +204,7 @@ ACTIONS: Final = (
     _hidden(
         "export.rows",
         "ctrl+s",
-        "save the rows as JSON lines",
+        "save the rows as JSON lines or CSV",
         frozenset({Place.TASKS, Place.EVENTS, Place.MAINT}),
     ),
     _hidden("live.pause", "p", "freeze the screen, or let it go on", _APP),
@@ -221,8 +227,10 @@ ACTIONS: Final = (
         "the item after; a longer time on charts",
         frozenset({Place.TASK, Place.WORKERS}),
     ),
-    _hidden("nav.left", "h left", "fold the branch; where nothing is below, go up", frozenset({Place.FLOWS})),
-    _hidden("nav.right", "l right", "show what is folded", frozenset({Place.FLOWS})),
+    _hidden(
+        "nav.left", "h left", "fold the branch, or go up; columns to the left", frozenset({Place.FLOWS, Place.TASKS})
+    ),
+    _hidden("nav.right", "l right", "show what is folded; columns to the right", frozenset({Place.FLOWS, Place.TASKS})),
     _hidden("nav.down", "j down", "down", _LIST),
     _hidden("nav.up", "k up", "up", _LIST),
     _hidden("nav.top", "g home", "the first row", _LIST),

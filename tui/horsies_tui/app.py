@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.app import App, SystemCommand
 from textual.worker import WorkerCancelled, WorkerFailed
 
+from horsies.errors import HorsiesError
 from horsies_ops.reads.filter_language import FilterFault, parse_filter
-from horsies_tui.actions import TABS, Place, actions_at, bindings
+from horsies_tui import palette
+from horsies_tui.actions import TABS, Place, bindings
 from horsies_tui.clock import DatabaseClock
 from horsies_tui.desk import Desk
 from horsies_tui.format import clean
 from horsies_tui.glyphs import glyphs
-from horsies_tui.keymap import keymap, shown_key
+from horsies_tui.keymap import keymap
+from horsies_tui.memory import Memory
 from horsies_tui.messages import ConnectionChanged, RunWanted, TasksWanted, TaskWanted, WorkerWanted
+from horsies_tui.plain import Plain
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.flows import FlowsScreen
 from horsies_tui.screens.main_screen import MainScreen
@@ -26,25 +29,28 @@ from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
 from horsies_tui.session import Session
 from horsies_tui.store import Store
-from horsies_tui.themes import DARK, LIGHT, OFFERED
+from horsies_tui.themes import DARK, LIGHT, NO_OTHERS, OFFERED, UserThemes
+from horsies_tui.widgets.ask_dialog import AskDialog
 from horsies_tui.widgets.header import Header
 from horsies_tui.widgets.help import Help
 from horsies_tui.widgets.type_dialog import TypeDialog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
     from textual import events
     from textual.binding import BindingType
     from textual.dom import DOMNode
+    from textual.filter import LineFilter
     from textual.screen import Screen
+    from textual.theme import Theme
     from textual.worker import Worker
 
     from horsies.model.settings import TuiConfig
     from horsies_ops.reads.filter import TaskFilter
     from horsies_tui.connection import Connection
-    from horsies_tui.source import Opener
+    from horsies_tui.source import Opener, Source
 
 RATES_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 BLURRED_S = 5.0
@@ -57,6 +63,7 @@ class HorsiesApp(App[None]):
     TITLE = "horsies"
     CSS_PATH = "horsies.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
+    COMMANDS = App.COMMANDS | {palette.Ids}
 
     def __init__(
         self,
@@ -68,6 +75,8 @@ class HorsiesApp(App[None]):
         read_only: bool = False,
         start: Place | None = None,
         clock: DatabaseClock | None = None,
+        memory: Memory | None = None,
+        themes: UserThemes = NO_OTHERS,
     ) -> None:
         super().__init__()
         self._keys = keymap(settings.keys)
@@ -86,18 +95,37 @@ class HorsiesApp(App[None]):
             settings=settings,
             database=database,
             actor=actor,
+            memory=memory or Memory(),
         )
-        for theme in (DARK, LIGHT):
+        self._plain = [Plain()] if settings.ascii else []
+        self._theme_faults = themes.faults
+        for theme in (DARK, LIGHT, *themes.themes):
             self.register_theme(theme)
         for place, screen in SCREENS.items():
             self.add_mode(place, lambda screen=screen: screen(self.desk, frozenset(SCREENS)))
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What every line goes through before it is drawn, whichever widget it comes from."""
+        return [*super().get_line_filters(), *self._plain]
+
     def on_mount(self) -> None:
-        wanted = self.desk.settings.theme
-        self.theme = wanted if wanted in self.available_themes else DARK.name
+        self._put_on_theme()
         self.set_keymap(self._keys)
         self.switch_mode(self._start)
         self._connect()
+
+    def _put_on_theme(self) -> None:
+        """The one of the settings; a theme that is missing or faulty is told, and no reason to show nothing."""
+        wanted = self.desk.settings.theme
+        is_known = wanted in self.available_themes
+        self.theme = wanted if is_known else DARK.name
+        for fault in (*self._theme_faults, *(() if is_known else (f"there is no theme {wanted}",))):
+            self.notify(clean(fault), severity="warning", markup=False)
+        # The one that it begins with is nobody's choice of today.
+        self.call_after_refresh(self.theme_changed_signal.subscribe, self, self._remember_theme)
+
+    def _remember_theme(self, theme: Theme) -> None:
+        self.desk.memory.keep(theme=theme.name)
 
     def _connect(self) -> None:
         self._session_worker: Worker[None] = self.run_worker(
@@ -153,23 +181,32 @@ class HorsiesApp(App[None]):
             self.pop_screen()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's
-        """What the palette offers: screens, the actions of this one, named filters and themes."""
-        offered = [*actions_at(self.place), *actions_at(Place.APP)]
-        for action in offered:
-            owner = self if Place.APP in action.where else self.screen
-            keys = " ".join(map(shown_key, action.keys))
-            yield SystemCommand(
-                action.help[:1].upper() + action.help[1:],
-                f"{keys}   {action.id}",
-                partial(self._run, action.call, owner),
-            )
-        for name, text in self.desk.settings.filters.items():
-            yield SystemCommand(f"Filter {clean(name)}", clean(text), partial(self.filter_tasks, text))
-        for name in self.available_themes:
-            yield SystemCommand(f"Theme {name}", "other colours", partial(setattr, self, "theme", name))
+        """What the palette offers."""
+        yield from palette.commands(self)
 
-    def _run(self, call: str, owner: DOMNode) -> None:
+    def run_later(self, call: str, owner: DOMNode) -> None:
+        """Run an action once the palette is closed."""
         self.call_later(self.run_action, call, owner)
+
+    def ask_for_id(self) -> None:
+        self.push_screen(AskDialog("Which id? The last eight digits of a task's are enough."), self.go_to)
+
+    def go_to(self, identity: str | None) -> None:
+        """Show what has this id."""
+        source = self.desk.source
+        if identity and source is not None:
+            self.run_worker(self._go_to(source, identity), group="go", exclusive=True, exit_on_error=False)
+
+    async def _go_to(self, source: Source, identity: str) -> None:
+        try:
+            wanted = await palette.wanted(source, identity) if palette.is_id(identity) else None
+        except HorsiesError as error:
+            self.notify(clean(error.message), severity="error", markup=False)
+            return
+        if wanted is None:
+            self.notify(clean(f"nothing has the id {identity}", limit=100), severity="warning", markup=False)
+        else:
+            self.post_message(wanted)
 
     def filter_tasks(self, text: str) -> None:
         """Show the tasks that match this text."""
@@ -223,7 +260,7 @@ class HorsiesApp(App[None]):
         self.action_command_palette()
 
     def action_app_help(self) -> None:
-        self.push_screen(Help(self.place, self._keys))
+        self.push_screen(Help(self.place, self._keys, self.desk.glyphs))
 
     def action_app_quit(self) -> None:
         if len(self.screen_stack) > 1:

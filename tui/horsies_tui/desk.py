@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from horsies_tui.memory import Memory
 
 if TYPE_CHECKING:
     from horsies.model.settings import TuiConfig
@@ -26,6 +28,8 @@ class Desk:
     database: str
     """Which one, for the header and for those who must type its name."""
     actor: str
+    memory: Memory = field(default_factory=Memory)
+    """What is remembered from one time to the next."""
 
     @property
     def source(self) -> Source | None:

@@ -19,6 +19,8 @@ class Glyphs:
     rule: str
     back: str
     prompt: str
+    enter: str
+    """The key."""
 
     live: str
     polling: str
@@ -55,7 +57,7 @@ class Glyphs:
 
 
 UNICODE: Final = Glyphs(
-    cursor="▌", mark="✓", rule="─", back="‹", prompt="▸",
+    cursor="▌", mark="✓", rule="─", back="‹", prompt="▸", enter="⏎",
     live="●", polling="◐", slow="◑", lost="○", connecting="◌", bad="✖", warn="▲", paused="‖",
     done="✓", failed="✗", running="▶", queued="◎", waiting="○", skipped="⊘", output="★",
     claim="c", beat="●", silence="┄", unknown="?", limit="│", start="├",
@@ -64,7 +66,7 @@ UNICODE: Final = Glyphs(
 )  # fmt: skip
 
 ASCII: Final = Glyphs(
-    cursor=">", mark="*", rule="-", back="<", prompt=">",
+    cursor=">", mark="*", rule="-", back="<", prompt=">", enter="Ent",
     live="*", polling="%", slow="~", lost="o", connecting=".", bad="X", warn="!", paused="=",
     done="+", failed="x", running=">", queued="@", waiting="o", skipped="/", output="*",
     claim="c", beat="*", silence=".", unknown="?", limit="|", start="|",

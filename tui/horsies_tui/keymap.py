@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies_tui.actions import ACTIONS, BY_ID, Action, Place
+from horsies_tui.glyphs import UNICODE, Glyphs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,12 +19,14 @@ _SPELLED = {
 }  # fmt: skip
 
 DISPLAYED = {name: sign for sign, name in _SPELLED.items() if len(name) > len(sign)} | {
-    "space": "spc", "enter": "⏎", "escape": "Esc", "up": "↑", "down": "↓", "pagedown": "pgdn", "pageup": "pgup",
+    "space": "spc", "escape": "Esc", "up": "↑", "down": "↓", "pagedown": "pgdn", "pageup": "pgup",
 }  # fmt: skip
 
 
-def shown_key(key: str) -> str:
+def shown_key(key: str, signs: Glyphs = UNICODE) -> str:
     """A key as the footer and the help write it: `^a`, `spc`, `?`."""
+    if key == "enter":
+        return signs.enter
     if key.startswith("ctrl+"):
         return "^" + key.removeprefix("ctrl+")
     return DISPLAYED.get(key, key)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from horsies.config import Rank
 from horsies.log import configure
 from horsies_ops.ops import open_ops
 
@@ -73,13 +74,18 @@ def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
     """The app for these settings, not yet running."""
     from horsies_tui.app import HorsiesApp
     from horsies_tui.demo import NAME, Demo
+    from horsies_tui.memory import Memory, usual_path
+    from horsies_tui.themes import user_themes, usual_folder
 
     tui = settings.tui
     if options.is_slow:
         tui = tui.model_copy(update={"refresh_ms": max(tui.refresh_ms, SLOW_REFRESH_MS)})
+    memory = Memory(usual_path())
+    if memory.known.theme is not None and settings.origin_of(("tui", "theme")).rank is Rank.DEFAULT:
+        tui = tui.model_copy(update={"theme": memory.known.theme})
     opener = Demo() if options.is_demo else Database(settings, options.actor)
     database = NAME if options.is_demo else database_name(settings.app.broker.database_url)
-    return HorsiesApp(opener, tui, database=database)
+    return HorsiesApp(opener, tui, database=database, memory=memory, themes=user_themes(usual_folder()))
 
 
 def database_name(url: DatabaseUrl) -> str:

@@ -84,7 +84,8 @@ class Store:
 
     def refresh(self, name: str | None = None) -> None:
         """Ask at once, paused or not: for everything, or for one want."""
-        self.waiting = 0
+        if name is None:
+            self.waiting = 0
         for loop in self._loops:
             if name in (None, loop.want.name):
                 loop.hurry()

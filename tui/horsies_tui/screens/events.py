@@ -11,11 +11,11 @@ from horsies_ops.reads.listening import Topic
 from horsies_tui.actions import Place, bindings
 from horsies_tui.entries import Entry, matches
 from horsies_tui.event_columns import EVENT_COLUMNS
-from horsies_tui.export import save
 from horsies_tui.folding import folded
 from horsies_tui.format import plural
 from horsies_tui.happened import Happened, happened
 from horsies_tui.messages import RunWanted, TasksWanted, TaskWanted, WorkerWanted
+from horsies_tui.saving import save_rows
 from horsies_tui.screens.main_screen import ANY_TASK, MainScreen
 from horsies_tui.store import Want
 from horsies_tui.widgets.facet_popup import FacetPopup
@@ -158,5 +158,4 @@ class EventsScreen(MainScreen):
     @work(group="export", exit_on_error=False)
     async def action_export_rows(self) -> None:
         """Write everything that is in memory into a file."""
-        path = await save(self.seen.entries, "events", self.desk.clock.now())
-        self.notify(f"{plural(len(self.seen.entries), 'event')} in {path}", markup=False)
+        await save_rows(self, "events", self.seen.entries, self.desk.clock.now())

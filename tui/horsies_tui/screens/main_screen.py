@@ -10,8 +10,9 @@ from textual.widgets import Static
 from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.overview import Overview
 from horsies_tui.actions import BY_METHOD, TABS, Place
+from horsies_tui.clipboard import copy
 from horsies_tui.connection import Connection, State
-from horsies_tui.format import age, clean, clock, safe
+from horsies_tui.format import age, clock, safe
 from horsies_tui.store import Want
 from horsies_tui.widgets.header import Header, Tabs
 from horsies_tui.widgets.status_line import KeyLine, StatusLine
@@ -63,7 +64,7 @@ class MainScreen(Screen[None]):
         yield Static("", id="notice")
         yield from self.body()
         yield StatusLine()
-        yield KeyLine()
+        yield KeyLine(self.desk.glyphs)
 
     @property
     def tab(self) -> Place:
@@ -91,9 +92,8 @@ class MainScreen(Screen[None]):
         self.query_one(StatusLine).parts = parts
 
     def copy(self, text: str, what: str) -> None:
-        """To the clipboard, by the terminal; shown as well, for terminals that take nothing."""
-        self.app.copy_to_clipboard(text)
-        self.notify(clean(text, limit=200), title=f"copied {what}", markup=False)
+        """To the clipboard of whoever sits there, and say so."""
+        copy(self, text, what)
 
     def ask(self) -> None:
         """Have everything that the screen wants fetched, from now on."""

@@ -19,10 +19,10 @@ from horsies_ops.reads.upkeep import Upkeep
 from horsies_tui.actions import Place, bindings
 from horsies_tui.chores import CHORE_COLUMNS, Chore, Known, Part, chores
 from horsies_tui.cleanup_proposals import for_cleanup
-from horsies_tui.export import save
-from horsies_tui.format import clean, clock, plural, safe
+from horsies_tui.format import clean, clock, safe
 from horsies_tui.messages import TasksWanted
 from horsies_tui.operator_log import log_line
+from horsies_tui.saving import save_rows
 from horsies_tui.screens.main_screen import ANY_TASK
 from horsies_tui.screens.proposing import ProposingScreen
 from horsies_tui.store import Want
@@ -159,8 +159,7 @@ class MaintenanceScreen(ProposingScreen):
     async def action_export_rows(self) -> None:
         """Write the operator log into a file."""
         if (rows := await self._whole_log()) is not None:
-            path = await save(rows, "log", self.desk.clock.now())
-            self.notify(f"{plural(len(rows), 'action')} in {path}", markup=False)
+            await save_rows(self, "log", rows, self.desk.clock.now())
 
     async def _whole_log(self) -> tuple[AuditRow, ...] | None:
         source = self.desk.source

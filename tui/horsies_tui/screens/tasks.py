@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
-from textual import work
+from textual.containers import Horizontal
 
 from horsies.model.actions import Action
 from horsies.model.task import TaskStatus
 from horsies_ops.actions.selector import Selector
-from horsies_ops.cli.output import to_json
 from horsies_ops.reads.counts import Count, Facets
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.filter_language import filter_text
+from horsies_ops.reads.filter_language import filter_text, parse_filter
 from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.tasks import TaskDetail, TaskSummary
 from horsies_tui import windows
 from horsies_tui.actions import Place, bindings
-from horsies_tui.export import save
 from horsies_tui.format import number, plural
 from horsies_tui.screens.main_screen import ANY_TASK
-from horsies_tui.screens.marking import MarkingScreen
+from horsies_tui.screens.task_table import PAYLOADS, TaskTable
 from horsies_tui.store import Want
-from horsies_tui.task_columns import TASK_COLUMNS
+from horsies_tui.widgets.facet_dock import FacetDock
 from horsies_tui.widgets.facet_popup import FacetPopup, picked
 from horsies_tui.widgets.filter_line import FilterLine
-from horsies_tui.widgets.row_list import RowList
 from horsies_tui.widgets.task_preview import TaskPreview
 from horsies_tui.windows import MOST_WAITING, TaskWindow
 
@@ -41,6 +37,7 @@ if TYPE_CHECKING:
 
     from horsies_tui.desk import Desk
     from horsies_tui.source import Source
+    from horsies_tui.widgets.row_list import RowList
 
 
 class Ask(Enum):
@@ -53,8 +50,11 @@ class Ask(Enum):
     NEWER = auto()
 
 
-class TasksScreen(MarkingScreen):
-    """The list, its filter above it and a preview below. While rows are marked, none of them moves."""
+class TasksScreen(TaskTable):
+    """The list, its filter above it and a preview below; facets beside it where there is room.
+
+    While rows are marked, none of them moves.
+    """
 
     place = Place.TASKS
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.TASKS)]
@@ -62,17 +62,25 @@ class TasksScreen(MarkingScreen):
     def __init__(self, desk: Desk, tabs: frozenset[Place]) -> None:
         super().__init__(desk, tabs)
         self.window = TaskWindow()
-        self.list: RowList[TaskSummary] = RowList(
-            TASK_COLUMNS, key=lambda task: task.id, now=desk.clock.now, glyphs=desk.glyphs
-        )
+        self._facets: Facets | None = None
         self._ask = Ask.NEWEST
         self._is_matching = False
         """Whether everything that matches the filter is selected, which is more than what is loaded."""
 
     def body(self) -> ComposeResult:
         yield FilterLine(prompt=self.desk.glyphs.prompt)
-        yield self.list
+        with Horizontal():
+            yield self.list
+            yield FacetDock(self.desk)
         yield TaskPreview(id="preview")
+
+    def on_mount(self) -> None:
+        """Begin with the filter that was used last."""
+        match parse_filter(self.desk.memory.known.filters.get(self.desk.database, "")):
+            case TaskFilter() as wanted:
+                self.query_one(FilterLine).show(wanted)
+            case _:
+                return
 
     @property
     def filter(self) -> TaskFilter:
@@ -84,8 +92,14 @@ class TasksScreen(MarkingScreen):
             Want(name="tasks", fetch=self._fetch, touched_by=alive),
             Want(name="count", fetch=self._fetch_count, touched_by=ANY_TASK, rest_s=1.0),
             Want(name="detail", fetch=self._fetch_detail, touched_by=alive),
-            Want(name="facets", fetch=lambda source: source.facets(), touched_by=frozenset(), every_s=60.0),
+            Want(name="facets", fetch=self._fetch_facets, touched_by=self._facets_age_by, every_s=60.0, rest_s=10.0),
+            Want(name=PAYLOADS, fetch=self.fetch_payloads, touched_by=frozenset(), every_s=60.0),
         )
+
+    @property
+    def _facets_age_by(self) -> frozenset[Topic]:
+        """Their counts are kept up to date only where they are seen."""
+        return ANY_TASK if self.has_class("-widest") else frozenset()
 
     async def _fetch(self, source: Source) -> TaskWindow:
         """One question at a time decides what the window is, so that a page and a refresh cannot cross."""
@@ -112,6 +126,9 @@ class TasksScreen(MarkingScreen):
         current = self.list.current
         return None if current is None else await source.task(current.id)
 
+    async def _fetch_facets(self, source: Source) -> Facets:
+        return await source.facets(self._without_picks())
+
     def take(self, name: str, value: object) -> None:
         match value:
             case TaskWindow() if value.filter == self.filter:
@@ -120,6 +137,8 @@ class TasksScreen(MarkingScreen):
                 self.query_one(FilterLine).say(f"{number(value.number, is_capped=value.is_capped)} match ")
             case Facets():
                 self._offer(value)
+            case None if name == PAYLOADS:
+                self.list.show(self.list.rows)
             case TaskDetail() | None if name == "detail":
                 self.query_one(TaskPreview).show(value, now=self.desk.clock.now(), settings=self.desk.settings)
             case _:
@@ -131,9 +150,11 @@ class TasksScreen(MarkingScreen):
         if lost := self.list.selection.marks & window.gone:
             self.list.selection.unmark(tuple(lost))
             self.notify(f"{plural(len(lost), 'marked row')} no longer there")
-        self.list.show(window.rows)
+        self.show_rows(window.rows)
 
     def _offer(self, facets: Facets) -> None:
+        self._facets = facets
+        self.query_one(FacetDock).show(facets, self.filter)
         named = {"status": facets.statuses, "queue": facets.queues, "name": facets.names, "err": facets.error_codes}
         values = {key: [facet.value for facet in found] for key, found in named.items()}
         values["status"] = [value.lower() for value in values["status"]]
@@ -147,7 +168,7 @@ class TasksScreen(MarkingScreen):
         elif marks:
             self.say(f"{len(marks)} marked", plural(len(window.rows), "row"), "HELD while rows are marked", waiting)
         else:
-            self.say(f"{plural(len(window.rows), 'row')} loaded", self._extent(), waiting)
+            self.say(f"{plural(len(window.rows), 'row')} loaded", self._extent(), self.order_said, waiting)
 
     def _extent(self) -> str:
         if not self.window.rows:
@@ -159,6 +180,7 @@ class TasksScreen(MarkingScreen):
 
     def on_row_list_cursor_moved(self) -> None:
         self.desk.store.refresh("detail")
+        self.want_excerpts()
 
     def on_row_list_marks_changed(self) -> None:
         self._is_matching = False
@@ -172,14 +194,28 @@ class TasksScreen(MarkingScreen):
         elif not message.older and not self.window.is_at_top:
             self._look(Ask.NEWER)
 
+    def on_row_list_end_wanted(self, message: RowList.EndWanted) -> None:
+        """The first or the last of all tasks, however many there are between."""
+        if message.older and self.window.has_older:
+            self._look(Ask.OLDEST)
+        elif not message.older and not self.window.is_at_top:
+            self._look(Ask.NEWEST)
+
     def on_row_list_opened(self) -> None:
         if (task := self.list.current) is not None:
-            self.open_task(task.id, self.window.ids)
+            self.open_task(task.id, [row.id for row in self.list.rows])
 
     def on_filter_line_changed(self) -> None:
         self._is_matching = False
         self._look(Ask.NEWEST)
         self.desk.store.refresh("count")
+        self.desk.store.refresh("facets")
+        self.desk.memory.keep_filter(self.desk.database, filter_text(self.filter))
+        if self._facets is not None:
+            self.query_one(FacetDock).show(self._facets, self.filter)
+
+    def on_facet_dock_picked(self, message: FacetDock.Picked) -> None:
+        self.query_one(FilterLine).show(message.filter)
 
     def on_filter_line_left(self) -> None:
         self.list.focus()
@@ -189,9 +225,9 @@ class TasksScreen(MarkingScreen):
         self.desk.store.refresh("tasks")
 
     def step_back(self) -> bool:
-        """Out of the filter; then the filter itself; then the marks."""
+        """Out of the filter or the facets; then the filter itself; then the marks."""
         line = self.query_one(FilterLine)
-        if line.has_focus_within:
+        if line.has_focus_within or self.query_one(FacetDock).has_focus_within:
             self.list.focus()
         elif not line.filter.is_empty or line.text:
             line.show(TaskFilter())
@@ -231,8 +267,13 @@ class TasksScreen(MarkingScreen):
         self.show_only(TaskFilter())
 
     def action_filter_facets(self) -> None:
-        source = self.desk.source
-        if source is not None:
+        """To the facets beside the list, or back from there; where there is no room for them, over the list."""
+        dock, source = self.query_one(FacetDock), self.desk.source
+        if dock.has_focus_within:
+            self.list.focus()
+        elif dock.display:
+            dock.enter()
+        elif source is not None:
             self.app.push_screen(FacetPopup(self.desk, source.facets(self._without_picks()), self.filter), self._picked)
 
     def _without_picks(self) -> TaskFilter:
@@ -255,19 +296,7 @@ class TasksScreen(MarkingScreen):
         self._say()
 
     def action_view_preview(self) -> None:
-        preview = self.query_one(TaskPreview)
-        preview.display = not preview.display
-
-    def action_copy_json(self) -> None:
-        chosen = set(self.list.selection.chosen)
-        rows = [to_json(task) for task in self.window.rows if task.id in chosen]
-        self.copy(json.dumps(rows, ensure_ascii=False), "as JSON")
-
-    @work(group="export", exit_on_error=False)
-    async def action_export_rows(self) -> None:
-        """Write the loaded rows into a file in the working folder, one JSON document a line."""
-        path = await save(self.window.rows, "tasks", self.desk.clock.now())
-        self.notify(f"{plural(len(self.window.rows), 'row')} in {path}", markup=False)
+        self.toggle_class("-bare")
 
     def action_nav_owner(self) -> None:
         """All tasks of what the current one belongs to: its workflow, else its worker, else its queue."""

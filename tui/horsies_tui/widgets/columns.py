@@ -61,9 +61,15 @@ class Placed(Generic[T]):
     width: int
 
 
-def place(columns: Sequence[Column[T]], room: int, *, indent: int = 0) -> tuple[Placed[T], ...]:
-    """The columns that fit into `room`, in their order; none narrower than its minimum, and the first always there."""
-    chosen = _chosen(columns, room - indent)
+def place(
+    columns: Sequence[Column[T]], room: int, *, indent: int = 0, skipped: int | None = None
+) -> tuple[Placed[T], ...]:
+    """The columns that fit into `room`, in their order; none narrower than its minimum, and the first always there.
+
+    With `skipped` their rank does not count: after the first come those that stand so many further to the right.
+    """
+    room_for_all = room - indent
+    chosen = _chosen(columns, room_for_all) if skipped is None else _from(columns, room_for_all, skipped)
     spare = max(room - indent - _needed(chosen), 0)
     shares = sum(column.grows for column in chosen)
     placed: list[Placed[T]] = []
@@ -82,6 +88,13 @@ def _chosen(columns: Sequence[Column[T]], room: int) -> list[Column[T]]:
         # Of equal rank the one furthest to the right.
         least = max(range(1, len(chosen)), key=lambda index: (chosen[index].rank, index))
         del chosen[least]
+    return chosen
+
+
+def _from(columns: Sequence[Column[T]], room: int, skipped: int) -> list[Column[T]]:
+    chosen = [columns[0], *columns[1 + skipped :]]
+    while len(chosen) > 1 and _needed(chosen) > room:
+        del chosen[-1]
     return chosen
 
 

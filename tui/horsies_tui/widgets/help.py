@@ -12,6 +12,7 @@ from textual.widgets import Static
 
 from horsies_tui.actions import RULES, TABS, Action, Place, actions_at
 from horsies_tui.format import fit, safe
+from horsies_tui.glyphs import UNICODE, Glyphs
 from horsies_tui.keymap import shown_key
 
 if TYPE_CHECKING:
@@ -26,14 +27,15 @@ class Help(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1,enter", "leave", "close")]
 
-    def __init__(self, place: Place, keymap: Mapping[str, str]) -> None:
+    def __init__(self, place: Place, keymap: Mapping[str, str], signs: Glyphs) -> None:
         super().__init__()
         self._place = place
         self._keymap = keymap
+        self._signs = signs
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
-            yield Static(page(self._place, self._keymap))
+            yield Static(page(self._place, self._keymap, self._signs))
 
     def on_mount(self) -> None:
         self.query_one("#help").border_title = f"Keys of {TABS.get(self._place, self._place)}"
@@ -42,20 +44,20 @@ class Help(ModalScreen[None]):
         self.dismiss(None)
 
 
-def page(place: Place, keymap: Mapping[str, str]) -> Content:
+def page(place: Place, keymap: Mapping[str, str], signs: Glyphs = UNICODE) -> Content:
     """The whole page as text; keys that the user has changed are shown as they are now."""
     rules = [Content.styled(f"• {rule}", "$text-muted") for rule in RULES]
     parts = {TABS.get(place, place.capitalize()): place, "Lists": Place.LIST, "Everywhere": Place.APP}
-    keys = [line for title, where in parts.items() for line in _part(title, actions_at(where), keymap)]
+    keys = [line for title, where in parts.items() for line in _part(title, actions_at(where), keymap, signs)]
     return Content("\n").join([*rules, *keys])
 
 
-def _part(title: str, actions: Sequence[Action], keymap: Mapping[str, str]) -> list[Content]:
+def _part(title: str, actions: Sequence[Action], keymap: Mapping[str, str], signs: Glyphs) -> list[Content]:
     lines = [Content(""), Content.styled(title, "bold")]
     for action in actions:
         changed = keymap.get(action.id)
         keys = action.keys if changed is None else tuple(filter(None, changed.split(",")))
-        shown = fit(" ".join(map(shown_key, keys)) or "(off)", 9)
+        shown = fit(" ".join(shown_key(key, signs) for key in keys) or "(off)", 9)
         lines.append(
             Content.assemble(
                 ("  " + shown, "bold $text-accent"), (fit(action.id, 14), "$text-muted"), safe(action.help)

@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, ProgressBar, Static
 
 from horsies.errors import HorsiesError
+from horsies_tui.clipboard import copy
 from horsies_tui.format import safe
 from horsies_tui.proposals import Line, Outcome, Proposal
 
@@ -187,8 +188,7 @@ class PlanDialog(ModalScreen[Outcome | None]):
 
     def action_copy(self) -> None:
         if self._proposal.command is not None:
-            self.app.copy_to_clipboard(self._proposal.command)
-            self.say("copied the command")
+            copy(self, self._proposal.command, "the command")
 
     async def action_undo(self) -> None:
         if self._outcome is None or self._outcome.undo is None:

@@ -53,9 +53,11 @@ class Heading:
     text: str
 
 
-class RowList(ScrollView, Generic[T], can_focus=True):
+class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     """Rows of `T` in columns, drawn with the present time that `now` gives."""
 
+    shows_cursor: ClassVar[bool] = True
+    """Also while the keyboard is elsewhere."""
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.LIST)]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "row-list--head", "row-list--rule", "row-list--cursor", "row-list--marked",
@@ -78,6 +80,13 @@ class RowList(ScrollView, Generic[T], can_focus=True):
             super().__init__()
             self.older = older
 
+    class EndWanted(Message):
+        """The cursor is to go to the last row of all (`older`) or to the first; it is on that of the window."""
+
+        def __init__(self, *, older: bool) -> None:
+            super().__init__()
+            self.older = older
+
     def __init__(
         self,
         columns: Sequence[Column[T]],
@@ -95,6 +104,8 @@ class RowList(ScrollView, Generic[T], can_focus=True):
         self._glyphs = glyphs
         self._rows: tuple[T | Heading, ...] = ()
         self._placed: tuple[Placed[T], ...] = ()
+        self._skipped: int | None = None
+        """How many columns are out of sight on the left; None where those that do not fit are left out by rank."""
         self._looks: dict[str, Style] = {}
         self._drawn: dict[tuple[Hashable, int], Cell] = {}
 
@@ -174,7 +185,8 @@ class RowList(ScrollView, Generic[T], can_focus=True):
 
     def _line(self, row: T) -> Strip:
         key, now = self._key(row), self._now()
-        is_cursor, is_marked = key == self.selection.cursor, key in self.selection.marks
+        is_cursor = key == self.selection.cursor and (self.has_focus or self.shows_cursor)
+        is_marked = key in self.selection.marks
         base = self._base(is_cursor=is_cursor, is_marked=is_marked)
         signs = (self._glyphs.cursor if is_cursor else " ") + (self._glyphs.mark if is_marked else " ")
         pieces = [(0, signs, base)]
@@ -252,18 +264,48 @@ class RowList(ScrollView, Generic[T], can_focus=True):
                 line += direction
 
     def _bring_into_view(self, top: int) -> None:
-        """Scroll there, or as little further as it takes to see the cursor."""
+        """Scroll there, or as little further as it takes to see the cursor and what it stands under."""
         line = self.selection.line
-        top = min(max(top, line - self.page_size + 1), line)
+        is_first = line == 1 and self.page_size > 1 and isinstance(self._rows[0], Heading)
+        top = min(max(top, line - self.page_size + 1), 0 if is_first else line)
         self.scroll_to(y=max(top, 0), animate=False, force=True, immediate=True)
 
     def marks_changed(self) -> None:
         """Draw the marks anew and tell the screen; for whoever changed `selection.marks`."""
+        self.selection.marks -= {row for row in self._rows if isinstance(row, Heading)}
         self.refresh()
         self.post_message(self.MarksChanged())
 
+    @property
+    def is_wide(self) -> bool:
+        return self._skipped is not None
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The columns that are seen."""
+        return tuple(placed.column.title for placed in self._placed)
+
+    def widen(self, *, is_wide: bool) -> None:
+        """Have every column within reach, by moving sideways; or only those that fit."""
+        self._skipped = 0 if is_wide else None
+        self._place_columns()
+
+    def move_sideways(self, columns: int) -> None:
+        """Bring columns further to the right, or to the left, into view; the first one stays."""
+        if self._skipped is None:
+            return
+        is_at_end = self._placed[-1].column is self._columns[-1]
+        if columns < 0 or not is_at_end:
+            self._skipped = max(self._skipped + columns, 0)
+            self._place_columns()
+
+    def _place_columns(self) -> None:
+        self._placed = place(self._columns, self.size.width, indent=GUTTER, skipped=self._skipped)
+        self._drawn.clear()
+        self.refresh()
+
     def on_resize(self, event: events.Resize) -> None:
-        self._placed = place(self._columns, event.size.width, indent=GUTTER)
+        self._place_columns()
         self.virtual_size = Size(event.size.width, len(self._rows) + HEAD)
         self._bring_into_view(self.scroll_offset.y)
 
@@ -286,9 +328,11 @@ class RowList(ScrollView, Generic[T], can_focus=True):
 
     def action_nav_top(self) -> None:
         self.move_to(0)
+        self.post_message(self.EndWanted(older=False))
 
     def action_nav_bottom(self) -> None:
         self.move_to(len(self._rows) - 1)
+        self.post_message(self.EndWanted(older=True))
 
     def action_nav_page_down(self) -> None:
         self.move_to(self.selection.line + self.page_size)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from textual.binding import ActiveBinding
     from textual.screen import Screen
 
+    from horsies_tui.glyphs import Glyphs
 
 HELP: Final = "app.help"
 
@@ -32,6 +33,10 @@ class StatusLine(Widget):
 class KeyLine(Widget):
     """The keys of the place, from the table of actions; an action that cannot be had now is dim."""
 
+    def __init__(self, signs: Glyphs) -> None:
+        super().__init__()
+        self._signs = signs
+
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._updated)
 
@@ -41,7 +46,8 @@ class KeyLine(Widget):
     def render(self) -> Content:
         # Of several keys of an action the first is shown.
         active = {each.binding.id: (key, each) for key, each in reversed(self.screen.active_bindings.items())}
-        shown = {action.id: _entry(*active[action.id]) for action in ACTIONS if action.is_shown and action.id in active}
+        offered = [action.id for action in ACTIONS if action.is_shown and action.id in active]
+        shown = {action_id: self._entry(*active[action_id]) for action_id in offered}
         # Whatever else there is no room for, the way to all of them is shown.
         help_entry = shown.pop(HELP, Content(""))
         line = Content(" ")
@@ -50,9 +56,8 @@ class KeyLine(Widget):
                 line = line + entry + Content("  ")
         return line + help_entry
 
-
-def _entry(key: str, active: ActiveBinding) -> Content:
-    label = active.binding.description
-    if not active.enabled:
-        return Content.styled(f"{shown_key(key)} {label}", "dim")
-    return Content.assemble((shown_key(key), "bold $text-accent"), f" {label}")
+    def _entry(self, key: str, active: ActiveBinding) -> Content:
+        shown, label = shown_key(key, self._signs), active.binding.description
+        if not active.enabled:
+            return Content.styled(f"{shown} {label}", "dim")
+        return Content.assemble((shown, "bold $text-accent"), f" {label}")

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.model.settings import TuiConfig
+from horsies_ops.reads.filter import TaskFilter
+from horsies_tui.app import HorsiesApp
+from horsies_tui.demo import Demo
+from horsies_tui.memory import Memory, Remembered, usual_path
+from horsies_tui.screens.tasks import TasksScreen
+from tests.support.screens import eventually, running, still
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_is_kept_is_there_the_next_time(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "state" / "tui.toml")
+    memory.keep(theme="nord", is_wide=True)
+    memory.keep_filter("db1/app", "status:failed")
+    assert Memory(tmp_path / "state" / "tui.toml").known == Remembered(
+        theme="nord", is_wide=True, filters={"db1/app": "status:failed"}
+    )
+
+
+def test_each_database_has_its_own_filter_and_an_empty_one_is_forgotten(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "tui.toml")
+    memory.keep_filter("one", "status:failed")
+    memory.keep_filter("other", "queue:mail")
+    memory.keep_filter("one", "")
+    assert Memory(tmp_path / "tui.toml").known.filters == {"other": "queue:mail"}
+
+
+@pytest.mark.parametrize("content", ["theme = ", "theme = 3\nwide = 'yes'\nfilters = 'x'", "\x00"])
+def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tui.toml").write_text(content)
+    assert Memory(tmp_path / "tui.toml").known == Remembered()
+
+
+def test_a_file_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, no folder")
+    Memory(tmp_path / "taken" / "tui.toml").keep(theme="nord")
+
+
+def test_it_lies_where_states_of_programs_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert usual_path() == tmp_path / "horsies" / "tui.toml"
+
+
+async def test_theme_columns_and_filter_are_as_they_were_left(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    async with running(memory=Memory(path)) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, TasksScreen)
+        screen.show_only(TaskFilter(statuses=("FAILED",)))
+        await pilot.press("t", "w")
+        await eventually(pilot, lambda: Memory(path).known.theme == "horsies-light")
+    async with running(memory=Memory(path)) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, TasksScreen)
+        assert screen.list.is_wide
+        await eventually(pilot, lambda: list(screen.filter.statuses) == ["FAILED"])
+        await eventually(pilot, lambda: {row.status for row in screen.list.rows} == {"FAILED"})
+
+
+async def test_the_theme_of_the_settings_is_no_choice_to_remember(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "tui.toml")
+    app = HorsiesApp(Demo(still(20), pace_s=None), TuiConfig(theme="nord"), database="db1/app", memory=memory)
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert app.theme == "nord"
+        assert memory.known.theme is None

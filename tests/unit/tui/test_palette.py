@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from horsies.model.settings import TuiConfig
+from horsies_tui.demo import Demo
+from horsies_tui.screens.flows import FlowsScreen
+from horsies_tui.screens.task_detail import TaskScreen
+from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.widgets.ask_dialog import AskDialog
+from tests.support.screens import eventually, running, shown, still
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+
+async def _choose(pilot: Pilot[None], text: str, entry: str) -> None:
+    """Type into the palette until it offers that entry, and take it."""
+    await pilot.press("colon", *text)
+    await eventually(pilot, lambda: entry in shown(pilot))
+    await pilot.press("enter")
+
+
+async def test_the_short_form_of_an_id_leads_to_its_task() -> None:
+    system = still()
+    task_id = system.order[10]
+    async with running(Demo(system, pace_s=None)) as pilot:
+        await _choose(pilot, str(task_id)[-8:], f"Go to {str(task_id)[-8:]}")
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskScreen))
+        assert str(task_id) in shown(pilot)
+
+
+async def test_the_id_of_a_run_leads_to_the_run() -> None:
+    system = still()
+    run_id = next(iter(system.flows.runs))
+    async with running(Demo(system, pace_s=None)) as pilot:
+        await _choose(pilot, str(run_id), f"Go to {run_id}")
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, FlowsScreen))
+
+
+async def test_an_id_that_nothing_has_is_told() -> None:
+    nobody = str(uuid4())
+    async with running(size=(120, 30), notifies=True) as pilot:
+        await _choose(pilot, nobody, f"Go to {nobody}")
+        await eventually(pilot, lambda: "nothing has the id" in shown(pilot))
+
+
+async def test_who_has_not_typed_an_id_yet_is_asked_for_it() -> None:
+    system = still()
+    task_id = system.order[3]
+    async with running(Demo(system, pace_s=None)) as pilot:
+        await _choose(pilot, "go to id", "Go to id")
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, AskDialog))
+        await pilot.press(*str(task_id)[-8:], "enter")
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskScreen))
+
+
+async def test_a_filter_that_the_settings_name_is_a_command() -> None:
+    async with running(settings=TuiConfig(filters={"smtp": "queue:mail err:SMTP*"})) as pilot:
+        await _choose(pilot, "smtp", "Filter smtp")
+        screen = pilot.app.screen_stack[0]
+        assert isinstance(screen, TasksScreen)
+        await eventually(pilot, lambda: list(screen.filter.error_codes) == ["SMTP*"])

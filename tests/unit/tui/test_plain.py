@@ -1,0 +1,62 @@
+"""With `--ascii` there is no character on any screen that is not ASCII."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from horsies.model.settings import TuiConfig
+from horsies_tui.demo import Demo
+from horsies_tui.demo.catalogue import KINDS
+from horsies_tui.plain import plain
+from horsies_tui.screens import SCREENS
+from tests.support.screens import eventually, running, settled, shown, still
+
+if TYPE_CHECKING:
+    from horsies_tui.actions import Place
+
+OPENED = {
+    "help": ("question_mark",),
+    "palette": ("colon",),
+    "preview": ("C",),
+    "facets": ("f",),
+    "detail": ("enter",),
+    "sort": ("s",),
+    "save": ("ctrl+s",),
+    "copied": ("y",),
+}
+"""What can be opened over the tasks, by the keys."""
+
+
+@given(st.text(st.characters(exclude_categories=("C",))))
+def test_plain_text_is_ascii_and_as_wide_as_before(text: str) -> None:
+    assert plain(text).isascii()
+    assert len(plain(text)) == cell_len(text)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (150, 40)], ids=["small", "large"])
+@pytest.mark.parametrize("place", SCREENS)
+async def test_a_screen_is_drawn_in_ascii(place: Place, size: tuple[int, int]) -> None:
+    system = still()
+    system.send(KINDS[0], kwargs_json='{"to": "Zoë 漢字 \U0001f40e"}')
+    async with running(Demo(system, pace_s=None), settings=TuiConfig(ascii=True), size=size, place=place) as pilot:
+        assert {each for each in shown(pilot) if not each.isascii()} == set()
+
+
+@pytest.mark.parametrize("keys", OPENED.values(), ids=OPENED)
+async def test_what_opens_over_a_screen_is_drawn_in_ascii(keys: tuple[str, ...]) -> None:
+    async with running(settings=TuiConfig(ascii=True), notifies=True) as pilot:
+        before = shown(pilot)
+        await pilot.press(*keys)
+        await eventually(pilot, lambda: shown(pilot) != before)
+        await settled(pilot)
+        assert {each for each in shown(pilot) if not each.isascii()} == set()
+
+
+async def test_too_small_a_terminal_is_told_so_in_ascii() -> None:
+    async with running(settings=TuiConfig(ascii=True), size=(50, 12), until="needs 60") as pilot:
+        assert shown(pilot).isascii()

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies_ops.reads.filter import TaskFilter
+from horsies_tui.saving import as_csv, as_json_lines
+from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.widgets.ask_dialog import AskDialog
+from tests.support.screens import eventually, running, settled
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+MAIL = TaskFilter(names=("mail.send",))
+
+
+async def _save_as(pilot: Pilot[None], name: str) -> None:
+    """Save the list of mails, under this name instead of the one that is proposed."""
+    screen = pilot.app.screen
+    assert isinstance(screen, TasksScreen)
+    screen.show_only(MAIL)
+    await eventually(pilot, lambda: screen.window.filter == MAIL)
+    await pilot.press("ctrl+s")
+    await eventually(pilot, lambda: isinstance(pilot.app.screen, AskDialog))
+    await pilot.press("ctrl+u", *name, "enter")
+    await eventually(pilot, lambda: pilot.app.screen is screen)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+async def test_rows_are_saved_as_json_lines_with_their_arguments_masked() -> None:
+    async with running() as pilot:
+        await _save_as(pilot, "mails.jsonl")
+        await eventually(pilot, Path("mails.jsonl").exists)
+        await settled(pilot)
+    rows = [json.loads(line) for line in Path("mails.jsonl").read_text().splitlines()]
+    assert {row["name"] for row in rows} == {"mail.send"}
+    assert rows[0]["arguments"] == {"to": "ada@example.org", "template": "welcome", "api_token": "••••••"}
+
+
+async def test_rows_are_saved_as_csv_where_the_name_says_so() -> None:
+    async with running() as pilot:
+        await _save_as(pilot, "mails.csv")
+        await eventually(pilot, Path("mails.csv").exists)
+        await settled(pilot)
+    saved = Path("mails.csv").read_text()
+    assert {row["name"] for row in csv.DictReader(io.StringIO(saved))} == {"mail.send"}
+    assert "s3cret" not in saved
+
+
+async def test_a_file_that_exists_is_left_as_it_is() -> None:
+    Path("mine.csv").write_text("precious")
+    async with running() as pilot:
+        await _save_as(pilot, "mine.csv")
+        await eventually(pilot, lambda: any("File exists" in note.message for note in pilot.app._notifications))
+    assert Path("mine.csv").read_text() == "precious"
+
+
+@given(st.text())
+def test_no_control_character_is_saved(text: str) -> None:
+    document = {"name": text, "nested": [text]}
+    for saved in (as_csv([document]), as_json_lines([document])):
+        assert not [each for each in saved if each < " " and each not in "\r\n"]
+        assert "\x1b" not in saved
+        assert "\x9b" not in saved
+        assert "\u202e" not in saved
+    assert json.loads(as_json_lines([document])) == document
+
+
+@pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+1", "-1"])
+def test_a_spreadsheet_takes_no_text_for_a_formula(text: str) -> None:
+    (row,) = csv.DictReader(io.StringIO(as_csv([{"name": text}])))
+    assert row["name"] == "'" + text

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.model.settings import TuiConfig
+from horsies_tui.themes import OFFERED, user_themes
+from tests.support.screens import eventually, running, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAULTY = {
+    "no colour": "primary = 'blurple'",
+    "no colour of a theme": "primary = '#112233'\nsecundary = '#112233'",
+    "is missing": "dark = true",
+    "Expected": "primary",
+}
+
+
+def test_a_theme_of_the_user_is_a_file_with_colours(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("primary = '#112233'\nbackground = 'black'\ndark = true\n")
+    found = user_themes(tmp_path)
+    assert not found.faults
+    assert [(theme.name, theme.primary) for theme in found.themes] == [("mine", "#112233")]
+
+
+@pytest.mark.parametrize(("fault", "content"), FAULTY.items(), ids=[*FAULTY])
+def test_a_file_that_is_no_theme_is_told_and_the_others_are_there(tmp_path: Path, fault: str, content: str) -> None:
+    (tmp_path / "bad.toml").write_text(content)
+    (tmp_path / "good.toml").write_text("primary = '#112233'")
+    found = user_themes(tmp_path)
+    assert [theme.name for theme in found.themes] == ["good"]
+    assert len(found.faults) == 1
+    assert "bad.toml" in found.faults[0]
+    assert fault in found.faults[0]
+
+
+def test_no_folder_is_no_themes(tmp_path: Path) -> None:
+    assert user_themes(tmp_path / "nowhere").themes == ()
+
+
+async def test_a_faulty_theme_is_a_notice_and_the_default_is_put_on(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("primary = 'blurple'")
+    settings, themes = TuiConfig(theme="mine"), user_themes(tmp_path)
+    async with running(settings=settings, themes=themes, notifies=True, size=(100, 30)) as pilot:
+        await eventually(pilot, lambda: "blurple is no colour" in shown(pilot))
+        assert "there is no theme mine" in shown(pilot)
+        assert pilot.app.theme == "horsies-dark"
+
+
+@pytest.mark.parametrize("theme", OFFERED)
+async def test_each_theme_that_is_offered_can_be_put_on(theme: str) -> None:
+    async with running(settings=TuiConfig(theme=theme)) as pilot:
+        assert pilot.app.theme == theme
+        assert "mail.send" in shown(pilot)

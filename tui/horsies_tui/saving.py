@@ -1,0 +1,69 @@
+"""Rows of a list as a file: comma-separated where its name says so, else one JSON document a line."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from horsies_ops.cli.output import json_line, to_json
+from horsies_tui.format import clean, plural
+from horsies_tui.widgets.ask_dialog import AskDialog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from textual.screen import Screen
+
+QUESTION: Final = "Save as (.csv, or .jsonl for a JSON document a line). Esc saves nothing."
+FORMULAS: Final = ("=", "+", "-", "@")
+"""What a spreadsheet takes for a formula and carries out."""
+
+
+async def save_rows(screen: Screen[Any], what: str, rows: Sequence[object], now: datetime) -> None:
+    """Ask where to, write the rows there and say where they are. A file that exists is left as it is."""
+    answer = await screen.app.push_screen_wait(AskDialog(QUESTION, f"horsies-{what}-{now:%Y%m%d-%H%M%S}.jsonl"))
+    if not answer:
+        return
+    try:
+        path = await asyncio.to_thread(_write, Path(answer), [to_json(row) for row in rows])
+    except OSError as error:
+        screen.notify(clean(f"{answer}: {error.strerror}"), severity="error", markup=False)
+    else:
+        screen.notify(clean(f"{plural(len(rows), 'row')} in {path}"), markup=False)
+
+
+def as_json_lines(documents: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(json_line(document) + "\n" for document in documents)
+
+
+def as_csv(documents: Sequence[Mapping[str, Any]]) -> str:
+    """With a line of names on top; what is a document in a cell is JSON there."""
+    names = list(dict.fromkeys(name for document in documents for name in document))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(names)
+    writer.writerows([_cell(document.get(name)) for name in names] for document in documents)
+    return text.getvalue()
+
+
+def _write(wanted: Path, documents: Sequence[Mapping[str, Any]]) -> Path:
+    """Where it was written, from the root."""
+    path = wanted.expanduser().absolute()
+    written = as_csv(documents) if path.suffix.lower() == ".csv" else as_json_lines(documents)
+    with path.open("x", encoding="utf-8", newline="") as file:
+        file.write(written)
+    return path
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return clean(json.dumps(value, ensure_ascii=False))
+    shown = clean(value)
+    return "'" + shown if shown.startswith(FORMULAS) else shown
