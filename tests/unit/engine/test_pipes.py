@@ -1,0 +1,72 @@
+"""Lines from the descriptors of a child, also after its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.engine.pipes import LONGEST_LINE, PIPE_BYTES, PipeLines
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+class Heard:
+    """Lines that were handed on; more than a pipe can hold at a time are too many."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.changed = asyncio.Event()
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(line)
+        assert len(self.lines) <= PIPE_BYTES, "no end of it"
+        self.changed.set()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@contextmanager
+def pipe() -> Generator[tuple[int, int]]:
+    read, write = os.pipe()
+    try:
+        yield read, write
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+async def test_lines_are_handed_on_as_they_come(heard: Heard) -> None:
+    with pipe() as (read, write):
+        pipes = PipeLines(asyncio.get_running_loop(), read, heard)
+        os.write(write, b"first\nsec")
+        await asyncio.wait_for(heard.changed.wait(), 5)
+        assert heard.lines == ["first"]
+        os.write(write, b"ond\nlast words")
+        pipes.finish()
+        assert heard.lines == ["first", "second", "last words"]
+
+
+async def test_a_line_without_an_end_is_cut(heard: Heard) -> None:
+    with pipe() as (read, write):
+        pipes = PipeLines(asyncio.get_running_loop(), read, heard)
+        os.write(write, b"x" * (LONGEST_LINE + 1))
+        pipes.finish()
+        assert [len(line) for line in heard.lines] == [LONGEST_LINE]
+
+
+async def test_the_end_of_a_process_is_not_held_up_by_another_that_keeps_writing(heard: Heard) -> None:
+    with pipe() as (read, write), subprocess.Popen(["yes"], stdout=write) as other:  # noqa: ASYNC220  # it is the point
+        pipes = PipeLines(asyncio.get_running_loop(), read, heard)
+        await asyncio.wait_for(heard.changed.wait(), 5)
+        pipes.finish()
+        other.kill()
+    assert set(heard.lines) <= {"y", ""}
