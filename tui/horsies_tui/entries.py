@@ -95,7 +95,10 @@ def of_change(heard: Heard, known: Mapping[UUID, TaskSummary], *, offset: timede
     key, at = f"change {heard.number}", change.at + offset
     match change.topic:
         case Topic.FEED:
-            return Entry(key=key, at=at, kind=Kind.FEED, subject=change.kind, what=_of_feed(change), tone=_tone(change))
+            return Entry(
+                key=key, at=at, kind=Kind.FEED, subject=change.kind, what=_FEED[Feed(change.kind)], tone=_tone(change),
+                note=change.detail.splitlines()[0] if change.detail else "",
+            )  # fmt: skip
         case Topic.WORKFLOW:
             run = change.ids[0] if change.ids else None
             return Entry(
@@ -106,16 +109,12 @@ def of_change(heard: Heard, known: Mapping[UUID, TaskSummary], *, offset: timede
             return _of_tasks(key, at, change, known)
 
 
-def _of_feed(change: Change) -> str:
-    match Feed(change.kind):
-        case Feed.LIVE:
-            return "changes are told as they happen"
-        case Feed.RESTORED:
-            return "reconnected, resynced"
-        case Feed.POLLING:
-            return "no notifications; looking every few seconds"
-        case Feed.LOST:
-            return f"connection lost: {(change.detail or 'no reason given').splitlines()[0]}"
+_FEED: Final = {
+    Feed.LIVE: "told as it happens",
+    Feed.RESTORED: "back, all read again",
+    Feed.POLLING: "asked at intervals",
+    Feed.LOST: "connection lost",
+}
 
 
 def _of_tasks(key: str, at: datetime, change: Change, known: Mapping[UUID, TaskSummary]) -> Entry:

@@ -61,7 +61,8 @@ def test_times_are_those_of_the_database() -> None:
 
 def test_a_lost_feed_says_why_in_one_line() -> None:
     lost = Change(topic=Topic.FEED, kind=Feed.LOST, at=NOON, detail="server closed the connection\nhint: wait")
-    assert of_change(Heard(1, lost), {}, offset=NOWHERE).what == "connection lost: server closed the connection"
+    entry = of_change(Heard(1, lost), {}, offset=NOWHERE)
+    assert (entry.what, entry.note) == ("connection lost", "server closed the connection")
 
 
 def test_events_and_actions_are_lines_too() -> None:
