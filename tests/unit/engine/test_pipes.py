@@ -44,6 +44,16 @@ def pipe() -> Generator[tuple[int, int]]:
         os.close(write)
 
 
+@contextmanager
+def yes(write: int) -> Generator[None]:
+    """Somebody who writes without end."""
+    with subprocess.Popen(["yes"], stdout=write) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
 async def test_lines_are_handed_on_as_they_come(heard: Heard) -> None:
     with pipe() as (read, write):
         pipes = PipeLines(asyncio.get_running_loop(), read, heard)
@@ -64,9 +74,8 @@ async def test_a_line_without_an_end_is_cut(heard: Heard) -> None:
 
 
 async def test_the_end_of_a_process_is_not_held_up_by_another_that_keeps_writing(heard: Heard) -> None:
-    with pipe() as (read, write), subprocess.Popen(["yes"], stdout=write) as other:  # noqa: ASYNC220  # it is the point
+    with pipe() as (read, write), yes(write):
         pipes = PipeLines(asyncio.get_running_loop(), read, heard)
         await asyncio.wait_for(heard.changed.wait(), 5)
         pipes.finish()
-        other.kill()
     assert set(heard.lines) <= {"y", ""}
