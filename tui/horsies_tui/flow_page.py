@@ -8,7 +8,7 @@ from textual.content import Content
 
 from horsies.model.workflow.status import WorkflowStatus
 from horsies_tui.flow_words import legend
-from horsies_tui.format import age, clock, safe, short_id, took
+from horsies_tui.format import age, clock, plural, safe, short_id, took
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -42,7 +42,7 @@ def titled(detail: WorkflowDetail | None, now: datetime, signs: Glyphs, *, is_en
 def _course(run: WorkflowFacts, now: datetime) -> str:
     parts = [f"on_error={run.on_error}", _lasted(run, now)]
     if run.generation > 1:
-        parts.append(f"{run.generation - 1} times begun again")
+        parts.append(f"begun again {plural(run.generation - 1, 'time')}")
     if run.parent_id is not None:
         parts.append(f"a step of {short_id(run.parent_id)}")
     if run.error_code is not None:

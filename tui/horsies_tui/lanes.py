@@ -89,10 +89,10 @@ def scale_for(lanes: Sequence[Lane], detail: TaskDetail, *, most: int) -> Scale:
 
 def drawn(lane: Lane, scale: Scale, signs: Glyphs) -> str:
     """The lane as one sign a cell."""
-    silences = _silences(lane, scale.interval)
+    silences = _silences(lane, scale)
     edges = [scale.begins + scale.cell * index for index in range(scale.width + 1)]
-    # What falls on the last edge belongs to the last cell.
-    edges[-1] += timedelta.resolution
+    # What falls on the last edge belongs to the last cell; a cell was rounded, so the edge may fall short.
+    edges[-1] = max(edges[-1], lane.ended) + timedelta.resolution
     return "".join(_sign(lane, scale, silences, begin, end, signs) for begin, end in pairwise(edges))
 
 
@@ -112,7 +112,7 @@ def _sign(
         return signs.start
     if lane.is_stale and lane.stale_at is not None and begin <= lane.stale_at < end:
         return signs.limit
-    if not lane.is_live and (not lane.beats or (scale.known_since is not None and end <= scale.known_since)):
+    if (scale.known_since is not None and end <= scale.known_since) or not (lane.is_live or lane.beats):
         return signs.rule
     if any(_overlap(silence, begin, end) > scale.cell / 2 for silence in silences):
         return signs.silence
@@ -125,9 +125,10 @@ def _end_sign(lane: Lane, signs: Glyphs) -> str:
     return signs.done if lane.status == TaskStatus.COMPLETED else signs.bad
 
 
-def _silences(lane: Lane, interval: timedelta) -> list[tuple[datetime, datetime]]:
-    points = (lane.started or lane.began, *lane.beats, lane.ended)
-    return [(last, following) for last, following in pairwise(points) if following - last > MISSED * interval]
+def _silences(lane: Lane, scale: Scale) -> list[tuple[datetime, datetime]]:
+    known_since = scale.known_since or lane.began
+    points = (max(lane.started or lane.began, known_since), *lane.beats, lane.ended)
+    return [(last, following) for last, following in pairwise(points) if following - last > MISSED * scale.interval]
 
 
 def _overlap(silence: tuple[datetime, datetime], begin: datetime, end: datetime) -> timedelta:

@@ -76,7 +76,8 @@ def _silent(detail: TaskDetail, now: datetime) -> str:
 def _owner(detail: TaskDetail, width: int) -> list[str]:
     task, verdict = detail.task, detail.verdict
     where = f" {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
-    gone = f", {verdict.owner_state.upper()}" if verdict is not None and verdict.owner_state else ""
+    is_odd = verdict is not None and verdict.owner_state not in (None, "running")
+    gone = f", {(verdict.owner_state or '').upper()}" if verdict is not None and is_odd else ""
     parts = [
         f"worker {short_id(task.worker_id)}{where}{gone}" if task.worker_id else "",
         f"claim token {task.claim_token}" if task.claim_token else "",

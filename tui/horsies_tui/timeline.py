@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from horsies.model.task import TaskStatus
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from horsies_ops.reads.tasks import AttemptRow, TaskDetail, TaskFacts
 
 GAP = "  "
+AT_ONCE = timedelta(seconds=1)
+"""What is due so soon after it was sent was not sent for later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def moments(detail: TaskDetail) -> tuple[Moment, ...]:
 
 def _sent(task: TaskFacts) -> Iterator[Moment]:
     yield Moment(task.sent_at, f"sent again for {short_id(task.retry_of)}" if task.retry_of else "sent")
-    if task.enqueued_at > task.sent_at and task.retry_count == 0:
+    if task.enqueued_at - task.sent_at > AT_ONCE and task.retry_count == 0:
         yield Moment(task.enqueued_at, "due")
 
 

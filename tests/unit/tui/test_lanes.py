@@ -74,6 +74,18 @@ def test_where_an_interval_a_cell_would_not_fit_a_gap_is_still_seen() -> None:
     assert lane == "├●●●●●●●┄┄┄┄●●●●●▶"
 
 
+def test_only_the_newest_beats_are_read_and_what_was_before_is_not_drawn_as_silence() -> None:
+    beats = tuple(float(ago) for ago in range(600, 700))
+    (lane,) = _picture(_running(for_s=1400, beats_s=beats), most=14)
+    assert lane == "├──────●┄┄┄│┄?"
+
+
+@pytest.mark.parametrize("most", range(10, 60))
+def test_the_end_is_drawn_however_the_cells_are_rounded(most: int) -> None:
+    (lane,) = _picture(_running(for_s=1234.567891, beats_s=(3.0, 4.0)), most=most)
+    assert lane.endswith("▶")
+
+
 def test_attempts_stand_below_one_another_on_one_scale() -> None:
     detail = _running(for_s=90, beats_s=(1, 30, 60))
     first = _attempt(1, began_s=300, ended_s=180)

@@ -113,11 +113,14 @@ class FlowsScreen(ProposingScreen):
     def _take_run(self, detail: WorkflowDetail | None) -> None:
         if detail is not None and detail.run.id != self.run_id:
             return
-        if self.detail is None or detail is None or detail.run.id != self.detail.run.id:
-            # Another run: what was folded of the last one says nothing of it.
+        is_another = self.detail is None or detail is None or detail.run.id != self.detail.run.id
+        if is_another:
+            # What was folded of the last one, and where the cursor was in it, says nothing of this one.
             self.view = View(is_layers=self.view.is_layers, is_only_lost=self.view.is_only_lost)
         self.detail = detail
         self._draw()
+        if is_another:
+            self.steps.move_to(0)
 
     def _draw(self) -> None:
         desk = self.desk

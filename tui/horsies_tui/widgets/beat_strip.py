@@ -47,11 +47,9 @@ def _axis(scale: Scale, *, is_live: bool) -> Content:
 def _line(lane: Lane, scale: Scale, signs: Glyphs, last: int) -> Content:
     number = fit(lane.attempt, max(len(str(last)), 2), right=True)
     label = fit(f"{number} {short_id(lane.worker_id)}", LABEL)
-    said = f" {lane.status} {lane.error_code or ''}".rstrip()
     span = age(lane.ended - lane.began) if lane.is_live else took(lane.ended - lane.began)
-    return Content.assemble(
-        label, *_coloured(drawn(lane, scale, signs), signs), (said, _tone(lane)), (f" {span}", "$text-muted")
-    )
+    said = safe(f" {lane.status} {span} {lane.error_code or ''}", _tone(lane), cells=SAID)
+    return Content.assemble(label, *_coloured(drawn(lane, scale, signs), signs), said)
 
 
 def _coloured(cells: str, signs: Glyphs) -> list[Content]:
@@ -74,8 +72,8 @@ def _tone(lane: Lane) -> str:
 
 def _legend(last: Lane, scale: Scale, signs: Glyphs) -> Content:
     parts = [f"{signs.claim} claim", f"{signs.beat} beat ({age(scale.interval)})", f"{signs.silence} silence"]
-    if scale.known_since is not None:
-        parts.append(f"{signs.rule} beats of before {clock(scale.known_since)} are not read")
     if last.is_stale:
         parts.append(f"{signs.limit} stale since {clock(last.stale_at)}")
+    if scale.known_since is not None:
+        parts.append(f"{signs.rule} not read")
     return safe("   " + "  ".join(parts), "$text-muted")

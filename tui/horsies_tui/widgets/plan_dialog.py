@@ -96,7 +96,7 @@ class PlanDialog(ModalScreen[Outcome | None]):
         go = self.query_one("#plan-go", Button)
         go.label = safe(f"y  {proposal.verb}")
         go.display = proposal.to_type is None and self._can_go
-        self.query_one("#plan-keys", Static).update(_keys(proposal) if self._can_go else "  Enter closes")
+        self.query_one("#plan-keys", Static).update(_keys(proposal, can_go=self._can_go))
         # The number is what is waited for; elsewhere nothing has the focus, and Enter is Cancel.
         self.set_focus(typed if typed.display else None)
 
@@ -246,8 +246,10 @@ def _counted(lines: Sequence[Line]) -> list[Content]:
     return counted
 
 
-def _keys(proposal: Proposal) -> Content:
-    parts = ["Enter cancels"] if proposal.to_type is None else ["Enter cancels until it is typed"]
+def _keys(proposal: Proposal, *, can_go: bool) -> Content:
+    """Enter, and how the option stands: also where nothing would change, for that may be why."""
+    is_key_enough = proposal.to_type is None
+    parts = ["Enter closes" if not can_go else "Enter cancels" if is_key_enough else "Enter cancels until it is typed"]
     if proposal.option is not None:
         parts.append(f"e {proposal.option}")
     return Content("  ") + safe("   ".join(parts))
