@@ -100,7 +100,8 @@ class MaintenanceScreen(ProposingScreen):
             case _:
                 return
         self.list.show(chores(self.known, now))
-        self.say(f"dry-run numbers, those of retention as of {clock(self._counted_at)}", *self._warnings())
+        counted = "" if self._counted_at is None else f"those of retention as of {clock(self._counted_at)}"
+        self.say("numbers are those of dry runs", counted, *self._warnings())
 
     def _warnings(self) -> tuple[str, ...]:
         upkeep, sweep = self.known.upkeep, self.known.sweep
