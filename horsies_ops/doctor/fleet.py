@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from horsies.model.recovery.published import disagreements
+from horsies.store.recovery import RecoveryStore
 from horsies_ops.doctor.findings import Finding, fail, ok, skip, warn
-from horsies_ops.reads.diagnosis import fleet, orphans
+from horsies_ops.reads.diagnosis import orphans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from horsies.model.recovery.judging import Fleet
     from horsies.model.recovery.published import FleetMember
     from horsies_ops.doctor.patient import Patient
-    from horsies_ops.reads.diagnosis import Fleet
+
+
+async def _fleet(patient: Patient) -> Fleet:
+    return await RecoveryStore(patient.reads.reading).fleet()
 
 
 async def workers(patient: Patient) -> Finding:
-    return judge_workers(await fleet(patient.reads.reading))
+    return judge_workers(await _fleet(patient))
 
 
 def judge_workers(found: Fleet) -> Finding:
-    live, silent = found.live, len(found.members) - len(found.live)
+    live, silent = found.live, sum(each.given_up_at <= found.now for each in found.members)
     detail = f"{len(live)} live" + (f", {silent} silent for longer than their threshold" if silent else "")
     if not live:
         return warn(detail, hint="start one: horsies worker")
@@ -36,13 +40,13 @@ def judge_workers(found: Fleet) -> Finding:
 
 
 async def fleet_config(patient: Patient) -> Finding:
-    return judge_fleet_config(await fleet(patient.reads.reading))
+    return judge_fleet_config(await _fleet(patient))
 
 
 def judge_fleet_config(found: Fleet) -> Finding:
-    if found.at is None or not found.live:
+    if not found.live:
         return skip("no live worker")
-    differing = disagreements(found.members, found.at)
+    differing = disagreements(found.live)
     if not differing:
         return ok("all live workers judge alike")
     detail = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in differing.items())
@@ -66,13 +70,13 @@ def judge_stale(*, claimed: int, running: int, orphans: int) -> Finding:
 
 
 async def amnesty(patient: Patient) -> Finding:
-    return judge_amnesty(await fleet(patient.reads.reading))
+    return judge_amnesty(await _fleet(patient))
 
 
 def judge_amnesty(found: Fleet) -> Finding:
-    if found.at is None or not found.live:
+    if not found.live:
         return skip("no live worker")
-    ends = [until for each in found.live if (until := _amnesty_until(each)) is not None and until > found.at]
+    ends = [until for each in found.live if (until := each.instant("amnesty_until")) is not None and until > found.now]
     if len(ends) < len(found.live):
         return ok(f"{len(found.live) - len(ends)} of {len(found.live)} live workers have listened long enough to judge")
     hint = "nothing to do; horsies sweep --force goes by plain ages"
@@ -80,7 +84,7 @@ def judge_amnesty(found: Fleet) -> Finding:
 
 
 async def disabled_operations(patient: Patient) -> Finding:
-    return judge_disabled(await fleet(patient.reads.reading))
+    return judge_disabled(await _fleet(patient))
 
 
 def judge_disabled(found: Fleet) -> Finding:
@@ -93,11 +97,3 @@ def judge_disabled(found: Fleet) -> Finding:
 def _disabled(member: FleetMember) -> Iterator[str]:
     named = member.health.get("disabled_operations")
     yield from map(str, named) if isinstance(named, list) else ()  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _amnesty_until(member: FleetMember) -> datetime | None:
-    text = member.health.get("amnesty_until")
-    try:
-        return datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horsies.model.recovery.published import FleetMember
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
-    from uuid import UUID
+    from datetime import timedelta
 
     from horsies.store.db import Database
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRow:
-    worker_id: UUID
-    hostname: str
-    state: str
-    last_heartbeat_at: datetime
-    recovery_config: str
-    health: str
-    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +41,6 @@ class SearchPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisQueries:
-    fleet: Query[MemberRow]
     orphans: Query[Orphans]
     outbox: Query[Outbox]
     oldest: Query[Oldest]
@@ -63,34 +48,6 @@ class DiagnosisQueries:
 
 
 DIAGNOSIS = load(DiagnosisQueries, "horsies_ops.reads", "diagnosis")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """Workers that have neither stopped nor been declared lost, and the database's time at which they were seen."""
-
-    members: tuple[FleetMember, ...]
-    at: datetime | None
-
-    @property
-    def live(self) -> tuple[FleetMember, ...]:
-        """Those that have given a sign of life within their own threshold."""
-        return tuple(each for each in self.members if self.at is not None and each.is_fresh(self.at))
-
-
-async def fleet(database: Database) -> Fleet:
-    rows = await database.fetch(DIAGNOSIS.fleet)
-    members = tuple(
-        FleetMember(
-            worker_id=row.worker_id,
-            state=row.state,
-            last_heartbeat_at=row.last_heartbeat_at,
-            stored_config=json.loads(row.recovery_config),
-            health=json.loads(row.health),
-        )
-        for row in rows
-    )
-    return Fleet(members=members, at=rows[0].at if rows else None)
 
 
 async def orphans(database: Database) -> int:

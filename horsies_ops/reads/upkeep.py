@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from horsies.model.events import EventKind
@@ -12,9 +11,9 @@ from horsies.store.recovery import RecoveryStore
 from horsies_ops.reads.events import events
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from uuid import UUID
 
-    from horsies.model.recovery.published import FleetMember
     from horsies.model.settings import RecoveryConfig
     from horsies.store.db import Database
 
@@ -35,21 +34,13 @@ class Upkeep:
 
 async def upkeep(database: Database) -> Upkeep:
     fleet = await RecoveryStore(database).fleet()
-    passes = {each.worker_id: at for each in fleet.members if (at := _last_pass(each)) is not None}
+    passes = {each.worker_id: at for each in fleet.live if (at := each.instant("last_pass_at")) is not None}
     last = max(passes, key=lambda worker_id: passes[worker_id], default=None)
     deleted = await events(database, kinds=(EventKind.RETENTION_FINISHED,), limit=1)
     return Upkeep(
         at=fleet.now,
-        config=most_patient(fleet.members, fleet.now),
+        config=most_patient(fleet.live),
         last_pass_at=None if last is None else passes[last],
         last_pass_by=last,
         last_retention_at=deleted[0].at if deleted else None,
     )
-
-
-def _last_pass(member: FleetMember) -> datetime | None:
-    stored = member.health.get("last_pass_at")
-    try:
-        return datetime.fromisoformat(stored) if isinstance(stored, str) else None
-    except ValueError:
-        return None

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.model import events
+from horsies.model.recovery.judging import OperatorJudge
+from horsies.model.recovery.options import SweepOptions
+from horsies.model.settings import RecoveryConfig
+from horsies.recovery.report import SweepStatus
+from horsies.recovery.sweeping import sweep
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.proxy import Proxy
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horsies import Horsies
+    from horsies.store.db import Database
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
 BEAT_S = QUICK_RECOVERY["runner_heartbeat_interval_ms"] / 1000
@@ -49,6 +55,31 @@ async def standing_still(worker: WorkerProcess) -> AsyncGenerator[None]:
     finally:
         for pid in group:
             os.kill(pid, signal.SIGCONT)
+
+
+async def until_silent(ledger: Ledger, seconds: float) -> None:
+    sql = "SELECT now() - last_heartbeat_at > make_interval(secs => $1) AS is_silent FROM horsies_workers"
+
+    async def is_silent() -> bool:
+        return all(row["is_silent"] for row in await ledger.fetch(sql, seconds))
+
+    await ledger.until(is_silent)
+
+
+async def test_a_sweep_by_hand_leaves_the_work_of_a_worker_that_only_stands_still(
+    ledger: Ledger, app: Horsies, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    config = {"recovery": {"worker_stale_threshold_ms": 60_000}}
+    async with horsies_worker(database_url, "--processes", "1", config=config) as worker:
+        task_id = await send(app, "wait_for", str(tmp_path / "go"))
+        await ledger.until_started(task_id)
+        async with standing_still(worker):
+            await until_silent(ledger, 2 * THRESHOLD_S)
+            report = await sweep(database, SweepOptions(), judge=OperatorJudge(local=RecoveryConfig()))
+        (tmp_path / "go").touch()
+        row = (await ledger.until_terminal(task_id))[task_id]
+    assert (report.status, [str(task.task_id) for task in report.tasks]) == (SweepStatus.AMNESTY, [task_id])
+    assert (row["status"], row["attempts"]) == ("COMPLETED", 1)
 
 
 async def until_started_again(ledger: Ledger, task_id: str) -> None:

@@ -1,11 +1,3 @@
--- name: fleet
-SELECT id AS worker_id, hostname, state, last_heartbeat_at, recovery_config::text AS recovery_config,
-       health::text AS health, now() AS at
-  FROM horsies_workers
- WHERE state IN ('starting', 'running', 'draining')
- ORDER BY started_at DESC
- LIMIT 1000;
-
 -- name: orphans
 -- Claimed and running tasks whose owner is not there any more.
 SELECT count(*) AS tasks

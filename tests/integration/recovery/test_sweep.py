@@ -19,6 +19,7 @@ from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import Step, SweepReport, SweepStatus, SweptWorkflow
 from horsies.recovery.sweeping import sweep
 from horsies.store.recovery import RecoveryStore
+from tests.support.fleet_rows import insert_worker
 from tests.support.silence import BY_HAND, CRASH_RETRY, a_beat, a_task, a_worker, ago, one
 from tests.support.task_rows import insert, insert_task
 from tests.support.work import hearing
@@ -237,6 +238,38 @@ async def test_where_nobody_has_listened_long_enough_the_sweep_says_so_and_until
     assert report.tasks[0].held_until is not None
     forced = await sweep(database, SweepOptions(force=True), judge=BY_HAND)
     assert (forced.status, forced.recovered_count) == (SweepStatus.DONE, 1)
+
+
+PATIENT_WITH_WORKERS: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "worker_stale_threshold_ms": 300_000}
+
+
+async def test_a_worker_that_may_only_stand_still_is_not_judged_by_the_silence_of_its_tasks(
+    database: Database, database_url: str
+) -> None:
+    owner = await a_worker(database_url, silent_s=90, **PATIENT_WITH_WORKERS)
+    task_id = await a_task(database_url, "RUNNING", owner=owner, silent_s=90)
+    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    assert (report.status, [task.task_id for task in report.tasks]) == (SweepStatus.AMNESTY, [task_id])
+    forced = await sweep(database, SweepOptions(force=True), judge=BY_HAND)
+    assert forced.recovered_count == 1
+
+
+async def test_past_its_own_threshold_the_only_worker_there_is_counts_as_dead(
+    database: Database, database_url: str
+) -> None:
+    owner = await a_worker(database_url, silent_s=310, **PATIENT_WITH_WORKERS)
+    await a_task(database_url, "RUNNING", owner=owner, silent_s=310)
+    assert (await sweep(database, SweepOptions(), judge=BY_HAND)).recovered_count == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "stored"),
+    [("recovery_config", {"recovery_delay_ms": None}), ("health", {"listening_since": "2026-01-01T00:00:00"})],
+)
+async def test_one_odd_row_of_a_worker_stops_no_sweep(field: Field, column: str, stored: dict[str, object]) -> None:
+    await insert_worker(field.url, **{column: stored})
+    await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
+    assert (await field.sweep()).recovered_count == 1
 
 
 async def test_a_worker_that_just_started_does_not_keep_others_from_settling(field: Field) -> None:

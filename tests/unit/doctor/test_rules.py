@@ -8,11 +8,12 @@ from uuid import uuid4
 
 import pytest
 
+from horsies.model.recovery.judging import Fleet
 from horsies.model.recovery.published import FleetMember
 from horsies.model.retention import Windows
 from horsies_ops.doctor import fleet, records, server
 from horsies_ops.doctor.findings import Check, Diagnosis, Finding, Status, fail, ok, skip, warn
-from horsies_ops.reads.diagnosis import Fleet, Outbox
+from horsies_ops.reads.diagnosis import Outbox
 from horsies_ops.reads.status import ConnectionFacts, DatabaseStatus, MigrationFacts
 from horsies_ops.reads.storage import OpenTransaction, TableStorage
 
@@ -35,7 +36,7 @@ def member(*, silent_s: float = 1.0, health: dict[str, object] | None = None, **
 
 
 def seen(*members: FleetMember) -> Fleet:
-    return Fleet(members=members, at=NOW)
+    return Fleet(now=NOW, server_started_at=NOW, members=members)
 
 
 def amnesty(seconds: float) -> dict[str, object]:

@@ -105,7 +105,7 @@ class Pass:
             return
         if silent:
             self._tally.lost += await self._store.mark_lost([self._lost_worker(each) for each in silent])
-        if differing := disagreements(self._fleet.members, self._fleet.now):
+        if differing := disagreements(self._fleet.live):
             await self._store.note_mismatch(differing)
 
     def _is_asked_for(self, worker_id: UUID) -> bool:

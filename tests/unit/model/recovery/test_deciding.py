@@ -176,6 +176,11 @@ def test_silence_counts_only_while_the_judge_was_listening(listening_s: float) -
     assert verdict(RUNNING, 9_000, ears=Ears(listening_since=ago(300))) == _failed()
 
 
+def test_where_all_live_workers_are_deaf_an_amnesty_lasts_until_they_count_as_dead() -> None:
+    deaf = Ears(listening_since=NOW, deaf_until=ahead(20))
+    assert verdict(RUNNING, 9_000, ears=deaf) == Leave(why="amnesty", until=ahead(20))
+
+
 def test_an_amnesty_knows_no_stopped_owner() -> None:
     ears = Ears(listening_since=NOW)
     assert verdict(RUNNING, 0, owner=an_owner("stopped"), ears=ears) == _failed(reason=OWNER_STOPPED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -22,10 +23,10 @@ BY_HAND, NO_OPTIONS = OperatorJudge(local=LOCAL), SweepOptions()
 OFF: dict[str, Any] = {"auto_requeue_stale_claimed": False, "auto_fail_stale_running": False}
 
 
-def a_worker(*, silent_s: float = 0, listens_s: float = 600, **config: object) -> FleetMember:
+def a_worker(*, state: str = "running", silent_s: float = 0, listens_s: float = 600, **config: object) -> FleetMember:
     return FleetMember(
         worker_id=uuid4(),
-        state="running",
+        state=state,
         last_heartbeat_at=NOW - timedelta(seconds=silent_s),
         stored_config=RecoveryConfig(**config).model_dump(mode="json"),  # pyright: ignore[reportArgumentType]
         health={"listening_since": (NOW - timedelta(seconds=listens_s)).isoformat()},
@@ -74,8 +75,18 @@ def test_a_worker_whose_beat_is_overdue_has_not_listened() -> None:
     assert found.ears == Ears(listening_since=NOW - timedelta(seconds=10))
 
 
-def test_where_nobody_listens_the_start_of_the_server_is_remembered() -> None:
-    assert ruled().ears == ruled(a_worker(silent_s=46)).ears == Ears(server_started_at=STARTED)
+@pytest.mark.parametrize("gone", [{"silent_s": 300}, {"state": "starting"}], ids=["dead", "not yet at work"])
+def test_where_nobody_lives_the_start_of_the_server_is_remembered(gone: dict[str, Any]) -> None:
+    assert ruled().ears == ruled(a_worker(**gone)).ears == Ears(server_started_at=STARTED)
+
+
+def test_live_workers_that_all_missed_a_beat_have_heard_nothing_until_they_count_as_dead() -> None:
+    found = ruled(a_worker(listens_s=900, silent_s=46), a_worker(listens_s=900, silent_s=299))
+    assert found.ears == Ears(listening_since=NOW, deaf_until=NOW + timedelta(seconds=254))
+
+
+def test_a_worker_that_beat_in_the_future_of_a_clock_that_was_set_back_has_not_listened() -> None:
+    assert ruled(a_worker(silent_s=-60)).ears.listening_since == NOW
 
 
 @pytest.mark.parametrize(
@@ -142,10 +153,36 @@ def test_a_reaper_that_has_not_listened_yet_condemns_nobody() -> None:
     assert ruled(judge=judge).ears == Ears(listening_since=NOW)
 
 
-@pytest.mark.parametrize("stored", [{}, {"worker_stale_threshold_ms": "soon"}])
-def test_a_worker_that_does_not_say_its_settings_is_passed_over(stored: dict[str, object]) -> None:
-    silent = FleetMember(worker_id=uuid4(), state="running", last_heartbeat_at=NOW, stored_config=stored, health={})
-    assert ruled(silent).source == Source.SETTINGS
+ODD: list[dict[str, object]] = [
+    {},
+    {"worker_stale_threshold_ms": "soon"},
+    {"recovery_delay_ms": None},
+    {"recovery_delay_ms": -1},
+    {"running_stale_threshold_ms": 10**30},
+    {"resilient_multiplier": 0},
+    {"resilient_flags": [1]},
+    {"max_crashes": True},
+    {"outage_amnesty": "no"},
+    {"unheard_of": 1},
+]
+
+
+@pytest.mark.parametrize("stored", ODD, ids=str)
+def test_settings_that_a_row_leaves_out_or_that_make_no_sense_are_the_defaults(stored: dict[str, object]) -> None:
+    odd = FleetMember(worker_id=uuid4(), state="running", last_heartbeat_at=NOW, stored_config=stored, health={})
+    assert odd.config == RecoveryConfig()
+    assert ruled(odd, a_worker()).warnings == ()
+
+
+def test_settings_may_be_none_where_that_means_something() -> None:
+    assert a_worker(heartbeat_retention_hours=None).config.heartbeat_retention_hours is None
+
+
+@pytest.mark.parametrize("since", ["2026-01-01T11:00:00", "yesterday", 7, None])
+def test_a_worker_that_does_not_say_since_when_it_listens_has_not(since: object) -> None:
+    odd = replace(a_worker(), health={"listening_since": since, "last_pass_at": since})
+    assert ruled(odd).ears.listening_since == NOW
+    assert ruled(odd, a_worker(listens_s=10)).ears.listening_since == NOW - timedelta(seconds=10)
 
 
 @pytest.mark.parametrize(

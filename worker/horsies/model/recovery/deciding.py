@@ -53,8 +53,10 @@ def _spared(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: dat
     threshold = policy.threshold(task, owner)
     if now - evidence.last_beat_at < threshold:
         return Leave(why="fresh")
-    heard = evidence.ears.last_heard(evidence.last_beat_at, owner, threshold)
-    return Leave(why="amnesty", until=heard + threshold) if now - heard < threshold else None
+    heard_at = evidence.ears.last_heard(evidence.last_beat_at, owner, threshold)
+    if now - heard_at >= threshold:
+        return None
+    return Leave(why="amnesty", until=evidence.ears.amnesty_until(heard_at, threshold))
 
 
 @dataclass(frozen=True, slots=True)

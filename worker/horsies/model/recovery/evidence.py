@@ -58,7 +58,9 @@ class Ears:
     listening_since: datetime | None = None
     """The start of the judge's unbroken series of beats."""
     server_started_at: datetime | None = None
-    """Given where nobody listens: an owner last seen shortly before may only not have come back yet."""
+    """Given where nobody lives: an owner last seen shortly before may only not have come back yet."""
+    deaf_until: datetime | None = None
+    """Given where all that live have missed a beat: when they count as dead, and ages as plain, unless one beats."""
 
     def last_heard(self, beat_at: datetime, owner: Owner | None, threshold: timedelta) -> datetime:
         """The instant from which a silence counts: the beat, or the later moment at which the judge began to listen."""
@@ -67,6 +69,11 @@ class Ears:
             was_there = owner.last_heartbeat_at >= self.server_started_at - threshold
             since = self.server_started_at if was_there else since
         return beat_at if since is None else max(beat_at, since)
+
+    def amnesty_until(self, heard_at: datetime, threshold: timedelta) -> datetime:
+        """When a silence that counts from `heard_at` condemns, as far as one can tell."""
+        over_at = heard_at + threshold
+        return over_at if self.deaf_until is None else min(over_at, self.deaf_until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 from horsies.errors import UsageError
 from horsies.model.recovery.evidence import Ears
 from horsies.model.recovery.policy import RecoveryPolicy
-from horsies.model.recovery.published import disagreements, longest_listener, most_patient
+from horsies.model.recovery.published import disagreements, most_patient
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -68,6 +68,11 @@ class Fleet:
     server_started_at: datetime
     members: tuple[FleetMember, ...] = ()
 
+    @property
+    def live(self) -> tuple[FleetMember, ...]:
+        """Those at work that have given a sign of life within their own threshold."""
+        return tuple(each for each in self.members if each.is_live(self.now))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
@@ -111,7 +116,7 @@ def _of_worker(judge: WorkerJudge, fleet: Fleet) -> Ruling:
 
 
 def _of_operator(judge: OperatorJudge, options: SweepOptions, fleet: Fleet) -> Ruling:
-    patient = most_patient(fleet.members, fleet.now)
+    patient = most_patient(fleet.live)
     config = options.recovery_config or patient or judge.local
     _check_threshold(options, fleet)
     policy = replace(RecoveryPolicy.of(config), waits_for_owner=options.recovery_config is None)
@@ -136,9 +141,14 @@ def _with_options(policy: RecoveryPolicy, options: SweepOptions) -> RecoveryPoli
 
 
 def _ears(fleet: Fleet) -> Ears:
-    """Those of the live worker that has listened longest; where nobody listens, the server's start is remembered."""
-    since = longest_listener(fleet.members, fleet.now)
-    return Ears(listening_since=since) if since is not None else Ears(server_started_at=fleet.server_started_at)
+    """Those of the live worker that has listened longest. Where nobody lives, the start of the server is remembered."""
+    if not fleet.live:
+        return Ears(server_started_at=fleet.server_started_at)
+    heard = [since for each in fleet.live if (since := each.listening_since(fleet.now)) is not None]
+    if heard:
+        return Ears(listening_since=min(heard))
+    # Each has missed a beat. It begins anew to listen with the next, or is dead, which its own threshold will tell.
+    return Ears(listening_since=fleet.now, deaf_until=max(each.given_up_at for each in fleet.live))
 
 
 def _source(options: SweepOptions, *, has_fleet: bool) -> Source:
@@ -150,8 +160,8 @@ def _source(options: SweepOptions, *, has_fleet: bool) -> Source:
 def _check_threshold(options: SweepOptions, fleet: Fleet) -> None:
     if options.sweep_threshold is None or options.force:
         return
-    live = [each.config for each in fleet.members if each.is_fresh(fleet.now)]
-    beats = (max(each.claimer_heartbeat_interval_ms, each.runner_heartbeat_interval_ms) for each in live)
+    configs = [each.config for each in fleet.live]
+    beats = (max(each.claimer_heartbeat_interval_ms, each.runner_heartbeat_interval_ms) for each in configs)
     least = timedelta(milliseconds=2 * max(beats, default=0))
     if options.sweep_threshold < least:
         raise UsageError(
@@ -162,5 +172,5 @@ def _check_threshold(options: SweepOptions, fleet: Fleet) -> None:
 
 
 def _disagreement(fleet: Fleet) -> list[str]:
-    found = disagreements(fleet.members, fleet.now)
+    found = disagreements(fleet.live)
     return [f"workers disagree on recovery.{name}: {', '.join(map(str, values))}" for name, values in found.items()]

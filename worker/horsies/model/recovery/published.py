@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, Final, Self, cast, get_args
 
 from horsies.model.fence import UNBROKEN_BEATS
 from horsies.model.settings.recovery import RecoveryConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
 COMPARED: Final = (
@@ -23,6 +23,7 @@ COMPARED: Final = (
     "max_crashes",
 )
 """What has to be equal in a fleet for its workers to judge alike."""
+_FIELDS: Final = RecoveryConfig.model_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMember:
-    """A worker that has neither stopped nor been declared lost."""
+    """A worker that has neither stopped nor been declared lost. What its row says is believed where it makes sense."""
 
     worker_id: UUID
     state: str
@@ -58,44 +59,49 @@ class FleetMember:
 
     @property
     def config(self) -> RecoveryConfig:
-        """All of its settings; what its row leaves out or no longer makes sense is the default."""
-        known = RecoveryConfig.model_fields
-        return RecoveryConfig.model_construct(
-            **{name: value for name, value in self.stored_config.items() if name in known}  # pyright: ignore[reportArgumentType]
+        """The settings that it judges by; what its row leaves out, or what makes no sense there, is the default."""
+        return RecoveryConfig.unchecked(
+            **{name: value for name, value in self.stored_config.items() if _makes_sense(name, value)}
         )
 
-    def is_fresh(self, now: datetime) -> bool:
-        """Whether it has given a sign of life within its own threshold."""
-        limit = self.published.worker
-        return limit is not None and now - self.last_heartbeat_at < limit
+    @property
+    def given_up_at(self) -> datetime:
+        """When it no longer counts as alive, unless it beats before."""
+        return self.last_heartbeat_at + timedelta(milliseconds=self.config.worker_stale_threshold_ms)
+
+    def is_live(self, now: datetime) -> bool:
+        """Whether it is at work, and has given a sign of life within its own threshold."""
+        return self.state in {"running", "draining"} and now < self.given_up_at
 
     def listening_since(self, now: datetime) -> datetime | None:
         """The start of its series of beats; None where that is broken, as it is by a beat that is overdue."""
         longest_gap = timedelta(milliseconds=UNBROKEN_BEATS * self.config.worker_beat_ms)
-        since = self.health.get("listening_since")
-        if not isinstance(since, str) or now - self.last_heartbeat_at > longest_gap:
+        if not timedelta(0) <= now - self.last_heartbeat_at <= longest_gap:
             return None
+        return self.instant("listening_since")
+
+    def instant(self, name: str) -> datetime | None:
+        """An instant that its health tells of."""
+        value = self.health.get(name)
         try:
-            return datetime.fromisoformat(since)
+            instant = datetime.fromisoformat(value) if isinstance(value, str) else None
         except ValueError:
             return None
+        return instant if instant is not None and instant.utcoffset() is not None else None
 
 
-def longest_listener(fleet: Iterable[FleetMember], now: datetime) -> datetime | None:
-    """Since when the live worker that has listened longest has done so; None when nobody listens."""
-    return min((since for each in fleet if (since := each.listening_since(now)) is not None), default=None)
-
-
-def most_patient(fleet: Iterable[FleetMember], now: datetime) -> RecoveryConfig | None:
+def most_patient(live: Iterable[FleetMember]) -> RecoveryConfig | None:
     """The settings of the live worker with the longest thresholds; None when nobody lives."""
-    live = [each.config for each in fleet if each.is_fresh(now)]
-    return max(live, key=lambda each: (each.running_stale_threshold_ms, each.claimed_stale_threshold_ms), default=None)
+    configs = [each.config for each in live]
+    return max(
+        configs, key=lambda each: (each.running_stale_threshold_ms, each.claimed_stale_threshold_ms), default=None
+    )
 
 
-def disagreements(fleet: Sequence[FleetMember], now: datetime) -> dict[str, list[object]]:
+def disagreements(live: Iterable[FleetMember]) -> dict[str, list[object]]:
     """The settings in which live workers differ, with the values that there are."""
-    live = [each.config for each in fleet if each.is_fresh(now)]
-    found = {name: _distinct(getattr(each, name) for each in live) for name in COMPARED}
+    configs = [each.config for each in live]
+    found = {name: _distinct(getattr(each, name) for each in configs) for name in COMPARED}
     return {name: values for name, values in found.items() if len(values) > 1}
 
 
@@ -109,5 +115,28 @@ def _distinct(values: Iterable[object]) -> list[object]:
 
 def _duration(stored: Mapping[str, object], name: str) -> timedelta | None:
     value = stored.get(name)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return timedelta(milliseconds=cast("float", value)) if is_number else None
+    return timedelta(milliseconds=cast("float", value)) if _makes_sense(name, value) else None
+
+
+def _makes_sense(name: str, value: object) -> bool:
+    """Whether a stored value is one that a judge can work with."""
+    kind = _FIELDS[name].annotation if name in _FIELDS else None
+    match value:
+        case None:
+            return type(None) in get_args(kind)
+        case bool():
+            return kind is bool
+        case int() | float():
+            low, high = _bound(name, "ge"), _bound(name, "le")
+            # Less than may be set, for a worker with settings that were not checked; but nothing that means nothing.
+            return low is not None and high is not None and min(low, 1) <= value <= high
+        case list():
+            return name == "resilient_flags" and all(isinstance(flag, str) for flag in cast("list[object]", value))
+        case _:
+            return False
+
+
+def _bound(name: str, which: str) -> int | None:
+    field = _FIELDS.get(name)
+    rules = [] if field is None else field.metadata
+    return next((bound for rule in rules if (bound := getattr(rule, which, None)) is not None), None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from uuid import UUID
 
     from horsies.model.recovery.judging import Fleet
@@ -25,7 +26,7 @@ class Candidate:
 
 def has_the_turn(candidate: Candidate, fleet: Fleet) -> bool:
     """Whether this worker makes a pass now, or leaves it to another. An economy: every worker would judge alike."""
-    others = [each for each in fleet.members if each.worker_id != candidate.worker_id and each.is_fresh(fleet.now)]
+    others = [each for each in fleet.live if each.worker_id != candidate.worker_id]
     return not _has_just_been_made(candidate.config, others, fleet.now) and not (
         _is_new(candidate, fleet.now) and _someone_listens_longer(candidate, others, fleet.now)
     )
@@ -33,7 +34,7 @@ def has_the_turn(candidate: Candidate, fleet: Fleet) -> bool:
 
 def _has_just_been_made(config: RecoveryConfig, others: list[FleetMember], now: datetime) -> bool:
     half = timedelta(milliseconds=config.check_interval_ms / 2)
-    passes = (_instant(each, "last_pass_at") for each in others)
+    passes = (each.instant("last_pass_at") for each in others)
     return any(timedelta(0) <= now - at < half for at in passes if at is not None)
 
 
@@ -48,11 +49,3 @@ def _is_new(candidate: Candidate, now: datetime) -> bool:
 def _someone_listens_longer(candidate: Candidate, others: list[FleetMember], now: datetime) -> bool:
     mine = candidate.listening_since or now
     return any(since < mine for each in others if (since := each.listening_since(now)) is not None)
-
-
-def _instant(member: FleetMember, name: str) -> datetime | None:
-    value = member.health.get(name)
-    try:
-        return datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
