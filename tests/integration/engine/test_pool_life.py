@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psutil
@@ -20,6 +22,7 @@ from tests.support.pool import Events, assignment, stable
 from tests.support.project import Project
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
 HOOKED = """
@@ -167,6 +170,43 @@ async def test_a_killed_warden_is_replaced() -> None:
 def _warden() -> psutil.Process:
     (found,) = [each for each in psutil.Process().children() if "warden.py" in " ".join(each.cmdline())]
     return found
+
+
+@contextmanager
+def no_more_descriptors() -> Generator[None]:
+    """As when a process has used up its limit; those it has stay open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_start_without_room_for_processes_is_refused_and_leaves_nothing_behind() -> None:
+    before = psutil.Process().num_fds()
+    with no_more_descriptors(), pytest.raises(HorsiesError, match="Too many open files") as refusal:
+        async with asyncio.timeout(10), stable(2):
+            pass
+    assert "ulimit" in (refusal.value.help_text or "")
+    assert (psutil.Process().num_fds(), psutil.Process().children()) == (before, [])
+
+
+async def test_a_child_that_finds_room_at_the_second_try_fills_its_slot() -> None:
+    async with stable() as pool:
+        with no_more_descriptors():
+            pool.child.kill("to see whether another comes")
+            await pool.events.until(lambda: bool(pool.events.deaths))
+            await asyncio.sleep(0)  # the slot hears of it
+        await pool.events.until(lambda: len(pool.events.born) == 2)
+
+
+async def test_a_pool_is_broken_when_there_is_no_more_room_for_processes() -> None:
+    async with stable() as pool:
+        with no_more_descriptors():
+            pool.child.kill("to see that no other comes")
+            with pytest.raises(HorsiesError, match="Too many open files"):
+                await asyncio.wait_for(pool.pool.broken, 10)
 
 
 async def test_nothing_of_a_pool_is_left_when_it_could_not_be_started() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from horsies.engine.supervise import Child
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_FAILED_STARTS: Final = 3
 FIRST_PAUSE_S: Final = 0.5
+_SEE_FOR_YOURSELF: Final = "`horsies check` imports the same modules; the log above has what each child said"
+_NO_ROOM: Final = "allow more open files and processes (ulimit -n, ulimit -u), or set worker.processes lower"
 
 logger = logging.getLogger("horsies.engine.pool")
 
@@ -48,6 +51,8 @@ class Pool:
         slots = [asyncio.Event() for _ in range(self._size)]
         self._services = [asyncio.create_task(self._keep_filled(slot)) for slot in slots]
         self._services.append(asyncio.create_task(self._watch()))
+        for service in self._services:
+            service.add_done_callback(self._service_ended)
         all_filled = asyncio.create_task(_all_set(slots))
         try:
             await asyncio.wait([all_filled, self.broken], return_when=asyncio.FIRST_COMPLETED)
@@ -80,49 +85,63 @@ class Pool:
 
     def buried(self, child: Child) -> None:
         self._children.discard(child)
-        self._warden.forget(child.pid)
+        with suppress(OSError):  # a new warden, if there can be one, is told of the others
+            self._warden.forget(child.pid)
 
     async def _keep_filled(self, filled: asyncio.Event) -> None:
         """One slot."""
-        try:
-            while True:
-                child = await self._bring_up()
-                filled.set()
-                await child.gone.wait()
-        except HorsiesError as error:
-            if not self.broken.done():
-                self.broken.set_exception(error)
-                # Whoever wants to know asks; nobody has to.
-                self.broken.exception()
+        while True:
+            child = await self._bring_up()
+            filled.set()
+            await child.gone.wait()
+
+    def _service_ended(self, service: asyncio.Task[None]) -> None:
+        if service.cancelled() or self.broken.done():
+            return
+        error = service.exception()
+        assert error is not None  # noqa: S101  # they work until they are cancelled
+        self.broken.set_exception(error)
+        # Whoever wants to know asks; nobody has to.
+        self.broken.exception()
 
     async def _bring_up(self) -> Child:
         while True:
-            async with self._starting:
-                child = Child(self._spec, self._listener, self)
-                self._children.add(child)
-                self._warden.watch(child.pid)
-                await child.settled.wait()
-            if child.start_fault is None:
-                self._failed_starts = 0
-                return child
-            self._failed_starts += 1
-            self._refuse_to_go_on(child, child.start_fault)
+            try:
+                async with self._starting:
+                    child = await self._started()
+            except OSError as error:
+                self._failed(f"no process could be made: {error.strerror or error}", hint=_NO_ROOM)
+            else:
+                if child.start_fault is None:
+                    self._failed_starts = 0
+                    return child
+                self._failed(child.start_fault, is_overgrown=child.is_overgrown)
             await asyncio.sleep(FIRST_PAUSE_S * 2 ** (self._failed_starts - 1))
 
-    def _refuse_to_go_on(self, child: Child, fault: str) -> None:
-        """Raise where another start would fail as well."""
-        logger.warning("child %d did not come up: %s", child.pid, fault)
-        if child.is_overgrown:
+    async def _started(self) -> Child:
+        """A child that has come up, or has died on the way."""
+        child = Child(self._spec, self._listener, self)
+        self._children.add(child)
+        try:
+            self._warden.watch(child.pid)
+        except OSError:
+            child.kill("it has no warden")
+            raise
+        await child.settled.wait()
+        return child
+
+    def _failed(self, fault: str, *, is_overgrown: bool = False, hint: str = _SEE_FOR_YOURSELF) -> None:
+        """Count a failed start; raise where another would fail as well."""
+        self._failed_starts += 1
+        logger.warning("a child did not come up: %s", fault)
+        if is_overgrown:
             raise ConfigurationError(
                 f"a fresh child {fault}, which is above worker.max_memory_per_child_mb",
                 code=ErrorCode.CONFIG_INVALID_WORKER,
                 hint="raise worker.max_memory_per_child_mb, or import less",
             )
         if self._failed_starts >= MOST_FAILED_STARTS:
-            raise HorsiesError(
-                f"{MOST_FAILED_STARTS} children in a row did not come up: {fault}",
-                hint="`horsies check` imports the same modules; the log above has what each child said",
-            )
+            raise HorsiesError(f"{MOST_FAILED_STARTS} children in a row did not come up: {fault}", hint=hint)
 
     async def _watch(self) -> None:
         clock = asyncio.get_running_loop().time

@@ -34,31 +34,33 @@ class Process:
 
     pid: int
     line: socket.socket
-    stdout_fd: int
-    stderr_fd: int
     life_fd: int
     facts: psutil.Process
     popen: subprocess.Popen[bytes]
 
     @classmethod
     def start(cls, spec: ChildSpec) -> Process:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)  # noqa: FBT003
-        life_read, life_write = os.pipe()
-        with theirs:
-            popen = _popen(spec, channel_fd=theirs.fileno(), life_fd=life_read)
-        os.close(life_read)
-        assert popen.stdout is not None  # noqa: S101
-        assert popen.stderr is not None  # noqa: S101
-        return cls(
-            pid=popen.pid,
-            line=ours,
-            stdout_fd=popen.stdout.fileno(),
-            stderr_fd=popen.stderr.fileno(),
-            life_fd=life_write,
-            facts=psutil.Process(popen.pid),
-            popen=popen,
-        )
+        """Raises OSError where the system has no room for another process, or we none for its descriptors."""
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+            line, channel = socket.socketpair()
+            undo.callback(line.close)
+            theirs.callback(channel.close)
+            life_read, life_write = os.pipe()
+            undo.callback(os.close, life_write)
+            theirs.callback(os.close, life_read)
+            popen = _popen(spec, channel_fd=channel.fileno(), life_fd=life_read)
+            undo.callback(_undo, popen)
+            line.setblocking(False)  # noqa: FBT003
+            process = cls(pid=popen.pid, line=line, life_fd=life_write, facts=psutil.Process(popen.pid), popen=popen)
+            undo.pop_all()
+        return process
+
+    @property
+    def output_fds(self) -> tuple[int, int]:
+        """Where it writes past Python, and where its errors go."""
+        assert self.popen.stdout is not None  # noqa: S101
+        assert self.popen.stderr is not None  # noqa: S101
+        return self.popen.stdout.fileno(), self.popen.stderr.fileno()
 
     def kill_group(self) -> None:
         """SIGKILL to the child and all it has started; until it is reaped, its number is nobody else's."""
@@ -92,10 +94,11 @@ class Process:
 
 def call_at_end(process: Process, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
     """Call `ended` on the loop when the process has ended; it is not reaped yet."""
-    if not hasattr(os, "pidfd_open"):
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # a kernel without them, or none left for us
         call_from_thread(process.pid, loop, ended)
         return
-    descriptor = os.pidfd_open(process.pid)
 
     def at_end() -> None:
         loop.remove_reader(descriptor)
@@ -113,6 +116,12 @@ def call_from_thread(pid: int, loop: asyncio.AbstractEventLoop, ended: Callable[
         loop.call_soon_threadsafe(ended)
 
     threading.Thread(target=wait, name=f"horsies-wait-{pid}", daemon=True).start()
+
+
+def _undo(popen: subprocess.Popen[bytes]) -> None:
+    """End a process that nobody will supervise."""
+    with popen:
+        popen.kill()
 
 
 def _popen(spec: ChildSpec, *, channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:

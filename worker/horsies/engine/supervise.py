@@ -67,7 +67,10 @@ class Owner(Protocol):
 
 
 class Child:
-    """A supervised process. Its death is known from the kernel and never from its line, which others may hold."""
+    """A supervised process. Its death is known from the kernel and never from its line, which others may hold.
+
+    OSError where there is no room for another one; then nothing is left of it.
+    """
 
     def __init__(self, spec: ChildSpec, listener: PoolListener, owner: Owner) -> None:
         self._loop = asyncio.get_running_loop()
@@ -89,9 +92,10 @@ class Child:
         self._line = Line(
             self._loop, self._process.line, take=self._take, broken=self._sent_rubbish, closed=self._line_closed
         )
+        stdout_fd, stderr_fd = self._process.output_fds
         self._pipes = [
-            PipeLines(self._loop, self._process.stdout_fd, partial(listener.said, self, None, "stdout")),
-            PipeLines(self._loop, self._process.stderr_fd, partial(listener.said, self, None, "stderr")),
+            PipeLines(self._loop, stdout_fd, partial(listener.said, self, None, "stdout")),
+            PipeLines(self._loop, stderr_fd, partial(listener.said, self, None, "stderr")),
         ]
         self._deadline = self._loop.call_later(spec.start_limit_s, self._overdue, spec.start_limit_s)
         call_at_end(self._process, self._loop, self._bury)
