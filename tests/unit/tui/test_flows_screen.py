@@ -9,12 +9,14 @@ from horsies.model.workflow.status import WorkflowStatus
 from horsies_tui.actions import ACTIONS, Place
 from horsies_tui.demo import Demo
 from horsies_tui.demo.blueprints import ONBOARD
-from horsies_tui.messages import TaskWanted
+from horsies_tui.messages import Fetched, TaskWanted
 from horsies_tui.screens.flows import FlowsScreen
 from horsies_tui.screens.task_detail import TaskScreen
 from tests.support.screens import compare, dialog, eventually, lines, running, settled, shown, still
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.pilot import Pilot
 
     from horsies_ops.reads.workflows import WorkflowFacts
@@ -224,6 +226,28 @@ async def test_another_run_is_drawn_unfolded_and_the_cursor_of_the_list_stays_on
         await pilot.press("j")
         await eventually(pilot, lambda: screen.detail is not None and screen.detail.run.id != run.id)
         assert not screen.view.folded
+
+
+async def test_a_run_that_is_gone_is_asked_for_no_more_often_than_others() -> None:
+    system = still()
+    asked = list[object]()
+    async with running(Demo(system, pace_s=None), place=Place.FLOWS, size=LARGE, hook=_counting(asked)) as pilot:
+        run = _run(system, "digest-run", WorkflowStatus.FAILED)
+        await _look_at(pilot, run)
+        del system.flows.runs[run.id]
+        _screen(pilot).desk.store.refresh("run")
+        await eventually(pilot, lambda: _screen(pilot).detail is None)
+        before = len(asked)
+        await settled(pilot)
+        assert len(asked) <= before + 1
+
+
+def _counting(asked: list[object]) -> Callable[[Message], None]:
+    def hook(message: Message) -> None:
+        if isinstance(message, Fetched) and message.name == "run":
+            asked.append(message)
+
+    return hook
 
 
 async def test_the_tree_looks_as_in_its_picture() -> None:

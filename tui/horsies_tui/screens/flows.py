@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +24,7 @@ from horsies_tui.screens.main_screen import ANY_TASK
 from horsies_tui.screens.proposing import ProposingScreen
 from horsies_tui.store import Want
 from horsies_tui.widgets.page import Section
-from horsies_tui.widgets.row_list import RowList
+from horsies_tui.widgets.row_list import NEAR, RowList
 from horsies_tui.widgets.run_filter_line import RunFilterLine
 
 if TYPE_CHECKING:
@@ -43,6 +43,14 @@ MOVED = ANY_TASK | {Topic.WORKFLOW}
 """A run goes on when a task of it does."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What was found of the run that was asked for."""
+
+    run_id: UUID | None
+    detail: WorkflowDetail | None = None
+
+
 class FlowsScreen(ProposingScreen):
     """List and tree beside one another; where there is no room for both, Enter and Esc change between them."""
 
@@ -57,8 +65,7 @@ class FlowsScreen(ProposingScreen):
         self.steps: RowList[FlowLine] = RowList(
             NODE_COLUMNS, key=lambda line: line.key, now=desk.clock.now, glyphs=desk.glyphs, id="nodes"
         )
-        self.detail: WorkflowDetail | None = None
-        """The run whose tree is drawn."""
+        self._looked = Looked(run_id=None)
         self.view = View()
         self._path: tuple[UUID, ...] = ()
         """Runs that were entered from elsewhere or from one another; the last is looked at, not the cursor's."""
@@ -90,9 +97,14 @@ class FlowsScreen(ProposingScreen):
     async def _fetch_runs(self, source: Source) -> WorkflowPage:
         return await source.list_workflows(self.filter.filter, limit=self._wanted)
 
-    async def _fetch_run(self, source: Source) -> WorkflowDetail | None:
+    async def _fetch_run(self, source: Source) -> Looked:
         wanted = self.run_id
-        return None if wanted is None else await source.workflow(wanted)
+        return Looked(run_id=wanted, detail=None if wanted is None else await source.workflow(wanted))
+
+    @property
+    def detail(self) -> WorkflowDetail | None:
+        """The run whose tree is drawn."""
+        return self._looked.detail
 
     @property
     def run_id(self) -> UUID | None:
@@ -101,23 +113,22 @@ class FlowsScreen(ProposingScreen):
             return self._path[-1]
         return self.runs.current.id if self.runs.current is not None else None
 
-    def take(self, name: str, value: object) -> None:
+    def take(self, name: str, value: object) -> None:  # noqa: ARG002  # told apart by what they are
         if isinstance(value, WorkflowPage):
             self._has_more = value.next is not None
             # Ages are reckoned when they are drawn.
             self.runs.show([replace(run, age=timedelta(0)) for run in value.workflows])
             self.filter.say(f"{plural(len(value.workflows), 'run')}{' and more' if self._has_more else ''} ")
-        elif name == "run" and (value is None or isinstance(value, WorkflowDetail)):
+            self._say()
+        elif isinstance(value, Looked) and value.run_id == self.run_id:
             self._take_run(value)
 
-    def _take_run(self, detail: WorkflowDetail | None) -> None:
-        if detail is not None and detail.run.id != self.run_id:
-            return
-        is_another = self.detail is None or detail is None or detail.run.id != self.detail.run.id
+    def _take_run(self, looked: Looked) -> None:
+        is_another = looked.run_id != self._looked.run_id
         if is_another:
             # What was folded of the last one, and where the cursor was in it, says nothing of this one.
             self.view = View(is_layers=self.view.is_layers, is_only_lost=self.view.is_only_lost)
-        self.detail = detail
+        self._looked = looked
         self._draw()
         if is_another:
             self.steps.move_to(0)
@@ -165,12 +176,14 @@ class FlowsScreen(ProposingScreen):
 
     def on_row_list_cursor_moved(self) -> None:
         self._describe()
-        if self.detail is None or self.detail.run.id != self.run_id:
+        if self._looked.run_id != self.run_id:
             self.desk.store.refresh("run")
 
     def on_row_list_edge_neared(self, message: RowList.EdgeNeared) -> None:
         is_longest = self._wanted >= self.desk.settings.max_rows
-        if message.older and self._has_more and not is_longest and not self._is_reading:
+        # The tree tells of its edges too.
+        is_of_list = self.runs.selection.line >= len(self.runs.rows) - NEAR
+        if message.older and is_of_list and self._has_more and not is_longest:
             self._wanted += PAGE
             self.desk.store.refresh("runs")
 
