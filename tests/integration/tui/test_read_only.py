@@ -1,0 +1,101 @@
+"""Read-only, behind the keys: the toolkit refuses every action of the screens, and so does the database itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horsies.errors import Refused
+from horsies.model.actions import Action, ActionOptions
+from horsies.model.recovery.options import SweepOptions
+from horsies.model.retention import Windows
+from horsies.model.settings import PostgresConfig, RecoveryConfig
+from horsies.store.failures import StatementFailed
+from horsies_ops.actions.hand import Hand
+from horsies_ops.actions.queues import pause_queue
+from horsies_ops.cleanup import cleanup
+from horsies_ops.ops import open_ops
+from horsies_ops.sweep import Sweeper
+from horsies_tui.actions import ACTIONS
+from tests.support.old_rows import ended_task
+from tests.support.silence import a_task, a_worker
+from tests.support.task_rows import insert_task
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from uuid import UUID
+
+    from horsies_ops.ops import Ops
+
+READ_ONLY_TRANSACTION = "25006"
+WINDOWS = Windows(terminal_records=timedelta(hours=1))
+
+
+class Careless(Hand):
+    """A hand that does not look whether it may write; only the database is left to refuse."""
+
+    def require_writing(self) -> None:
+        return None
+
+
+def _to_tasks(action: Action) -> Callable[[Ops, Hand, UUID], Awaitable[object]]:
+    async def act(ops: Ops, hand: Hand, task_id: UUID) -> object:
+        return await hand.apply(await ops.plan(action, [task_id], ActionOptions(include_running=True)))
+
+    return act
+
+
+async def _pause(_: Ops, hand: Hand, __: UUID) -> object:
+    return await pause_queue(hand, "default")
+
+
+async def _sweep(ops: Ops, hand: Hand, _: UUID) -> object:
+    return await Sweeper(hand=hand, reading=ops.reading, local=RecoveryConfig()).sweep(SweepOptions())
+
+
+async def _cleanup(_: Ops, hand: Hand, __: UUID) -> object:
+    return await cleanup(hand, WINDOWS)
+
+
+DOINGS: dict[str, Callable[[Ops, Hand, UUID], Awaitable[object]]] = {
+    "op.requeue": _to_tasks(Action.REQUEUE),
+    "op.fail": _to_tasks(Action.FAIL),
+    "op.expire": _to_tasks(Action.EXPIRE),
+    "op.cancel": _to_tasks(Action.CANCEL),
+    "op.pause": _pause,
+    "op.sweep": _sweep,
+    "op.cleanup": _cleanup,
+}
+
+
+@pytest.fixture
+async def ops(database_url: str) -> AsyncIterator[Ops]:
+    async with open_ops(PostgresConfig(database_url=database_url), read_only=True, via="tui") as ops:
+        yield ops
+
+
+@pytest.fixture
+async def task_id(database_url: str) -> UUID:
+    """One that each action would change, beside a stale one and an old one."""
+    await a_task(database_url, "RUNNING", owner=await a_worker(database_url, silent_s=3_600), silent_s=3_600)
+    await ended_task(database_url, age=timedelta(days=90))
+    return await insert_task(database_url)
+
+
+def test_every_action_that_changes_something_is_tried_here() -> None:
+    assert {action.id for action in ACTIONS if action.mutates} == DOINGS.keys()
+
+
+@pytest.mark.parametrize("action", DOINGS)
+async def test_the_toolkit_refuses(ops: Ops, task_id: UUID, action: str) -> None:
+    with pytest.raises(Refused, match="read-only"):
+        await DOINGS[action](ops, ops.hand, task_id)
+
+
+@pytest.mark.parametrize("action", DOINGS)
+async def test_the_database_refuses_whoever_does_not_ask(ops: Ops, task_id: UUID, action: str) -> None:
+    with pytest.raises(StatementFailed) as failed:
+        await DOINGS[action](ops, Careless(ops.database, ops.hand.operator), task_id)
+    assert failed.value.sqlstate == READ_ONLY_TRANSACTION
