@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from horsies_ops.reads.counts import Facet, Facets
@@ -13,7 +12,6 @@ from horsies_tui.tape import LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from datetime import datetime
     from uuid import UUID
 
     from horsies_ops.reads.tasks import TaskSummary
@@ -26,8 +24,6 @@ WRITTEN: Final = 300
 
 NAMED: Final = 500
 """Of the tasks, so many of the newest are looked up by their ids."""
-
-_MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +61,8 @@ async def happened(source: Source, tape: Tape, clock: DatabaseClock, known: Mapp
         *map(of_action, reversed(actions)),
     ]
     entries.sort(key=lambda entry: entry.at, reverse=True)
-    now = clock.now()
-    return Happened(entries=tuple(entries[:LENGTH]), known=tasks, per_minute=_rate(entries, now))
-
-
-def _rate(entries: Iterable[Entry], now: datetime) -> int:
-    return sum(entry.count for entry in entries if now - entry.at < _MINUTE)
+    here = clock.now() - clock.offset
+    return Happened(entries=tuple(entries[:LENGTH]), known=tasks, per_minute=tape.per_minute(here))
 
 
 def _counted(values: Iterable[str]) -> tuple[Facet, ...]:

@@ -132,3 +132,11 @@ def test_the_tape_keeps_the_newest_and_leaves_out_beats() -> None:
         tape.hear(_moved(count=number + 1).change)
     tape.hear(Change(topic=Topic.BEATS, kind="beats", at=NOON))
     assert [(each.number, each.change.count) for each in tape.heard] == [(2, 2), (3, 3)]
+
+
+def test_the_rate_counts_what_is_no_longer_kept_and_forgets_what_is_older_than_a_minute() -> None:
+    tape = Tape(length=1)
+    for ago_s in (90, 30, 5):
+        tape.hear(_moved(count=10, at=NOON - timedelta(seconds=ago_s)).change)
+    assert tape.per_minute(NOON) == 20
+    assert tape.per_minute(NOON + timedelta(minutes=1)) == 0
