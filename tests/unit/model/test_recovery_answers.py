@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -37,6 +37,25 @@ def test_an_instant_without_time_zone_is_refused() -> None:
         Recovery.reschedule(SOON.replace(tzinfo=None))
 
 
-def test_a_negative_number_of_attempts_is_refused() -> None:
+@pytest.mark.parametrize("attempts", [-1, 2**31, 1.5, True, "1"])
+def test_attempts_that_are_no_count_are_refused(attempts: Any) -> None:
     with pytest.raises(ValueError, match="0 or more"):
-        Recovery.reschedule(SOON, attempts=-1)
+        Recovery.reschedule(SOON, attempts=attempts)
+
+
+@pytest.mark.parametrize(
+    "run_at", [datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC), SOON.isoformat(), 7]
+)
+def test_a_time_that_no_calendar_can_show_everywhere_is_refused(run_at: Any) -> None:
+    with pytest.raises(ValueError, match="run_at must be"):
+        Recovery.reschedule(run_at)
+
+
+def test_a_wish_in_ones_own_words_is_refused() -> None:
+    with pytest.raises(ValueError, match="made by its own methods"):
+        Recovery(wish=cast("Wish", "skip"))
+
+
+def test_an_instant_is_told_in_utc() -> None:
+    run_at = Recovery.reschedule(SOON.astimezone(timezone(timedelta(hours=5)))).run_at
+    assert (run_at, run_at and run_at.tzinfo) == (SOON, UTC)

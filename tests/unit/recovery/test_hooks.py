@@ -142,6 +142,24 @@ def reschedule_nowhere(_: RecoveryContext) -> Recovery:
     return Recovery.reschedule(NOW.replace(tzinfo=None))
 
 
+def reschedule_by_half(_: RecoveryContext) -> Recovery:
+    return Recovery.reschedule(NOW, attempts=1.5)  # pyright: ignore[reportArgumentType]
+
+
+def answer_past_the_checks(_: RecoveryContext) -> Recovery:
+    answer = Recovery.reschedule(NOW, attempts=1)
+    object.__setattr__(answer, "attempts", True)
+    return answer
+
+
+def answer_with_nothing_inside(_: RecoveryContext) -> Recovery:
+    return object.__new__(Recovery)
+
+
+async def reschedule_at_the_end_of_time(_: RecoveryContext) -> Recovery:
+    return Recovery.reschedule(datetime.max.replace(tzinfo=UTC))
+
+
 @pytest.mark.parametrize(
     ("hook", "says"),
     [
@@ -150,7 +168,11 @@ def reschedule_nowhere(_: RecoveryContext) -> Recovery:
         (leave, "SystemExit: 3"),
         (leave_async, "KeyboardInterrupt: "),
         (time_out_by_itself, "TimeoutError: their own"),
-        (answer_nonsense, "answered with a str, which is no Recovery"),
+        (answer_nonsense, "answered with a str, no Recovery"),
+        (reschedule_by_half, "attempts must be a whole number, 0 or more, got 1.5"),
+        (answer_past_the_checks, "attempts must be a whole number, 0 or more, got True"),
+        (answer_with_nothing_inside, "a Recovery is made by its own methods"),
+        (reschedule_at_the_end_of_time, "run_at must be within the years"),
         (reschedule_nowhere, "ValueError: run_at must have a time zone"),
     ],
 )

@@ -8,15 +8,15 @@ from horsies.model.codes import OutcomeCode
 from horsies.model.task_error import TaskError
 
 # The database takes the first and the last moment for endless; a day less leaves every time zone room to show it.
-_EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
-_LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
 def check_good_until(good_until: datetime) -> None:
     """Refuse what is no time, has no time zone or is at the edge of time; one in the past is allowed, and expires."""
     if not isinstance(good_until, datetime) or good_until.utcoffset() is None:
         raise ValueError("good_until must have a time zone, such as datetime.now(timezone.utc) + timedelta(hours=1)")
-    if not _EARLIEST <= good_until <= _LATEST:
+    if not EARLIEST <= good_until <= LATEST:
         raise ValueError("good_until must be at least a day away from the earliest and the latest time there is")
 
 

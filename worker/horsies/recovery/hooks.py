@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from horsies.codec.wire import cleaned
-from horsies.model.recovery.answers import Recovery, Wish
+from horsies.model.recovery.answers import Recovery, Wish, fault_of
 from horsies.model.task_error import said_by
 from horsies.sync import Bridge, DaemonThreads
 
@@ -223,9 +223,11 @@ def _raised(error: BaseException) -> _Said:
 
 
 def _fault_of_answer(value: object) -> str | None:
-    if value is None or isinstance(value, Recovery):
+    if value is None:
         return None
-    return f"answered with a {type(value).__qualname__}, which is no Recovery"
+    return (
+        fault_of(value) if isinstance(value, Recovery) else f"answered with a {type(value).__qualname__}, no Recovery"
+    )
 
 
 async def _some_at_a_time(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:

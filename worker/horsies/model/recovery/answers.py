@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from datetime import datetime
+from horsies.model.expiry import EARLIEST, LATEST
 
+if TYPE_CHECKING:
     from horsies.model.info import TaskInfo
     from horsies.model.recovery.verdicts import RecoveryReason
 
@@ -35,12 +36,10 @@ class Recovery:
     """For a reschedule: the retries that count as spent; None keeps them."""
 
     def __post_init__(self) -> None:
-        if (self.run_at is None) != (self.wish is not Wish.RESCHEDULE):
-            raise ValueError("run_at belongs to a reschedule")
-        if self.run_at is not None and self.run_at.utcoffset() is None:
-            raise ValueError(f"run_at must have a time zone, got {self.run_at.isoformat()}")
-        if self.attempts is not None and not 0 <= self.attempts <= MOST_ATTEMPTS:
-            raise ValueError(f"attempts must be 0 or more, got {self.attempts}")
+        if fault := fault_of(self):
+            raise ValueError(fault)
+        if self.run_at is not None:
+            object.__setattr__(self, "run_at", self.run_at.astimezone(UTC))  # as every instant that is told or stored
 
     @classmethod
     def default(cls) -> Recovery:
@@ -64,6 +63,30 @@ class Recovery:
     def skip(cls) -> Recovery:
         """Leave the task as it is, and ask again when one more threshold has passed."""
         return cls(wish=Wish.SKIP)
+
+
+def fault_of(answer: Recovery) -> str | None:
+    """What is wrong with an answer, however it was made; its types are a promise that user code may break."""
+    wish, run_at, attempts = (getattr(answer, name, None) for name in ("wish", "run_at", "attempts"))
+    if not isinstance(wish, Wish):
+        return f"a Recovery is made by its own methods, got the wish {wish!r}"
+    if (run_at is None) != (wish is not Wish.RESCHEDULE):
+        return "run_at belongs to a reschedule"
+    if run_at is not None and (fault := _fault_of_instant(run_at)):
+        return fault
+    if attempts is not None and (type(attempts) is not int or not 0 <= attempts <= MOST_ATTEMPTS):
+        return f"attempts must be a whole number, 0 or more, got {attempts!r}"
+    return None
+
+
+def _fault_of_instant(run_at: object) -> str | None:
+    if not isinstance(run_at, datetime):
+        return f"run_at must be a datetime, got a {type(run_at).__qualname__}"
+    if run_at.utcoffset() is None:
+        return f"run_at must have a time zone, got {run_at.isoformat()}"
+    if not EARLIEST <= run_at <= LATEST:
+        return f"run_at must be within the years 1 to 9999 in every time zone, got {run_at.isoformat()}"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
