@@ -14,7 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 R = TypeVar("R")
 Q = TypeVar("Q")
@@ -24,7 +24,7 @@ _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 class _Row(Protocol):
     def __getitem__(self, column: str, /) -> Any: ...
-    def keys(self) -> Iterator[str]: ...
+    def keys(self) -> Iterable[str]: ...
 
 
 @dataclass(frozen=True)
