@@ -30,7 +30,7 @@ def test_hooks_are_kept_in_order_and_once() -> None:
     app = Horsies()
     for hook in (decide, mourn, decide):
         app.on_interrupted(hook)
-    assert list(app.recovery_hooks.interrupted) == [decide, mourn]
+    assert [each.function for each in app.recovery_hooks.interrupted] == [decide, mourn]
 
 
 @pytest.mark.parametrize("hook", [takes_nothing, takes_two, "decide", None])

@@ -217,6 +217,29 @@ async def test_a_coroutine_that_blocks_its_loop_blocks_no_other(release: threadi
     assert answering.result()[0].answer.wish is Wish.DEFAULT
 
 
+async def test_a_coroutine_that_blocks_takes_no_answer_but_its_own(release: threading.Event) -> None:
+    async def block(_: RecoveryContext) -> None:
+        release.wait(60)
+
+    (answered,) = await asking(block, skip_async, limit_s=0.2).ask([context()])
+    assert (answered.answer.wish, answered.hook) == (Wish.SKIP, f"{__name__}.skip_async")
+    (of_another_app,) = await asking(skip_async, limit_s=0.2).ask([context()])
+    assert of_another_app.answer.wish is Wish.SKIP
+
+
+async def test_what_a_hook_has_connected_stays_on_its_loop() -> None:
+    loops: set[asyncio.AbstractEventLoop] = set()
+
+    async def remember(_: RecoveryContext) -> None:
+        loops.add(asyncio.get_running_loop())
+
+    registered = RecoveryHooks()
+    registered.recovery.add(remember)
+    for _ in range(2):
+        await Asking(registered).ask([context(), context()])
+    assert len(loops) == 1
+
+
 async def test_a_coroutine_that_will_not_be_cancelled_is_left_behind() -> None:
     has_ended = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Asking hooks, which are user code: slow, failing and lying ones cost their own answer and nothing else.
 
 No hook runs on the event loop that sweeps, since that loop also writes the worker's signs of life. Each call has a
-thread that never keeps the process alive; coroutines run on a loop of their own.
+thread that never keeps the process alive; the coroutines of a hook run on a loop of their own.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from horsies.codec.wire import cleaned
 from horsies.model.recovery.answers import Recovery, Wish, fault_of
 from horsies.model.task_error import said_by
-from horsies.sync import Bridge, DaemonThreads
+from horsies.sync import DaemonThreads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
     from concurrent.futures import Future
 
     from horsies.model.recovery.answers import RecoveredWorkers, RecoveryContext
-    from horsies.recovery.registered import RecoveryHooks
+    from horsies.recovery.registered import RecoveryHooks, Registered
 
 LIMIT_S: Final = 5.0
 ROWS_AT_A_TIME: Final = 20
@@ -34,8 +34,6 @@ REST_S: Final = 60.0
 LONGEST_FAILURE: Final = 500
 
 T = TypeVar("T")
-
-_LOOP = Bridge()
 
 logger = logging.getLogger("horsies.recovery")
 
@@ -133,9 +131,10 @@ class Asking:
 class _Hook:
     """One function, and the calls of it that have not come back."""
 
-    def __init__(self, function: Callable[..., object], limit_s: float) -> None:
-        self.name = _name_of(function)
-        self._function = function
+    def __init__(self, registered: Registered, limit_s: float) -> None:
+        self.name = _name_of(registered.function)
+        self._function = registered.function
+        self._loop = registered.loop
         self._limit_s = limit_s
         self._threads = DaemonThreads()
         self._out: set[Future[_Said]] = set()
@@ -164,7 +163,7 @@ class _Hook:
     def _say(self, argument: object) -> _Said:
         try:
             value = self._function(argument)
-            return _LOOP.run(self._await(value)) if inspect.isawaitable(value) else _Said(value)
+            return self._loop.run(self._await(value)) if inspect.isawaitable(value) else _Said(value)
         except BaseException as error:  # noqa: BLE001  # user code may raise anything
             return _raised(error)
 
@@ -214,7 +213,7 @@ async def _outcome_of(value: Awaitable[object]) -> _Said:
         return _Said(await value)
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001  # an order to stop would end the loop of all hooks
+    except BaseException as error:  # noqa: BLE001  # an order to stop would end the loop
         return _raised(error)
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
 from horsies.model.recovery.answers import RecoveredWorkers, Recovery, RecoveryContext
+from horsies.sync import Bridge
 
 RecoveryHook: TypeAlias = Callable[[RecoveryContext], Recovery | Awaitable[Recovery | None] | None]
 InterruptedHook: TypeAlias = Callable[[RecoveryContext], object]
@@ -17,13 +18,24 @@ WorkersRecoveredHook: TypeAlias = Callable[[RecoveredWorkers], object]
 H = TypeVar("H", bound=Callable[..., object])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A function, and the event loop that its coroutines run on for as long as the app lives.
+
+    One each: a coroutine that blocks its loop blocks itself alone, and what one has connected stays on its loop.
+    """
+
+    function: Callable[..., object]
+    loop: Bridge = field(default_factory=Bridge)
+
+
 class HookList:
     """Functions of one argument, each once, in the order of registration."""
 
     def __init__(self) -> None:
-        self._hooks: list[Callable[..., object]] = []
+        self._hooks: list[Registered] = []
 
-    def __iter__(self) -> Iterator[Callable[..., object]]:
+    def __iter__(self) -> Iterator[Registered]:
         return iter(tuple(self._hooks))
 
     def __len__(self) -> int:
@@ -37,8 +49,8 @@ class HookList:
                 hint="give a function of one argument, plain or async",
                 location=SourceLocation.of_caller(),
             )
-        if hook not in self._hooks:
-            self._hooks.append(hook)
+        if hook not in [each.function for each in self._hooks]:
+            self._hooks.append(Registered(function=hook))
         return hook
 
 
