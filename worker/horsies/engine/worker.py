@@ -8,7 +8,7 @@ import signal
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from horsies.engine.advance import Advance
 from horsies.engine.backoff import Backoff
@@ -36,7 +36,7 @@ from horsies.engine.snapshot import Snapshots
 from horsies.engine.spec import ChildSpec
 from horsies.engine.starting import Starting
 from horsies.engine.wakeup import Wakeup
-from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
+from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError
 from horsies.model import events
 from horsies.model.chunks import RunTimes
 from horsies.model.fence import child_beat_s, silent_child_limit_s
@@ -55,11 +55,14 @@ from horsies.store.tasks import TaskStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
+    from datetime import datetime
 
     from horsies.model.settings import AppConfig, WorkerConfig
     from horsies.model.workflow.plan import Definitions
     from horsies.recovery.hooks import HookFailure
     from horsies.store.open import Links
+
+T = TypeVar("T")
 
 LISTEN_WITHIN_S = 5.0
 SURPLUS_IDLE_S = 3.0
@@ -130,11 +133,14 @@ class Worker:
         stack.callback(reached.release)
         parts, dispatcher = await self._assemble(stack, reached.links)
         # Children come up before any connection is made: what they inherit of one would outlive it.
-        if not await self._unless_stopped(parts.pool.start()):
-            return
+        logger.info("starting %d children", self._worker.processes)
+        await self._unless_stopped(parts.pool.start())
         parts.pool.broken.add_done_callback(self._pool_broke)
-        if await self._prepare(reached.links, parts.claims.database):
-            await self._serve(parts, dispatcher, reached.links)
+        started_at = await self._unless_stopped(self._prepare(reached.links, parts))
+        if started_at is not None:
+            await self._serve(parts, dispatcher, reached.links, started_at)
+        if parts.pool.broken.done():
+            parts.pool.broken.result()
 
     async def _assemble(self, stack: AsyncExitStack, links: Links) -> tuple[Parts, Dispatcher]:
         database, beats = await self._open(stack, links)
@@ -146,10 +152,7 @@ class Worker:
         stack.push_async_callback(parts.pool.kill_all, "the worker has ended")
         return parts, dispatcher
 
-    async def _serve(self, parts: Parts, dispatcher: Dispatcher, links: Links) -> None:
-        sent_at = time.monotonic()
-        started_at = await parts.fleet.register(self.identity.run_of(self._worker, self._app))
-        parts.gate.beaten(sent_at)
+    async def _serve(self, parts: Parts, dispatcher: Dispatcher, links: Links, started_at: datetime) -> None:
         wakeup = Wakeup(parts, links.direct, probe_after_s=self._probe_after_s)
         heartbeat = Heartbeat(parts, came_back=lambda: self._come_back(parts))
         dispatcher.wake()
@@ -170,8 +173,6 @@ class Worker:
             await run_together(services, self._stop_of(parts))
         finally:
             await self._leave(parts)
-        if parts.pool.broken.done():
-            parts.pool.broken.result()
 
     def _parts(self, database: Database, beats: Database) -> Parts:
         app, worker = self._app, self._worker
@@ -262,21 +263,24 @@ class Worker:
         beats = await stack.enter_async_context(Database(link, replace(size, largest=1)))
         return database, beats
 
-    async def _prepare(self, links: Links, database: Database) -> bool:
-        """Migrate or refuse, and see that notifications arrive; False when told to stop meanwhile."""
+    async def _prepare(self, links: Links, parts: Parts) -> datetime:
+        """Migrate or refuse, see that notifications arrive, and write the row of this run; returns when that was."""
         backoff = Backoff(self._app.resilience, changed=_tell_away)
-        while not self._stop.is_set():
+        while True:
             try:
                 await self._bring_schema_up(links)
-                await self._require_listen(links, database)
-            except DatabaseUnreachable as error:
+                await self._require_listen(links, parts.claims.database)
+                return await self._register(parts)
+            except BrokerError as error:
                 if not error.retryable:
                     raise
-                if not await self._unless_stopped(backoff.wait(error)):
-                    return False
-            else:
-                return True
-        return False
+                await backoff.wait(error)
+
+    async def _register(self, parts: Parts) -> datetime:
+        sent_at = time.monotonic()
+        started_at = await parts.fleet.register(self.identity.run_of(self._worker, self._app))
+        parts.gate.beaten(sent_at)
+        return started_at
 
     async def _bring_schema_up(self, links: Links) -> None:
         async with Database(replace(links.direct, statement_timeout_s=None), PoolSize(largest=1)) as direct:
@@ -337,15 +341,14 @@ class Worker:
             logger.critical("children cannot be started any more: %s", error)
             self._stop.set()
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do `work` unless told to stop meanwhile; whether it was done."""
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`; None, and nothing done any more, where a stop is asked for before it is there."""
         doing = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if doing.done():
-            doing.result()
-            return not self._stop.is_set()
+            return doing.result()
         doing.cancel()
         await asyncio.gather(doing, return_exceptions=True)
-        return False
+        return None

@@ -1,6 +1,8 @@
 -- name: register
+-- The same row again where the answer to the first time was lost.
 INSERT INTO horsies_workers (id, hostname, pid, version, queues, processes, recovery_config)
 VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb)
+ON CONFLICT (id) DO UPDATE SET last_heartbeat_at = now()
 RETURNING started_at;
 
 -- name: beat

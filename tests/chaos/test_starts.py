@@ -1,0 +1,53 @@
+"""The database falters while a worker starts: it tries again, and is there once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.ledger import Ledger
+from tests.support.proxy import Proxy
+from tests.support.workers import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+BUSY_TWICE = (
+    "CREATE SEQUENCE tries",
+    """
+    CREATE FUNCTION be_busy() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF nextval('tries') <= 2 THEN
+            RAISE EXCEPTION 'not now' USING ERRCODE = 'lock_not_available';
+        END IF;
+        RETURN NEW;
+    END $$
+    """,
+    "CREATE TRIGGER busy BEFORE INSERT ON horsies_workers FOR EACH ROW EXECUTE FUNCTION be_busy()",
+)
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+async def test_a_worker_whose_row_is_refused_for_now_tries_again(ledger: Ledger, database_url: str) -> None:
+    for statement in BUSY_TWICE:
+        await ledger.fetch(statement)
+    async with running(database_url, processes=1) as worker:
+        rows = await ledger.fetch("SELECT id::text, state FROM horsies_workers")
+    assert rows == [{"id": worker.worker_id, "state": "running"}]
+
+
+async def test_a_worker_that_never_heard_that_its_row_was_written_starts_all_the_same(
+    ledger: Ledger, database_url: str
+) -> None:
+    async with Proxy(database_url).running() as proxy:
+        proxy.lose_answer("fleet.register", holding=b"")
+        async with running(database_url, config={"database_url": proxy.url}, processes=1) as worker:
+            rows = await ledger.fetch("SELECT id::text, state FROM horsies_workers")
+        assert proxy.lost == 1
+    assert rows == [{"id": worker.worker_id, "state": "running"}]
