@@ -151,6 +151,14 @@ async def nap(seconds: float) -> TaskResult[int, TaskError]:
     return TaskResult(ok=os.getpid())
 
 
+async def hold_loop(file: str) -> TaskResult[int, TaskError]:
+    """Keep the event loop of its child from going on until the file is there."""
+    async with on_record_async():
+        while not Path(file).exists():
+            time.sleep(0.005)  # noqa: ASYNC251  # that is the point of it
+    return TaskResult(ok=os.getpid())
+
+
 async def linger(seconds: float) -> TaskResult[int, TaskError]:
     """A coroutine that does not go when it is cancelled."""
     until = time.monotonic() + seconds
@@ -357,6 +365,7 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("nap", nap, {}),
     ("nap_again", nap, {"retry_policy": retried(*INTERRUPTIONS)}),
     ("nap_briefly", nap, {"timeout_ms": 1_000}),
+    ("hold_loop", hold_loop, {}),
     ("linger_briefly", linger, {"timeout_ms": 1_000}),
     ("refuse", refuse, {"retry_policy": retried("LISTED", times=2)}),
     ("stumble", stumble, {"retry_policy": RetryPolicy.exponential(1, max_retries=3, auto_retry_for=["STUMBLED"])}),

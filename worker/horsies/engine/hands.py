@@ -50,8 +50,13 @@ class Occupancy:
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     kill: Kill | None = None
     """What we have decided about it."""
-    is_closed: bool = False
-    """It gets no more work: a coroutine in it does not go when cancelled."""
+    stubborn: set[object] = field(default_factory=set["object"])
+    """Coroutines that have not gone when they were cancelled."""
+
+    @property
+    def is_closed(self) -> bool:
+        """It gets no more work until the stubborn ones have gone."""
+        return bool(self.stubborn)
 
 
 class Hands:
@@ -103,12 +108,16 @@ class Hands:
         if held := self.of(child).held.get(key):
             held.began_at = time.monotonic()
             self._watch_time(held)
+            if held.stopping is not None and not self._is_async(held.row.task_name):
+                self.end(child, held.stopping, held)  # it was to be taken back, and began first
 
     def take_back(self, child: Child, key: object) -> Held | None:
         """A task is out of the child's hands."""
         occupancy = self.of(child)
         held = occupancy.held.pop(key, None)
         occupancy.chunks = [chunk for chunk in occupancy.chunks if not chunk.done(key)]
+        if occupancy.stubborn:
+            occupancy.stubborn.discard(key)
         if held is not None:
             held.silence()
         return held
@@ -126,20 +135,23 @@ class Hands:
             child.kill(str(reason))
 
     def stop_task(self, held: Held, reason: KillReason) -> None:
-        """End one task: a function with its child, a coroutine by itself if it goes."""
-        child = held.child
-        if child is None or not self._is_async(held.row.task_name):
-            if child is not None:
-                self.end(child, reason, held)
+        """End one task: taken back unbegun, a coroutine by itself if it goes, a function together with its child."""
+        child, is_async = held.child, self._is_async(held.row.task_name)
+        if child is None or held.key not in self.of(child).held:
+            return  # out of its hands already
+        held.silence()
+        if not is_async and held.key not in child.unbegun:
+            self.end(child, reason, held)
             return
         held.stopping = reason
         child.cancel(held.key)
-        loop = asyncio.get_running_loop()
-        held.alarm = loop.call_later(CANCEL_GRACE_S, self._close, child, held, reason)
+        if is_async:
+            loop = asyncio.get_running_loop()
+            held.alarm = loop.call_later(CANCEL_GRACE_S, self._close, child, held, reason)
 
     def _close(self, child: Child, held: Held, reason: KillReason) -> None:
         """The coroutine is still there: let its neighbours finish for a while, then kill the child."""
-        self.of(child).is_closed = True
+        self.of(child).stubborn.add(held.key)
         held.alarm = asyncio.get_running_loop().call_later(self.neighbours_grace_s, self.end, child, reason, held)
 
     def _hand(self, child: Child, occupancy: Occupancy, helds: Sequence[Held]) -> None:

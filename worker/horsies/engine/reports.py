@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from horsies.engine.settling import death_of
 from horsies.errors import HorsiesError
 from horsies.model import events
-from horsies.model.crashes import Drop, HandBack, Kill, Requeue, Settle
+from horsies.model.crashes import Drop, HandBack, Kill, KillReason, Requeue, Settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,20 +48,26 @@ class Reports:
         self._parts.wake()
 
     def recalled(self, child: Child, keys: Sequence[Key]) -> None:
+        """Nothing of these has run: what was to be stopped goes back, the rest starts anew where a child is idle."""
         hands = self._parts.hands
         taken = [held for key in keys if (held := hands.take_back(child, key)) is not None]
-        others = [other for other in self._parts.room.children() if other is not child and not hands.of(other).held]
-        for held, other in zip_longest(taken, others[: len(taken)]):
-            if held is None:
-                break
-            if other is None or self._parts.room.is_closed:
-                self._parts.returns.add([held])
-            else:
-                self._parts.returns.add(hands.hand_over(other, [held]))
+        # A row that is no longer ours is refused there; one that an operator wants again is not to begin here first.
+        self._parts.returns.add(held for held in taken if not _may_begin(held))
+        others = [other for other in self._parts.room.children() if other is not child]
+        self._hand_on([held for held in taken if _may_begin(held)], others)
         if taken:
             worker_id = str(self._parts.identity.worker_id)
             self._parts.reporter.emit(events.ChunkRecalled(worker_id=worker_id, pid=child.pid, unbegun=len(taken)))
         self._parts.wake()
+
+    def _hand_on(self, helds: Sequence[Held], children: Sequence[Child]) -> None:
+        """One to each child that is idle, the others back into the queue."""
+        hands, returns = self._parts.hands, self._parts.returns
+        idle = [] if self._parts.room.is_closed else [child for child in children if not hands.of(child).held]
+        for held, child in zip(helds, idle, strict=False):
+            held.stopping = None  # it was late through no fault of its own, and its time counts anew
+            returns.add(hands.hand_over(child, [held]))
+        returns.add(helds[len(idle) :])
 
     def beat(self, child: Child, keys: Sequence[Key]) -> None:
         """The child's own clock of silence counts it; nothing is written for a single beat."""
@@ -110,3 +115,7 @@ class Reports:
             return await self._parts.settling.earlier_crashes(held)
         except HorsiesError:
             return ()  # the causes are for people; the verdict does not wait for them
+
+
+def _may_begin(held: Held) -> bool:
+    return held.stopping is None or held.stopping is KillReason.TIMEOUT
