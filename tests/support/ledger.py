@@ -203,8 +203,14 @@ def _beyond_policy(rows: dict[str, dict[str, Any]], max_crashes: int) -> Iterato
 
 
 def _miscounted(attempts: list[dict[str, Any]], entries: list[Entry], unbegun: int) -> Iterator[str]:
-    started = {(entry.task_id, entry.claim_token) for entry in entries if entry.what == "start"}
-    written = {(each["task_id"], each["claim_token"]) for each in attempts}
-    yield from (f"C5 {key} ran without an attempt row" for key in started - written)
-    if len(written - started) > unbegun:
-        yield from (f"C5 {key} has an attempt row and never ran" for key in written - started)
+    starts = [entry for entry in entries if entry.what == "start"]
+    runs = Counter((start.task_id, start.claim_token) for start in starts)
+    pids = {(each["task_id"], each["claim_token"]): each["worker_pid"] for each in attempts}
+    yield from (f"C5 {key} ran {count} times" for key, count in runs.items() if count > 1)
+    yield from (f"C5 {key} ran without an attempt row" for key in runs.keys() - pids.keys())
+    if len(pids.keys() - runs.keys()) > unbegun:
+        yield from (f"C5 {key} has an attempt row and never ran" for key in pids.keys() - runs.keys())
+    for start in starts:
+        told = pids.get((start.task_id, start.claim_token), start.pid)
+        if told != start.pid:
+            yield f"C5 {start.task_id} ran in process {start.pid}, not in {told}"

@@ -121,7 +121,7 @@ async def _index_rows(connection: Connection) -> int:
 
 async def test_a_finish_reads_each_row_by_its_key(large: Connection) -> None:
     holds = _holds(await _claim(large))
-    texts = [["COMPLETED"] * BATCH, ['{"ok": null}'] * BATCH, *[[None] * BATCH for _ in range(5)]]
+    texts = [["COMPLETED"] * BATCH, ['{"ok": null}'] * BATCH, *[[None] * BATCH for _ in range(6)]]
     assert await _rows_read(large, FINISHES.finish.sql, *holds, *texts, 10, "{}", []) <= 5 * BATCH
 
 

@@ -104,6 +104,7 @@ class Outcomes:
             error_code=ending.error_code,
             error_message=ending.error_message,
             retry_delay_s=delay_s,
+            pid=_pid_of(held),
         )
         self._put(held, finish)
 
@@ -118,6 +119,7 @@ class Outcomes:
             failed_reason=settle.failed_reason,
             retry_delay_s=settle.retry_delay_s,
             poison_document=None if settle.poison is None else _document(settle.poison),
+            pid=_pid_of(held),
         )
         self._put(held, finish)
 
@@ -221,6 +223,7 @@ class Outcomes:
             document=_document(failure),
             error_code=code,
             error_message=failure.message,
+            pid=ended.finish.pid,
         )
         self._lane.put([Ended(ended.held, finish)])
 
@@ -228,6 +231,10 @@ class Outcomes:
 def _attempt_of(ended: Ended) -> tuple[object, ...]:
     hold, finish = ended.finish.hold, ended.finish
     return hold.task_id, hold.claim_token, finish.outcome, finish.error_code
+
+
+def _pid_of(held: Held) -> int | None:
+    return None if held.child is None else held.child.pid
 
 
 def _document(error: TaskError) -> str:

@@ -35,6 +35,8 @@ class Finish(NamedTuple):
     retry_delay_s: float | None = None
     poison_document: str | None = None
     """Given for a crash, and only then: stored in place of `document` when this crash is one too many."""
+    pid: int | None = None
+    """The process that ran it, where it may be another than the one it was started for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,4 +108,5 @@ def _columns(finishes: Sequence[Finish]) -> tuple[object, ...]:
         [each.failed_reason for each in finishes],
         [each.retry_delay_s for each in finishes],
         [each.poison_document for each in finishes],
+        [each.pid for each in finishes],
     )

@@ -7,15 +7,17 @@ WITH asked AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
                   (SELECT $5::text[]), (SELECT $6::text[]), (SELECT $7::text[]), (SELECT $8::text[]),
-                  (SELECT $9::double precision[]), (SELECT $10::text[]))
+                  (SELECT $9::double precision[]), (SELECT $10::text[]), (SELECT $11::integer[]))
            AS asked(id, claim_token, worker_id, outcome, document, error_code, error_message, failed_reason,
-                    retry_delay_s, poison_document)
+                    retry_delay_s, poison_document, pid)
 ), held AS MATERIALIZED (
-    SELECT asked.*, t.attempts + 1 AS attempt, t.no_restart, t.started_at, t.worker_hostname, t.worker_pid,
-           t.worker_process_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index,
+    SELECT asked.*, t.attempts + 1 AS attempt, t.no_restart, t.started_at, t.worker_hostname,
+           coalesce(asked.pid, t.worker_pid) AS worker_pid,
+           coalesce('worker-' || asked.pid, t.worker_process_name) AS worker_process_name,
+           t.is_workflow_task, t.workflow_id, t.workflow_task_index,
            now() + make_interval(secs => asked.retry_delay_s) AS due_at,
            t.retry_count < t.max_retries AS has_retries, t.good_until,
-           asked.poison_document IS NOT NULL AND t.crash_count + 1 >= $11 AS is_poison
+           asked.poison_document IS NOT NULL AND t.crash_count + 1 >= $12 AS is_poison
       FROM asked
       JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token
                              AND t.claimed_by_worker_id = asked.worker_id AND t.status || '' = 'RUNNING'
@@ -44,10 +46,10 @@ WITH asked AS (
            error_code = CASE WHEN judged.status = 'CANCELLED' THEN 'TASK_CANCELLED'
                              WHEN judged.is_poison THEN 'POISON_TASK'
                              ELSE judged.error_code END,
-           result = CASE WHEN judged.status = 'CANCELLED' THEN $12::text::jsonb -> judged.no_restart
+           result = CASE WHEN judged.status = 'CANCELLED' THEN $13::text::jsonb -> judged.no_restart
                          WHEN judged.is_poison THEN judged.poison_document::jsonb
                          ELSE judged.document::jsonb END,
-           updated_at = now()
+           worker_pid = judged.worker_pid, worker_process_name = judged.worker_process_name, updated_at = now()
       FROM judged
      WHERE t.id = judged.id AND judged.status <> 'PENDING'
     RETURNING t.id, t.claim_token, t.status
@@ -75,7 +77,7 @@ WITH asked AS (
              UNION ALL
             SELECT DISTINCT 'horsies_task_new', queue_name FROM retried WHERE enqueued_at <= now()
              UNION ALL
-            SELECT 'horsies_events', event FROM unnest($13::text[]) AS event) AS message(channel, payload)
+            SELECT 'horsies_events', event FROM unnest($14::text[]) AS event) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
 SELECT id, claim_token, status
