@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from horsies.model.ids import short_form
@@ -13,6 +14,8 @@ from horsies_ops.cli.ages import age
 from horsies_ops.cli.output import print_line, print_table, warn
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from horsies.recovery.report import SweepReport, SweptTask
 
 _COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "verdict", "reason", "note")
@@ -77,6 +80,7 @@ def _task(task: SweptTask) -> dict[str, Any]:
         "held_until": task.held_until,
         "hook": task.hook,
         "applied": task.applied,
+        "refusal": task.refusal,
     }
 
 
@@ -99,11 +103,16 @@ def _notes(task: SweptTask) -> list[str]:
     notes = [
         task.code,
         "resilient" if task.resilient else None,
-        f"at {task.run_at:%H:%M:%S}Z" if task.run_at else None,
-        f"until {task.held_until:%H:%M:%S}Z" if task.held_until else None,
+        f"at {_instant(task.run_at)}" if task.run_at else None,
+        f"until {_instant(task.held_until)}" if task.held_until else None,
         f"by {task.hook}" if task.hook else None,
+        f"refused: {task.refusal}" if task.refusal else None,
     ]
     return [note for note in notes if note]
+
+
+def _instant(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def _total(report: SweepReport) -> str:
@@ -112,11 +121,11 @@ def _total(report: SweepReport) -> str:
             return "busy: somebody else is sweeping"
         case SweepStatus.AMNESTY:
             until = max((task.held_until for task in report.tasks if task.held_until), default=None)
-            when = "" if until is None else f" until {until:%H:%M:%S}Z"
+            when = "" if until is None else f" until {_instant(until)}"
             return f"amnesty: nobody has listened for a whole threshold; all {len(report.tasks)} held back{when}"
-        case SweepStatus.NOTHING:
+        case SweepStatus.NOTHING if not report.refused:
             return "nothing to do"
-        case SweepStatus.DONE | SweepStatus.WOULD_ACT:
+        case SweepStatus.NOTHING | SweepStatus.DONE | SweepStatus.WOULD_ACT:
             return _counted(report)
 
 
@@ -124,6 +133,7 @@ def _counted(report: SweepReport) -> str:
     counts = Counter(task.decision for task in report.tasks if task.is_due and (report.dry_run or task.applied))
     parts = [f"{counts[decision]} {word}" for decision, word in _DONE.items() if counts[decision]]
     parts += [f"{len(report.workflows)} workflows healed"] if report.workflows else []
-    missed = sum(task.is_due and not task.applied for task in report.tasks)
+    missed = sum(task.is_due and not task.applied and not task.refusal for task in report.tasks)
     parts += [f"{missed} had moved meanwhile"] if missed and not report.dry_run else []
+    parts += [f"{len(report.refused)} refused by the database"] if report.refused else []
     return ("would be: " if report.dry_run else "") + (", ".join(parts) or f"{len(report.worker_ids)} workers lost")

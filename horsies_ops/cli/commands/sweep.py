@@ -101,4 +101,4 @@ def _exit_code(report: SweepReport, *, tells_work: bool) -> int:
         case SweepStatus.WOULD_ACT:
             return ExitCode.WORK_FOUND if tells_work else ExitCode.DONE
         case SweepStatus.NOTHING | SweepStatus.DONE:
-            return ExitCode.DONE
+            return ExitCode.FAILED if report.refused else ExitCode.DONE

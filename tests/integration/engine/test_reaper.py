@@ -13,6 +13,7 @@ import pytest
 from horsies.engine.reap import Rarely, Reaper
 from horsies.model import events
 from tests.support.ledger import Ledger
+from tests.support.orphans import Orphan
 from tests.support.workers import RunningWorker, running
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ SELECT gen_random_uuid(), 1, 'runner', 'gone', now() - make_interval(hours => ho
 """
 LONG_LISTENER = """
 INSERT INTO horsies_workers (id, hostname, pid, version, processes, state, last_heartbeat_at, recovery_config, health)
-VALUES (gen_random_uuid(), 'elsewhere', 1, '0', 1, 'running', now() + interval '1 hour',
-        '{"worker_stale_threshold_ms": 300000}', json_build_object('listening_since', now() - interval '1 day'))
+VALUES (gen_random_uuid(), 'elsewhere', 1, '0', 1, 'running', now(),
+        '{"worker_stale_threshold_ms": 300000, "worker_heartbeat_interval_ms": 120000}',
+        json_build_object('listening_since', now() - interval '1 day'))
 """
 
 
@@ -104,6 +106,26 @@ async def test_a_duty_that_keeps_failing_is_shown_and_holds_up_no_other(ledger: 
         assert done[6:].count("work") >= 9, "it was tried rarely"
         await ledger.until(lambda: ledger.events("operation_disabled"))
         await ledger.until(lambda: ledger.events("operation_enabled"))
+
+
+async def test_a_task_that_cannot_be_settled_is_told_once_and_shown(ledger: Ledger, database_url: str) -> None:
+    refused = await Orphan(status="RUNNING", task="wait_for", silent_s=3_600).put(ledger)
+    await ledger.fetch("UPDATE horsies_tasks SET attempts = 2147483647")
+    async with running(database_url, processes=1) as worker:
+        told = await worker.heard(events.RecoveryRefused)
+        assert (told.task_id, told.decision, "out of range" in told.error) == (refused, "fail", True)
+        await ledger.until(lambda: ledger.events("recovery_refused"))
+
+        async def is_shown() -> bool:
+            return any(refused in warning for warning in (await health_of(ledger, worker))["warnings"])
+
+        await ledger.until(is_shown)
+        seen = len(worker.of(events.PassFinished))
+        await worker.until(lambda: len(worker.of(events.PassFinished)) >= seen + 2)
+        assert len(worker.of(events.RecoveryRefused)) == 1
+        await ledger.fetch("UPDATE horsies_tasks SET attempts = 0")
+        await ledger.until_terminal(refused)
+        await worker.until(lambda: not worker.health.refused)
 
 
 async def test_a_new_worker_leaves_the_pass_to_one_that_has_listened_longer(ledger: Ledger, database_url: str) -> None:

@@ -341,6 +341,17 @@ async def test_a_row_that_the_server_refuses_costs_no_other(field: Field) -> Non
     report = await field.sweep()
     assert {task.task_id: task.applied for task in report.tasks} == {bad: False, good: True}
     assert str(bad) in report.warnings[0]
+    assert [task.task_id for task in report.refused] == [bad]
+    assert (await field.events())["recovery_refused"] == 1
+
+
+async def test_amnesty_beside_a_hold_is_no_more_than_a_warning(database: Database, database_url: str) -> None:
+    await a_worker(database_url, listens_s=10)
+    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000, recovery_hold_until=ago(-3_600))
+    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    assert report.status == SweepStatus.NOTHING
+    assert report.warnings == ("1 held back: nobody has listened for a whole threshold yet",)
 
 
 async def test_a_run_that_goes_on_because_of_a_settled_task_is_not_told_as_healed(field: Field) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from horsies.model.fence import UNBROKEN_BEATS, Listening
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
     from horsies.model.settings import RecoveryConfig
@@ -23,6 +24,8 @@ class Health:
     last_pass_at: datetime | None = None
     disabled: dict[str, str] = field(default_factory=dict[str, str])
     """Operations of the reaper that keep failing, with their errors."""
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    """Tasks that the last pass could not settle, with what the database said."""
     _beaten_at: float | None = None
 
     def beaten(self, at: datetime, sent_at: float) -> float | None:
@@ -53,15 +56,20 @@ class Health:
         """What the next beat publishes."""
         since = self.listening_since
         until = None if since is None else self.amnesty_until
-        troubles = [f"{name} fails: {error}" for name, error in self.disabled.items()]
         return {
             "listener": "degraded" if degraded else "ok",
             "listening_since": since and since.isoformat(),
             "amnesty_until": until and until.isoformat(),
             "last_pass_at": self.last_pass_at and self.last_pass_at.isoformat(),
             "disabled_operations": sorted(self.disabled),
-            "warnings": [*([degraded] if degraded else []), *troubles],
+            "warnings": [*([degraded] if degraded else []), *self._troubles()],
         }
+
+    def _troubles(self) -> Iterator[str]:
+        yield from (f"{name} fails: {error}" for name, error in self.disabled.items())
+        if self.refused:
+            task_id, error = next(iter(self.refused.items()))
+            yield f"{len(self.refused)} stale tasks cannot be settled, first {task_id}: {error}"
 
     def _is_in_doubt(self) -> bool:
         longest_gap_s = UNBROKEN_BEATS * self.recovery.worker_beat_ms / 1000

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from horsies.engine.parts import Parts
     from horsies.model.fence import Listening
     from horsies.model.recovery.judging import Fleet
+    from horsies.recovery.report import SweepReport
     from horsies.recovery.sweeping import Heal
 
 
@@ -97,7 +98,23 @@ class Reaper:
                 self._steps[step].succeeded()
             else:
                 self._steps[step].failed(error)
+        self._tell_refused(report)
         return True
+
+    def _tell_refused(self, report: SweepReport) -> None:
+        """Say of each task that could not be settled so, once for as long as it stays like that."""
+        parts, before = self._parts, self._parts.health.refused
+        parts.health.refused = {str(task.task_id): task.refusal or "" for task in report.refused}
+        for task in report.refused:
+            if before.get(str(task.task_id)) != task.refusal:
+                parts.reporter.emit(
+                    events.RecoveryRefused(
+                        worker_id=str(parts.identity.worker_id),
+                        task_id=str(task.task_id),
+                        decision=task.decision,
+                        error=task.refusal or "",
+                    )
+                )
 
     def _passed(self, fleet: Fleet, *, took_s: float) -> None:
         self._parts.health.last_pass_at = fleet.now + timedelta(seconds=took_s)

@@ -35,6 +35,7 @@ _LEVELS: dict[type[events.Event], int] = {
     events.DatabaseLost: logging.WARNING,
     events.AmnestyStarted: logging.WARNING,
     events.HookFailed: logging.ERROR,
+    events.RecoveryRefused: logging.ERROR,
     events.OperationDisabled: logging.ERROR,
     events.ServiceDied: logging.CRITICAL,
     events.WorkerStarted: logging.INFO,

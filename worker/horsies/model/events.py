@@ -4,7 +4,7 @@ a task:        TaskClaimed, TaskStarted, TaskFinished, TaskReleased, TaskPoisone
                ClaimLost, LateResultRefused, LateBeatRefused
 a child:       ChildReady, ChildDied, ChildSilent, ChunkRecalled
 a worker:      WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped, ServiceDied
-recovery:      HookFailed, OperationDisabled, OperationEnabled, PassFinished
+recovery:      HookFailed, RecoveryRefused, OperationDisabled, OperationEnabled, PassFinished
 the database:  DatabaseLost, DatabaseRestored, ListenerDegraded, ListenerRestored, AmnestyStarted, AmnestyEnded
 
 An event with a `kind` is written down as a row of that kind, which `record_of` makes.
@@ -42,6 +42,7 @@ class EventKind(StrEnum):
     OPERATION_DISABLED = "operation_disabled"
     OPERATION_ENABLED = "operation_enabled"
     HOOK_FAILED = "hook_failed"
+    RECOVERY_REFUSED = "recovery_refused"
     FLEET_MISMATCH = "fleet_mismatch"
     WORKFLOW_HEALED = "workflow_healed"
     OUTBOX_QUARANTINED = "outbox_quarantined"
@@ -279,6 +280,17 @@ class HookFailed(Event):
     hook: str
     error: str
     task_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRefused(Event):
+    """The database would not have a verdict written; told once for each task and error, and tried at each pass."""
+
+    kind: ClassVar[EventKind | None] = EventKind.RECOVERY_REFUSED
+
+    task_id: str
+    decision: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

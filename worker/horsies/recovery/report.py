@@ -74,7 +74,9 @@ class SweptTask:
     hook: str | None = None
     """The hook whose answer this is."""
     applied: bool = False
-    """False in a dry run, and where another hand was quicker."""
+    """False in a dry run, and where another hand was quicker or the database refused."""
+    refusal: str | None = None
+    """Why the database would not have the verdict written."""
 
     @property
     def is_due(self) -> bool:
@@ -118,3 +120,8 @@ class SweepReport:
     workflows: tuple[SweptWorkflow, ...] = ()
     warnings: tuple[str, ...] = ()
     failures: tuple[StepFailure, ...] = ()
+
+    @property
+    def refused(self) -> tuple[SweptTask, ...]:
+        """The tasks whose verdict the database would not have written; each sweep tries them again."""
+        return tuple(task for task in self.tasks if task.refusal is not None)

@@ -63,7 +63,7 @@ class Tally:
     def _status(self) -> SweepStatus:
         if self._moved or self.workflows or self.lost:
             return SweepStatus.WOULD_ACT if self.dry_run else SweepStatus.DONE
-        if self._spared and not any(task.is_due for task in self.tasks):
+        if self.tasks and self._spared == len(self.tasks):
             return SweepStatus.AMNESTY
         return SweepStatus.NOTHING
 

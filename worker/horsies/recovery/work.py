@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from horsies.errors import HorsiesError
@@ -156,28 +157,38 @@ class Pass:
     async def _settle_some(self, cases: list[Case]) -> None:
         interrupted: list[RecoveryContext] = []
         for case in cases:
-            is_applied = case.moves and not self._options.dry_run and await self._apply(case)
-            self._tally.tasks.append(case.swept(applied=is_applied))
-            if is_applied:
+            swept = await self._applied(case)
+            self._tally.tasks.append(swept)
+            if swept.applied:
                 self._runs_settled.add(case.row.workflow_id)
-            if is_applied and case.reason is not None:
+            if swept.applied and case.reason is not None:
                 interrupted.append(self._context(case))
         if self._hooks is not None and interrupted:
             await self._hooks.interrupted(interrupted)
 
-    async def _apply(self, case: Case) -> bool:
-        """Whether the row was still what was judged. A row that the server refuses costs no other."""
+    async def _applied(self, case: Case) -> SweptTask:
+        """The verdict and whether it was carried out. A row that the server refuses costs no other."""
+        if not case.moves or self._options.dry_run:
+            return case.swept(applied=False)
         try:
             move = move_of(case, sweeper=self._sweeper, earlier=await self._earlier_crashes(case))
             is_applied = await self._store.recover(case.row, move)
         except StatementFailed as error:
             if error.retryable:
                 raise
-            self._tally.warnings.append(f"task {case.row.id} could not be settled: {error.message}")
-            return False
+            await self._refused(case, error.message)
+            return replace(case.swept(applied=False), refusal=error.message)
         if is_applied:
             logger.info("task %s: %s, %s", case.row.id, case.verdict.decision, case.reason)
-        return is_applied
+        return case.swept(applied=is_applied)
+
+    async def _refused(self, case: Case, error: str) -> None:
+        """Say so; a reaper, which meets the same row at each pass, writes it down by itself."""
+        self._tally.warnings.append(f"task {case.row.id} could not be settled: {error}")
+        if self._is_manual:
+            evidence = {"decision": case.verdict.decision, "error": error}
+            event = Event(kind=EventKind.RECOVERY_REFUSED, task_id=case.row.id, evidence=evidence)
+            await EventStore(self._store.database).record(event)
 
     async def _earlier_crashes(self, case: Case) -> tuple[str, ...]:
         if not isinstance(case.verdict, Fail) or case.verdict.code is not OperationalErrorCode.POISON_TASK:

@@ -1,0 +1,47 @@
+"""What `horsies sweep` prints for people."""
+
+from __future__ import annotations
+
+from datetime import timedelta, timezone
+from typing import TYPE_CHECKING
+
+from horsies.model.recovery.verdicts import Decision
+from horsies.recovery.report import SweepReport, SweepStatus
+from horsies_ops.cli.sweep_views import show
+from tests.support.fleet_values import NOON, a_sweep, swept
+
+if TYPE_CHECKING:
+    import pytest
+
+EASTERN = timezone(timedelta(hours=5, minutes=30))
+
+
+def _printed(report: SweepReport, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    show(report)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_instants_are_in_utc_and_have_a_date(capsys: pytest.CaptureFixture[str]) -> None:
+    later = (NOON + timedelta(days=3)).astimezone(EASTERN)
+    held = swept(decision=Decision.HOLD, reason="hook_skip", held_until=later)
+    lines = _printed(a_sweep(swept(run_at=later), held), capsys)
+    assert lines[1].endswith("at 2026-11-17 12:04:31Z")
+    assert lines[2].endswith("until 2026-11-17 12:04:31Z")
+
+
+def test_what_the_database_refused_had_not_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = swept(refusal="integer out of range")
+    done = a_sweep(swept(applied=True), swept(), refused, status=SweepStatus.DONE, dry_run=False)
+    assert _printed(done, capsys)[-1] == "1 retried, 1 had moved meanwhile, 1 refused by the database"
+    nothing = a_sweep(refused, status=SweepStatus.NOTHING, dry_run=False)
+    lines = _printed(nothing, capsys)
+    assert lines[1].endswith("refused: integer out of range")
+    assert lines[-1] == "1 refused by the database"
+
+
+def test_an_amnesty_is_told_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    spared = [
+        swept(decision=Decision.LEAVE, reason="amnesty", held_until=NOON + timedelta(minutes=each)) for each in (1, 3)
+    ]
+    last = _printed(a_sweep(*spared, status=SweepStatus.AMNESTY), capsys)[-1]
+    assert last.endswith("all 2 held back until 2026-11-14 12:07:31Z")
