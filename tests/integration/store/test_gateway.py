@@ -12,6 +12,7 @@ from horsies.store.db import Database, PoolSize
 from horsies.store.failures import StatementFailed
 from horsies.store.link import Link
 from horsies.store.queries import Query
+from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,3 +156,20 @@ async def test_a_pool_that_is_used_up_says_so_after_the_wait(database_url: str) 
         assert "broker.pool_size" in (caught.value.help_text or "")
         done.set()
         await holder
+
+
+async def test_a_transaction_that_is_cancelled_waits_for_no_answer(database_url: str) -> None:
+    has_begun = asyncio.Event()
+
+    async def begin_and_wait(_: Transaction) -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    async with Proxy(database_url).running() as proxy:
+        database = Database(Link(url=proxy.url, masked_url=proxy.url))
+        running = asyncio.create_task(database.run(begin_and_wait))
+        await has_begun.wait()
+        proxy.freeze()
+        running.cancel()
+        _, late = await asyncio.wait([running], timeout=2)
+        assert not late

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from horsies.engine.held import Phase
-from horsies.engine.service import Bounded
+from horsies.engine.service import NO_ANSWER, Bounded
 from horsies.errors import HorsiesError
 from horsies.model import events
 from horsies.store.fleet import WorkerState
@@ -92,4 +92,4 @@ class DispatchThenDrain:
             async with self._allowance.spending():
                 await work
         except (HorsiesError, TimeoutError) as error:
-            logger.warning("while stopping: %s", error)
+            logger.warning("while stopping: %s", str(error) or NO_ANSWER)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from horsies.errors import HorsiesError
 
@@ -85,6 +85,9 @@ async def run_until(stop: asyncio.Event, *loops: Coroutine[Any, Any, None]) -> N
             each.result()
     finally:
         await _cancel(tasks)
+
+
+NO_ANSWER: Final = "the database did not answer in time"
 
 
 class Allowance:

@@ -30,7 +30,7 @@ from horsies.engine.reports import Reports
 from horsies.engine.requeues import Requeues
 from horsies.engine.returns import Returns
 from horsies.engine.room import Room
-from horsies.engine.service import Allowance, Bounded, run_together
+from horsies.engine.service import NO_ANSWER, Allowance, Bounded, run_together
 from horsies.engine.settling import Settling
 from horsies.engine.snapshot import Snapshots
 from horsies.engine.spec import ChildSpec
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 LISTEN_WITHIN_S = 5.0
 SURPLUS_IDLE_S = 3.0
-LAST_TRIES_S = 4.0
+LAST_TRIES_S = 3.5
 """For the statements of a stop, where the database does not answer."""
 LAST_PASS_S = 1.0
 """For the reaper to end what it has in hand."""
@@ -131,7 +131,7 @@ class Worker:
     async def _run(self, stack: AsyncExitStack) -> None:
         reached = await asyncio.to_thread(reach, self._app.broker)
         stack.callback(reached.release)
-        parts, dispatcher = await self._assemble(stack, reached.links)
+        parts, dispatcher = self._assemble(stack, reached.links)
         # Children come up before any connection is made: what they inherit of one would outlive it.
         logger.info("starting %d children", self._worker.processes)
         await self._unless_stopped(parts.pool.start())
@@ -142,8 +142,8 @@ class Worker:
         if parts.pool.broken.done():
             parts.pool.broken.result()
 
-    async def _assemble(self, stack: AsyncExitStack, links: Links) -> tuple[Parts, Dispatcher]:
-        database, beats = await self._open(stack, links)
+    def _assemble(self, stack: AsyncExitStack, links: Links) -> tuple[Parts, Dispatcher]:
+        database, beats = self._open(stack, links)
         parts = self._parts(database, beats)
         parts.room, parts.returns = Room(parts), Returns(parts)
         dispatcher = Dispatcher(parts)
@@ -248,7 +248,7 @@ class Worker:
             max_memory_per_child_mb=worker.max_memory_per_child_mb,
         )
 
-    async def _open(self, stack: AsyncExitStack, links: Links) -> tuple[Database, Database]:
+    def _open(self, stack: AsyncExitStack, links: Links) -> tuple[Database, Database]:
         broker, worker = self._app.broker, self._worker
         size = PoolSize(
             smallest=1,
@@ -259,8 +259,9 @@ class Worker:
             check_idle=broker.pool_pre_ping,
         )
         link = replace(links.pooled, plans_once=True)
-        database = await stack.enter_async_context(Database(link, size))
-        beats = await stack.enter_async_context(Database(link, replace(size, largest=1)))
+        database, beats = Database(link, size), Database(link, replace(size, largest=1))
+        for each in (database, beats):
+            stack.callback(each.terminate)  # a server that does not answer would not answer a farewell either
         return database, beats
 
     async def _prepare(self, links: Links, parts: Parts) -> datetime:
@@ -324,7 +325,7 @@ class Worker:
                 for worker_id in (*self.identity.former_ids, self.identity.worker_id):
                     await parts.fleet.set_state(worker_id, WorkerState.STOPPED)
         except (HorsiesError, TimeoutError) as error:
-            logger.warning("could not write that the worker has stopped: %s", error)
+            logger.warning("could not write that the worker has stopped: %s", str(error) or NO_ANSWER)
         parts.reporter.emit(events.WorkerStopped(worker_id=str(self.identity.worker_id), unstored=unstored))
 
     def _tell_started(self, parts: Parts) -> None:

@@ -127,6 +127,9 @@ class Database:
         try:
             await connection.execute(self.link.begin, timeout=limit_s)
             yield
+        except asyncio.CancelledError:
+            connection.terminate()  # whoever gives up waits for no answer, which may never come
+            raise
         except BaseException:
             await _roll_back(connection)
             raise
