@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horsies.config import Rank
+from horsies.errors import ConfigurationError, ErrorCode
 from horsies.log import configure
 from horsies_ops.ops import open_ops
+from horsies_tui.served import end_with_the_server, is_served
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from horsies.config import LoadedSettings
     from horsies.model.settings.url import DatabaseUrl
@@ -31,10 +34,24 @@ class Options:
     """What the command line says beyond the settings."""
 
     actor: str | None = None
+    is_read_only: bool = False
     is_demo: bool = False
     is_slow: bool = False
     has_mouse: bool = True
     log_file: Path | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The same as arguments of the command."""
+        flags = {
+            "--read-only": self.is_read_only,
+            "--demo": self.is_demo,
+            "--slow": self.is_slow,
+            "--no-mouse": not self.has_mouse,
+        }
+        given = {"--as": self.actor, "--log-file": self.log_file and str(self.log_file.absolute())}
+        valued = [part for name, value in given.items() if value for part in (name, value)]
+        return [*(flag for flag, is_set in flags.items() if is_set), *valued]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +76,8 @@ class Database:
 
 def launch(settings: LoadedSettings, options: Options) -> int:
     """Run the screens until they are left."""
+    if is_served():
+        end_with_the_server()
     if options.is_slow:
         # Textual reads these when it is imported.
         os.environ.update(SLOW)
@@ -68,6 +87,20 @@ def launch(settings: LoadedSettings, options: Options) -> int:
         application = app(settings, options)
         application.run(mouse=options.has_mouse)
     return application.return_code or 0
+
+
+def show_in_browsers(options: Options, *, host: str, port: int, ready: Callable[[str], None]) -> int:
+    """Serve the screens until told to stop; `ready` gets the address. Settings go by the environment."""
+    if importlib.util.find_spec("textual_serve") is None:
+        raise ConfigurationError(
+            "horsies tui --serve needs the package textual-serve",
+            code=ErrorCode.CLI_INVALID_ARGS,
+            hint="pip install textual-serve, or horsies-ops[web]",
+        )
+    from horsies_tui.serving import serve
+
+    serve(options.arguments, host=host, port=port, ready=ready)
+    return 0
 
 
 def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
@@ -85,7 +118,14 @@ def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
         tui = tui.model_copy(update={"theme": memory.known.theme})
     opener = Demo() if options.is_demo else Database(settings, options.actor)
     database = NAME if options.is_demo else database_name(settings.app.broker.database_url)
-    return HorsiesApp(opener, tui, database=database, memory=memory, themes=user_themes(usual_folder()))
+    return HorsiesApp(
+        opener,
+        tui,
+        database=database,
+        read_only=options.is_read_only,
+        memory=memory,
+        themes=user_themes(usual_folder()),
+    )
 
 
 def database_name(url: DatabaseUrl) -> str:

@@ -25,8 +25,15 @@ FORMULAS: Final = ("=", "+", "-", "@")
 
 
 async def save_rows(screen: Screen[Any], what: str, rows: Sequence[object], now: datetime) -> None:
-    """Ask where to, write the rows there and say where they are. A file that exists is left as it is."""
-    answer = await screen.app.push_screen_wait(AskDialog(QUESTION, f"horsies-{what}-{now:%Y%m%d-%H%M%S}.jsonl"))
+    """Ask where to, write the rows there and say where they are. A file that exists is left as it is.
+
+    To a browser they are given as a download: whoever sits there has no business in the files of this machine.
+    """
+    proposed = f"horsies-{what}-{now:%Y%m%d-%H%M%S}.jsonl"
+    if screen.app.is_web:
+        screen.app.deliver_text(io.StringIO(as_json_lines([to_json(row) for row in rows])), save_filename=proposed)
+        return
+    answer = await screen.app.push_screen_wait(AskDialog(QUESTION, proposed))
     if not answer:
         return
     try:

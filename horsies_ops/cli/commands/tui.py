@@ -10,6 +10,7 @@ import typer
 
 from horsies.errors import UsageError
 from horsies_ops.cli.session import GlobalOptions, group, with_global_options
+from horsies_ops.cli.settings_handed_down import hand_down
 
 app = group("tui")
 
@@ -30,12 +31,26 @@ def tui(
     log_file: Annotated[
         Path | None, typer.Option("--log-file", metavar="FILE", help="Append the log here; else there is none.")
     ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Show the screens in a browser, to look only.")] = False,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="With --serve: the address.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, metavar="N", help="With --serve: the port.")] = 8000,
+    read_write: Annotated[
+        bool, typer.Option("--read-write", help="With --serve: whoever reaches the page may act.")
+    ] = False,
 ) -> int:
     """Look at queues, tasks, workers and workflows as they change, and act on them."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    from horsies_tui.launch import Options, is_served, launch, show_in_browsers
+
+    shown = Options(
+        actor=actor, is_read_only=read_only, is_demo=demo, is_slow=slow, has_mouse=not no_mouse, log_file=log_file
+    )
+    settings = options.settings(**{"tui.ascii": ascii or None})
+    if serve:
+        rights = "whoever reaches it may act" if read_write and not read_only else "read-only"
+        hand_down(options, tui__ascii=ascii, tui__read_only=rights == "read-only")
+        say = options.talk
+        return show_in_browsers(shown, host=host, port=port, ready=lambda url: say(f"the screens: {url} ({rights})"))
+    if not (is_served() or (sys.stdin.isatty() and sys.stderr.isatty())):
         # The screens are drawn on stderr, which may be the log of somebody who redirected it.
         raise UsageError("the screens need a terminal", hint="leave stdin and stderr alone; --log-file keeps the log")
-    from horsies_tui.launch import Options, launch
-
-    settings = options.settings(**{"tui.read_only": read_only or None, "tui.ascii": ascii or None})
-    return launch(settings, Options(actor=actor, is_demo=demo, is_slow=slow, has_mouse=not no_mouse, log_file=log_file))
+    return launch(settings, shown)

@@ -1,0 +1,151 @@
+"""`horsies tui --serve`, as a browser meets it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from aiohttp import ClientSession, WSMsgType, WSServerHandshakeError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from aiohttp import ClientWebSocketResponse
+
+    from tests.support.executable import AtWork, Executable
+
+WITHOUT_THE_PACKAGE = """
+import sys
+sys.modules["textual_serve"] = None
+from horsies_ops.cli.main import main
+main()
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.fixture
+def serving(horsies: Executable, port: int) -> Iterator[AtWork]:
+    with horsies.at_work("tui", "--demo", "--serve", "--port", str(port)) as at_work:
+        at_work.until_said("the screens:")
+        yield at_work
+
+
+@asynccontextmanager
+async def _visit(port: int, origin: str | None = None) -> AsyncGenerator[ClientWebSocketResponse]:
+    headers = {} if origin is None else {"Origin": origin}
+    address = f"http://127.0.0.1:{port}/ws?width=80&height=24"
+    async with ClientSession() as session, session.ws_connect(address, headers=headers) as websocket:
+        yield websocket
+
+
+async def _drawn(websocket: ClientWebSocketResponse, *texts: bytes) -> bytes:
+    """What is sent until all of these have been drawn."""
+    drawn = b""
+    async with asyncio.timeout(30):
+        async for message in websocket:
+            drawn += message.data if message.type is WSMsgType.BINARY else b""
+            if all(text in drawn for text in texts):
+                break
+    return drawn
+
+
+def _apps(server: AtWork) -> list[psutil.Process]:
+    return psutil.Process(server.popen.pid).children(recursive=True)
+
+
+def _are_gone(apps: list[psutil.Process], *, within_s: float = 15.0) -> bool:
+    _, alive = psutil.wait_procs(apps, timeout=within_s)
+    return not alive
+
+
+async def _knock(port: int) -> None:
+    """Wait until somebody listens."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+
+
+async def test_a_page_is_there_and_the_screens_come_through_it_read_only(serving: AtWork, port: int) -> None:
+    await _knock(port)
+    async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as page:
+        assert page.status == 200
+        assert "horsies" in await page.text()
+    async with _visit(port, f"http://localhost:{port}") as websocket:
+        drawn = await _drawn(websocket, b"LIVE", b"NEEDS ATTENTION")
+    assert b"RO" in drawn
+    assert b"RW" not in drawn
+
+
+async def test_whoever_closes_the_page_ends_the_app(serving: AtWork, port: int) -> None:
+    await _knock(port)
+    async with _visit(port) as websocket:
+        await _drawn(websocket, b"LIVE")
+        apps = _apps(serving)
+        assert len(apps) == 1
+    assert await asyncio.to_thread(_are_gone, apps)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+async def test_apps_end_with_their_server_however_it_ends(serving: AtWork, port: int, ending: signal.Signals) -> None:
+    await _knock(port)
+    async with _visit(port) as websocket:
+        await _drawn(websocket, b"LIVE")
+        apps = _apps(serving)
+        assert apps
+        serving.popen.send_signal(ending)
+        assert await asyncio.to_thread(_are_gone, apps)
+        await asyncio.to_thread(serving.popen.wait, 15)
+    assert serving.popen.returncode == (0 if ending is signal.SIGTERM else -signal.SIGKILL)
+
+
+async def test_pages_of_other_sites_are_turned_away(serving: AtWork, port: int) -> None:
+    await _knock(port)
+    with pytest.raises(WSServerHandshakeError) as refused:
+        async with _visit(port, "https://example.org"):
+            pytest.fail("it was let in")
+    assert refused.value.status == 403
+    assert not _apps(serving)
+
+
+async def test_acting_is_allowed_by_whoever_serves(horsies: Executable, port: int) -> None:
+    with horsies.at_work("tui", "--demo", "--serve", "--read-write", "--port", str(port)) as at_work:
+        at_work.until_said("may act")
+        await _knock(port)
+        async with _visit(port) as websocket:
+            assert b"RW" in await _drawn(websocket, b"LIVE", b"RW")
+        assert at_work.stop() == 0
+
+
+def test_a_port_that_is_taken_is_told(serving: AtWork, horsies: Executable, port: int) -> None:
+    asyncio.run(_knock(port))
+    answer = horsies("tui", "--demo", "--serve", "--port", str(port))
+    assert answer.code == 1
+    assert f"cannot listen at 127.0.0.1:{port}" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_the_package_that_is_missing_is_named(horsies: Executable) -> None:
+    program = (horsies.program[0], "-c", WITHOUT_THE_PACKAGE)
+    answer = type(horsies)(cwd=horsies.cwd, environment=horsies.environment, program=program)("tui", "--serve")
+    assert answer.code == 1
+    assert "textual-serve" in answer.stderr
+    assert "horsies-ops[web]" in answer.stderr
