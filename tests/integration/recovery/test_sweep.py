@@ -18,6 +18,8 @@ from horsies.model.recovery.options import SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import Step, SweepReport, SweepStatus, SweptWorkflow
 from horsies.recovery.sweeping import sweep
+from horsies.store.db import Database, PoolSize
+from horsies.store.link import Link
 from horsies.store.recovery import RecoveryStore
 from tests.support.fleet_rows import insert_worker
 from tests.support.silence import BY_HAND, CRASH_RETRY, a_beat, a_task, a_worker, ago, one
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from uuid import UUID
 
-    from horsies.store.db import Database
     from tests.support.work import Connection
 
 
@@ -326,6 +327,40 @@ async def test_somebody_elses_turn_is_said_and_nothing_done(field: Field) -> Non
     assert (report.status, report.tasks) == (SweepStatus.BUSY, ())
     assert await field.row(task_id, "status") == ("RUNNING",)
     assert (await field.sweep()).status == SweepStatus.DONE
+
+
+async def test_one_connection_in_the_pool_is_enough(database_url: str) -> None:
+    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    link = Link(url=database_url, masked_url="test")
+    async with Database(link, PoolSize(largest=1, wait_s=0.5)) as small:
+        assert (await sweep(small, SweepOptions(), judge=BY_HAND)).recovered_count == 1
+
+
+async def test_a_turn_that_is_lost_meanwhile_costs_nothing_that_was_done(field: Field) -> None:
+    task_id = await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
+    holder = "SELECT pid FROM pg_locks WHERE locktype = 'advisory'"
+
+    async def heal() -> list[SweptWorkflow]:
+        await field.connection.execute(f"SELECT pg_terminate_backend(({holder}))")
+        return []
+
+    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, heal=heal)
+    assert (report.status, report.recovered_count) == (SweepStatus.DONE, 1)
+    assert await field.row(task_id, "status") == ("FAILED",)
+
+
+async def test_a_turn_outlives_the_limit_of_the_server_for_idle_transactions(field: Field) -> None:
+    database = await field.connection.fetchval("SELECT current_database()")
+    await field.connection.execute(f'ALTER DATABASE "{database}" SET idle_in_transaction_session_timeout = 50')
+    await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
+    still_held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pg_sleep(0.3) IS NOT NULL"
+
+    async def heal() -> list[SweptWorkflow]:
+        assert await field.connection.fetchval(still_held) == 1
+        return []
+
+    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, heal=heal)
+    assert report.recovered_count == 1
 
 
 async def test_a_second_sweep_finds_nothing(field: Field) -> None:

@@ -48,6 +48,12 @@ def test_a_worker_needs_the_same_connections_for_any_number_of_processes(process
     assert connection_budget(worker) == ConnectionBudget(worker=7, children=2 * processes)
 
 
+def test_a_pass_of_the_reaper_needs_two_connections_however_small_the_pool_is() -> None:
+    worker = WorkerConfig(dsn=DatabaseUrl.parse("embedded"), processes=1, parent_pool_size=1, parent_max_overflow=0)
+
+    assert connection_budget(worker).worker == 4
+
+
 def test_the_budget_of_connections_in_words() -> None:
     words = ConnectionBudget(worker=7, children=8).in_words()
 

@@ -185,16 +185,20 @@ class PostgresBroker:
         settings = self.settings
         if "HORSIES_CHILD_PROCESS" in os.environ:
             smallest, largest = settings.worker_child_pool_min_size, settings.worker_child_pool_max_size
+            setting = "broker.worker_child_pool_max_size"
         elif self.role == "worker":
             smallest, largest = 0, settings.worker_pool_size + settings.worker_max_overflow
+            setting = "broker.worker_pool_size"
         else:
             smallest, largest = 0, settings.pool_size + settings.max_overflow
+            setting = "broker.pool_size"
         return PoolSize(
             smallest=smallest,
             largest=largest,
             wait_s=settings.pool_timeout,
             idle_s=settings.pool_recycle,
             check_idle=settings.pool_pre_ping,
+            setting=setting,
         )
 
     def _forget(self) -> None:

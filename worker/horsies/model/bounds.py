@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 CHILD_DEATH_MS: Final = 1_000
 LISTENER_AND_BEATS: Final = 2
+FEWEST_OF_A_POOL: Final = 2
+"""A pass of the reaper holds one connection for its turn and works on another, however small the pool is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class ConnectionBudget:
 def connection_budget(worker: WorkerConfig) -> ConnectionBudget:
     """The same for any number of processes, but for what their tasks send."""
     return ConnectionBudget(
-        worker=worker.parent_pool_size + worker.parent_max_overflow + LISTENER_AND_BEATS,
+        worker=max(worker.parent_pool_size + worker.parent_max_overflow, FEWEST_OF_A_POOL) + LISTENER_AND_BEATS,
         children=worker.processes * worker.child_pool_max_size,
     )
 

@@ -94,6 +94,41 @@ class Database:
 
         return await self._with_another_try(inside)
 
+    @asynccontextmanager
+    async def aside(self) -> AsyncGenerator[Transaction]:
+        """A transaction that stays open while others do the work, and is rolled back in the end: it is for a lock.
+
+        Where the pool has one connection only, which the work needs, it has another. Losing it while the work is done
+        harms nobody, and nobody is told.
+        """
+        try:
+            async with self._one_to_keep() as connection:
+                await connection.execute(self.link.begin, timeout=self.link.statement_timeout_s)
+                try:
+                    yield Transaction(connection, timeout_s=self.link.statement_timeout_s)
+                finally:
+                    await _roll_back(connection)
+        except Exception as error:
+            if is_failure_of_database(error):
+                raise explain(error, where=self.link.masked_url) from error
+            raise
+
+    @asynccontextmanager
+    async def _one_to_keep(self) -> AsyncGenerator[Connection]:
+        if self._size.largest > 1:
+            pool = self._pool
+            connection = await pool.acquire()
+            try:
+                yield connection
+            finally:
+                pool.release(connection)
+        else:
+            connection = await self.link.connect()
+            try:
+                yield connection
+            finally:
+                connection.terminate()
+
     async def _one_statement(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
         if self.link.pooled or self.link.read_only:
             return await self.run(work)

@@ -33,6 +33,8 @@ class PoolSize:
     wait_s: float = 30.0
     idle_s: float = 1800.0
     check_idle: bool = True
+    setting: str = "broker.pool_size"
+    """What an operator would raise to have more of them."""
 
 
 class _Idle(NamedTuple):
@@ -97,7 +99,7 @@ class Pool:
             except TimeoutError:
                 raise DatabaseUnreachable(
                     f"all {self._size.largest} connections are in use, for {self._size.wait_s:g} s",
-                    hint="raise broker.pool_size or broker.pool_timeout",
+                    hint=f"raise {self._size.setting} or broker.pool_timeout",
                 ) from None
         else:
             await self._turns.acquire()

@@ -238,14 +238,11 @@ class RecoveryStore:
         """Do `work` while nobody else sweeps; None where somebody does.
 
         The turn is a lock of a transaction that does nothing else, on a connection of its own, and an economy: two
-        sweeps at once would cost twice and settle the same.
+        sweeps at once would cost twice and settle the same. So a turn that is lost meanwhile changes nothing.
         """
-
-        async def take(transaction: Transaction) -> A | None:
+        async with self.database.aside() as transaction:
             (turn,) = await transaction.fetch(RECOVERY.take_turn)
             return await work() if turn.is_ours else None
-
-        return await self.database.run(take)
 
 
 def _member(row: MemberRow) -> FleetMember:

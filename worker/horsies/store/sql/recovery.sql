@@ -99,4 +99,6 @@ SELECT 'fleet_mismatch', $1::text::jsonb
                     WHERE kind = 'fleet_mismatch' AND at > now() - interval '1 hour' AND evidence = $1::text::jsonb);
 
 -- name: take_turn
-SELECT pg_try_advisory_xact_lock(horsies_lock_key('sweep')) AS is_ours;
+-- The transaction that holds the turn is idle for as long as the sweep takes, on purpose.
+SELECT pg_try_advisory_xact_lock(horsies_lock_key('sweep')) AS is_ours
+  FROM set_config('idle_in_transaction_session_timeout', '0', true);
