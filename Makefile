@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 LOCK   := requirements/dev.txt
+ROUNDS ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format bench lock schema clean
+.PHONY: help demo test chaos lint check format bench lock schema clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
@@ -19,6 +20,9 @@ demo: $(READY)  ## the sample app, two workers and a database of its own, under 
 
 test: $(READY)  ## run the tests (needs nothing but Python)
 	@$(BIN)/python -m pytest -n auto
+
+chaos: $(READY)  ## the fault scenarios again and again; ROUNDS=10 says how often
+	@for round in $$(seq $(ROUNDS)); do echo "round $$round of $(ROUNDS)"; $(BIN)/python -m pytest -n auto -q tests/chaos || exit 1; done
 
 lint: $(READY)  ## format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .
