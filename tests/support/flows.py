@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from horsies.codec.ids import IDS
+from horsies.flows.building import LIMIT_S
 from horsies.flows.outbox import Outbox
 from horsies.flows.starting import start
 from horsies.model.task import TaskAttemptOutcome
@@ -70,9 +71,9 @@ class Known:
 class Bench:
     """A database, and someone who does the work of a worker's children in it, as the statements of a worker would."""
 
-    def __init__(self, database: Database, *, known: Definitions | None = None) -> None:
+    def __init__(self, database: Database, *, known: Definitions | None = None, build_limit_s: float = LIMIT_S) -> None:
         self.database = database
-        self.outbox = Outbox(database, known or Known())
+        self.outbox = Outbox(database, known or Known(), build_limit_s=build_limit_s)
         self.worker_id = uuid4()
         self.started: list[str] = []
         """Names of the tasks that ran, in order."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from horsies.flows.outbox import LOOK_AGAIN_S, Outbox, is_away
+from horsies.flows.away import is_away
+from horsies.flows.outbox import LOOK_AGAIN_S, Outbox
 
 if TYPE_CHECKING:
     from horsies.engine.parts import Parts
     from horsies.model.workflow.plan import Definitions
+
+LAST_LOOK_S: Final = 2.0
+"""For what the last outcomes of a worker ask for; the rest is left to others."""
 
 
 class Advance:
@@ -32,16 +36,19 @@ class Advance:
             is_done = False
             while not stop.is_set():
                 is_woken = await self._wait(self._poll_s if is_done else LOOK_AGAIN_S)
-                is_done = await self._work_off(only_if_asked=not is_woken)
-            await self._work_off()
+                is_done = await self._work_off(stop, only_if_asked=not is_woken)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_LOOK_S):
+                    await self._work_off()
         finally:
             stopping.cancel()
+            self._outbox.abandon()
 
-    async def _work_off(self, *, only_if_asked: bool = False) -> bool:
+    async def _work_off(self, stop: asyncio.Event | None = None, *, only_if_asked: bool = False) -> bool:
         self._woken.clear()
         while True:
             try:
-                is_done = (only_if_asked and await self._outbox.is_empty()) or await self._outbox.work_off()
+                is_done = (only_if_asked and await self._outbox.is_empty()) or await self._outbox.work_off(stop)
             except Exception as error:
                 if not is_away(error):
                     raise

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.codec.failure import stored_error
 from horsies.codec.wire import canonical
+from horsies.flows.away import is_away
 from horsies.flows.control import advance_tree
-from horsies.flows.outbox import Outbox, is_away
+from horsies.flows.outbox import Outbox
 from horsies.flows.states import by_run, run_state
 from horsies.model.codes import OutcomeCode
 from horsies.model.task_error import TaskError
@@ -53,7 +54,11 @@ async def heal(database: Database, definitions: Definitions, *, limit: int = A_P
     healed += await _cancel_orphans(store, limit)
     for each in healed:
         await EventStore(database).record(_event(each))
-    await Outbox(database, definitions).work_off()
+    outbox = Outbox(database, definitions)
+    try:
+        await outbox.work_off()
+    finally:
+        outbox.abandon()
     return healed
 
 

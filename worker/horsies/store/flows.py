@@ -131,6 +131,15 @@ class WaitingChild:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Above:
+    """A sub-workflow that another one stands below."""
+
+    definition_key: str
+    is_built_from_the_same: bool
+    """Whether definition, arguments and context are those of the one below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     is_asked: bool
 
@@ -152,6 +161,9 @@ class FlowQueries:
     link_child: Query[Identity]
     may_start_child: Query[Identity]
     note_unknown: Query[None]
+    above: Query[Above]
+    forget_unwanted: Query[None]
+    set_child_aside: Query[None]
 
 
 FLOWS = load(FlowQueries, "horsies.store", "flows")
@@ -202,8 +214,10 @@ class FlowWrites:
         )
 
     async def may_start_child(self, child: WaitingChild) -> bool:
-        """Lock the parent's run; whether it still wants this child."""
-        return bool(await self.transaction.fetch(FLOWS.may_start_child, child.id, child.workflow_id))
+        """Lock the parent's run, and the root's; whether this child is still wanted."""
+        return bool(
+            await self.transaction.fetch(FLOWS.may_start_child, child.id, child.workflow_id, child.root_workflow_id)
+        )
 
     async def link_child(self, child: WaitingChild, workflow_id: UUID) -> bool:
         return bool(await self.transaction.fetch(FLOWS.link_child, child.id, workflow_id))
@@ -235,6 +249,18 @@ class FlowStore:
 
     async def note_unknown(self, child: WaitingChild, why: str, *, pause_s: float) -> None:
         await self.database.execute(FLOWS.note_unknown, child.id, why, pause_s)
+
+    async def above(self, child: WaitingChild) -> list[Above]:
+        """The sub-workflows that this one would stand below, the nearest first."""
+        return await self.database.fetch(FLOWS.above, child.id)
+
+    async def forget_unwanted(self, child: WaitingChild) -> None:
+        """Ask no more for a child whose node does not wait for one."""
+        await self.database.execute(FLOWS.forget_unwanted, child.id)
+
+    async def set_child_aside(self, child: WaitingChild, why: str) -> None:
+        """Leave it for an hour."""
+        await self.database.execute(FLOWS.set_child_aside, child.id, why)
 
     async def note_failure(self, workflow_id: UUID, why: str, *, most_tries: int) -> list[FailedAdvance]:
         return await self.database.fetch(FLOWS.note_failure, workflow_id, why, most_tries)

@@ -262,17 +262,19 @@ SELECT id FROM linked;
 
 -- name: may_start_child
 -- Lock the run of a node and say whether the sub-workflow that the node stands for may be started; where it may not,
--- what asked for it is forgotten: a resume asks again.
-WITH run AS MATERIALIZED (
+-- what asked for it is forgotten: a resume asks again. The root's lock is taken as well, so that whoever holds it to end
+-- a tree is not outrun by its growth.
+WITH locked AS MATERIALIZED (
     SELECT w.id, w.status
       FROM horsies_workflows AS w
-     WHERE w.id = $2
+     WHERE w.id IN ($2, $3)
+     ORDER BY w.id
        FOR NO KEY UPDATE
 ), node AS (
     SELECT n.id
-      FROM run
+      FROM locked AS run
       JOIN horsies_workflow_tasks AS n ON n.id = $1 AND n.workflow_id = run.id AND n.status = 'READY'
-     WHERE run.status = 'RUNNING'
+     WHERE run.id = $2 AND run.status = 'RUNNING'
 ), forgotten AS (
     DELETE FROM horsies_workflow_outbox AS o WHERE o.task_id = $1 AND NOT EXISTS (SELECT FROM node)
 )
@@ -283,3 +285,31 @@ SELECT id FROM node;
 UPDATE horsies_workflow_outbox
    SET tries = tries + 1, last_error = $2, retry_at = now() + make_interval(secs => $3)
  WHERE task_id = $1;
+
+-- name: above
+-- The sub-workflows that a node stands below, the nearest first, and whether each was built from what this one would be.
+WITH RECURSIVE above AS (
+    SELECT n.id, n.workflow_id, 0 AS distance FROM horsies_workflow_tasks AS n WHERE n.id = $1
+     UNION ALL
+    SELECT n.id, n.workflow_id, above.distance + 1
+      FROM above
+      JOIN horsies_workflows AS w ON w.id = above.workflow_id
+      JOIN horsies_workflow_tasks AS n ON n.workflow_id = w.parent_workflow_id AND n.task_index = w.parent_task_index
+)
+SELECT n.sub_definition_key AS definition_key,
+       n.sub_definition_key = own.sub_definition_key AND n.task_kwargs = own.task_kwargs
+           AND horsies_node_context(n) - 'workflow_meta' = horsies_node_context(own) - 'workflow_meta'
+           AS is_built_from_the_same
+  FROM above
+  JOIN horsies_workflow_tasks AS n ON n.id = above.id
+  JOIN horsies_workflow_tasks AS own ON own.id = $1
+ WHERE above.distance > 0
+ ORDER BY above.distance;
+
+-- name: forget_unwanted
+DELETE FROM horsies_workflow_outbox AS o
+ WHERE o.task_id = $1 AND o.needs IS NOT NULL
+   AND NOT EXISTS (SELECT FROM horsies_workflow_tasks AS n WHERE n.id = $1 AND n.status = 'READY');
+
+-- name: set_child_aside
+UPDATE horsies_workflow_outbox SET tries = tries + 1, last_error = $2, quarantined_at = now() WHERE task_id = $1;
