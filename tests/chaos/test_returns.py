@@ -119,6 +119,20 @@ async def test_an_outcome_for_a_task_that_ended_elsewhere_is_refused_with_its_ev
         await ledger.until_terminal(after)
 
 
+async def test_a_last_crash_that_came_too_late_is_not_called_poison(
+    ledger: Ledger, database_url: str, tmp_path: Path
+) -> None:
+    rare = {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 120_000, "max_crashes": 1}
+    async with running(database_url, config={"recovery": rare}, processes=1) as worker:
+        task_id = await worker.send("wait_for", str(tmp_path / "never"))
+        await ledger.until_started(task_id)
+        await ledger.fetch(FINISH_ELSEWHERE, task_id)
+        await worker.kill_children()
+        await worker.heard(events.LateResultRefused)
+        await worker.until(lambda: not worker.holds(task_id))
+        assert worker.of(events.TaskPoisoned) == []
+
+
 async def test_a_task_that_another_has_now_is_neither_beaten_for_nor_run_on(
     ledger: Ledger, database_url: str, tmp_path: Path
 ) -> None:

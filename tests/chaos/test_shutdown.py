@@ -108,6 +108,24 @@ async def test_a_stop_without_a_limit_waits_for_what_runs(database_url: str, led
     await until_connections_are(ledger, 0)
 
 
+async def test_a_worker_that_drains_answers_and_stays_draining_even_if_it_was_lost(
+    database_url: str, ledger: Ledger, tmp_path: Path
+) -> None:
+    async with running(database_url, processes=1, grace_s=None) as worker:
+        await ledger.until_started(await worker.send("wait_for", str(tmp_path / "go")))
+        worker.worker.stop()
+        await worker.heard(events.WorkerDraining)
+        (pong,) = (await worker.app.ping_workers_async(min_responses=1)).unwrap()
+        assert str(pong.worker_id) == worker.worker_id
+        await ledger.fetch("UPDATE horsies_workers SET state = 'lost'")
+        await worker.heard(events.WorkerReturned)
+        state = "SELECT state FROM horsies_workers WHERE id = $1::text::uuid"
+        assert await ledger.fetch(state, worker.worker_id) == [{"state": "draining"}]
+        (tmp_path / "go").touch()
+        async with asyncio.timeout(10):
+            await worker.run
+
+
 async def test_a_coroutine_that_is_cut_is_handed_back_as_well(database_url: str, ledger: Ledger) -> None:
     async with running(database_url, processes=1, grace_s=0) as worker:
         again = await worker.send("nap_again", HALF_AN_HOUR_S)

@@ -116,6 +116,15 @@ async def test_without_the_trigger_work_is_found_by_the_poll_and_the_worker_says
         assert await waited_s(ledger, worker) < POLL_S
 
 
+async def test_a_retry_starts_when_it_is_due_however_rare_the_poll(ledger: Ledger, database_url: str) -> None:
+    rare = {"resilience": {"notify_poll_interval_ms": 30_000}}
+    async with running(database_url, config=rare, processes=1) as worker:
+        task_id = await worker.send("refuse", "LISTED")
+        await ledger.until_terminal(task_id, within_s=20)
+    first, second, third = [entry.at for entry in await ledger.starts(task_id)]
+    assert [1 <= later.total_seconds() < 2 for later in (second - first, third - second)] == [True, True]
+
+
 def test_a_worker_that_cannot_listen_refuses_to_start(database_url: str, empty_database_url: str) -> None:
     # What is said in one database is not heard in another, as behind a pooler.
     config = {"broker": {"session_database_url": empty_database_url}}

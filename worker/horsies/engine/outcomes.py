@@ -40,13 +40,15 @@ _MOVES = {
 
 
 class Ended:
-    """A held task with the row that stores its end; `is_again` once it may have been stored unheard."""
+    """A held task with the row that stores its end, and what is to be told once it is stored; `is_again` once that may
+    have happened unheard."""
 
-    __slots__ = ("finish", "held", "is_again")
+    __slots__ = ("finish", "held", "is_again", "then_tell")
 
-    def __init__(self, held: Held, finish: Finish) -> None:
+    def __init__(self, held: Held, finish: Finish, then_tell: events.Event | None = None) -> None:
         self.held = held
         self.finish = finish
+        self.then_tell = then_tell
         self.is_again = False
 
     @property
@@ -69,6 +71,7 @@ class Outcomes:
         backoff: Backoff,
         max_crashes: int,
         stored: Callable[[], None],
+        retried: Callable[[float], None],
         nodes_ended: Callable[[], None],
     ) -> None:
         self._store = store
@@ -77,6 +80,7 @@ class Outcomes:
         self._gate = gate
         self._max_crashes = max_crashes
         self._stored = stored
+        self._retried = retried
         self._nodes_ended = nodes_ended
         self._lane: Lane[Ended, MovedRow] = Lane(
             self.name,
@@ -108,8 +112,11 @@ class Outcomes:
         )
         self._put(held, finish)
 
-    def settle(self, held: Held, settle: Settle) -> None:
-        """A task was interrupted; where it was a crash, the statement knows whether it was one too many."""
+    def settle(self, held: Held, settle: Settle, *, then_tell: events.Event | None = None) -> None:
+        """A task was interrupted; where it was a crash, the statement knows whether it was one too many.
+
+        `then_tell` is told when that is stored, and never where it is refused.
+        """
         finish = Finish(
             hold=held.hold,
             outcome=TaskAttemptOutcome.FAILED,
@@ -121,15 +128,15 @@ class Outcomes:
             poison_document=None if settle.poison is None else _document(settle.poison),
             pid=_pid_of(held),
         )
-        self._put(held, finish)
+        self._put(held, finish, then_tell)
 
     async def run(self, stop: asyncio.Event) -> None:
         await self._lane.run(stop)
 
-    def _put(self, held: Held, finish: Finish) -> None:
+    def _put(self, held: Held, finish: Finish, then_tell: events.Event | None = None) -> None:
         held.silence()
         held.phase = Phase.STORING
-        self._lane.put([Ended(held, finish)])
+        self._lane.put([Ended(held, finish, then_tell)])
 
     async def _send(self, batch: list[Ended]) -> list[MovedRow]:
         sent_at = time.monotonic()
@@ -186,9 +193,13 @@ class Outcomes:
         for ended in batch:
             held = ended.held
             self._desk.drop(held)
+            if ended.then_tell is not None and ended not in self._late:
+                self._reporter.emit(ended.then_tell)
             status = moved.get((held.row.id, held.row.claim_token))
             if status is not None:
                 ids.setdefault((status, held.row.queue_name), []).append(held.key.task_id)
+                if ended.finish.retry_delay_s is not None and status == TaskStatus.PENDING:
+                    self._retried(ended.finish.retry_delay_s)
                 if is_told:
                     self._tell_finished(ended, TaskStatus(status))
         for (name, queue), theirs in ids.items():

@@ -70,6 +70,8 @@ class Parts:
     wake: Callable[[], None] = field(init=False)
     look: Callable[[], None] = field(init=False)
     hear_news: Callable[[], None] = field(init=False)
+    expect: Callable[[float], None] = field(init=False)
+    """A task will be due after so many seconds."""
 
     def backoff(self, duty: str) -> Backoff:
         """The pauses of one loop, which tells when the database goes away and comes back."""

@@ -53,9 +53,9 @@ class Settling:
         fate = fate_of(task, death, jitter=random.random())  # noqa: S311
         if isinstance(fate, Settle):
             self._settled(held, fate)
-            self._outcomes.settle(held, fate)
-            if fate.poison is not None and held.row.crash_count + 1 >= self._max_crashes:
-                self._tell_poisoned(held, (*earlier, fate.error.message or ""))
+            is_poison = fate.poison is not None and held.row.crash_count + 1 >= self._max_crashes
+            poisoned = _poisoned(held, (*earlier, fate.error.message or "")) if is_poison else None
+            self._outcomes.settle(held, fate, then_tell=poisoned)
         return fate
 
     async def earlier_crashes(self, held: Held) -> tuple[str, ...]:
@@ -82,17 +82,16 @@ class Settling:
             )
         )
 
-    def _tell_poisoned(self, held: Held, causes: tuple[str, ...]) -> None:
-        self._reporter.emit(
-            events.TaskPoisoned(
-                worker_id=str(held.hold.worker_id),
-                task_id=held.key.task_id,
-                claim_token=held.key.claim_token,
-                queue_name=held.row.queue_name,
-                crash_count=held.row.crash_count + 1,
-                causes=causes,
-            )
-        )
+
+def _poisoned(held: Held, causes: tuple[str, ...]) -> events.TaskPoisoned:
+    return events.TaskPoisoned(
+        worker_id=str(held.hold.worker_id),
+        task_id=held.key.task_id,
+        claim_token=held.key.claim_token,
+        queue_name=held.row.queue_name,
+        crash_count=held.row.crash_count + 1,
+        causes=causes,
+    )
 
 
 def death_of(died: ChildDied, kill: Kill | None) -> Death:

@@ -1,89 +1,62 @@
-"""What wakes the claim loop: notifications, the next due time, and the poll that does not trust either."""
+"""When the claim loop looks of its own accord: at the next due time, and at the poll that trusts nothing else."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from horsies.engine.hearing import PROBE_AFTER_S, Hearing
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.store.fleet import FleetStore
-from horsies.store.notify import TASK_NEW, WORKER_PING, WORKFLOW_DUE
 
 if TYPE_CHECKING:
     from horsies.engine.parts import Parts
-    from horsies.store.link import Link
 
 
 class Wakeup:
-    """Hears of new work and of orders, finds out when the next task is due, and looks every few seconds anyway."""
+    """Finds out when the next task is due, and looks every few seconds anyway."""
 
     name = "wake-up"
 
-    def __init__(self, parts: Parts, link: Link, *, probe_after_s: float = PROBE_AFTER_S) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._fleet = FleetStore(parts.claims.database)  # beats have their connection to themselves
-        self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        channels = {TASK_NEW: self._hear_new, WORKFLOW_DUE: self._hear_due, WORKER_PING: self._hear_order}
-        self._hearing = Hearing(parts, link, channels, probe_after_s=probe_after_s)
-        self.hears = self._hearing.has_begun
+        self._look_at = 0.0
+        self._is_sooner = asyncio.Event()
+
+    def expect(self, delay_s: float) -> None:
+        """A task will be due after so many seconds, which this worker knows without asking."""
+        due_at = time.monotonic() + delay_s
+        if due_at < self._look_at:
+            self._look_at = due_at
+            self._is_sooner.set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wake the claim loop until stop is set."""
-        await run_until(stop, self._hearing.listen(), self._hearing.doubt(), self._poll(), self._send_pongs())
+        await run_until(stop, self._poll())
 
     async def _poll(self) -> None:
         poll_s = self._parts.app.resilience.notify_poll_interval_ms / 1000
         while True:
-            await asyncio.sleep(min(poll_s, await self._until_due(poll_s)))
+            self._look_at = time.monotonic() + poll_s
+            due_s = await self._until_due()
+            if due_s is not None:
+                self.expect(due_s)
+            await self._until_it_is_time()
             self._parts.look()
 
-    async def _until_due(self, poll_s: float) -> float:
-        """Seconds until the soonest task that is not due yet."""
+    async def _until_due(self) -> float | None:
+        """Seconds until the soonest task that is not due yet, if there is one."""
         try:
             async with self._parts.lane:
-                due_s = await self._fleet.next_due_s(self._parts.worker.queues or [])
+                return await self._fleet.next_due_s(self._parts.worker.queues or [])
         except HorsiesError:
-            return poll_s
-        return poll_s if due_s is None else max(0.0, due_s)
+            return None
 
-    def _hear_new(self, queue_name: str) -> None:
-        if queue_name in (self._parts.worker.queues or ()):
-            self._parts.hear_news()
-
-    def _hear_due(self, _workflow_id: str) -> None:
-        self._parts.runs_are_due.set()
-
-    def _hear_order(self, payload: str) -> None:
-        """A ping is answered, a kill makes us look at our rows, which say what to end; anything else is nothing."""
-        try:
-            order = cast("dict[str, Any]", json.loads(payload))
-            kind, target = order["kind"], order.get("target_worker_id")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return
-        identity = self._parts.identity
-        if target is not None and target not in {str(identity.worker_id), *map(str, identity.former_ids)}:
-            return
-        if kind == "ping":
-            self._answer(order)
-        elif kind == "kill":
-            self._parts.look_at_rows.set()
-
-    def _answer(self, order: dict[str, Any]) -> None:
-        identity = self._parts.identity
-        answer = {
-            "correlation_id": order.get("correlation_id"),
-            "worker_id": str(identity.worker_id),
-            "hostname": identity.hostname,
-            "pid": identity.pid,
-        }
-        self._pongs.put_nowait((str(order.get("reply_channel")), json.dumps(answer)))
-
-    async def _send_pongs(self) -> None:
-        while True:
-            channel, answer = await self._pongs.get()
-            with suppress(HorsiesError):  # whoever asked will ask again
-                await self._fleet.pong(channel, answer)
+    async def _until_it_is_time(self) -> None:
+        while (left_s := self._look_at - time.monotonic()) > 0:
+            self._is_sooner.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_sooner.wait(), left_s)

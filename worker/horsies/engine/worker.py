@@ -22,6 +22,7 @@ from horsies.engine.heartbeat import Heartbeat
 from horsies.engine.held import Desk
 from horsies.engine.identity import Gate, Identity
 from horsies.engine.interruptions import Interruptions
+from horsies.engine.notices import Notices
 from horsies.engine.outcomes import Outcomes
 from horsies.engine.parts import Parts
 from horsies.engine.pool import Pool
@@ -153,11 +154,11 @@ class Worker:
         return parts, dispatcher
 
     async def _serve(self, parts: Parts, dispatcher: Dispatcher, links: Links, started_at: datetime) -> None:
-        wakeup = Wakeup(parts, links.direct, probe_after_s=self._probe_after_s)
-        heartbeat = Heartbeat(parts, came_back=lambda: self._come_back(parts))
+        wakeup, notices = Wakeup(parts), Notices(parts, links.direct, probe_after_s=self._probe_after_s)
+        parts.expect = wakeup.expect
         dispatcher.wake()
         services = [
-            Starting(parts, hears=wakeup.hears, tell=lambda: self._tell_started(parts)),
+            Starting(parts, hears=notices.hears, tell=lambda: self._tell_started(parts)),
             wakeup,
             DispatchThenDrain(dispatcher, parts, self._hurry, self._last_tries),
             Snapshots(parts, started_at),
@@ -167,7 +168,8 @@ class Worker:
             Bounded(Advance(parts, self._definitions), self._last_tries),
             Bounded(parts.interruptions, self._last_tries),
             Bounded(parts.reporter, self._last_tries),
-            heartbeat,
+            notices,
+            Heartbeat(parts, came_back=lambda: self._come_back(parts)),
         ]
         try:
             await run_together(services, self._stop_of(parts))
@@ -208,7 +210,9 @@ class Worker:
             gate=parts.gate,
             backoff=parts.backoff("outcomes"),
             max_crashes=app.recovery.max_crashes,
-            stored=lambda: parts.wake(),  # noqa: PLW0108  # the dispatcher that it wakes comes later
+            # The dispatcher that it wakes and the timer that it sets come later.
+            stored=lambda: parts.wake(),  # noqa: PLW0108
+            retried=lambda delay_s: parts.expect(delay_s),  # noqa: PLW0108
             nodes_ended=parts.runs_are_due.set,
         )
         parts.asking = Asking(self._hooks, failed=self._tell_hook_failed(reporter))
@@ -257,6 +261,7 @@ class Worker:
             # An idle worker holds one: what a burst has opened is soon closed again.
             idle_s=min(broker.pool_recycle, SURPLUS_IDLE_S),
             check_idle=broker.pool_pre_ping,
+            setting="broker.worker_pool_size",
         )
         link = replace(links.pooled, plans_once=True)
         database, beats = Database(link, size), Database(link, replace(size, largest=1))
@@ -307,7 +312,8 @@ class Worker:
             await parts.returns.release_waiting()
             former = self.identity.renew()
         await parts.fleet.register(self.identity.run_of(self._worker, self._app))
-        await parts.fleet.set_state(self.identity.worker_id, WorkerState.RUNNING)
+        state = WorkerState.DRAINING if parts.is_stopping else WorkerState.RUNNING
+        await parts.fleet.set_state(self.identity.worker_id, state)
         parts.reporter.emit(events.WorkerReturned(worker_id=str(self.identity.worker_id), former_worker_id=str(former)))
 
     def _stop_of(self, parts: Parts) -> asyncio.Event:
