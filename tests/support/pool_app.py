@@ -18,6 +18,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+from pydantic import BaseModel, model_serializer, model_validator
+
 from horsies import AppConfig, Horsies, TaskError, TaskResult, current_task
 
 app = Horsies(AppConfig())
@@ -203,6 +205,106 @@ def fork() -> TaskResult[int, TaskError]:
         os._exit(0)
     _, status = os.waitpid(forked, 0)
     return TaskResult(ok=status)
+
+
+@app.task("jot")
+def jot(file: str) -> TaskResult[None, TaskError]:
+    """Write a line for each run."""
+    _write_down(file)
+    return TaskResult(ok=None)
+
+
+@app.task("jot_async")
+async def jot_async(file: str) -> TaskResult[None, TaskError]:
+    _write_down(file)
+    return TaskResult(ok=None)
+
+
+@app.task("fork_out")
+def fork_out(way: str) -> TaskResult[int, TaskError]:
+    """Have a forked copy leave this function in some way; with which status it then ended."""
+    if forked := os.fork():
+        return TaskResult(ok=_status_of(forked))
+    return _gone(way)
+
+
+@app.task("fork_out_async")
+async def fork_out_async(way: str) -> TaskResult[int, TaskError]:
+    if forked := os.fork():
+        return TaskResult(ok=_status_of(forked))
+    if way == "wait":
+        await asyncio.sleep(0)
+    return _gone(way)
+
+
+@app.task("fork_out_on_the_side")
+async def fork_out_on_the_side(way: str) -> TaskResult[int, TaskError]:
+    """The same in a task that a coroutine has made."""
+
+    async def fork_and_go() -> int:
+        if forked := os.fork():
+            return _status_of(forked)
+        _gone(way)
+        return 0
+
+    return TaskResult(ok=await asyncio.create_task(fork_and_go()))
+
+
+def _gone(way: str) -> TaskResult[int, TaskError]:
+    if way == "raise":
+        raise ValueError(way)
+    if way == "exit":
+        sys.exit(3)
+    return TaskResult(ok=-1)
+
+
+def _status_of(forked: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+
+
+def _write_down(file: str) -> None:
+    with Path(file).open("ab", buffering=0) as lines:
+        lines.write(b"here\n")
+
+
+class Curse(BaseException):
+    """What no handler of errors expects."""
+
+
+class Cursed(BaseModel):
+    """Can neither be read nor written in children."""
+
+    word: str
+
+    @model_validator(mode="after")
+    def _strike(self) -> Cursed:
+        if self.word == "in":
+            raise Curse
+        return self
+
+    @model_serializer
+    def _strike_back(self) -> dict[str, str]:
+        raise Curse
+
+
+@app.task("read_cursed")
+def read_cursed(cursed: Cursed) -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+@app.task("read_cursed_async")
+async def read_cursed_async(cursed: Cursed) -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+@app.task("give_cursed")
+def give_cursed() -> TaskResult[Cursed, TaskError]:
+    return TaskResult(ok=Cursed(word="out"))
+
+
+@app.task("give_cursed_async")
+async def give_cursed_async() -> TaskResult[Cursed, TaskError]:
+    return TaskResult(ok=Cursed(word="out"))
 
 
 @app.task("nap")

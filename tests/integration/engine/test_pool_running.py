@@ -57,6 +57,10 @@ async def test_a_task_knows_its_own_attempt(pool: Stable) -> None:
         ("unheard_of", [], WORKER_FAILURE, "WORKER_RESOLUTION_ERROR"),
         ("echo", [{"no": "text"}], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
         ("unencodable", [], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
+        ("read_cursed", [{"word": "in"}], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
+        ("read_cursed_async", [{"word": "in"}], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
+        ("give_cursed", [], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
+        ("give_cursed_async", [], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
         ("huge", [65], WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"),
         ("mistyped", [], FAILED, "RETURN_TYPE_MISMATCH"),
         ("exit", [], FAILED, "UNHANDLED_EXCEPTION"),
@@ -104,6 +108,35 @@ async def test_a_fork_of_a_child_is_heard_on_its_pipe_and_not_on_its_line(pool: 
     assert await pool.value(pool.give("fork")) == 0
     await pool.events.until(lambda: bool(pool.events.lines))
     assert pool.events.lines == [(None, "stdout", "from the fork")]
+
+
+@pytest.mark.parametrize(
+    ("task_name", "way", "status"),
+    [
+        ("fork_out", "exit", 3),
+        ("fork_out", "raise", 1),
+        ("fork_out", "return", 0),
+        ("fork_out_async", "exit", 3),
+        ("fork_out_async", "raise", 1),
+        ("fork_out_async", "return", 0),
+        ("fork_out_async", "wait", 1),
+        ("fork_out_on_the_side", "exit", 3),
+    ],
+)
+async def test_a_fork_that_comes_back_from_its_task_ends_there(
+    pool: Stable, tmp_path: Path, task_name: str, way: str, status: int
+) -> None:
+    file = tmp_path / "lines"
+    forking, *others = given = [
+        assignment(task_name, way),
+        assignment("jot_async", str(file)),
+        assignment("jot", str(file)),
+    ]
+    pool.child.run(given)
+    assert await pool.value(forking.key) == status
+    for each in others:
+        await pool.ending(each.key)
+    assert file.read_text() == "here\n" * 2, "a copy has run what its child was handed"
 
 
 async def test_coroutines_of_one_child_run_at_the_same_time(pool: Stable) -> None:

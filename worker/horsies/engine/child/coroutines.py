@@ -6,8 +6,9 @@ import asyncio
 import os
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from horsies.engine.child import forks
 from horsies.engine.child.begun import SPEAKER
 from horsies.engine.child.execution import cancelled
 from horsies.engine.messages import ExitStatus
@@ -69,8 +70,15 @@ class Coroutines:
 
     def _end(self, key: Key, task: asyncio.Task[Ending]) -> None:
         del self._tasks[key]
-        if not task.cancelled() and isinstance(task.exception(), MemoryError):
-            os._exit(ExitStatus.OUT_OF_MEMORY)
+        if not task.cancelled() and (raised := task.exception()) is not None:
+            _give_up(raised)
         self._desk.end(key, cancelled() if task.cancelled() else task.result())
         self._desk.flush()
         self._woken.set()
+
+
+def _give_up(raised: BaseException) -> NoReturn:
+    """What an attempt does not turn into an ending ends the process, as it would out of a function."""
+    if isinstance(raised, MemoryError):
+        os._exit(ExitStatus.OUT_OF_MEMORY)
+    forks.leave(raised)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from horsies.codec.result import AnyResult, stored_result
 from horsies.codec.value import PlainValue
 from horsies.codec.wire import cleaned
+from horsies.engine.child import forks
 from horsies.engine.messages import MAX_REPORT_BYTES, Ending
 from horsies.model.codes import OperationalErrorCode, OutcomeCode
 from horsies.model.info import TaskContext
 from horsies.model.mapping import ExceptionRules, error_from
 from horsies.model.task import TaskAttemptOutcome
-from horsies.model.task_error import TaskError
+from horsies.model.task_error import TaskError, said_by
 from horsies.model.task_result import TaskResult
 from horsies.registry.calling import call, call_async
 from horsies.registry.context import running
@@ -114,8 +115,8 @@ class Execution:
             return decoded(task.codec, assignment.args, assignment.kwargs, assignment.context, ok_of=self._ok_of)
         except MemoryError:
             raise
-        except Exception as error:  # validators are user code and may raise anything
-            message = f"the stored arguments cannot be read: {error}"
+        except BaseException as error:  # validators are user code and may raise anything
+            message = f"the stored arguments cannot be read: {said_by(str, error) or type(error).__qualname__}"
             raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
 
     def _ok_of(self, task_name: str) -> Value | None:
@@ -146,12 +147,14 @@ class Execution:
         return TaskResult(err=error_from(raised, task=task.exception_rules, app=self._rules))
 
     def _ended(self, task: TaskDefinition, result: AnyResult) -> Ending:
+        if forks.is_copy():
+            forks.leave(None if result.err is None else result.err.exception)
         _refuse_to_go_on_without_memory(result)
         try:
             stored = stored_result(result, task.codec.ok)
         except MemoryError:
             raise
-        except Exception as error:
+        except BaseException as error:  # so are serializers
             message = f"the result cannot be stored: {type(error).__qualname__}"
             raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
         document = stored.document.encode()
@@ -179,6 +182,8 @@ def cancelled() -> Ending:
 
 
 def _failure(failed: Failed) -> Ending:
+    if forks.is_copy():
+        forks.leave(failed.__cause__)
     error = TaskError(error_code=failed.code, message=failed.message)
     return _ending(TaskResult(err=error), TaskAttemptOutcome.WORKER_FAILURE)
 

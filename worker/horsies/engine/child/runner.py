@@ -7,6 +7,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from horsies.engine.child import forks
 from horsies.engine.child.begun import SPEAKER
 from horsies.engine.child.coroutines import Coroutines
 from horsies.engine.messages import ExitStatus
@@ -33,6 +34,7 @@ class Runner:
         self._execution = execution
         self._desk = desk
         self._loop = asyncio.new_event_loop()
+        forks.tell_copies(self._loop)
         self._coroutines = Coroutines(inbox, execution, desk, limit=async_concurrency)
 
     def run(self) -> None:
@@ -72,6 +74,9 @@ def _complete(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventL
     """Run to the end, though tasks that user code has made may throw `SystemExit` through the loop, or stop it."""
     task = loop.create_task(coroutine)
     while not task.done():
-        with contextlib.suppress(SystemExit, KeyboardInterrupt, RuntimeError):
+        try:
             loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt, RuntimeError) as raised:
+            if forks.is_copy():
+                forks.leave(raised)
     task.result()
