@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from horsies.model.workflow.plan import WorkflowPlan
     from horsies.recovery.hooks import HookFailure
     from horsies.recovery.report import SweepReport
-    from horsies.store.db import Database
+    from horsies.store.db import Database, Transaction
     from horsies_ops.actions.hand import Hand
 
 SWEEP, RELEASE = "sweep", "release"
@@ -83,16 +83,11 @@ class Sweeper:
         if options.dry_run:
             return await self._sweep(self.reading, options), None
         self.hand.require_writing()
-        report = await self._sweep(self.hand.database, options)
-        due = [task for task in report.tasks if task.is_due]
-        if not due:
-            return report, None
-        moved = [task.task_id for task in due if task.applied]
-        deed = Deed(operator=self.hand.operator, action=action, reason=reason, filter=_asked(options), matched=len(due))
-        done = Done(affected=len(moved), skipped=len(due) - len(moved), task_ids=moved)
-        return report, await self.hand.run(lambda transaction: write_down(transaction, deed, done))
+        deed = Deed(operator=self.hand.operator, action=action, reason=reason, filter=_asked(options), matched=0)
+        record = _Record(self.hand, deed)
+        return await self._sweep(self.hand.database, options, record), record.audit_id
 
-    async def _sweep(self, database: Database, options: SweepOptions) -> SweepReport:
+    async def _sweep(self, database: Database, options: SweepOptions, record: _Record | None = None) -> SweepReport:
         failed: list[HookFailure] = []
         hooks = None if self.app is None else Asking(self.app.recovery_hooks, failed=failed.append)
         definitions = NoDefinitions() if self.app is None else self.app.definitions
@@ -107,12 +102,27 @@ class Sweeper:
 
         judge = OperatorJudge(local=self.local)
         try:
-            return await sweep(database, options, judge=judge, hooks=hooks, heal=healing)
+            return await sweep(database, options, judge=judge, hooks=hooks, heal=healing, record=record)
         finally:
             for failure in failed:
                 log_failure(failure)
                 if not options.dry_run:
                     await EventStore(database).record(_event(failure))
+
+
+class _Record:
+    """The audit row of one sweep: tasks and runs, as many as were found and moved so far."""
+
+    def __init__(self, hand: Hand, deed: Deed) -> None:
+        self.audit_id: int | None = None
+        self._hand = hand
+        self._deed = deed
+
+    async def begin(self) -> None:
+        self.audit_id = await self._hand.run(lambda transaction: write_down(transaction, self._deed, Done()))
+
+    async def add(self, transaction: Transaction, done: Done) -> None:
+        await write_down(transaction, self._deed, done, self.audit_id)
 
 
 def _event(failure: HookFailure) -> Event:
@@ -131,5 +141,6 @@ def _asked(options: SweepOptions) -> dict[str, object]:
         "force": options.force or None,
         "resilient_multiplier": options.resilient_multiplier,
         "resilient_flags": None if options.resilient_flags is None else list(options.resilient_flags),
+        "recovery_config": None if options.recovery_config is None else options.recovery_config.model_dump(mode="json"),
     }
     return {name: value for name, value in asked.items() if value is not None}

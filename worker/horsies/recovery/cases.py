@@ -59,6 +59,11 @@ class Case:
         return asks_hooks(self.verdict)
 
     @property
+    def is_due(self) -> bool:
+        """Whether the verdict is to move the task."""
+        return isinstance(self.verdict, (Requeue, Retry, Fail, Expire))
+
+    @property
     def moves(self) -> bool:
         """Whether there is something to write."""
         match self.verdict:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from horsies.model.recovery.judging import Judge
     from horsies.model.recovery.options import SweepOptions
     from horsies.recovery.hooks import Asking
+    from horsies.recovery.record import Record
     from horsies.store.db import Database
 
 Heal: TypeAlias = "Callable[[], Awaitable[Sequence[SweptWorkflow]]]"
@@ -32,17 +33,18 @@ async def sweep(
     hooks: Asking | None = None,
     heal: Heal | None = None,
     steps: Collection[Step] = EVERY_STEP,
+    record: Record | None = None,
 ) -> SweepReport:
     """Settle what is stale, or say that somebody else is at it; a step that failed is raised after the others ran.
 
-    `heal` heals workflows, and in a dry run tells what it would heal.
+    `heal` heals workflows, and in a dry run tells what it would heal. A dry run leaves no `record`.
     """
     store = RecoveryStore(database)
     if options.dry_run:
         report = await make_pass(database, options, judge=judge, hooks=hooks, heal=heal, steps=steps)
     else:
         report = await store.in_turn(
-            lambda: make_pass(database, options, judge=judge, hooks=hooks, heal=heal, steps=steps)
+            lambda: make_pass(database, options, judge=judge, hooks=hooks, heal=heal, steps=steps, record=record)
         ) or await _busy(store, options, judge, hooks)
     for failure in report.failures:
         raise failure.error
@@ -58,6 +60,7 @@ async def make_pass(
     heal: Heal | None = None,
     steps: Collection[Step] = EVERY_STEP,
     budget_s: float | None = None,
+    record: Record | None = None,
 ) -> SweepReport:
     """The same for a caller who has the turn already; failed steps are told in the report and stop no other.
 
@@ -65,7 +68,7 @@ async def make_pass(
     """
     store = RecoveryStore(database)
     fleet = await store.fleet()
-    work = Pass(store=store, options=options, judge=judge, fleet=fleet, hooks=hooks, budget_s=budget_s)
+    work = Pass(store=store, options=options, judge=judge, fleet=fleet, hooks=hooks, budget_s=budget_s, record=record)
     return await work.run(steps, heal)
 
 

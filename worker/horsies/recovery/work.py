@@ -19,6 +19,7 @@ from horsies.model.task import TaskStatus
 from horsies.recovery.cases import Case
 from horsies.recovery.hooks import ROWS_AT_A_TIME
 from horsies.recovery.moves import expiry_document, move_of
+from horsies.recovery.record import Book
 from horsies.recovery.report import GOOD_UNTIL, Step, StepFailure, SweepReport, SweepStatus, SweptTask, SweptWorkflow
 from horsies.recovery.tally import Tally
 from horsies.store.events import Event, EventStore
@@ -27,7 +28,7 @@ from horsies.store.recovery import EXPIRY_BATCH, PAGE, LostWorker, Scan
 from horsies.store.tasks import TaskStore
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from horsies.model.recovery.options import SweepOptions
     from horsies.model.recovery.published import FleetMember
     from horsies.recovery.hooks import Asking
+    from horsies.recovery.record import Record
     from horsies.store.recovery import OverdueRow, RecoveryStore
 
 MOST_EXPIRY_BATCHES: Final = 200
@@ -55,6 +57,7 @@ class Pass:
         fleet: Fleet,
         hooks: Asking | None,
         budget_s: float | None,
+        record: Record | None = None,
     ) -> None:
         self._store = store
         self._options = options
@@ -63,6 +66,7 @@ class Pass:
         self._ruling = ruling(judge, options, fleet)
         self._sweeper = judge.worker_id if isinstance(judge, WorkerJudge) else None
         self._is_manual = self._sweeper is None
+        self._book = Book(store.database, record)
         self._budget_s = budget_s
         self._ends_at = None if budget_s is None else time.monotonic() + budget_s
         self._tally = Tally(ruling=self._ruling, dry_run=options.dry_run, hooks_loaded=hooks is not None)
@@ -71,6 +75,7 @@ class Pass:
     async def run(
         self, steps: Collection[Step], heal: Callable[[], Awaitable[Sequence[SweptWorkflow]]] | None
     ) -> SweepReport:
+        await self._book.begin()
         for step in Step:
             if step in steps:
                 await self._try(step, heal)
@@ -93,7 +98,9 @@ class Pass:
                 case Step.WORKFLOWS:
                     if heal is not None and self._options.worker_id is None:
                         # A run whose task was settled just now goes on because of that; a dry run could not name it.
-                        self._tally.workflows += [each for each in await heal() if each.id not in self._runs_settled]
+                        healed = [each for each in await heal() if each.id not in self._runs_settled]
+                        self._tally.workflows += healed
+                        await self._book.healed(len(healed))
                 case _:
                     assert_never(step)
         except HorsiesError as error:
@@ -159,6 +166,8 @@ class Pass:
         for case in cases:
             swept = await self._applied(case)
             self._tally.tasks.append(swept)
+            if swept.is_due and not swept.applied and not self._options.dry_run:
+                await self._book.skipped(1)
             if swept.applied:
                 self._runs_settled.add(case.row.workflow_id)
             if swept.applied and case.reason is not None:
@@ -172,7 +181,7 @@ class Pass:
             return case.swept(applied=False)
         try:
             move = move_of(case, sweeper=self._sweeper, earlier=await self._earlier_crashes(case))
-            is_applied = await self._store.recover(case.row, move)
+            is_applied = await self._store.recover(case.row, move, record=self._book.noting if case.is_due else None)
         except StatementFailed as error:
             if error.retryable:
                 raise
@@ -206,12 +215,19 @@ class Pass:
                 return
             rows = await self._store.overdue(after=last)
             documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
-            ended = frozenset([] if self._options.dry_run or not rows else await self._store.expire(documents))
+            ended = frozenset(await self._expired(documents))
             self._tally.tasks += [_expired(row, applied=row.id in ended) for row in rows]
             self._runs_settled |= {row.workflow_id for row in rows if row.id in ended}
             if len(rows) < EXPIRY_BATCH:
                 return
             last = rows[-1]
+
+    async def _expired(self, documents: Mapping[UUID, str]) -> list[UUID]:
+        if self._options.dry_run or not documents:
+            return []
+        ended = await self._store.expire(documents, record=self._book.noting)
+        await self._book.skipped(len(documents) - len(ended))
+        return ended
 
     def _context(self, case: Case) -> RecoveryContext:
         return case.context(recovering_worker_id=self._sweeper, dry_run=self._options.dry_run)

@@ -54,6 +54,8 @@ class Deed:
 class Done:
     """A part of an action that has been carried out. Of the ids, the first 1,000 of the whole action are kept."""
 
+    matched: int = 0
+    """What was found on the way, for an action that does not know beforehand what it will meet."""
     affected: int = 0
     skipped: int = 0
     task_ids: Sequence[UUID] = ()
@@ -62,7 +64,8 @@ class Done:
 async def write_down(transaction: Transaction, deed: Deed, done: Done, audit_id: int | None = None) -> int:
     """Begin the row of an action, or add to the one that `audit_id` names; commits with what was done."""
     if audit_id is not None:
-        (row,) = await transaction.fetch(AUDIT.add, audit_id, done.affected, done.skipped, done.task_ids)
+        added = (done.matched, done.affected, done.skipped, done.task_ids)
+        (row,) = await transaction.fetch(AUDIT.add, audit_id, *added)
         return row.id
     operator = deed.operator
     (row,) = await transaction.fetch(
@@ -74,7 +77,7 @@ async def write_down(transaction: Transaction, deed: Deed, done: Done, audit_id:
         deed.reason,
         json.dumps(deed.filter),
         deed.is_dry_run,
-        deed.matched,
+        deed.matched + done.matched,
         done.affected,
         done.skipped,
         done.task_ids,

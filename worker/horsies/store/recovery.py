@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from horsies.model.recovery.judging import Fleet
@@ -23,6 +23,9 @@ PAGE: Final = 1000
 EXPIRY_BATCH: Final = 500
 
 A = TypeVar("A")
+
+Noting: TypeAlias = "Callable[[Transaction, Sequence[UUID]], Awaitable[None]]"
+"""Writes down that these tasks were moved, in the transaction that moves them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,17 +201,22 @@ class RecoveryStore:
             PAGE,
         )
 
-    async def recover(self, row: StaleRow, move: Move) -> bool:
-        """Carry out a verdict; False where the task has moved or beaten since it was read, or is held by now."""
-        (answer,) = await self.database.fetch(
-            RECOVERY.recover,
-            row.id,
-            row.status,
-            row.claim_token,
-            row.last_beat_at,
-            row.no_restart,
-            move.to_json(),
-        )
+    async def recover(self, row: StaleRow, move: Move, *, record: Noting | None = None) -> bool:
+        """Carry out a verdict; False where the task has moved or beaten since it was read, or is held by now.
+
+        `record` writes down that it was carried out, in the same transaction.
+        """
+        judged = (row.id, row.status, row.claim_token, row.last_beat_at, row.no_restart, move.to_json())
+
+        async def carry_out(transaction: Transaction) -> bool:
+            (answer,) = await transaction.fetch(RECOVERY.recover, *judged)
+            if answer.is_applied and record is not None:
+                await record(transaction, [row.id])
+            return answer.is_applied
+
+        if record is not None:
+            return await self.database.run(carry_out)
+        (answer,) = await self.database.fetch(RECOVERY.recover, *judged)
         return answer.is_applied
 
     async def mark_lost(self, workers: Sequence[LostWorker]) -> list[UUID]:
@@ -226,10 +234,20 @@ class RecoveryStore:
         place = (_FIRST_INSTANT, _FIRST_ID) if after is None else (after.good_until, after.id)
         return await self.database.fetch(RECOVERY.overdue, *place, EXPIRY_BATCH)
 
-    async def expire(self, documents: Mapping[UUID, str]) -> list[UUID]:
-        """End overdue tasks with the result given for each; returns those that were still waiting."""
-        ended = await self.database.fetch(RECOVERY.expire, list(documents), list(documents.values()))
-        return [row.id for row in ended]
+    async def expire(self, documents: Mapping[UUID, str], *, record: Noting | None = None) -> list[UUID]:
+        """End overdue tasks with the result given for each; returns those that were still waiting.
+
+        `record` writes down which they were, in the same transaction.
+        """
+
+        async def end(transaction: Transaction) -> list[UUID]:
+            rows = await transaction.fetch(RECOVERY.expire, list(documents), list(documents.values()))
+            ended = [row.id for row in rows]
+            if ended and record is not None:
+                await record(transaction, ended)
+            return ended
+
+        return await self.database.run(end)
 
     async def note_mismatch(self, values: Mapping[str, object]) -> None:
         await self.database.execute(RECOVERY.note_mismatch, json.dumps(values, sort_keys=True))

@@ -6,6 +6,7 @@ RETURNING id;
 
 -- name: add
 UPDATE horsies_audit
-   SET affected = affected + $2, skipped = skipped + $3, task_ids = (task_ids || $4::uuid[])[1:1000]
+   SET matched = matched + $2, affected = affected + $3, skipped = skipped + $4,
+       task_ids = (task_ids || $5::uuid[])[1:1000]
  WHERE id = $1
 RETURNING id;
