@@ -87,16 +87,23 @@ class Bench:
     async def claim(self, limit: int = 1000) -> list[ClaimedRow]:
         """Begin what is due; in the order of the queue."""
         # Children for half of them: those start in the same breath, the others by a statement of their own.
+        return await self.begin(await self.hold(limit, children=limit // 2))
+
+    async def hold(self, limit: int = 1000, *, children: int = 0) -> list[ClaimedRow]:
+        """Claim what is due, and begin only so much of it."""
         request = ClaimRequest(
             worker_id=self.worker_id,
             hostname="here",
             queues=[QueueRoom(queue_name="default")],
             limit=limit,
-            pids=[7] * (limit // 2),
+            pids=[7] * children,
         )
-        store = ClaimStore(self.database)
-        rows = await store.claim(request)
+        return await ClaimStore(self.database).claim(request)
+
+    async def begin(self, rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
+        """Begin what was claimed; returns those that run."""
         waiting = [Start(hold=self._hold(row), pid=7) for row in rows if row.status == "CLAIMED"]
+        store = ClaimStore(self.database)
         ids = {row.id for row in await store.start(waiting, hostname="here")} if waiting else set[UUID]()
         begun = [row for row in rows if row.status == "RUNNING" or row.id in ids]
         for row in begun:

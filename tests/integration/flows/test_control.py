@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -10,6 +11,7 @@ from horsies.flows import control
 from horsies.flows.control import Refusal
 from horsies.model.workflow.plan import OnError
 from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
+from tests.support.waiting import until_someone_waits
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
@@ -128,6 +130,46 @@ async def test_a_cancelled_run_starts_nothing_again(bench: Bench, connection: Co
     await bench.retry(running)
     await bench.outbox.work_off()
     assert (await nodes_of(connection, workflow_id), await _tasks(connection)) == (["SKIPPED"], ["CANCELLED"])
+
+
+async def test_a_retry_begins_again_what_the_cancel_stops_only_after_it(
+    bench: Bench, database: Database, connection: Connection
+) -> None:
+    workflow_id = await bench.start(node(0, max_retries=3), node(1, 0))
+    (running,) = await bench.claim()
+    await control.cancel(database, workflow_id)
+    # The crash is stored when the retry has looked at the nodes, and before it takes the marks of the cancel away.
+    async with connection.transaction():
+        await connection.execute("SELECT FROM horsies_workflow_tasks WHERE task_index = 0 FOR UPDATE")
+        retrying = asyncio.create_task(control.retry_failed(database, workflow_id))
+        await until_someone_waits(connection)
+        await connection.execute(
+            "UPDATE horsies_tasks SET status = 'CANCELLED', terminal_at = now(), claimed = false WHERE id = $1",
+            running.id,
+        )
+    assert await retrying == 1
+    await bench.run()
+    assert (await nodes_of(connection, workflow_id), bench.started) == (["COMPLETED", "COMPLETED"], ["n0", "n0", "n1"])
+    assert (await run_of(connection, workflow_id))["status"] == "COMPLETED"
+
+
+async def test_pause_takes_back_what_was_claimed_and_not_begun(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1, 0))
+    held = await bench.hold()
+    await control.pause(bench.database, workflow_id)
+    assert (await nodes_of(connection, workflow_id), await _tasks(connection)) == (["READY", "PENDING"], ["CANCELLED"])
+    assert await bench.begin(held) == []
+    await control.resume(bench.database, workflow_id)
+    await bench.run()
+    assert (await run_of(connection, workflow_id))["status"] == "COMPLETED"
+
+
+async def test_cancel_takes_back_what_was_claimed_and_not_begun(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1, 0))
+    held = await bench.hold()
+    await control.cancel(bench.database, workflow_id)
+    assert (await nodes_of(connection, workflow_id), await _tasks(connection)) == (["SKIPPED"] * 2, ["CANCELLED"])
+    assert await bench.begin(held) == []
 
 
 async def test_cancel_with_kill_takes_back_what_runs(bench: Bench, connection: Connection) -> None:

@@ -37,6 +37,12 @@ def test_a_sub_workflow_is_started_and_not_enqueued() -> None:
     assert _steps(_node(S.READY, is_subworkflow=True)) == [StartChild(0)]
 
 
+def test_a_task_that_a_cancel_stopped_is_replaced_where_its_run_goes_on_again() -> None:
+    stopped = EndedTask(status=TaskStatus.CANCELLED, document=Document.ERR, mark=NoRestart.CANCELLED)
+    assert _steps(_node(S.RUNNING, ended=stopped)) == [PutBack(0), Enqueue(0)]
+    assert _steps(_node(S.RUNNING, ended=stopped), status=WorkflowStatus.CANCELLED) == [Skip(0, None)]
+
+
 def test_skips_cascade_at_once() -> None:
     steps = _steps(_node(S.RUNNING, ended=ERR), _node(after=(0,)), _node(after=(1,)), _node(S.RUNNING))
     assert steps == [End(0, LOST), Skip(1, 0), Skip(2, 1), Blame(0)]

@@ -164,7 +164,8 @@ def _taken_over(index: int, end: NodeEnd, run: WorkflowStatus) -> End | PutBack 
     match end:
         case Ended():
             return End(index, end)
-        case Unstarted() if not run.is_terminal:
+        case Unstarted() | Stopped() if not run.is_terminal:
+            # A cancel may have been taken back, by a retry, after it had stopped the task.
             return PutBack(index)
         case Unstarted() | Stopped():
             return Skip(index, None)
