@@ -150,6 +150,8 @@ class Dispatcher:
         parts.gate.passed(sent_at)
         took_s = time.monotonic() - sent_at
         begun = {(row.id, row.claim_token) for row in started}
+        moved = [held for held, _ in pairs if (held.row.id, held.row.claim_token) in begun]
+        parts.reporter.moved_unbegun(moved, TaskStatus.CLAIMED, TaskStatus.RUNNING)
         by_child: dict[int, list[Held]] = {}
         for held, pid in pairs:
             if (held.row.id, held.row.claim_token) not in begun:
@@ -174,6 +176,7 @@ class Dispatcher:
                 [Expiry(hold=held.hold, document=canonical({"err": stored_error(error)}))]
             )
             if expired:
+                parts.reporter.moved_unbegun([held], TaskStatus.CLAIMED, TaskStatus.EXPIRED)
                 return
         parts.reporter.emit(
             events.ClaimLost(

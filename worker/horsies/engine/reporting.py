@@ -11,13 +11,14 @@ from uuid import UUID
 
 from horsies.model import events
 from horsies.model.summary import Moved, Summary
+from horsies.model.task import TaskStatus
 from horsies.store.events import Event as Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from horsies.engine.backoff import Backoff
-    from horsies.model.task import TaskStatus
+    from horsies.engine.held import Held
     from horsies.store.events import EventStore
 
 MOST_WAITING = 1000
@@ -49,6 +50,15 @@ _LEVELS: dict[type[events.Event], int] = {
     events.ClaimLost: logging.INFO,
 }
 
+_UNBEGUN = {
+    (TaskStatus.CLAIMED, TaskStatus.RUNNING): "start",
+    (TaskStatus.CLAIMED, TaskStatus.PENDING): "release",
+    (TaskStatus.CLAIMED, TaskStatus.EXPIRED): "expire when claimed",
+    (TaskStatus.CLAIMED, TaskStatus.CANCELLED): "cancel",
+    (TaskStatus.RUNNING, TaskStatus.PENDING): "hand back unbegun",
+    (TaskStatus.RUNNING, TaskStatus.CANCELLED): "cancel a run",
+}
+
 logger = logging.getLogger("horsies.worker")
 
 
@@ -63,6 +73,8 @@ class Reporter:
         self._records: asyncio.Queue[Record | None] = asyncio.Queue()
         self._listeners: list[Callable[[events.Event], None]] = []
         self.summary = Summary()
+        self.has_moved = asyncio.Event()
+        """Set when there is something in the summary, by whoever puts it there."""
 
     def listen(self, listener: Callable[[events.Event], None]) -> None:
         self._listeners.append(listener)
@@ -83,6 +95,15 @@ class Reporter:
     def moved(self, kind: str, queue: str, source: TaskStatus, target: TaskStatus, ids: Collection[str]) -> None:
         """Count a move for those who watch; it is told with the next statement that can take it along."""
         self.summary.add(Moved(kind=kind, queue=queue, source=source, target=target), ids)
+        self.has_moved.set()
+
+    def moved_unbegun(self, helds: Iterable[Held], source: TaskStatus, target: TaskStatus) -> None:
+        """The same for tasks that have come no further than into our hands."""
+        ids: dict[str, list[str]] = {}
+        for held in helds:
+            ids.setdefault(held.row.queue_name, []).append(held.key.task_id)
+        for queue, theirs in ids.items():
+            self.moved(_UNBEGUN[source, target], queue, source, target, theirs)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Write records until stop is set and none waits."""

@@ -36,8 +36,9 @@ class Returns:
         back = list(self._unbegun)
         if not back:
             return
-        await self._parts.claims.give_back([held.hold for held in back])
+        rows = await self._parts.claims.give_back([held.hold for held in back])
         del self._unbegun[: len(back)]
+        self._tell(TaskStatus.RUNNING, back, rows)
         for held in back:
             self._parts.desk.drop(held)
 
@@ -45,7 +46,8 @@ class Returns:
         """Give up claims that wait for a place."""
         waiting = self._parts.desk.all(Phase.WAITING)
         if waiting:
-            await self._parts.claims.release([held.hold for held in waiting])
+            rows = await self._parts.claims.release([held.hold for held in waiting])
+            self._tell(TaskStatus.CLAIMED, waiting, rows)
         for held in waiting:
             self._parts.desk.drop(held)
 
@@ -69,6 +71,12 @@ class Returns:
                 await parts.fleet.set_state(worker_id, WorkerState.STOPPED)
                 identity.former_ids.remove(worker_id)
         self._reconciled_at = time.monotonic()
+
+    def _tell(self, source: TaskStatus, helds: Iterable[Held], rows: Sequence[MovedRow]) -> None:
+        status = {(row.id, row.claim_token): TaskStatus(row.status) for row in rows}
+        for target in set(status.values()):
+            moved = [held for held in helds if status.get((held.row.id, held.row.claim_token)) is target]
+            self._parts.reporter.moved_unbegun(moved, source, target)
 
     def _is_unheard(self, row: MovedRow) -> bool:
         held = self._parts.desk.get(_key(row))

@@ -36,6 +36,7 @@ from horsies.engine.settling import Settling
 from horsies.engine.snapshot import Snapshots
 from horsies.engine.spec import ChildSpec
 from horsies.engine.starting import Starting
+from horsies.engine.telling import Telling
 from horsies.engine.wakeup import Wakeup
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError
 from horsies.model import events
@@ -168,6 +169,7 @@ class Worker:
             Bounded(Advance(parts, self._definitions), self._last_tries),
             Bounded(parts.interruptions, self._last_tries),
             Bounded(parts.reporter, self._last_tries),
+            Bounded(Telling(parts.reporter, EventStore(parts.claims.database)), self._last_tries),
             notices,
             Heartbeat(parts, came_back=lambda: self._come_back(parts)),
         ]
