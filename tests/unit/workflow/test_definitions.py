@@ -20,7 +20,7 @@ from horsies import (
     WorkflowSpec,
     from_node,
 )
-from tests.support.flow_tasks import add, app, refusal_of
+from tests.support.flow_tasks import add, app, post, queued, refusal_of
 
 META = {"workflow_id": "w", "task_index": 0, "task_name": "fan"}
 
@@ -96,6 +96,29 @@ def test_nor_is_one_known_here_that_only_contains_theirs() -> None:
 
     assert Around in app.definitions.known()
     assert Around not in Horsies().definitions.known()
+
+
+def test_nor_is_one_that_builds_something_of_theirs() -> None:
+    class Theirs(WorkflowDefinition[Any]):
+        name = "theirs"
+        definition_key = "tests.definitions.theirs-built"
+
+        @classmethod
+        def build_with(cls, app: Horsies) -> WorkflowSpec[Any]:
+            return app.workflow("theirs", [post.node()(to="you")], definition_key=cls.definition_key)
+
+    class TheirsAlone(WorkflowDefinition[Any]):
+        name = "theirs alone"
+        definition_key = "tests.definitions.theirs-alone"
+
+        @classmethod
+        def build_with(cls, app: Horsies) -> WorkflowSpec[Any]:
+            del app
+            return queued.workflow("theirs", [post.node()(to="you")], definition_key=cls.definition_key)
+
+    for key in (Theirs.definition_key, TheirsAlone.definition_key):
+        assert app.definitions.build(key, {}, {}) is None
+        assert queued.definitions.build(key, {}, {}) is not None
 
 
 def test_what_a_definition_raises_is_raised() -> None:

@@ -44,6 +44,27 @@ def test_all_faults_are_told_together_as_one_error_of_the_family() -> None:
     assert all(fault.location and fault.location.file == __file__ for fault in refused.value.report.errors)
 
 
+def test_names_are_as_long_as_those_of_tasks_at_most() -> None:
+    assert app.workflow("n" * 255, [number()], definition_key="k" * 255).name == "n" * 255
+    assert codes_for(number(), name="n" * 256, key="k" * 256) == [
+        ErrorCode.WORKFLOW_NO_NAME,
+        ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
+    ]
+
+
+def test_a_task_of_another_app_is_no_node() -> None:
+    assert codes_for(number(), TaskNode(post, {"to": "you"}))[0] == ErrorCode.TASK_NOT_REGISTERED
+
+
+def test_values_of_the_wrong_kind_are_faults_too() -> None:
+    assert codes_for(number(), on_error="explode") == [ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY]
+    assert codes_for(number(), success_policy="x") == [ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY]
+    assert codes_for(number(), success_policy=SuccessPolicy(cases=["x"])) == [  # pyright: ignore[reportArgumentType]
+        ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY
+    ]
+    assert refusal_of(lambda: TaskNode(add, None)) == [ErrorCode.WORKFLOW_INVALID_KWARG_KEY]  # pyright: ignore[reportArgumentType]
+
+
 def test_nodes_that_cannot_be_told_apart_come_first_and_alone() -> None:
     assert codes_for(number(node_id="a b"), number(node_id="c"), number(node_id="c"), name="") == [
         ErrorCode.WORKFLOW_INVALID_NODE_ID,

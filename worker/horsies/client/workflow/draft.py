@@ -23,6 +23,7 @@ class Draft:
     definition_key: str | None
     nodes: tuple[AnyNode, ...]
     places: Mapping[int, int]
+    on_error: object
     output: AnyNode | NodeKey[Any] | None
     success_policy: SuccessPolicy | None
     declared: object

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 from horsies.client.workflow.definition import DEFINITIONS
 from horsies.client.workflow.nodes import TaskNode
 from horsies.client.workflow.parameters import builder_codec
+from horsies.client.workflow.placement import ForeignTask
 from horsies.client.workflow.spec import WorkflowSpec
 from horsies.codec.wire import canonical
+from horsies.errors import HorsiesError
 from horsies.registry.injection import decoded
 
 if TYPE_CHECKING:
@@ -40,10 +42,22 @@ class AppDefinitions:
         call = decoded(
             builder_codec(definition), "[]", _json(kwargs), _json(injected) if injected else None, ok_of=self.ok_of
         )
-        spec = definition.build_with(self.app, **call.kwargs)
+        spec = self._spec(definition, call.kwargs)
+        return None if spec is None else spec.plan()
+
+    def _spec(
+        self, definition: type[WorkflowDefinition[Any]], parameters: Mapping[str, Any]
+    ) -> WorkflowSpec[Any] | None:
+        """What it builds; None where that is of another app's tasks, which a class without nodes shows only now."""
+        try:
+            spec = definition.build_with(self.app, **parameters)
+        except HorsiesError as error:
+            if any(isinstance(fault, ForeignTask) for fault in error.faults):
+                return None
+            raise
         if not isinstance(cast("object", spec), WorkflowSpec):
             raise TypeError(f"{definition.__qualname__}.build_with returned a {type(spec).__qualname__}, not a spec")
-        return spec.plan()
+        return spec if spec.host is self.app else None
 
     def is_ours(self, definition: type[WorkflowDefinition[Any]]) -> bool:
         """Whether no task in it, or in what it contains, is another app's."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar, cast
 
 from horsies.client.workflow.declared import ok_type_of, reads_of
+from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError
 from horsies.model.workflow.names import NodeKey, WorkflowContextMissingIdError, default_node_id
 from horsies.model.workflow.plan import JoinType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from horsies.client.task_function import TaskFunction
@@ -97,6 +99,13 @@ class Node(Generic[T]):
 
     def _adopt_marked(self) -> None:
         """Let each `from_node(x)` among the arguments mean that the result of x is waited for and passed on."""
+        for given in (self.kwargs, self.args_from):
+            if not isinstance(cast("object", given), Mapping):
+                raise WorkflowValidationError(
+                    f"node of {self.name!r}: arguments are a mapping by name, not a {type(given).__qualname__}",
+                    code=ErrorCode.WORKFLOW_INVALID_KWARG_KEY,
+                    location=SourceLocation.of_caller(),
+                )
         marked = {key: value.node for key, value in self.kwargs.items() if isinstance(value, FromNode)}
         adopted = {key: node for key, node in marked.items() if key not in self.args_from}
         self.kwargs = {key: value for key, value in self.kwargs.items() if key not in adopted}

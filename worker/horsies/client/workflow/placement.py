@@ -1,4 +1,4 @@
-"""What can be wrong with the queue, the priority or the deadline of a node."""
+"""What can be wrong with the app, the queue, the priority or the deadline of a node."""
 
 from __future__ import annotations
 
@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horsies.client.workflow.draft import Draft
+
+
+class ForeignTask(WorkflowValidationError):
+    """A node runs a task of another app, which the workers of this one do not know."""
+
+
+def ownership_faults(draft: Draft) -> Iterator[WorkflowValidationError]:
+    for node in (each for each in draft.nodes if isinstance(each, TaskNode)):
+        if node.fn.host is not draft.host:
+            yield ForeignTask(
+                f"node {node.node_id!r}: {node.name!r} is a task of another app",
+                code=ErrorCode.TASK_NOT_REGISTERED,
+                hint="the nodes of a workflow are tasks of one app",
+            )
 
 
 def placement_faults(draft: Draft) -> Iterator[WorkflowValidationError]:

@@ -11,7 +11,7 @@ from horsies.client.workflow.arguments import argument_faults
 from horsies.client.workflow.draft import Draft
 from horsies.client.workflow.identity import identity_faults
 from horsies.client.workflow.nodes import TaskNode
-from horsies.client.workflow.placement import placement_faults
+from horsies.client.workflow.placement import ownership_faults, placement_faults
 from horsies.client.workflow.planning import plan_of
 from horsies.client.workflow.structure import ending_faults, graph_faults, join_faults, naming_faults
 from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError, raise_together
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", default=Any)
 
-CHECKS = (naming_faults, graph_faults, join_faults, argument_faults, placement_faults, ending_faults)
+CHECKS = (naming_faults, ownership_faults, graph_faults, join_faults, argument_faults, placement_faults, ending_faults)
 
 
 class WorkflowSpec(Generic[T]):
@@ -63,6 +63,7 @@ class WorkflowSpec(Generic[T]):
             definition_key=definition_key,
             nodes=tuple(node.frozen_at(index) for index, node in enumerate(written)),
             places={id(node): index for index, node in enumerate(written)},
+            on_error=on_error,
             output=output,
             success_policy=success_policy,
             declared=declared,
@@ -79,6 +80,11 @@ class WorkflowSpec(Generic[T]):
         self._host = cast("Host", draft.host)
         for index, node in enumerate(written):
             node.place(index)
+
+    @property
+    def host(self) -> Host:
+        """The app whose runs these are."""
+        return self._host
 
     def plan(self) -> WorkflowPlan:
         """What a run of it is made of."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from horsies.client.workflow.declared import fits, type_name
 from horsies.client.workflow.nodes import SubWorkflowNode
+from horsies.client.workflow.policies import SuccessCase, SuccessPolicy
 from horsies.errors import ErrorCode, WorkflowValidationError
 from horsies.model.workflow.cycles import find_cycle
-from horsies.model.workflow.plan import JoinType
-from horsies.registry.checks import is_stored_text
+from horsies.model.workflow.plan import JoinType, OnError
+from horsies.registry.checks import LONGEST_NAME, is_stored_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
 
 
 def naming_faults(draft: Draft) -> Faults:
-    if not is_stored_text(draft.name):
-        yield _fault("a workflow needs a name", ErrorCode.WORKFLOW_NO_NAME)
+    if not is_name(draft.name):
+        yield _fault(f"a workflow needs a name, of at most {LONGEST_NAME} characters", ErrorCode.WORKFLOW_NO_NAME)
     if not draft.nodes:
         yield _fault("a workflow needs at least one node", ErrorCode.WORKFLOW_NO_NODES)
-    if not is_stored_text(draft.definition_key):
+    if not is_name(draft.definition_key):
         yield _fault(
-            "definition_key is missing",
+            f"definition_key is missing, or longer than {LONGEST_NAME} characters",
             ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
             hint='a text that stays the same when the workflow is renamed: definition_key="billing.v1"',
         )
     for node in draft.nodes:
-        if isinstance(node, SubWorkflowNode) and not getattr(node.workflow_def, "definition_key", None):
-            text = f"node {node.node_id!r}: {node.workflow_def.__qualname__} has no definition_key"
+        if isinstance(node, SubWorkflowNode) and not is_name(getattr(node.workflow_def, "definition_key", None)):
+            text = f"node {node.node_id!r}: {node.workflow_def.__qualname__} has no usable definition_key"
             yield _fault(text, ErrorCode.WORKFLOW_NO_DEFINITION_KEY)
     if draft.nodes and draft.host is None:
         yield _fault(
@@ -42,6 +43,11 @@ def naming_faults(draft: Draft) -> Faults:
             ErrorCode.WORKFLOW_SUBWORKFLOW_APP_MISSING,
             hint="only sub-workflows do not say which; make it by app.workflow(...), or give app=",
         )
+
+
+def is_name(text: object) -> bool:
+    """Whether runs can be stored, and found, under this text."""
+    return is_stored_text(text) and len(text) <= LONGEST_NAME
 
 
 def graph_faults(draft: Draft) -> Faults:
@@ -93,8 +99,18 @@ def ending_faults(draft: Draft) -> Faults:
             f"the output is {type_name(draft.nodes[place].ok_type)}, declared is {type_name(draft.declared)}",
             ErrorCode.WORKFLOW_OUTPUT_TYPE_MISMATCH,
         )
+    if draft.on_error not in tuple(OnError):
+        # No code is for this alone; like a success policy it says how runs end.
+        yield _policy_fault(f"on_error must be 'fail' or 'pause', not {draft.on_error!r}")
+    yield from _policy_faults(draft)
+
+
+def _policy_faults(draft: Draft) -> Faults:
     policy = draft.success_policy
     if policy is None:
+        return
+    if not _is_policy(policy):
+        yield _policy_fault(f"success_policy must be a SuccessPolicy of SuccessCases, not {policy!r}")
         return
     if not policy.cases or not all(case.required for case in policy.cases):
         yield _policy_fault("a success policy needs cases, and each case a required node")
@@ -102,6 +118,12 @@ def ending_faults(draft: Draft) -> Faults:
         yield _policy_fault("a success case requires a node that is not in the workflow")
     if any(draft.place_of(node) is None for node in policy.optional or ()):
         yield _policy_fault("a success policy calls a node optional that is not in the workflow")
+
+
+def _is_policy(policy: object) -> TypeGuard[SuccessPolicy]:
+    return isinstance(policy, SuccessPolicy) and all(
+        isinstance(cast("object", case), SuccessCase) for case in policy.cases
+    )
 
 
 def _definitions_in(nodes: Iterable[AnyNode]) -> list[type[WorkflowDefinition[Any]]]:
