@@ -94,13 +94,16 @@ def test_a_builder_with_parameters_needs_cases_that_fit() -> None:
     @app.workflow_builder()
     def caseless(count: int) -> WorkflowSpec[Any]: ...  # pyright: ignore[reportReturnType]
 
+    @app.workflow_builder(cases=[])
+    def emptied(count: int) -> WorkflowSpec[Any]: ...  # pyright: ignore[reportReturnType]
+
     @app.workflow_builder(cases=[{"size": 1}, {}, 5])  # pyright: ignore[reportArgumentType]
     def misfit(count: int) -> WorkflowSpec[Any]: ...  # pyright: ignore[reportReturnType]
 
-    del caseless, misfit
+    del caseless, emptied, misfit
     assert found_in(app) == (
         "workflow builders",
-        [ErrorCode.WORKFLOW_CHECK_CASES_REQUIRED, *[ErrorCode.WORKFLOW_CHECK_CASE_INVALID] * 3],
+        [*[ErrorCode.WORKFLOW_CHECK_CASES_REQUIRED] * 2, *[ErrorCode.WORKFLOW_CHECK_CASE_INVALID] * 3],
     )
 
 
@@ -111,11 +114,15 @@ def test_whatever_else_a_builder_does_is_told() -> None:
     def raises() -> WorkflowSpec[Any]:
         raise ZeroDivisionError("by zero")
 
+    @app.workflow_builder()
+    def leaves() -> WorkflowSpec[Any]:
+        raise SystemExit(0)
+
     @app.workflow_builder()  # pyright: ignore[reportArgumentType]
     def forgets() -> None: ...
 
-    del raises, forgets
-    assert found_in(app) == ("workflow builders", [ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION] * 2)
+    del raises, leaves, forgets
+    assert found_in(app) == ("workflow builders", [ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION] * 3)
 
 
 BUILDERS = """

@@ -67,12 +67,12 @@ def _faults_of_definition(definition: type[WorkflowDefinition[Any]], app: Horsie
 
 def _faults_of(builder: WorkflowBuilder) -> Iterator[HorsiesError]:
     signature = inspect.signature(builder.function)
-    if builder.cases is None and any(_is_required(each) for each in signature.parameters.values()):
+    if not builder.cases and any(_is_required(each) for each in signature.parameters.values()):
         text = f"builder {builder.name} has parameters and no cases"
         hint = "@app.workflow_builder(cases=[{...}]) gives the arguments with which it is checked"
         yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_CASES_REQUIRED, hint=hint)
         return
-    for number, case in enumerate([{}] if builder.cases is None else builder.cases):
+    for number, case in enumerate(builder.cases or [{}]):
         try:
             arguments = _bound(signature, case)
         except TypeError as refused:
@@ -90,7 +90,9 @@ def _faults_of_case(builder: WorkflowBuilder, where: str, arguments: inspect.Bou
             fault.notes = (*fault.notes, f"in {where}")
             yield fault
         return
-    except Exception as raised:  # noqa: BLE001  # user code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:  # noqa: BLE001  # user code may raise anything, an exit too
         text = f"{where} raised {type(raised).__qualname__}: {raised}"
         yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
         return
