@@ -48,6 +48,8 @@ async def test_a_killed_child_costs_its_own_task_and_nothing_else(tmp_path: Path
         ("segfault", [], Cause.CHILD_SIGNAL, signal.SIGSEGV, None),
         ("leave", [3], Cause.CHILD_EXIT, None, 3),
         ("leave", [0], Cause.CHILD_EXIT, None, 0),
+        ("leave", [71], Cause.CHILD_EXIT, None, 71),
+        ("leave", [72], Cause.CHILD_EXIT, None, 72),
         ("close_line", [], Cause.CHILD_PROTOCOL, None, 72),
         ("hang_up", [], Cause.CHILD_PROTOCOL, None, 72),
         ("talk_rubbish", [], Cause.CHILD_PROTOCOL, signal.SIGKILL, None),

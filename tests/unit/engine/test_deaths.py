@@ -11,8 +11,8 @@ from horsies.engine.deaths import Cause, Sentence, WaitStatus
 SENTENCE = Sentence(cause=Cause.KILLED, why="TASK_TIMEOUT")
 
 
-def _status(*, number: int | None = None, exit_status: int | None = None) -> WaitStatus:
-    return WaitStatus(signal=number, exit_status=exit_status, max_rss_bytes=0)
+def _status(*, number: int | None = None, exit_status: int | None = None, said: int | None = None) -> WaitStatus:
+    return WaitStatus(signal=number, exit_status=exit_status, max_rss_bytes=0, last_word=said)
 
 
 def test_a_sentence_that_was_carried_out_is_the_cause() -> None:
@@ -30,16 +30,20 @@ def test_a_signal_of_unknown_origin_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_status", "was_asked", "cause"),
+    ("exit_status", "said", "was_asked", "cause"),
     [
-        (0, True, Cause.RETIRED),
-        (0, False, Cause.CHILD_EXIT),
-        (1, True, Cause.CHILD_EXIT),
-        (71, False, Cause.CHILD_MEMORY),
+        (0, None, True, Cause.RETIRED),
+        (0, None, False, Cause.CHILD_EXIT),
+        (1, None, True, Cause.CHILD_EXIT),
+        (71, 71, False, Cause.CHILD_MEMORY),
+        (71, None, False, Cause.CHILD_EXIT),
+        (72, 72, False, Cause.CHILD_PROTOCOL),
+        (72, None, False, Cause.CHILD_EXIT),
+        (72, 71, False, Cause.CHILD_EXIT),
     ],
 )
-def test_an_exit_status_has_its_cause(exit_status: int, was_asked: bool, cause: Cause) -> None:
-    assert _status(exit_status=exit_status).judged(None, was_asked_to_leave=was_asked).cause is cause
+def test_an_exit_status_has_its_cause(exit_status: int, said: int | None, was_asked: bool, cause: Cause) -> None:
+    assert _status(exit_status=exit_status, said=said).judged(None, was_asked_to_leave=was_asked).cause is cause
 
 
 def test_only_what_nobody_asked_for_is_a_crash() -> None:

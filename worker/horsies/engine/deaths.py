@@ -61,9 +61,11 @@ class WaitStatus:
     signal: int | None
     exit_status: int | None
     max_rss_bytes: int
+    last_word: int | None = None
+    """The exit status with which the child itself, and not just any code in it, said it would leave."""
 
     @classmethod
-    def reap(cls, pid: int) -> WaitStatus:
+    def reap(cls, pid: int, *, last_word: int | None = None) -> WaitStatus:
         """Collect a process that has ended."""
         _, status, usage = os.wait4(pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -71,6 +73,7 @@ class WaitStatus:
             signal=-code if code < 0 else None,
             exit_status=code if code >= 0 else None,
             max_rss_bytes=usage.ru_maxrss * 1024,
+            last_word=last_word,
         )
 
     def judged(self, sentence: Sentence | None, *, was_asked_to_leave: bool) -> Sentence:
@@ -81,14 +84,18 @@ class WaitStatus:
         if self.signal is not None:
             return Sentence(cause=Cause.CHILD_SIGNAL, why=f"killed by {_name_of(self.signal)}")
         match self.exit_status:
-            case ExitStatus.OUT_OF_MEMORY:
+            case ExitStatus.OUT_OF_MEMORY if self._was_said:
                 return Sentence(cause=Cause.CHILD_MEMORY, why="ran out of memory")
-            case ExitStatus.LINE_LOST:
+            case ExitStatus.LINE_LOST if self._was_said:
                 return Sentence(cause=Cause.CHILD_PROTOCOL, why="its line to the worker was closed from inside")
             case ExitStatus.DONE if was_asked_to_leave:
                 return Sentence(cause=Cause.RETIRED, why="left when asked")
             case status:
                 return Sentence(cause=Cause.CHILD_EXIT, why=f"left with exit status {status}")
+
+    @property
+    def _was_said(self) -> bool:
+        return self.last_word == self.exit_status
 
 
 def _name_of(number: int) -> str:

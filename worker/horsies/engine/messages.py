@@ -160,6 +160,10 @@ class ExitStatus(IntEnum):
     LINE_LOST = 72
 
 
+LAST_WORDS: Final = {status: bytes([status]) for status in ExitStatus}
+"""What it says before that, ready made: there may be no memory left."""
+
+
 encode = msgpack.Encoder().encode
 decode_order = msgpack.Decoder(Order).decode
 decode_report = msgpack.Decoder(Report).decode

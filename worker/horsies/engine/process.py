@@ -34,7 +34,8 @@ class Process:
 
     pid: int
     line: socket.socket
-    life_fd: int
+    life: socket.socket
+    """Closes when we end, which is then its end; and on it the child says why it leaves, if it knows."""
     facts: psutil.Process
     popen: subprocess.Popen[bytes]
 
@@ -45,13 +46,14 @@ class Process:
             line, channel = socket.socketpair()
             undo.callback(line.close)
             theirs.callback(channel.close)
-            life_read, life_write = os.pipe()
-            undo.callback(os.close, life_write)
-            theirs.callback(os.close, life_read)
-            popen = _popen(spec, channel_fd=channel.fileno(), life_fd=life_read)
+            life, their_life = socket.socketpair()
+            undo.callback(life.close)
+            theirs.callback(their_life.close)
+            popen = _popen(spec, channel_fd=channel.fileno(), life_fd=their_life.fileno())
             undo.callback(_undo, popen)
-            line.setblocking(False)  # noqa: FBT003
-            process = cls(pid=popen.pid, line=line, life_fd=life_write, facts=psutil.Process(popen.pid), popen=popen)
+            for end in (line, life):
+                end.setblocking(False)  # noqa: FBT003
+            process = cls(pid=popen.pid, line=line, life=life, facts=psutil.Process(popen.pid), popen=popen)
             undo.pop_all()
         return process
 
@@ -66,6 +68,14 @@ class Process:
         """SIGKILL to the child and all it has started; until it is reaped, its number is nobody else's."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def last_word(self) -> int | None:
+        """The exit status that it said it would leave with, if it said so."""
+        try:
+            word = self.life.recv(1)
+        except OSError:
+            return None
+        return word[0] if word else None
 
     def cpu_s(self) -> float:
         """The CPU time it has used so far."""
@@ -89,7 +99,7 @@ class Process:
             assert stream is not None  # noqa: S101
             stream.close()
         self.line.close()
-        os.close(self.life_fd)
+        self.life.close()
 
 
 def call_at_end(process: Process, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:

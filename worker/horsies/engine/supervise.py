@@ -252,7 +252,7 @@ class Child:
         self._line.close()
         self._deadline.cancel()
         self._owner.buried(self)
-        death = self._death(WaitStatus.reap(self.pid))
+        death = self._death(WaitStatus.reap(self.pid, last_word=self._process.last_word()))
         self._process.close()
         if self._stage is not Stage.COMING_UP:
             self._listener.died(self, death)

@@ -18,6 +18,7 @@ from horsies.engine.child.desk import Desk
 from horsies.engine.child.execution import Execution
 from horsies.engine.child.guard import Guard, die_with, leave_signals_to_the_parent
 from horsies.engine.child.inbox import Inbox
+from horsies.engine.child.leaving import speak_on
 from horsies.engine.child.orders import obey
 from horsies.engine.child.output import Output
 from horsies.engine.child.runner import Runner
@@ -33,6 +34,7 @@ def main(birth: Birth) -> None:
     faulthandler.enable(2)
     die_with(birth.parent_pid)
     leave_signals_to_the_parent()
+    speak_on(birth.life_fd)
     guard = Guard(birth.life_fd, unanswered_limit_s=birth.spec.unanswered_limit_s)
     guard.start()
     channel, begun, inbox = _channel(birth), Begun(), Inbox()

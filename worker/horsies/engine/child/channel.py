@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from horsies.engine.child.leaving import leave_with
 from horsies.engine.frames import READ_BYTES, FrameReader, framed
 from horsies.engine.messages import MAX_ORDER_BYTES, ExitStatus, decode_order, encode
 
@@ -38,7 +39,7 @@ class Channel:
                 try:
                     self._sock.sendall(data)
                 except OSError:
-                    os._exit(ExitStatus.LINE_LOST)
+                    leave_with(ExitStatus.LINE_LOST)
 
     def orders(self) -> Iterator[Order]:
         """Every order until the worker closes its end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from horsies.engine.child import forks
 from horsies.engine.child.begun import SPEAKER
 from horsies.engine.child.execution import cancelled
+from horsies.engine.child.leaving import leave_with
 from horsies.engine.messages import ExitStatus
 
 if TYPE_CHECKING:
@@ -80,5 +80,5 @@ class Coroutines:
 def _give_up(raised: BaseException) -> NoReturn:
     """What an attempt does not turn into an ending ends the process, as it would out of a function."""
     if isinstance(raised, MemoryError):
-        os._exit(ExitStatus.OUT_OF_MEMORY)
+        leave_with(ExitStatus.OUT_OF_MEMORY)
     forks.leave(raised)

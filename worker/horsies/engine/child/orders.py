@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, assert_never
 
+from horsies.engine.child.leaving import leave_with
 from horsies.engine.messages import Answer, Cancel, ExitStatus, Quit, Recall, Recalled, Run
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def obey(channel: Channel, inbox: Inbox, guard: Guard, runner: Runner) -> None:
         for order in channel.orders():
             _follow(order, channel, inbox, guard, runner)
     finally:
-        os._exit(ExitStatus.LINE_LOST)
+        leave_with(ExitStatus.LINE_LOST)
 
 
 def _follow(order: Order, channel: Channel, inbox: Inbox, guard: Guard, runner: Runner) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from horsies.engine.child import forks
 from horsies.engine.child.begun import SPEAKER
 from horsies.engine.child.coroutines import Coroutines
+from horsies.engine.child.leaving import leave_with
 from horsies.engine.messages import ExitStatus
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Runner:
         try:
             ending = self._execution.run(assignment)
         except MemoryError:
-            os._exit(ExitStatus.OUT_OF_MEMORY)
+            leave_with(ExitStatus.OUT_OF_MEMORY)
         self._desk.end(key, ending)
         SPEAKER.reset(token)
 
