@@ -149,6 +149,15 @@ async def test_one_run_that_cannot_be_advanced_does_not_hold_up_the_others(
     assert row["last_error"]
 
 
+async def test_a_dry_run_looks_past_a_run_that_is_damaged(bench: Bench, connection: Connection) -> None:
+    good, bad = await bench.start(node(0)), await bench.start(node(0))
+    await bench.finish(await bench.claim())
+    await connection.execute("UPDATE horsies_workflow_tasks SET dependencies = '{77}' WHERE workflow_id = $1", bad)
+    await connection.execute(FORGET)
+    assert [each.workflow_id for each in await would_heal(bench.database)] == [good]
+    assert [each.workflow_id for each in await heal(bench.database, KNOWN)] == [good]
+
+
 async def test_what_fails_too_often_is_set_aside_and_tried_again_after_an_hour(
     bench: Bench, connection: Connection
 ) -> None:

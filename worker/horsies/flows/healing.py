@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from horsies.model.workflow.plan import Definitions
     from horsies.store.db import Database
+    from horsies.store.flows import DueRun, NodeRow
 
 A_PASS: Final = 200
 """Rows of each case that one pass looks at."""
@@ -48,12 +49,8 @@ class Healed:
 
 async def heal(database: Database, definitions: Definitions, *, limit: int = A_PASS) -> list[Healed]:
     """Put right what is stuck, then work off what is asked for; each run in a transaction of its own."""
-    store = FlowHealingStore(database)
-    await store.try_quarantined()
-    healed = [each for each in await _stuck(store, limit) if await _advance(database, each)]
-    healed += await _cancel_orphans(store, limit)
-    for each in healed:
-        await EventStore(database).record(_event(each))
+    await FlowHealingStore(database).try_quarantined()
+    healed = await put_right(database, limit=limit)
     outbox = Outbox(database, definitions)
     try:
         await outbox.work_off()
@@ -62,16 +59,34 @@ async def heal(database: Database, definitions: Definitions, *, limit: int = A_P
     return healed
 
 
+async def put_right(database: Database, *, limit: int = A_PASS) -> list[Healed]:
+    """Put right what is stuck, and nothing else; what a run then asks for is for a worker to do."""
+    store = FlowHealingStore(database)
+    healed = [each for each in await _stuck(store, limit) if await _advance(database, each)]
+    healed += await _cancel_orphans(store, limit)
+    for each in healed:
+        await EventStore(database).record(_event(each))
+    return healed
+
+
 async def would_heal(database: Database, *, limit: int = A_PASS) -> list[Healed]:
-    """What `heal` would put right now; takes no lock and writes nothing."""
+    """What `put_right` would do now; takes no lock and writes nothing."""
     store = FlowHealingStore(database)
     stuck = await _stuck(store, limit)
     ids = [each.workflow_id for each in stuck if each.workflow_id]
     runs, nodes = await FlowStore(database).look(ids)
     rows = by_run(nodes)
-    due = {run.id for run in runs if any(next_steps(run_state(run, rows.get(run.id, []), {})))}
+    due = {run.id for run in runs if _is_due(run, rows.get(run.id, []))}
     orphans = [_orphaned(row.id, row.workflow_id) for row in await store.orphans(limit)]
     return [each for each in stuck if each.workflow_id in due] + orphans
+
+
+def _is_due(run: DueRun, nodes: Sequence[NodeRow]) -> bool:
+    try:
+        return bool(list(next_steps(run_state(run, nodes, {}))))  # all of them: the last one may be the damaged one
+    except Exception:
+        logger.exception("the run %s could not be looked at", run.id)
+        return False
 
 
 async def _stuck(store: FlowHealingStore, limit: int) -> list[Healed]:
