@@ -77,6 +77,8 @@ async def test_results_flow_typed_through_tasks_and_sub_workflows(
     with horsies.at_work("worker", f"{path}:app", HORSIES_BROKER__DATABASE_URL=database_url):
         result = await handle.get_async(timeout_ms=60_000)
     later = await handle.result_for_async(flows.first)
+    results = (await handle.results_async()).unwrap()
     await flows.app.close_async()
     assert result.ok == ["Thursday", "Sunday", "4/4", handle.workflow_id]
     assert later.ok == date(2024, 2, 29)
+    assert results["weeks"].ok == date(2024, 3, 24)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
-from horsies import Err, Ok, SubWorkflowNode, WorkflowStatus, from_node
+from horsies import Err, NodeKey, Ok, SubWorkflowNode, WorkflowHandle, WorkflowStatus, from_node
 from tests.support.flow_app import LOCATOR, Doubled, add_flows
 from tests.support.flow_specs import diamond, nested
 from tests.support.ledger import Ledger
@@ -16,7 +17,7 @@ from tests.support.workers import running
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from horsies import WorkflowHandle, WorkflowSpec
+    from horsies import WorkflowSpec
     from tests.support.workers import RunningWorker
 
 
@@ -70,6 +71,12 @@ async def test_a_failure_is_the_result_of_the_run(worker: RunningWorker) -> None
     assert (await handle.result_for_async(broken)).err_value.error_code == "BROKEN"
     assert (await handle.retry_failed_async()) == Ok(2)
     assert (await handle.get_async(20_000)).err_value.error_code == "BROKEN"
+
+
+async def test_a_run_that_does_not_exist_is_not_found(worker: RunningWorker) -> None:
+    handle = WorkflowHandle[int](uuid4(), worker.app.get_broker())
+    assert (await handle.get_async(0)).err_value.error_code == "WORKFLOW_NOT_FOUND"
+    assert (await handle.result_for_async(NodeKey("any"))).err_value.error_code == "WORKFLOW_NOT_FOUND"
 
 
 async def test_pause_resume_and_cancel_answer_as_promised(worker: RunningWorker) -> None:

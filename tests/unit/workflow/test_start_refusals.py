@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 
-from horsies import ErrorCode, WorkflowValidationError
+from horsies import ErrorCode, WorkflowValidationError, start_workflow_async
 from horsies.app.suppression import VARIABLE
-from horsies.model.workflow.calls import WorkflowStartError, WorkflowStartErrorCode
+from horsies.model.workflow.calls import WorkflowStartError, WorkflowStartErrorCode, WorkflowStartResult
 from tests.support.flow_tasks import add, app
 
 SPEC = app.workflow("refused", [add.node()(a=1)], definition_key="refused")
 
+Start = Callable[[str | None], Awaitable[WorkflowStartResult[Any]]]
 
-async def test_an_id_that_is_no_uuid_is_refused() -> None:
-    refused = (await SPEC.start_async("monday")).unwrap_err()
+
+async def on_a_broker(workflow_id: str | None) -> WorkflowStartResult[Any]:
+    return await start_workflow_async(SPEC, app.get_broker(), workflow_id)
+
+
+STARTS: list[Start] = [SPEC.start_async, on_a_broker]
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_an_id_that_is_no_uuid_is_refused(start: Start) -> None:
+    refused = (await start("monday")).unwrap_err()
     assert refused.code is WorkflowStartErrorCode.VALIDATION_FAILED
     assert isinstance(refused.exception, WorkflowValidationError)
     assert refused.exception.code is ErrorCode.WORKFLOW_INVALID_ID
 
 
-async def test_nothing_starts_while_sends_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("start", STARTS)
+async def test_nothing_starts_while_sends_are_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "1")
-    refused = (await SPEC.start_async()).unwrap_err()
+    refused = (await start(None)).unwrap_err()
     assert (refused.code, refused.retryable) == (WorkflowStartErrorCode.VALIDATION_FAILED, False)
     assert "suppressed" in refused.message
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from horsies.app.suppression import sends_suppressed
-from horsies.client.workflow.definition import DEFINITIONS
+from horsies.client.workflow.imported import DEFINITIONS
 from horsies.client.workflow.spec import WorkflowSpec
 from horsies.errors import ErrorCode, HorsiesError, SourceLocation, WorkflowValidationError
 

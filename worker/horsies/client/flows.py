@@ -63,7 +63,7 @@ def start_workflow(
 async def start_workflow_async(
     spec: WorkflowSpec[T], broker: PostgresBroker, workflow_id: str | None = None
 ) -> WorkflowStartResult[WorkflowHandle[T]]:
-    return await start(broker, spec.plan(), workflow_id)
+    return await spec.start_on(broker, workflow_id)
 
 
 async def pause_workflow(broker: PostgresBroker, workflow_id: str) -> HandleResult[bool]:

@@ -70,16 +70,20 @@ class WorkflowHandle(Generic[T]):
         return cast("TaskResult[T, TaskError]", result)
 
     def result_for(self, node: Keyed[U]) -> TaskResult[U, TaskError]:
-        """What a node ended with; RESULT_NOT_READY while it has not, and where it never ran."""
+        """What a node ended with; RESULT_NOT_READY while it has not, and where it never ran.
+
+        WORKFLOW_NOT_FOUND where there is no such run.
+        """
         return BRIDGE.run(self.result_for_async(node))
 
     async def result_for_async(self, node: Keyed[U]) -> TaskResult[U, TaskError]:
         node_id = node.key().node_id
         try:
-            found = next((each for each in await self._nodes() if each.node_id == node_id), None)
+            result = (await self._results()).get(node_id)
+        except _Refused:
+            result = failed(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {self.workflow_id}")
         except HorsiesError as error:
-            return cast("TaskResult[U, TaskError]", unreachable(error))
-        result = None if found is None else node_result(found, self._broker.ok_of)
+            result = unreachable(error)
         if result is None:
             result = failed(RetrievalCode.RESULT_NOT_READY, f"node {node_id!r} has no result")
         return cast("TaskResult[U, TaskError]", result)

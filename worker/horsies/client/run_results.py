@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from horsies.client.outcome import failed
+from horsies.client.workflow.declared import reads_of
+from horsies.client.workflow.imported import DEFINITIONS
 from horsies.codec.result import AnyResult, read_result, result_of
 from horsies.model.codes import OutcomeCode, RetrievalCode
 from horsies.model.task_result import TaskResult
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horsies.codec.value import Value
+    from horsies.model.workflow.names import Reads
     from horsies.store.flow_reads import NodeInfoRow, RunOutcomeRow
 
 _CODES = {
@@ -42,14 +45,14 @@ def run_result(
         return failed(RetrievalCode.RESULT_NOT_AVAILABLE, f"workflow {workflow_id} left no result")
     if row.is_map:
         return _map_result(row.document, {node.node_id: node for node in nodes}, ok_of)
-    return read_result(row.document, ok_of(row.output_name) if row.output_name else None)
+    return read_result(row.document, _reads(row.output_name, row.output_definition_key, ok_of))
 
 
 def node_result(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> AnyResult | None:
     """What a node ended with; None where nothing is stored."""
     if node.document is None:
         return None
-    return read_result(node.document, None if node.is_subworkflow else ok_of(node.task_name))
+    return read_result(node.document, _reads_of(node, ok_of))
 
 
 def node_info(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> WorkflowTaskInfo:
@@ -67,14 +70,25 @@ def node_info(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> Workfl
 
 
 def _map_result(document: str, nodes: Mapping[str, NodeInfoRow], ok_of: Callable[[str], Value | None]) -> AnyResult:
-    """The results of the last nodes, by id, each read as its task declares."""
+    """The results of the last nodes, by id, each read as its task or its definition declares."""
     stored = json.loads(document)["ok"]
     results: dict[str, AnyResult] = {}
     for node_id, each in stored.items():
         node = nodes.get(node_id)
-        ok = None if node is None or node.is_subworkflow else ok_of(node.task_name)
-        results[node_id] = result_of(each, ok)
+        results[node_id] = result_of(each, None if node is None else _reads_of(node, ok_of))
     return TaskResult(ok=results)
+
+
+def _reads_of(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> Reads | None:
+    return _reads(None if node.is_subworkflow else node.task_name, node.definition_key, ok_of)
+
+
+def _reads(task_name: str | None, definition_key: str | None, ok_of: Callable[[str], Value | None]) -> Reads | None:
+    """How what a task, or else a sub-workflow, left is read; None where this process does not know it."""
+    if task_name is not None:
+        return ok_of(task_name)
+    definition = None if definition_key is None else DEFINITIONS.find(definition_key)
+    return None if definition is None else reads_of(definition)
 
 
 def _because(error: str | None) -> str:

@@ -26,6 +26,8 @@ class RunOutcomeRow:
     is_map: bool
     """Whether its result is one of several nodes."""
     output_name: str | None
+    output_definition_key: str | None
+    """Of the sub-workflow that made its result, where one did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class NodeInfoRow:
     status: str
     task_id: UUID | None
     is_subworkflow: bool
+    definition_key: str | None
     sub_workflow_id: UUID | None
     document: str | None
     started_at: datetime | None

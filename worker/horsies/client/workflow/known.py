@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from horsies.client.workflow.definition import DEFINITIONS
+from horsies.client.workflow.imported import DEFINITIONS
 from horsies.client.workflow.nodes import TaskNode
 from horsies.client.workflow.parameters import builder_codec
 from horsies.client.workflow.placement import ForeignTask

@@ -23,6 +23,7 @@ from horsies.model.workflow.plan import OnError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horsies.client.broker import PostgresBroker
     from horsies.client.run_handle import WorkflowHandle
     from horsies.client.task_function import Host
     from horsies.client.workflow.nodes import AnyNode
@@ -95,13 +96,19 @@ class WorkflowSpec(Generic[T]):
         return blocking_start(self.start_async(workflow_id), self._plan)
 
     async def start_async(self, workflow_id: str | None = None) -> WorkflowStartResult[WorkflowHandle[T]]:
+        return await self.start_on(None, workflow_id)
+
+    async def start_on(
+        self, broker: PostgresBroker | None, workflow_id: str | None = None
+    ) -> WorkflowStartResult[WorkflowHandle[T]]:
+        """The same on this broker; None is that of the app."""
         if self._host.are_sends_suppressed():
             return self._refusal("sends are suppressed in this process")
         try:
             known = None if workflow_id is None else parse_id(str(workflow_id))
         except ValueError as refused:
             return self._refusal(str(refused), code=ErrorCode.WORKFLOW_INVALID_ID)
-        return await start(self._host.get_broker(), self._plan, known)
+        return await start(broker or self._host.get_broker(), self._plan, known)
 
     def retry_start(self, error: WorkflowStartError) -> WorkflowStartResult[WorkflowHandle[T]]:
         """Start again what a failed start was about, under the same id: it is stored at most once."""
