@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.errors import Busy
-from horsies.flows.healing import heal, would_heal
 from horsies.model.events import EventKind
 from horsies.model.recovery.judging import OperatorJudge
 from horsies.model.recovery.options import SweepOptions
+from horsies.recovery.healing import Healing
 from horsies.recovery.hooks import Asking, log_failure
-from horsies.recovery.report import SweepStatus, SweptWorkflow
+from horsies.recovery.report import SweepStatus
 from horsies.recovery.sweeping import sweep
 from horsies.store.audit import Deed, Done, write_down
 from horsies.store.events import Event, EventStore
@@ -20,11 +20,8 @@ from horsies_ops.actions.plan import Skipped
 from horsies_ops.actions.report import ActionReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from horsies.app import Horsies
     from horsies.model.settings import RecoveryConfig
-    from horsies.model.workflow.plan import WorkflowPlan
     from horsies.recovery.hooks import HookFailure
     from horsies.recovery.report import SweepReport
     from horsies.store.db import Database, Transaction
@@ -33,15 +30,6 @@ if TYPE_CHECKING:
 SWEEP, RELEASE = "sweep", "release"
 NAMED = 1000
 """How many of the skipped a report names."""
-
-
-class NoDefinitions:
-    """What a sweep without an app knows of workflows: runs that need a definition are left to a worker that has it."""
-
-    def build(
-        self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
-    ) -> WorkflowPlan | None:
-        del definition_key, kwargs, injected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +52,8 @@ class Sweeper:
         report, audit_id = await self._recorded(SweepOptions(worker_id=worker_id), RELEASE)
         if report.status is SweepStatus.BUSY:
             raise Busy("somebody else is sweeping", hint="try again in a minute")
-        left = tuple(Skipped(task.task_id, task.reason) for task in report.tasks if not task.applied)
-        moved = tuple(task.task_id for task in report.tasks if task.applied)
+        moved = tuple(task.task_id for task in report.tasks if task.is_due and task.applied)
+        left = tuple(Skipped(task.task_id, task.reason) for task in report.tasks if task.task_id not in moved)
         return ActionReport(
             action=RELEASE,
             matched=len(report.tasks),
@@ -90,19 +78,9 @@ class Sweeper:
     async def _sweep(self, database: Database, options: SweepOptions, record: _Record | None = None) -> SweepReport:
         failed: list[HookFailure] = []
         hooks = None if self.app is None else Asking(self.app.recovery_hooks, failed=failed.append)
-        definitions = NoDefinitions() if self.app is None else self.app.definitions
-
-        async def healing() -> Sequence[SweptWorkflow]:
-            found = would_heal(database) if options.dry_run else heal(database, definitions)
-            return [
-                SweptWorkflow(id=which, case=each.case)
-                for each in await found
-                if (which := each.workflow_id or each.task_id)
-            ]
-
-        judge = OperatorJudge(local=self.local)
+        judge, healing = OperatorJudge(local=self.local), Healing.by_hand(database)
         try:
-            return await sweep(database, options, judge=judge, hooks=hooks, heal=healing, record=record)
+            return await sweep(database, options, judge=judge, hooks=hooks, healing=healing, record=record)
         finally:
             for failure in failed:
                 log_failure(failure)

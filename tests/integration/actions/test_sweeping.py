@@ -14,6 +14,7 @@ from horsies.errors import Busy, ConfigurationError
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
 from horsies.store.recovery import RecoveryStore
+from tests.support.flow_rows import insert_node, insert_run
 from tests.support.silence import a_task, a_worker, ago
 from tests.support.task_rows import insert, insert_task
 from tests.support.work import columns_of
@@ -92,9 +93,7 @@ async def test_a_sweep_of_which_a_step_failed_is_on_record(ops: Ops, connection:
 
 
 async def test_a_sweep_that_only_heals_is_on_record(ops: Ops, connection: Connection, database_url: str) -> None:
-    run = uuid4()
-    columns = {"id": run, "root_workflow_id": run, "name": "empty", "status": "RUNNING", "on_error": "fail"}
-    await insert(database_url, "horsies_workflows", **columns, sent_at=ago(60))
+    await insert_run(database_url)
     report = await ops.sweep()
     assert [each.case for each in report.workflows] == ["3"]
     assert await _on_record(connection) == ("sweep", 1, 1, 0)
@@ -148,3 +147,13 @@ async def test_a_release_while_somebody_sweeps_is_busy(ops: Ops, connection: Con
 
     await RecoveryStore(ops.database).in_turn(release)
     assert await connection.fetchval("SELECT count(*) FROM horsies_audit") == 0
+
+
+async def test_a_sweep_leaves_to_workers_what_is_asked_for(ops: Ops, connection: Connection, database_url: str) -> None:
+    run = await insert_run(database_url)
+    links = {"is_workflow_task": True, "workflow_id": run, "workflow_task_index": 0}
+    ended = await insert_task(database_url, status="FAILED", terminal_at=ago(1), **links)
+    await insert_node(database_url, run, 0, task_id=ended, status="RUNNING")
+    await insert(database_url, "horsies_workflow_outbox", task_id=ended, workflow_id=run, task_index=0)
+    assert (await ops.stale_candidates()).workflows == (await ops.sweep()).workflows == ()
+    assert await columns_of(connection, "horsies_workflows", "status") == ("RUNNING",)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -12,10 +15,12 @@ import pytest
 
 from horsies.model.recovery.answers import Recovery
 from horsies.model.recovery.options import SweepOptions
+from horsies.recovery.healing import Healing
 from horsies.recovery.hooks import Asking
 from horsies.recovery.registered import RecoveryHooks
 from horsies.recovery.sweeping import sweep
 from horsies.store.db import Database
+from tests.support.flow_rows import insert_node, insert_run
 from tests.support.silence import BY_HAND, CRASH_RETRY, a_beat, a_task, a_worker, ago
 from tests.support.task_rows import insert_task
 
@@ -28,7 +33,13 @@ if TYPE_CHECKING:
 
 STATES = 500
 LATER = ago(-1_200)
-TABLES = ("horsies_tasks", "horsies_task_attempts", "horsies_workers", "horsies_events", "horsies_audit")
+TABLES = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'horsies_%' ORDER BY tablename"
+TURNS = """
+SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database
+ WHERE locktype = 'advisory' AND datname = current_database() AND pid <> $1
+"""
+FOR_THE_TEST = timedelta(minutes=2)
+"""More than a test takes between its two sweeps, less than any two instants that a verdict may name."""
 # On both sides of every threshold there is, and far enough from each that the time a test takes changes no verdict.
 SILENCES = (1, 60, 200, 450, 750, 1_200, 5_000)
 SLOW_RETRY = {"retry_policy": {"max_retries": 1, "intervals": [1_200], "auto_retry_for": ["WORKER_CRASHED"]}}
@@ -96,14 +107,38 @@ def _hooks() -> Asking:
 
 async def _trace(connection: Connection) -> list[Any]:
     """Everything that a write or a row lock would leave behind."""
+    tables = [row["tablename"] for row in await connection.fetch(TABLES)]
+    assert {"horsies_tasks", "horsies_heartbeats", "horsies_workflow_outbox", "horsies_audit"} < set(tables)
     rows = [
-        await connection.fetch(f"SELECT t.xmin, t.xmax, t.* FROM {table} AS t ORDER BY t::text") for table in TABLES
+        await connection.fetch(f"SELECT t.xmin, t.xmax, t.* FROM {table} AS t ORDER BY t::text") for table in tables
     ]
     return [[tuple(row) for row in table] for table in rows]
 
 
 def _verdicts(report: SweepReport) -> set[tuple[Any, ...]]:
     return {(task.task_id, task.decision, task.reason, task.code, task.hook, task.owner_state) for task in report.tasks}
+
+
+def _instants(report: SweepReport) -> dict[tuple[UUID, str], datetime]:
+    told = ((task.task_id, name, getattr(task, name)) for task in report.tasks for name in ("run_at", "held_until"))
+    return {(task_id, name): at for task_id, name, at in told if at is not None}
+
+
+async def _a_run(url: str, chance: random.Random, owners: Sequence[UUID | None]) -> None:
+    """A run that may be stuck, with a task of its own that may be stale, or waited for by no node, or past its time."""
+    run = await insert_run(url)
+    links = {"is_workflow_task": True, "workflow_id": run, "workflow_task_index": 0}
+    silence, late = chance.choice(SILENCES), chance.choice([None, ago(5)])
+    tasks = {
+        "stale": partial(a_task, url, "RUNNING", owner=chance.choice(owners), silent_s=silence, **links),
+        "waiting": partial(insert_task, url, good_until=late, **links),
+        "ended": partial(insert_task, url, status="FAILED", terminal_at=ago(60), **links),
+    }
+    task_id = await tasks[chance.choice(list(tasks))]()
+    status = chance.choice(["ENQUEUED", "RUNNING", "SKIPPED"])
+    await insert_node(url, run, 0, task_id=task_id, status=status)
+    if chance.random() < 0.5:
+        await insert_node(url, run, 1, status=chance.choice(["READY", "PENDING"]))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -115,33 +150,57 @@ async def test_a_dry_run_names_exactly_what_the_sweep_then_does(
     owners = await _owners(database_url, chance)
     for _ in range(STATES // 3 + 1):
         await _a_state(database_url, chance, owners)
+    for _ in range(30):
+        await _a_run(database_url, chance, owners)
     connection = await asyncpg.connect(database_url)
     before = await _trace(connection)
     read_only = Database(replace(database.link, read_only=True))
-    looked = await sweep(read_only, SweepOptions(dry_run=True), judge=BY_HAND, hooks=_hooks())
+    healing = Healing.by_hand(read_only)
+    looked = await sweep(read_only, SweepOptions(dry_run=True), judge=BY_HAND, hooks=_hooks(), healing=healing)
     assert await _trace(connection) == before
-    done = await sweep(database, SweepOptions(), judge=BY_HAND, hooks=_hooks())
+    done = await sweep(database, SweepOptions(), judge=BY_HAND, hooks=_hooks(), healing=Healing.by_hand(database))
     await read_only.close()
     await connection.close()
     assert len({task.decision for task in looked.tasks}) >= 5
     assert _verdicts(looked) == _verdicts(done)
+    foreseen, written = _instants(looked), _instants(done)
+    assert foreseen.keys() == written.keys()
+    assert all(abs(foreseen[which] - written[which]) < FOR_THE_TEST for which in foreseen)
+    assert len({workflow.case for workflow in looked.workflows}) >= 3
+    assert set(looked.workflows) == set(done.workflows)
     assert looked.worker_ids == done.worker_ids
     assert all(task.applied for task in done.tasks if task.is_due)
 
 
+def _looking_at_turns(url: str, turns: list[int], *, but_of: int = 0) -> Asking:
+    """A hook that counts the turns of others than this connection while a sweep is under way."""
+
+    async def look(_: RecoveryContext) -> None:
+        looker = await asyncpg.connect(url)
+        turns.append(await looker.fetchval(TURNS, but_of))
+        await looker.close()
+
+    hooks = RecoveryHooks()
+    hooks.recovery.add(look)
+    return Asking(hooks)
+
+
 async def test_a_dry_run_waits_for_nobody_and_keeps_nobody_waiting(database: Database, database_url: str) -> None:
     task_id = await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
-    holder, looker = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    holder = await asyncpg.connect(database_url)
+    turns: list[int] = []
+    hooks = _looking_at_turns(database_url, turns, but_of=holder.get_server_pid())
     async with holder.transaction():
         await holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
         await holder.execute("SELECT pg_advisory_xact_lock(horsies_lock_key('sweep'))")
-        looked = await sweep(database, SweepOptions(dry_run=True), judge=BY_HAND)
-        locks = await looker.fetchval(
-            "SELECT count(*) FROM pg_locks WHERE pid NOT IN ($1, $2) AND locktype IN ('tuple', 'advisory')"
-            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-            holder.get_server_pid(),
-            looker.get_server_pid(),
-        )
+        dry_run = sweep(database, SweepOptions(dry_run=True), judge=BY_HAND, hooks=hooks)
+        looked = await asyncio.wait_for(dry_run, 10)
     await holder.close()
-    await looker.close()
-    assert ([task.task_id for task in looked.tasks], locks) == ([task_id], 0)
+    assert ([task.task_id for task in looked.tasks], turns) == ([task_id], [0])
+
+
+async def test_a_sweep_holds_a_turn_while_hooks_are_asked(database: Database, database_url: str) -> None:
+    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    turns: list[int] = []
+    await sweep(database, SweepOptions(), judge=BY_HAND, hooks=_looking_at_turns(database_url, turns))
+    assert turns == [1]

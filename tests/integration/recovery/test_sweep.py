@@ -16,6 +16,7 @@ from horsies.errors import ConfigurationError
 from horsies.model.recovery.judging import WorkerJudge
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.settings import RecoveryConfig
+from horsies.recovery.healing import Healing
 from horsies.recovery.report import Step, SweepReport, SweepStatus, SweptWorkflow
 from horsies.recovery.sweeping import sweep
 from horsies.store.db import Database, PoolSize
@@ -344,7 +345,7 @@ async def test_a_turn_that_is_lost_meanwhile_costs_nothing_that_was_done(field: 
         await field.connection.execute(f"SELECT pg_terminate_backend(({holder}))")
         return []
 
-    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, heal=heal)
+    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, healing=Healing(heal=heal))
     assert (report.status, report.recovered_count) == (SweepStatus.DONE, 1)
     assert await field.row(task_id, "status") == ("FAILED",)
 
@@ -359,7 +360,7 @@ async def test_a_turn_outlives_the_limit_of_the_server_for_idle_transactions(fie
         assert await field.connection.fetchval(still_held) == 1
         return []
 
-    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, heal=heal)
+    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, healing=Healing(heal=heal))
     assert report.recovered_count == 1
 
 
@@ -389,16 +390,21 @@ async def test_amnesty_beside_a_hold_is_no_more_than_a_warning(database: Databas
     assert report.warnings == ("1 held back: nobody has listened for a whole threshold yet",)
 
 
-async def test_a_run_that_goes_on_because_of_a_settled_task_is_not_told_as_healed(field: Field) -> None:
+async def test_a_run_that_was_stuck_is_told_and_one_that_goes_on_because_of_the_sweep_is_not(field: Field) -> None:
     stuck, moved = SweptWorkflow(id=uuid4(), case="1"), SweptWorkflow(id=uuid4(), case="1.7")
-    links = {"is_workflow_task": True, "workflow_id": moved.id, "workflow_task_index": 1}
+    links = {"is_workflow_task": True, "workflow_id": stuck.id, "workflow_task_index": 1}
     await a_task(field.url, "RUNNING", owner=None, silent_s=9_000, **links)
 
     async def heal() -> list[SweptWorkflow]:
         return [stuck, moved]
 
-    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, heal=heal)
-    assert report.workflows == (stuck,)
+    async def foresee() -> list[SweptWorkflow]:
+        return [stuck]
+
+    healing = Healing(heal=heal, foresee=foresee)
+    looked = await sweep(field.database, SweepOptions(dry_run=True), judge=BY_HAND, healing=healing)
+    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, healing=healing)
+    assert looked.workflows == report.workflows == (stuck,)
 
 
 async def test_a_step_that_fails_stops_no_other_and_is_raised_at_the_end(field: Field) -> None:

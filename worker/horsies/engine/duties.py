@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from horsies.engine.reap import Rarely, Reaper
 from horsies.flows.control import expire_paused
-from horsies.flows.healing import heal
 from horsies.model.retention import Windows
-from horsies.recovery.report import SweptWorkflow
+from horsies.recovery.healing import Healing
 from horsies.recovery.retention import clean, clean_heartbeats
 
 if TYPE_CHECKING:
@@ -21,12 +20,8 @@ if TYPE_CHECKING:
 
 def reaper_of(parts: Parts, definitions: Definitions) -> Reaper:
     """The reaper of one worker, whose sweep heals what its app knows how to build."""
-
-    async def heal_workflows() -> list[SweptWorkflow]:
-        healed = await heal(parts.claims.database, definitions)
-        return [SweptWorkflow(id=id_, case=each.case) for each in healed if (id_ := each.workflow_id or each.task_id)]
-
-    return Reaper(parts, _duties_after_the_sweep(parts), heal=heal_workflows)
+    healing = Healing.by_worker(parts.claims.database, definitions)
+    return Reaper(parts, _duties_after_the_sweep(parts), healing=healing)
 
 
 def _duties_after_the_sweep(parts: Parts) -> dict[str, Callable[[], Awaitable[object]]]:

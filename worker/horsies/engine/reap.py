@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from horsies.engine.parts import Parts
     from horsies.model.fence import Listening
     from horsies.model.recovery.judging import Fleet
+    from horsies.recovery.healing import Healing
     from horsies.recovery.report import SweepReport
-    from horsies.recovery.sweeping import Heal
 
 
 class Reaper:
@@ -38,12 +38,12 @@ class Reaper:
     name = "reaper"
 
     def __init__(
-        self, parts: Parts, duties: Mapping[str, Callable[[], Awaitable[object]]], *, heal: Heal | None = None
+        self, parts: Parts, duties: Mapping[str, Callable[[], Awaitable[object]]], *, healing: Healing | None = None
     ) -> None:
         self._parts = parts
         self._store = RecoveryStore(parts.claims.database)
         self._interval_s = parts.app.recovery.check_interval_ms / 1000
-        self._heal = heal
+        self._healing = healing
         self._passes = self._operation("pass of the reaper")
         self._steps = {step: self._operation(step) for step in Step}
         self._duties = [(self._operation(name), work) for name, work in duties.items()]
@@ -88,7 +88,7 @@ class Reaper:
             SweepOptions(),
             judge=judge,
             hooks=parts.asking,
-            heal=self._heal,
+            healing=self._healing,
             steps=due,
             budget_s=self._interval_s,
         )

@@ -95,6 +95,8 @@ class SweptWorkflow:
 
     id: UUID
     case: str
+    task_id: UUID | None = None
+    """The task that no node of the run waits for, where it was one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,23 +6,22 @@ is a guarded call of its own. A dry run goes the same way, up to the calls that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from horsies.model.recovery.judging import ruling
-from horsies.recovery.report import EVERY_STEP, Step, SweepReport, SweepStatus, SweptWorkflow
+from horsies.recovery.report import EVERY_STEP, Step, SweepReport, SweepStatus
 from horsies.recovery.work import Pass
 from horsies.store.recovery import RecoveryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Collection
 
     from horsies.model.recovery.judging import Judge
     from horsies.model.recovery.options import SweepOptions
+    from horsies.recovery.healing import Healing
     from horsies.recovery.hooks import Asking
     from horsies.recovery.record import Record
     from horsies.store.db import Database
-
-Heal: TypeAlias = "Callable[[], Awaitable[Sequence[SweptWorkflow]]]"
 
 
 async def sweep(
@@ -31,20 +30,20 @@ async def sweep(
     *,
     judge: Judge,
     hooks: Asking | None = None,
-    heal: Heal | None = None,
+    healing: Healing | None = None,
     steps: Collection[Step] = EVERY_STEP,
     record: Record | None = None,
 ) -> SweepReport:
     """Settle what is stale, or say that somebody else is at it; a step that failed is raised after the others ran.
 
-    `heal` heals workflows, and in a dry run tells what it would heal. A dry run leaves no `record`.
+    `healing` is for workflows. A dry run heals nothing, and leaves no `record`.
     """
     store = RecoveryStore(database)
     if options.dry_run:
-        report = await make_pass(database, options, judge=judge, hooks=hooks, heal=heal, steps=steps)
+        report = await make_pass(database, options, judge=judge, hooks=hooks, healing=healing, steps=steps)
     else:
         report = await store.in_turn(
-            lambda: make_pass(database, options, judge=judge, hooks=hooks, heal=heal, steps=steps, record=record)
+            lambda: make_pass(database, options, judge=judge, hooks=hooks, healing=healing, steps=steps, record=record)
         ) or await _busy(store, options, judge, hooks)
     for failure in report.failures:
         raise failure.error
@@ -57,7 +56,7 @@ async def make_pass(
     *,
     judge: Judge,
     hooks: Asking | None = None,
-    heal: Heal | None = None,
+    healing: Healing | None = None,
     steps: Collection[Step] = EVERY_STEP,
     budget_s: float | None = None,
     record: Record | None = None,
@@ -68,8 +67,17 @@ async def make_pass(
     """
     store = RecoveryStore(database)
     fleet = await store.fleet()
-    work = Pass(store=store, options=options, judge=judge, fleet=fleet, hooks=hooks, budget_s=budget_s, record=record)
-    return await work.run(steps, heal)
+    work = Pass(
+        store=store,
+        options=options,
+        judge=judge,
+        fleet=fleet,
+        hooks=hooks,
+        budget_s=budget_s,
+        healing=healing,
+        record=record,
+    )
+    return await work.run(steps)
 
 
 async def _busy(store: RecoveryStore, options: SweepOptions, judge: Judge, hooks: Asking | None) -> SweepReport:

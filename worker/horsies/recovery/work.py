@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from horsies.errors import HorsiesError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from horsies.model.recovery.judging import Fleet, Judge
     from horsies.model.recovery.options import SweepOptions
     from horsies.model.recovery.published import FleetMember
+    from horsies.recovery.healing import Healing
     from horsies.recovery.hooks import Asking
     from horsies.recovery.record import Record
     from horsies.store.recovery import OverdueRow, RecoveryStore
@@ -57,12 +59,15 @@ class Pass:
         fleet: Fleet,
         hooks: Asking | None,
         budget_s: float | None,
+        healing: Healing | None = None,
         record: Record | None = None,
     ) -> None:
         self._store = store
         self._options = options
         self._fleet = fleet
         self._hooks = hooks
+        self._healing = healing if options.worker_id is None else None
+        self._stuck: Sequence[SweptWorkflow] = ()
         self._ruling = ruling(judge, options, fleet)
         self._sweeper = judge.worker_id if isinstance(judge, WorkerJudge) else None
         self._is_manual = self._sweeper is None
@@ -70,41 +75,39 @@ class Pass:
         self._budget_s = budget_s
         self._ends_at = None if budget_s is None else time.monotonic() + budget_s
         self._tally = Tally(ruling=self._ruling, dry_run=options.dry_run, hooks_loaded=hooks is not None)
-        self._runs_settled: set[UUID | None] = set()
 
-    async def run(
-        self, steps: Collection[Step], heal: Callable[[], Awaitable[Sequence[SweptWorkflow]]] | None
-    ) -> SweepReport:
+    async def run(self, steps: Collection[Step]) -> SweepReport:
         await self._book.begin()
+        if Step.WORKFLOWS in steps:
+            await self._try(Step.WORKFLOWS, self._foresee)
         for step in Step:
             if step in steps:
-                await self._try(step, heal)
+                await self._try(step, partial(self._make, step))
         report = self._tally.report()
         if report.status is SweepStatus.DONE:
             await self._tell(report)
         return report
 
-    async def _try(self, step: Step, heal: Callable[[], Awaitable[Sequence[SweptWorkflow]]] | None) -> None:
+    async def _try(self, step: Step, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            match step:
-                case Step.LOST_WORKERS:
-                    await self._mark_lost()
-                case Step.CLAIMED:
-                    await self._settle(TaskStatus.CLAIMED)
-                case Step.RUNNING:
-                    await self._settle(TaskStatus.RUNNING)
-                case Step.PENDING:
-                    await self._expire()
-                case Step.WORKFLOWS:
-                    if heal is not None and self._options.worker_id is None:
-                        # A run whose task was settled just now goes on because of that; a dry run could not name it.
-                        healed = [each for each in await heal() if each.id not in self._runs_settled]
-                        self._tally.workflows += healed
-                        await self._book.healed(len(healed))
-                case _:
-                    assert_never(step)
+            await work()
         except HorsiesError as error:
             self._tally.failures.append(StepFailure(step=step, error=error))
+
+    async def _make(self, step: Step) -> None:
+        match step:
+            case Step.LOST_WORKERS:
+                await self._mark_lost()
+            case Step.CLAIMED:
+                await self._settle(TaskStatus.CLAIMED)
+            case Step.RUNNING:
+                await self._settle(TaskStatus.RUNNING)
+            case Step.PENDING:
+                await self._expire()
+            case Step.WORKFLOWS:
+                await self._heal()
+            case _:
+                assert_never(step)
 
     async def _mark_lost(self) -> None:
         silent = [each for each in self._fleet.members if self._is_asked_for(each.worker_id) and self._is_lost(each)]
@@ -168,8 +171,6 @@ class Pass:
             self._tally.tasks.append(swept)
             if swept.is_due and not swept.applied and not self._options.dry_run:
                 await self._book.skipped(1)
-            if swept.applied:
-                self._runs_settled.add(case.row.workflow_id)
             if swept.applied and case.reason is not None:
                 interrupted.append(self._context(case))
         if self._hooks is not None and interrupted:
@@ -217,7 +218,6 @@ class Pass:
             documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
             ended = frozenset(await self._expired(documents))
             self._tally.tasks += [_expired(row, applied=row.id in ended) for row in rows]
-            self._runs_settled |= {row.workflow_id for row in rows if row.id in ended}
             if len(rows) < EXPIRY_BATCH:
                 return
             last = rows[-1]
@@ -228,6 +228,25 @@ class Pass:
         ended = await self._store.expire(documents, record=self._book.noting)
         await self._book.skipped(len(documents) - len(ended))
         return ended
+
+    async def _foresee(self) -> None:
+        if self._healing is not None and self._healing.foresee is not None:
+            self._stuck = await self._healing.foresee()
+
+    async def _heal(self) -> None:
+        if self._healing is None:
+            return
+        if self._options.dry_run:
+            ended = {task.task_id for task in self._tally.tasks if task.decision in {Decision.FAIL, Decision.EXPIRE}}
+            self._tally.workflows += [each for each in self._stuck if each.task_id not in ended]
+            return
+        healed = await self._healing.heal()
+        if self._healing.foresee is not None:
+            # What is due in a run because of what was settled just now goes on by itself; no dry run could name it.
+            done = {(each.id, each.task_id) for each in healed}
+            healed = [each for each in self._stuck if (each.id, each.task_id) in done]
+        self._tally.workflows += healed
+        await self._book.healed(len(healed))
 
     def _context(self, case: Case) -> RecoveryContext:
         return case.context(recovering_worker_id=self._sweeper, dry_run=self._options.dry_run)
