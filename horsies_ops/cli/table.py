@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "workers": "List workers, or see which of them answer.",
     "schedule": "List what starts by the clock.",
     "events": "Show what happened that an operator should know, and follow it.",
+    "audit": "Show what operators did: who, why, what to, and how many it moved.",
     "sweep": "Settle work whose owner fell silent, or list it with --dry-run.",
     "cleanup": "Delete what is past its window, or count it with --dry-run.",
     "doctor": "Look at everything and say what to do; exit 1 when a check fails.",

@@ -91,9 +91,15 @@ async def events(
 
 
 async def audit(
-    database: Database, *, after: int | None = None, before: int | None = None, limit: int = 100
+    database: Database,
+    *,
+    after: int | None = None,
+    before: int | None = None,
+    actions: Sequence[str] = (),
+    limit: int = 100,
 ) -> tuple[AuditRow, ...]:
-    """Actions in the order in which they were begun; `after` and `before` as for events."""
+    """Actions in the order in which they were begun, of some kinds where given; `after` and `before` as for events."""
+    wanted = (list(actions) or None, limit)
     if after is not None:
-        return tuple(await database.fetch(EVENT_READS.actions_following, after, limit))
-    return tuple(await database.fetch(EVENT_READS.last_actions, before or _LAST, limit))
+        return tuple(await database.fetch(EVENT_READS.actions_following, after, *wanted))
+    return tuple(await database.fetch(EVENT_READS.last_actions, before or _LAST, *wanted))

@@ -71,7 +71,7 @@ class Reads:
 
     async def overview(self) -> overview.Overview:
         """The whole system at one glance."""
-        return await overview.overview(self.reading)
+        return await overview.overview(self.reading, local=self.settings.recovery)
 
     async def list_queues(self) -> tuple[queues.QueueRow, ...]:
         """Every queue that a task, a worker or a pause names, in the order of their priorities."""
@@ -183,10 +183,15 @@ class Reads:
         )
 
     async def audit(
-        self, *, after: int | None = None, before: int | None = None, limit: int = 100
+        self,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        actions: Sequence[str] = (),
+        limit: int = 100,
     ) -> tuple[events.AuditRow, ...]:
         """Actions of operators in the order in which they were begun; `after` and `before` as for events."""
-        return await events.audit(self.reading, after=after, before=before, limit=limit)
+        return await events.audit(self.reading, after=after, before=before, actions=actions, limit=limit)
 
     async def throughput(self, window: timedelta, buckets: int = 30) -> throughput.Throughput:
         """What was done in the last `window`, and how long it waited and ran."""

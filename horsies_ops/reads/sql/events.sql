@@ -27,8 +27,9 @@ SELECT *
 SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run, matched, affected, skipped, via, task_ids
   FROM horsies_audit
  WHERE id > $1
+   AND ($2::text[] IS NULL OR action = ANY ($2))
  ORDER BY id
- LIMIT $2;
+ LIMIT $3;
 
 -- name: last_actions
 SELECT *
@@ -36,6 +37,7 @@ SELECT *
                task_ids
           FROM horsies_audit
          WHERE id < $1
+           AND ($2::text[] IS NULL OR action = ANY ($2))
          ORDER BY id DESC
-         LIMIT $2) AS newest
+         LIMIT $3) AS newest
  ORDER BY id;

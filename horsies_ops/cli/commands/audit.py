@@ -1,0 +1,77 @@
+"""`horsies audit`: the record of what operators did."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horsies.codec.wire import canonical
+from horsies_ops.cli.option_types import flat, several
+from horsies_ops.cli.output import print_json, print_table, to_json
+from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.ops import open_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horsies_ops.reads.events import AuditRow
+
+app = group("audit")
+
+_COUNTS = ("matched", "moved", "skipped")
+_COLUMNS = ("id", "at", "actor", "via", "action", *_COUNTS, "reason", "about")
+FEW = 3
+"""So many ids are named; the document has more."""
+
+
+@app.command()
+@with_global_options
+def audit(
+    options: GlobalOptions,
+    *,
+    action: Annotated[list[Any] | None, several("Only these actions, as retry or sweep.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most; the last ones.")] = 50,
+    json: Json = False,
+) -> None:
+    """Show what operators did, the newest last: who, by which way, why, what to, and how many it moved."""
+    done = asyncio.run(_done(options, flat(action), limit))
+    if json:
+        print_json({"actions": [_document(row) for row in done]})
+    elif done:
+        print_table(_COLUMNS, [_cells(row) for row in done], right=("id", *_COUNTS))
+    else:
+        options.talk("no actions")
+
+
+async def _done(options: GlobalOptions, actions: Sequence[str], limit: int) -> Sequence[AuditRow]:
+    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+        return await ops.audit(actions=actions, limit=limit)
+
+
+def _document(row: AuditRow) -> dict[str, Any]:
+    plain = {name: value for name, value in to_json(row).items() if name != "filter_json"}
+    return {**plain, "filter": row.filter}
+
+
+def _cells(row: AuditRow) -> tuple[str, ...]:
+    return (
+        str(row.id),
+        to_json(row.at),
+        row.actor,
+        row.via,
+        f"{row.action}, dry run" if row.dry_run else row.action,
+        *(f"{count:,}" for count in (row.matched, row.affected, row.skipped)),
+        row.reason or "-",
+        _about(row),
+    )
+
+
+def _about(row: AuditRow) -> str:
+    """What it was done to: the filter as it is stored, or the first of the ids that were given."""
+    asked = row.filter or {}
+    if ids := asked.get("ids"):
+        more = len(ids) - FEW
+        return " ".join(ids[:FEW]) + (f" and {more:,} more" if more > 0 else "")
+    return canonical(asked) if asked else "-"

@@ -1,0 +1,72 @@
+"""`horsies audit`, from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.executable import Executable
+from tests.support.task_rows import insert, insert_task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE_ACTION = {
+    "id", "at", "actor", "host", "action", "reason", "filter", "dry_run", "matched", "affected", "skipped", "via",
+    "task_ids",
+}  # fmt: skip
+
+LONG = "the relay was down, " * 20
+
+
+@pytest.fixture
+def horsies(tmp_path: Path, database_url: str) -> Executable:
+    return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
+
+
+def test_the_record_says_who_did_what_to_how_many_and_why(horsies: Executable, database_url: str) -> None:
+    task_id = str(asyncio.run(insert_task(database_url, queue_name="mail")))
+    horsies("task", "cancel", "--queue", "mail", "--yes", "--as", "ana", "--reason", LONG)
+    (done,) = horsies("audit", "--json").document["actions"]
+    assert set(done) == ONE_ACTION
+    assert (done["actor"], done["via"], done["action"], done["reason"]) == ("ana", "cli", "cancel", LONG)
+    assert (done["matched"], done["affected"], done["skipped"]) == (1, 1, 0)
+    assert done["task_ids"] == [task_id]
+    shown = horsies("audit").stdout
+    assert LONG.strip() in shown
+    assert '"mail"' in shown
+
+
+def test_a_dry_run_is_told_from_a_deed(horsies: Executable, database_url: str) -> None:
+    task_id = str(asyncio.run(insert_task(database_url)))
+    horsies("task", "fail", task_id, "--dry-run")
+    shown = horsies("audit").stdout
+    assert "fail, dry run" in shown
+    assert task_id in shown
+
+
+def test_the_last_ones_are_shown_the_newest_last_and_others_can_be_left_out(horsies: Executable) -> None:
+    for verb in ("pause", "resume", "pause"):
+        horsies("queue", verb, "mail")
+    actions = [each["action"] for each in horsies("audit", "--limit", "2", "--json").document["actions"]]
+    assert actions == ["resume_queue", "pause_queue"]
+    resumed = horsies("audit", "--action", "resume_queue", "--json").document["actions"]
+    assert [each["action"] for each in resumed] == ["resume_queue"]
+
+
+def test_where_nothing_was_done_it_says_so(horsies: Executable) -> None:
+    assert "no actions" in horsies("audit").stderr
+    assert horsies("audit", "--json").document == {"actions": []}
+
+
+def test_what_others_wrote_does_nothing_to_the_terminal(horsies: Executable, database_url: str) -> None:
+    evil = "\x1b]52;c;evil\x07\u202e"
+    row = {"host": "h", "action": evil, "reason": evil, "filter": {evil: evil}, "dry_run": False, "via": "cli"}
+    counts = {"matched": 0, "affected": 0, "skipped": 0}
+    asyncio.run(insert(database_url, "horsies_audit", actor=evil, **row, **counts))
+    for output in ((), ("--json",)):
+        answer = horsies("audit", *output)
+        assert "evil" in answer.stdout, answer.stderr
+        assert not {"\x1b", "\x07", "\u202e"} & set(answer.stdout)
