@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from horsies import Ok
@@ -72,6 +73,42 @@ async def test_a_task_killed_in_its_chunk_costs_the_one_that_runs_nothing(databa
         assert await ledger.starts(short[1]) == []
 
 
+async def test_functions_behind_a_long_coroutine_wait_in_the_queue(database_url: str) -> None:
+    async with Ledger.open(database_url) as ledger, running(database_url, processes=1) as worker:
+        long = await worker.send("nap", 3.0)
+        await ledger.until_started(long)
+        functions = [await worker.send("work") for _ in range(12)]
+        coroutines = [await worker.send("nap", 0.0) for _ in range(4)]
+        rows = await ledger.until_terminal(long, *functions, *coroutines)
+        assert max(row["claim_token"] for row in rows.values()) == 2, "a row came and went"
+        assert {row["attempts"] for row in rows.values()} == {1}
+        ended = rows[long]["completed_at"]
+        assert all(rows[each]["started_at"] - ended < timedelta(seconds=1) for each in functions)
+        assert await ledger.verdict([long, *functions, *coroutines]) == []
+
+
+async def test_a_function_among_coroutines_gets_the_child_that_is_free(database_url: str, tmp_path: Path) -> None:
+    gate, other = tmp_path / "gate", tmp_path / "other"
+    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
+        naps = [await worker.send("nap", 3.0)]
+        busy = await worker.send("wait_for", str(gate))
+        await ledger.until_started(*naps, busy)
+        naps += [await worker.send("nap", 3.0) for _ in range(3)]
+        await ledger.until_started(*naps)
+        await _pause(ledger, "paused")
+        naps.append(await worker.send("nap", 3.0))
+        function = await worker.send("wait_for", str(other))
+        gate.touch()
+        await ledger.until_terminal(busy)
+        await _pause(ledger, None)
+        await ledger.until_started(function, naps[-1])
+        other.touch()
+        rows = await ledger.until_terminal(function, *naps)
+        assert {row["claim_token"] for row in rows.values()} == {1}
+        assert len({start.pid for start in await ledger.starts(*naps)}) == 1
+        assert await ledger.verdict([function, busy, *naps]) == []
+
+
 async def _behind_a_held_loop(worker: RunningWorker, ledger: Ledger, name: str, gate: Path) -> str:
     """A coroutine in the hands of a child whose loop stands still until the gate is there; the other child is idle."""
     other_gate = gate.with_name("other")
@@ -88,6 +125,16 @@ async def _behind_a_held_loop(worker: RunningWorker, ledger: Ledger, name: str, 
 async def _kill(ledger: Ledger, task_id: str) -> None:
     await ledger.fetch(CANCEL, task_id)
     await ledger.fetch("SELECT pg_notify('horsies_worker_ping', $1)", json.dumps({"kind": "kill"}))
+
+
+async def _pause(ledger: Ledger, by: str | None) -> None:
+    """Keep the queue as it is, or have it go on."""
+    sql = """
+    INSERT INTO horsies_queues (queue_name, paused_at, paused_by) VALUES ('default', now(), $1)
+    ON CONFLICT (queue_name) DO UPDATE SET paused_at = CASE WHEN $1 IS NOT NULL THEN now() END
+    """
+    await ledger.fetch(sql, by)
+    await ledger.fetch("SELECT pg_notify('horsies_task_new', 'default')")
 
 
 async def _send(worker: RunningWorker, name: str, items: list[dict[str, Any]]) -> list[str]:

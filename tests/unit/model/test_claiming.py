@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.claiming import ChildLoad, ClaimPass, Limits, QueueRoom, ServedQueue, next_pass
+from horsies.model.claiming import ChildLoad, ClaimPass, Limits, QueueRoom, ServedQueue, fitted, next_pass
 
 IDLE = ChildLoad()
 BUSY = ChildLoad(held=1, chunks=1)
@@ -86,6 +86,25 @@ def test_places_for_async_tasks_are_counted_once_for_all_queues() -> None:
 
     assert found is not None
     assert (found.limit, asked(found)) == (8, {"quick": 8, "slow": 8})
+
+
+@pytest.mark.parametrize(("most_beside", "limit", "beside"), [(None, 9, 8), (3, 4, 3), (0, 1, 0)])
+def test_places_beside_coroutines_come_last_and_only_as_many_as_allowed(
+    most_beside: int | None, limit: int, beside: int
+) -> None:
+    found = next_pass([UNKNOWN], [IDLE, TWO_ASYNC], Limits(), claimed=0, most_beside=most_beside)
+
+    assert found is not None
+    assert (found.limit, found.startable, found.beside) == (limit, limit, beside)
+
+
+def test_a_function_changes_places_with_a_coroutine_that_can_run_beside_others() -> None:
+    free, busy = 1, 2
+
+    assert fitted([free, busy], {busy}, [True, False]) == [busy, free]
+    assert fitted([free, busy], {busy}, [False, True]) == [free, busy]
+    assert fitted([free, busy], {busy}, [False, False]) == [free, busy]
+    assert fitted([busy, busy, free], {busy}, [False, False, True]) == [free, busy, busy]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from horsies.codec.failure import stored_error
 from horsies.codec.wire import canonical
 from horsies.engine.held import Held, Phase
+from horsies.engine.placing import hand_over, paired
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model import events
 from horsies.model.crashes import KillReason
@@ -19,7 +20,7 @@ from horsies.model.task import TaskStatus
 from horsies.store.claims import Expiry, Start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     from horsies.engine.parts import Parts
@@ -120,18 +121,20 @@ class Dispatcher:
                 running.append(held)
         self._tell_claimed(rows)
         if may_hand_over(parts.app.recovery, took_s=took_s) and not self._parts.room.is_closed:
-            self._hand_over(running)
+            turned_away = hand_over(parts, running)
+            self._learn(rows, turned_away)
         else:
             self._parts.returns.add(running)
 
-    def _hand_over(self, helds: Iterable[Held]) -> None:
-        children = {child.pid: child for child in self._parts.room.children()}
-        by_child: dict[int, list[Held]] = {}
-        for held in helds:
-            by_child.setdefault(held.row.worker_pid or 0, []).append(held)
-        for pid, theirs in by_child.items():
-            child = children.get(pid)
-            self._parts.returns.add(theirs if child is None else self._parts.hands.hand_over(child, theirs))
+    def _learn(self, rows: Sequence[ClaimedRow], turned_away: Sequence[Held]) -> None:
+        """What a claim says about the next one for places beside coroutines."""
+        admission, now = self._parts.room.admission, time.monotonic()
+        if turned_away:
+            pause_s = admission.turned_away(turned_away[-1].row.id, now)
+            asyncio.get_running_loop().call_later(pause_s, self.look)
+        elif rows:
+            is_last_async = self._parts.hands.is_async_name(rows[-1].task_name)
+            admission.found((row.id for row in rows), is_last_async=is_last_async, now=now)
 
     async def _start_waiting(self) -> None:
         """Begin claimed tasks for which a place is free now."""
@@ -140,7 +143,7 @@ class Dispatcher:
         if not waiting or self._parts.room.is_closed:
             return
         children = {child.pid: child for child in self._parts.room.children()}
-        pairs = list(zip(waiting, self._parts.room.places(list(children.values())), strict=False))
+        pairs = list(paired(parts, waiting, list(children.values())))
         if not pairs:
             return
         sent_at = time.monotonic()

@@ -64,7 +64,7 @@ class Hands:
 
     def __init__(self, times: RunTimes, *, is_async: Callable[[str], bool], is_capped: Callable[[str], bool]) -> None:
         self._times = times
-        self._is_async = is_async
+        self.is_async_name = is_async
         self._is_capped = is_capped
         self._by_child: dict[Child, Occupancy] = {}
         self.max_chunk = 1
@@ -83,13 +83,19 @@ class Hands:
 
     def load_of(self, child: Child) -> ChildLoad:
         occupancy = self.of(child)
-        held = occupancy.held.values()
         return ChildLoad(
             held=len(occupancy.held),
             chunks=len(occupancy.chunks),
-            is_async=bool(held) and all(self._is_async(each.row.task_name) for each in held),
-            is_short=sum(map(self._expected_ms, held)) <= CHUNK_MS,
+            is_async=self._is_all_async(occupancy),
+            is_short=self._is_short(occupancy),
         )
+
+    def is_async(self, held: Held) -> bool:
+        return self.is_async_name(held.row.task_name)
+
+    def runs_coroutines(self, child: Child) -> bool:
+        """Whether it has coroutines in hand and nothing else."""
+        return self._is_all_async(self.of(child))
 
     def hand_over(self, child: Child, helds: Sequence[Held]) -> list[Held]:
         """Hand tasks to a child, cut into chunks; returns those for which it has no room after all."""
@@ -98,7 +104,7 @@ class Hands:
         start = 0
         for size in sizes:
             part = helds[start : start + size]
-            if len(occupancy.chunks) >= MOST_CHUNKS and not self._runs_beside(occupancy, part):
+            if not self._has_room(occupancy, part):
                 break
             self._hand(child, occupancy, part)
             start += size
@@ -108,7 +114,7 @@ class Hands:
         if held := self.of(child).held.get(key):
             held.began_at = time.monotonic()
             self._watch_time(held)
-            if held.stopping is not None and not self._is_async(held.row.task_name):
+            if held.stopping is not None and not self.is_async(held):
                 self.end(child, held.stopping, held)  # it was to be taken back, and began first
 
     def take_back(self, child: Child, key: object) -> Held | None:
@@ -136,7 +142,7 @@ class Hands:
 
     def stop_task(self, held: Held, reason: KillReason) -> None:
         """End one task: taken back unbegun, a coroutine by itself if it goes, a function together with its child."""
-        child, is_async = held.child, self._is_async(held.row.task_name)
+        child, is_async = held.child, self.is_async(held)
         if child is None or held.key not in self.of(child).held:
             return  # out of its hands already
         held.silence()
@@ -186,10 +192,23 @@ class Hands:
             return run_ms
         return max(run_ms, (time.monotonic() - held.began_at) * 1000)
 
+    def _has_room(self, occupancy: Occupancy, helds: Iterable[Held]) -> bool:
+        """For coroutines beside others; for the rest behind one chunk, if it is not of coroutines that take long."""
+        if not occupancy.held or self._runs_beside(occupancy, helds):
+            return True
+        is_held_up = self._is_all_async(occupancy) and not self._is_short(occupancy)
+        return len(occupancy.chunks) < MOST_CHUNKS and not is_held_up
+
+    def _is_all_async(self, occupancy: Occupancy) -> bool:
+        return bool(occupancy.held) and all(map(self.is_async, occupancy.held.values()))
+
+    def _is_short(self, occupancy: Occupancy) -> bool:
+        return sum(map(self._expected_ms, occupancy.held.values())) <= CHUNK_MS
+
     def _runs_beside(self, occupancy: Occupancy, helds: Iterable[Held]) -> bool:
         """Coroutines run side by side; nothing waits behind them."""
         together = (*occupancy.held.values(), *helds)
-        return all(self._is_async(held.row.task_name) for held in together)
+        return all(map(self.is_async, together))
 
     def _prospects(self, helds: Iterable[Held]) -> Iterator[Prospect]:
         known: dict[tuple[str, str, bool], Prospect] = {}

@@ -7,11 +7,10 @@ What is in flight elsewhere in the fleet only the database can count: caps are h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 MOST_CHUNKS: Final = 2
 """In a child's hands: one at work, one waiting."""
@@ -66,6 +65,8 @@ class ClaimPass:
 
     limit: int
     startable: int
+    beside: int = 0
+    """The last so many of those that may run can do so only beside coroutines."""
     queues: tuple[QueueRoom, ...]
     cluster_cap: int | None = None
 
@@ -75,57 +76,86 @@ class ClaimPass:
         return self.cluster_cap is not None or any(queue.cap is not None for queue in self.queues)
 
 
-def places_free(child: ChildLoad, chunk_size: int, *, depth: int, async_concurrency: int) -> int:
+def places_free(child: ChildLoad, chunk_size: int, *, depth: int) -> int:
     """How many tasks of a queue a child can take now: run at once, or have waiting behind a chunk of short ones.
 
     At most `depth` chunks are in a child's hands. Nothing ever waits behind a task that may take its time.
     """
-    if child.held and child.is_async:
-        return max(0, async_concurrency - child.held)
-    if child.held and not child.is_short:
+    if child.held and (child.is_async or not child.is_short):
         return 0
     if chunk_size > 1:
         return chunk_size * max(0, depth - child.chunks)
     return 1 if child.chunks < MOST_CHUNKS else 0
 
 
+def places_beside(child: ChildLoad, *, async_concurrency: int) -> int:
+    """How many coroutines may join those that a child runs; no function can."""
+    return max(0, async_concurrency - child.held) if child.held and child.is_async else 0
+
+
+def fitted(places: Sequence[int], beside: Collection[int], are_async: Sequence[bool]) -> list[int]:
+    """The places of claimed tasks, exchanged among them where a function got one beside coroutines and need not have.
+
+    A claim deals places out in the order of the line, whatever the tasks are.
+    """
+    found = list(places)
+    dealt = list(enumerate(zip(places, are_async, strict=True)))
+    wrong = (number for number, (place, is_async) in dealt if place in beside and not is_async)
+    spare = (number for number, (place, is_async) in dealt if place not in beside and is_async)
+    for one, other in zip(wrong, spare, strict=False):
+        found[one], found[other] = found[other], found[one]
+    return found
+
+
 def next_pass(
-    queues: Iterable[ServedQueue], children: Sequence[ChildLoad], limits: Limits, *, claimed: int
+    queues: Iterable[ServedQueue],
+    children: Sequence[ChildLoad],
+    limits: Limits,
+    *,
+    claimed: int,
+    most_beside: int | None = None,
 ) -> ClaimPass | None:
-    """What to ask for while so many CLAIMED rows wait here; None where there is room for nothing."""
+    """What to ask for while so many CLAIMED rows wait here; None where there is room for nothing.
+
+    `most_beside` is how many may be asked for to run beside coroutines.
+    """
     served = [queue for queue in queues if queue.max_concurrency != 0]
-    places = _places_by_size({queue.chunk_size for queue in served}, children, limits)
-    ahead = limits.prefetch_buffer - claimed
+    places = _places_by_size({queue.chunk_size for queue in served}, children)
+    beside = _least(
+        sum(places_beside(child, async_concurrency=limits.async_concurrency) for child in children), most_beside
+    )
+    ahead = beside + limits.prefetch_buffer - claimed
     rooms = tuple(
         QueueRoom(name=queue.name, room=room, cap=queue.max_concurrency)
         for queue in served
         if (room := _least(places[queue.chunk_size] + ahead, limits.max_claim_batch or None, queue.max_concurrency)) > 0
     )
-    startable = _places_together(places, children, limits) - claimed
+    own = _places_together(places) - claimed
     held_claims = limits.max_claim_per_worker - claimed if limits.max_claim_per_worker else None
     total = sum(queue.room for queue in rooms)
-    limit = _least(total, startable + limits.prefetch_buffer, held_claims, limits.cluster_wide_cap)
+    limit = _least(total, own + beside + limits.prefetch_buffer, held_claims, limits.cluster_wide_cap)
     if limit <= 0:
         return None
+    startable = max(0, min(limit, own + beside))
     return ClaimPass(
-        limit=limit, startable=max(0, min(limit, startable)), queues=rooms, cluster_cap=limits.cluster_wide_cap
+        limit=limit,
+        startable=startable,
+        beside=max(0, startable - max(0, own)),
+        queues=rooms,
+        cluster_cap=limits.cluster_wide_cap,
     )
 
 
-def _places_by_size(sizes: set[int], children: Iterable[ChildLoad], limits: Limits) -> dict[int, int]:
+def _places_by_size(sizes: set[int], children: Iterable[ChildLoad]) -> dict[int, int]:
     # Where some tasks come one by one, the place behind a chunk is theirs: a pass over quick and slow queues then never
     # brings a second chunk that would have to wait behind a slow task, or be given back.
     depth = MOST_CHUNKS - 1 if 1 in sizes else MOST_CHUNKS
-    free = partial(places_free, depth=depth, async_concurrency=limits.async_concurrency)
-    return {size: sum(free(child, size) for child in children) for size in sizes}
+    return {size: sum(places_free(child, size, depth=depth) for child in children) for size in sizes}
 
 
-def _places_together(places: dict[int, int], children: Iterable[ChildLoad], limits: Limits) -> int:
-    """Places for a mix of all queues: a chunk and what waits behind it, but those for `async def` tasks only once."""
-    in_chunks = max((places[size] for size in places if size > 1), default=0)
-    one_by_one = places.get(1, 0)
-    shared = sum(max(0, limits.async_concurrency - child.held) for child in children if child.held and child.is_async)
-    return in_chunks + one_by_one - (shared if in_chunks and one_by_one else 0)
+def _places_together(places: dict[int, int]) -> int:
+    """Places for a mix of all queues: a chunk and what waits behind it."""
+    return max((places[size] for size in places if size > 1), default=0) + places.get(1, 0)
 
 
 def _least(first: int, *others: int | None) -> int:
