@@ -46,6 +46,7 @@ class Children:
         self._store = FlowStore(database)
         self._unknown: set[str] = set()
         self._starting: dict[UUID, asyncio.Task[None]] = {}
+        self._writing = asyncio.Lock()  # builds go side by side; to store them, one connection is enough
 
     @property
     def are_starting(self) -> bool:
@@ -82,35 +83,45 @@ class Children:
     async def _start(self, child: WaitingChild) -> None:
         """Start it or fail its node; whatever cannot be done for this one is no matter of the others."""
         try:
-            await self._start_or_refuse(child)
+            async with self._writing:
+                endless = await self._endless(child)
+            built = endless or await self._built(child)
+            async with self._writing:
+                await self._store_or_refuse(child, built)
         except Exception as error:
             if is_away(error):
                 raise
             logger.exception("nothing could be done for the sub-workflow of node %s", child.id)
             await self._set_aside(child, said(error))
 
-    async def _start_or_refuse(self, child: WaitingChild) -> None:
+    async def _built(self, child: WaitingChild) -> WorkflowPlan | BuildFailed | None:
         try:
-            await self._refuse_without_end(child)
-            plan = await self._building.plan_of(child)
-            await (self._leave_to_others(child) if plan is None else self._store_behind(child, plan))
+            return await self._building.plan_of(child)
         except BuildFailed as failed:
-            await self._refuse(child, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, str(failed), failed.__cause__)
-        except Exception as error:
-            if is_away(error):
-                raise
-            await self._refuse(child, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, said(error), error)
+            return failed
 
-    async def _refuse_without_end(self, child: WaitingChild) -> None:
-        """Definitions may contain themselves, as long as each is built from something else than the one above it."""
+    async def _endless(self, child: WaitingChild) -> BuildFailed | None:
+        """Definitions may contain themselves, as long as each is built from something else than those above it."""
         if not child.depth:
-            return
+            return None
         above = await self._store.above(child)
         way = " → ".join([*(each.definition_key for each in reversed(above)), child.definition_key])
         if any(each.is_built_from_the_same for each in above):
-            raise BuildFailed(f"it contains itself without end: {way}")
-        if child.depth >= DEEPEST:
-            raise BuildFailed(f"more than {DEEPEST} runs stand above it: {way}")
+            return BuildFailed(f"it contains itself without end: {way}")
+        return BuildFailed(f"more than {DEEPEST} runs stand above it: {way}") if child.depth >= DEEPEST else None
+
+    async def _store_or_refuse(self, child: WaitingChild, built: WorkflowPlan | BuildFailed | None) -> None:
+        if built is None:
+            await self._leave_to_others(child)
+        elif isinstance(built, BuildFailed):
+            await self._refuse(child, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, str(built), built.__cause__)
+        else:
+            try:
+                await self._store_behind(child, built)
+            except Exception as error:
+                if is_away(error):
+                    raise
+                await self._refuse(child, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, said(error), error)
 
     async def _store_behind(self, child: WaitingChild, plan: WorkflowPlan) -> None:
         workflow_id = IDS.next()
