@@ -112,7 +112,9 @@ def _row_document(run: WorkflowRow) -> dict[str, Any]:
 def _detail_document(detail: WorkflowDetail) -> dict[str, Any]:
     nodes = [{name: getattr(node, name) for name in _NODE} for node in detail.nodes]
     ended = {"result": detail.run.result, "error": detail.run.error}
-    return {**_head(detail.run), **ended, "counts": detail.counts, "nodes": nodes}
+    edges = [{"from": before, "to": node.index} for node in detail.nodes for before in node.dependencies]
+    graph = {"output_index": detail.run.output_index, "nodes": nodes, "edges": edges}
+    return {**_head(detail.run), **ended, "counts": detail.counts, **graph}
 
 
 def _print_page(options: GlobalOptions, page: WorkflowPage) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.model.ids import short_form
 from horsies.model.text import safe
+from horsies.model.workflow.names import default_node_id
+from horsies.model.workflow.status import WorkflowTaskStatus
 from horsies_ops.cli.ages import age
 
 if TYPE_CHECKING:
@@ -41,11 +43,14 @@ def tree_lines(detail: WorkflowDetail) -> Iterator[str]:
 
 
 def _described(node: NodeRow, detail: WorkflowDetail) -> str:
-    star = " (output)" if node.index == detail.run.output_index else ""
-    parts = [f"[{node.index}] {safe(node.name, limit=LONGEST_NAME)}", node.status, *_waits_for(node)]
-    if node.started_at and node.completed_at:
-        parts.append(age(node.completed_at - node.started_at))
-    if node.error_code:
+    star = "  ★ output" if node.index == detail.run.output_index else ""
+    parts = [f"[{node.index}] {_named(node)}", node.status, *_waits_for(node)]
+    if node.started_at:
+        ended_at = node.completed_at or detail.run.created_at + detail.run.age
+        parts.append(age(ended_at - node.started_at))
+    if node.status == WorkflowTaskStatus.SKIPPED and node.error_message:
+        parts.append(safe(node.error_message, limit=LONGEST_NAME))
+    elif node.error_code:
         parts.append(safe(node.error_code, limit=LONGEST_NAME))
     if node.task_id:
         parts.append(f"task {short_form(node.task_id)}")
@@ -53,6 +58,12 @@ def _described(node: NodeRow, detail: WorkflowDetail) -> str:
     if child:
         parts.append(f"run {child.id} {child.status} {child.done}/{child.total}")
     return "  ".join(parts) + star
+
+
+def _named(node: NodeRow) -> str:
+    """Its id, and what it runs where the id does not say so."""
+    node_id, name = safe(node.node_id, limit=LONGEST_NAME), safe(node.name, limit=LONGEST_NAME)
+    return node_id if node_id in (name, default_node_id(name, node.index)) else f"{node_id} ({name})"
 
 
 def _waits_for(node: NodeRow) -> Sequence[str]:

@@ -86,6 +86,19 @@ def test_workers_are_listed_and_a_silent_one_is_stale(horsies: Executable, datab
     assert horsies("workers", "list", "--stale", "--threshold", "2h").stdout == ""
 
 
+def test_whole_ids_of_workers_are_shown_in_full(horsies: Executable, database_url: str) -> None:
+    worker = _stored(insert_worker(database_url))
+    assert str(worker) not in horsies("workers", "list").stdout
+    assert str(worker) in horsies("workers", "list", "--full").stdout
+
+
+def test_a_ping_takes_the_eight_digits_of_a_list(horsies: Executable, database_url: str) -> None:
+    silent, _ = _stored(insert_worker(database_url)), _stored(insert_worker(database_url))
+    answer = horsies("workers", "ping", "--worker", str(silent)[-8:], "--timeout", "10ms", "--json")
+    assert [(each["id"], each["answered"]) for each in answer.document["workers"]] == [(str(silent), False)]
+    assert horsies("workers", "ping", "--worker", "0badcafe").code == 5
+
+
 async def test_a_ping_lists_each_live_worker_once_and_misses_one_that_is_silent(
     horsies: Executable, database_url: str
 ) -> None:
@@ -108,7 +121,8 @@ def test_a_run_is_shown_with_the_documented_fields_and_drawn_as_a_tree(horsies: 
     async def store() -> None:
         await insert_node(database_url, run, 0, status="COMPLETED")
         await insert_node(database_url, run, 1, status="FAILED", error={"error_code": "TIMEOUT"})
-        await insert_node(database_url, run, 2, 0, 1, status="SKIPPED")
+        skipped = {"error_code": "UPSTREAM_SKIPPED", "message": "skipped, for node:1 did not complete"}
+        await insert_node(database_url, run, 2, 0, 1, status="SKIPPED", error=skipped)
         await insert_node(database_url, run, 3, 0, 1, 2, join_type="quorum", min_success=2)
 
     asyncio.run(store())
@@ -116,13 +130,15 @@ def test_a_run_is_shown_with_the_documented_fields_and_drawn_as_a_tree(horsies: 
     assert document.keys() >= RUN
     assert document["nodes"][0].keys() >= NODE
     assert document["counts"] == {"COMPLETED": 1, "FAILED": 1, "SKIPPED": 1, "PENDING": 1}
+    edges = [(edge["from"], edge["to"]) for edge in document["edges"]]
+    assert (document["output_index"], edges) == (3, [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
     drawn = horsies("workflow", "show", str(run)).stdout.partition("\n\n")[2].splitlines()
     assert drawn == [
-        "├─ [0] step_0  COMPLETED",
-        "│  ├─ [2] step_2  SKIPPED  all of 0, 1",
+        "├─ [0] node:0 (step_0)  COMPLETED",
+        "│  ├─ [2] node:2 (step_2)  SKIPPED  all of 0, 1  skipped, for node:1 did not complete",
         "│  │  └─ see [3]",
-        "│  └─ [3] step_3  PENDING  2 of 0, 1, 2 (output)",
-        "└─ [1] step_1  FAILED  TIMEOUT",
+        "│  └─ [3] node:3 (step_3)  PENDING  2 of 0, 1, 2  ★ output",
+        "└─ [1] node:1 (step_1)  FAILED  TIMEOUT",
         "   ├─ see [2]",
         "   └─ see [3]",
     ]

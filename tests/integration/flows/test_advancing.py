@@ -53,6 +53,7 @@ async def test_a_failure_skips_what_waits_for_it_and_fails_the_run(bench: Bench,
     assert (run["status"], run["error"]["error_code"], run["error"]["message"]) == ("FAILED", "BROKEN", "n0")
     skipped = await node_of(connection, workflow_id, 2)
     assert skipped["error"]["data"] == {"dependency_index": 2, "because": 1}
+    assert skipped["error"]["message"] == "skipped, for n1 did not complete"
 
 
 async def test_a_node_that_allows_failures_is_handed_them(bench: Bench, connection: Connection) -> None:

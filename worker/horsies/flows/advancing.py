@@ -108,6 +108,10 @@ class Due:
                     pass  # needs the runs below as well
                 case PutBack() if step.index in started:
                     pass  # moves once, not twice
+                case Skip():
+                    because = None if step.because is None else nodes[step.because]
+                    error = error_of_skip(step.index, because)
+                    self.moves.add(nodes[step.index].id, WorkflowTaskStatus.SKIPPED, error=error)
                 case _:
                     self._move(nodes[step.index], step, refusals)
 
@@ -120,14 +124,11 @@ class Due:
             await writes.close(self.closings)
 
     def _move(
-        self, node: NodeRow, step: End | PutBack | Skip | Enqueue | StartChild, refusals: Mapping[UUID, TaskError]
+        self, node: NodeRow, step: End | PutBack | Enqueue | StartChild, refusals: Mapping[UUID, TaskError]
     ) -> None:
         match step:
             case End():
                 self._end(node, step, refusals)
-            case Skip():
-                error = error_of_skip(step.index, step.because)
-                self.moves.add(node.id, WorkflowTaskStatus.SKIPPED, error=error)
             case Enqueue():
                 self.moves.add(node.id, WorkflowTaskStatus.ENQUEUED, task_id=IDS.next())
                 self.enqueued.append(node.id)

@@ -12,6 +12,8 @@ from horsies.model.task_error import SubWorkflowError, TaskError
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from horsies.store.flows import NodeRow
+
 _MESSAGES: dict[BuiltInTaskCode, str] = {
     RetrievalCode.RESULT_NOT_AVAILABLE: "the task completed and left no result",
     OperationalErrorCode.WORKER_CRASHED: "the task ended without a result that can be read",
@@ -43,10 +45,10 @@ def error_of_child(workflow_id: UUID | None) -> str:
     )
 
 
-def error_of_skip(index: int, because: int | None) -> str:
+def error_of_skip(index: int, because: NodeRow | None) -> str:
     """Of a node that never ran: what those who read it are told, and which node is behind it."""
     if because is None:
         return error_of(OutcomeCode.WORKFLOW_CANCELLED)
-    data = {"dependency_index": index, "because": because}
-    message = f"skipped, for node {because} did not complete"
+    data = {"dependency_index": index, "because": because.task_index}
+    message = f"skipped, for {because.node_id} did not complete"
     return error_text(TaskError(error_code=OutcomeCode.UPSTREAM_SKIPPED, message=message, data=data))

@@ -1,0 +1,74 @@
+"""The lines of a run's tree."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from horsies_ops.cli.workflow_tree import tree_lines
+from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowFacts
+
+BEGUN_AT = datetime(2024, 2, 29, tzinfo=UTC)
+
+RUN = WorkflowFacts(
+    id=UUID(int=1),
+    name="flow",
+    status="RUNNING",
+    definition_key="flow",
+    on_error="fail",
+    generation=0,
+    parent_id=None,
+    root_id=UUID(int=1),
+    depth=0,
+    created_at=BEGUN_AT,
+    started_at=BEGUN_AT,
+    paused_at=None,
+    completed_at=None,
+    error_code=None,
+    age=timedelta(minutes=5),
+    output_index=None,
+    result_json=None,
+    error_json=None,
+)
+
+
+def node(**columns: Any) -> NodeRow:
+    usual: dict[str, Any] = {
+        "index": 0,
+        "node_id": "load",
+        "name": "etl.load",
+        "status": "RUNNING",
+        "join": "all",
+        "min_success": None,
+        "allow_failed_deps": False,
+        "dependencies": (),
+        "task_id": None,
+        "is_subworkflow": False,
+        "sub_workflow_id": None,
+        "queue": "default",
+        "priority": 100,
+        "started_at": None,
+        "completed_at": None,
+        "error_code": None,
+        "error_message": None,
+    }
+    return NodeRow(**usual | columns)
+
+
+def line_of(row: NodeRow) -> str:
+    (line,) = tree_lines(WorkflowDetail(run=RUN, nodes=(row,), children={}))
+    return line
+
+
+def test_a_node_that_runs_shows_for_how_long() -> None:
+    assert line_of(node(started_at=BEGUN_AT + timedelta(minutes=1))) == "└─ [0] load (etl.load)  RUNNING  4m00s"
+
+
+def test_a_node_that_ended_shows_how_long_it_took() -> None:
+    times = {"started_at": BEGUN_AT, "completed_at": BEGUN_AT + timedelta(seconds=2)}
+    assert line_of(node(status="COMPLETED", **times)) == "└─ [0] load (etl.load)  COMPLETED  2.0s"
+
+
+def test_a_name_is_not_said_twice() -> None:
+    assert line_of(node(node_id="etl.load:0")) == "└─ [0] etl.load:0  RUNNING"
