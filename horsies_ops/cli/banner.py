@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from horsies.embedded import EmbeddedServer
@@ -9,16 +10,28 @@ from horsies.model.bounds import caps_in_words, connection_budget, queue_in_word
 from horsies.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from horsies.app import Horsies
     from horsies.config import LoadedSettings
     from horsies.model.settings import WorkerConfig
 
+logger = logging.getLogger("horsies.worker")
 
-def banner(app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> Iterator[str]:
-    """The lines, in the order in which they are said."""
-    facts = {
+
+def introduce(app: Horsies, worker: WorkerConfig, settings: LoadedSettings, *, say: Callable[[str], None]) -> None:
+    """Say who starts here: to a person line by line, to a machine as one object like the others in the log."""
+    title, facts = f"horsies {__version__}", _facts(app, worker, settings)
+    if settings.log.format == "json":
+        logger.info(title, extra=facts)
+        return
+    say(title)
+    for name, value in facts.items():
+        say(f"  {name:<11} {value}")
+
+
+def _facts(app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> dict[str, str]:
+    return {
         "app": worker.app_locator or "(from the settings)",
         "settings": _settings(settings),
         "database": _database(worker),
@@ -29,8 +42,6 @@ def banner(app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> Iter
         "recovery": recovery_bounds(app.config.recovery).in_words(),
         "tasks": f"{len(app.tasks)}: {', '.join(app.list_tasks())}",
     }
-    yield f"horsies {__version__}"
-    yield from (f"  {name:<11} {value}" for name, value in facts.items())
 
 
 def _settings(settings: LoadedSettings) -> str:

@@ -15,6 +15,7 @@ from horsies.errors import ErrorCode, ExitCode, HorsiesError, UsageError
 from horsies_ops.cli.lazy import LazyGroup
 from horsies_ops.cli.output import Colour, fault, print_json, report
 from horsies_ops.cli.session import GlobalOptions, with_global_options
+from horsies_ops.cli.table import COMMANDS, SERVICES
 
 # One paragraph: the formatter joins what stands on lines of their own.
 EXIT_CODES = (
@@ -46,6 +47,13 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
+    """The exit code of a command line. A service that was told to stop has done so, also before it had come up."""
+    code = _run(arguments)
+    is_service = next((each for each in arguments if each in COMMANDS), None) in SERVICES
+    return ExitCode.DONE if is_service and code == ExitCode.INTERRUPTED else code
+
+
+def _run(arguments: list[str]) -> int:
     _open_what_is_closed()
     Colour.refused, json = "--no-color" in arguments, "--json" in arguments
     try:

@@ -130,6 +130,7 @@ def test_the_first_lines_say_what_an_operator_wants_to_know(
         "at most 7, and 4 more while tasks send tasks",
         "CLAIMED <= 150 s, RUNNING <= 330 s, child death <= 1 s",
         "1: resize",
+        "starting 2 children",
         "worker stopped",
     ):
         assert words in said
@@ -168,7 +169,9 @@ def test_the_log_can_be_lines_of_json(horsies: Executable, database_url: str) ->
     ) as worker:
         worker.until_said("worker started")
         assert worker.stop() == 0
-    (started,) = [json.loads(line) for line in worker.said.splitlines() if "worker started" in line]
+    lines = [json.loads(line) for line in worker.said.splitlines()]
+    assert (lines[0]["tasks"], lines[0]["queues"]) == ("1: resize", "default")
+    (started,) = [line for line in lines if "worker started" in line["message"]]
     assert started["level"] == "INFO"
 
 

@@ -218,6 +218,25 @@ async def test_a_signal_while_children_start_ends_the_start(database_url: str, l
     assert await ledger.fetch("SELECT FROM horsies_workers") == []
 
 
+SLOW_IMPORT = """
+import pathlib, time
+pathlib.Path("importing").touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_the_app_is_imported_ends_the_start(
+    database_url: str, ledger: Ledger, tmp_path: Path, number: signal.Signals
+) -> None:
+    Project(tmp_path).write("main.py", SLOW_IMPORT)
+    async with starting(database_url, tmp_path) as worker:
+        await ledger.until(lambda: asyncio.to_thread((tmp_path / "importing").exists))
+        worker.signal(number)
+        assert await worker.until_gone(within_s=5) == 0
+        assert "Traceback" not in worker.said
+
+
 async def test_a_signal_while_the_database_is_away_ends_the_start(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n")

@@ -15,9 +15,9 @@ from horsies.engine.worker import Worker
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode
 from horsies.model.settings import WorkerConfig
 from horsies_ops.cli.application import AppArgument, settings_for_app
-from horsies_ops.cli.banner import banner
+from horsies_ops.cli.banner import introduce
 from horsies_ops.cli.option_types import values
-from horsies_ops.cli.output import report, talk
+from horsies_ops.cli.output import report
 from horsies_ops.cli.session import GlobalOptions, group, with_global_options
 
 app = group("worker")
@@ -75,10 +75,8 @@ def _run(options: GlobalOptions, settings: LoadedSettings, found: Horsies, locat
     # Of the app as it is, which may say in code where its database is and which queues there are.
     config = WorkerConfig.of(found.config, settings.worker, settings.project)
     config = config.model_copy(update={"app_locator": locator or settings.locator})
-    for line in banner(found, config, settings):
-        options.talk(line)
+    introduce(found, config, settings, say=options.talk)
     asyncio.run(_work(found, config))
-    talk("stopped")
     return ExitCode.DONE
 
 

@@ -123,12 +123,17 @@ class Worker:
 
     async def run(self) -> None:
         """Run until stopped."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
         async with AsyncExitStack() as stack:
-            stack.callback(lambda: [loop.remove_signal_handler(n) for n in (signal.SIGTERM, signal.SIGINT)])
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._obey(number, stack)
             await self._run(stack)
+
+    def _obey(self, number: signal.Signals, stack: AsyncExitStack) -> None:
+        loop, before = asyncio.get_running_loop(), signal.getsignal(number)
+        loop.add_signal_handler(number, self.stop)
+        # The loop would leave the signal to the system, which kills.
+        stack.callback(signal.signal, number, before)
+        stack.callback(loop.remove_signal_handler, number)
 
     async def _run(self, stack: AsyncExitStack) -> None:
         reached = await asyncio.to_thread(reach, self._app.broker)
