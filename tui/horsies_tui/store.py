@@ -147,10 +147,13 @@ class _Loop:
     async def _run(self) -> None:
         while not self._is_retired:
             await self._wait_for_cause()
+            was_urgent = self._is_urgent
             self._is_dirty = self._is_urgent = False
             asked = time.monotonic()
             await self._ask()
             await self._rest(time.monotonic() - asked)
+            # Somebody still waits for what could not be answered, also while everything else is frozen.
+            self._is_urgent |= was_urgent and self._failures > 0
 
     async def _wait_for_cause(self) -> None:
         """Until it was touched or the poll is due; while paused, until it is asked for by hand."""

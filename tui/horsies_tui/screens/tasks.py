@@ -103,7 +103,7 @@ class TasksScreen(TaskTable):
 
     async def _fetch(self, source: Source) -> TaskWindow:
         """One question at a time decides what the window is, so that a page and a refresh cannot cross."""
-        ask, self._ask = self._ask, Ask.AGAIN
+        ask, self._ask = self._next_ask(), Ask.AGAIN
         window, most = self.window, self.desk.settings.max_rows
         match ask:
             case Ask.NEWEST:
@@ -118,6 +118,11 @@ class TasksScreen(TaskTable):
                 return await windows.held(source, window)
             case Ask.AGAIN:
                 return await windows.again(source, window, cursor=self.list.selection.cursor)
+
+    def _next_ask(self) -> Ask:
+        """What is loaded for another filter is no beginning: the question that was to replace it may have failed."""
+        is_of_another = self.window.filter != self.filter
+        return Ask.NEWEST if is_of_another and self._ask is not Ask.OLDEST else self._ask
 
     async def _fetch_count(self, source: Source) -> Count:
         return await source.count_tasks(self.filter)
