@@ -56,5 +56,9 @@ def one_id(describes: str) -> Any:
     return typer.Option(parser=identity, metavar="ID", help=describes)
 
 
+def id_or_short_form(describes: str) -> Any:
+    return typer.Option(parser=identity_or_short_form, metavar="ID", help=describes)
+
+
 def time(describes: str) -> Any:
     return typer.Option(parser=duration, metavar="TIME", help=describes)

@@ -11,9 +11,12 @@ import typer
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
 from horsies.model.actions import Action
 from horsies.model.text import safe
+from horsies_ops.actions.selector import Selector
+from horsies_ops.cli.naming import task_named
 from horsies_ops.cli.output import print_json, print_line, print_table, report, talk, warn
 from horsies_ops.cli.progress import progress_bar
 from horsies_ops.ops import open_ops
+from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.filter_language import filter_text
 
 if TYPE_CHECKING:
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from horsies.model.settings import AppConfig
     from horsies_ops.actions.plan import Plan, PlanGroup
     from horsies_ops.actions.report import ActionReport
-    from horsies_ops.actions.selector import Selector
     from horsies_ops.ops import Ops
 
 DONE: Final = {
@@ -50,11 +52,11 @@ class Manner:
 
 
 async def act(
-    settings: AppConfig, action: Action, selector: Selector, options: ActionOptions, manner: Manner
+    settings: AppConfig, action: Action, which: Sequence[str] | TaskFilter, options: ActionOptions, manner: Manner
 ) -> ExitCode:
     """Plan, ask, apply and print; the exit code says whether anything was found and could be moved."""
     async with open_ops(settings, actor=manner.actor, via="cli") as ops:
-        plan = await ops.plan(action, selector, options)
+        plan = await ops.plan(action, await _selector(ops, which), options)
         if not manner.is_dry_run and plan.targets and _has_to_ask(plan):
             _ask(plan, manner)
         done = await _carry_out(ops, plan, manner)
@@ -63,6 +65,12 @@ async def act(
     else:
         _print(plan, done, manner)
     return _exit_code(plan, done, manner)
+
+
+async def _selector(ops: Ops, which: Sequence[str] | TaskFilter) -> Selector:
+    if isinstance(which, TaskFilter):
+        return Selector.matching(which)
+    return Selector.of_ids([await task_named(ops, each) for each in which])
 
 
 async def _carry_out(ops: Ops, plan: Plan, manner: Manner) -> ActionReport:

@@ -12,15 +12,14 @@ import typer
 
 from horsies.errors import ErrorCode, UsageError
 from horsies.model.actions import Action, ActionOptions
-from horsies_ops.actions.selector import Selector
-from horsies_ops.cli.option_types import flat, identity, one_id, several, statuses, time
+from horsies_ops.cli.option_types import flat, identity_or_short_form, one_id, several, statuses, time
 from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
 from horsies_ops.cli.task_acting import Manner, act
 from horsies_ops.cli.task_filters import FilterText, combined
 from horsies_ops.reads.filter import TaskFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 HELP: Final = {
     Action.REQUEUE: "Make tasks claimable at once: claimed ones, delayed ones, running ones with --include-running.",
@@ -51,7 +50,10 @@ def _command(action: Action) -> Callable[..., int]:
     def command(
         options: GlobalOptions,
         ids: Annotated[
-            list[UUID] | None, typer.Argument(parser=identity, metavar="ID", help="Tasks by their whole ids.")
+            list[str] | None,
+            typer.Argument(
+                parser=identity_or_short_form, metavar="ID", help="Whole ids, or the eight digits that a list shows."
+            ),
         ] = None,
         *,
         filter_: FilterText = None,
@@ -96,7 +98,7 @@ def _command(action: Action) -> Callable[..., int]:
             is_json=json,
             is_quiet=options.quiet,
         )
-        return asyncio.run(act(options.settings().app, action, _selector(ids, wanted, filter_), how, manner))
+        return asyncio.run(act(options.settings().app, action, _which(ids, wanted, filter_), how, manner))
 
     signature = inspect.signature(command, eval_str=True)
     kept = [each for name, each in signature.parameters.items() if name not in LEFT_OUT[action]]
@@ -104,7 +106,7 @@ def _command(action: Action) -> Callable[..., int]:
     return command
 
 
-def _selector(ids: list[UUID] | None, options: TaskFilter, text: str | None) -> Selector:
+def _which(ids: list[str] | None, options: TaskFilter, text: str | None) -> Sequence[str] | TaskFilter:
     """The tasks that the command line means: by their ids, or by a filter, and never all there are by accident."""
     is_filter = text is not None or not options.is_empty
     if bool(ids) == is_filter:
@@ -112,5 +114,5 @@ def _selector(ids: list[UUID] | None, options: TaskFilter, text: str | None) -> 
         neither = "no task is named: give ids, or a filter such as --status failed"
         raise UsageError(both if ids else neither, code=ErrorCode.CLI_INVALID_ARGS, hint="see --help")
     if ids:
-        return Selector.of_ids(ids)
-    return Selector.matching(options if text is None else combined(options, text))
+        return ids
+    return options if text is None else combined(options, text)

@@ -31,9 +31,9 @@ def document(worker: WorkerRow) -> dict[str, Any]:
     return {"id": worker.worker_id, **plain, "heartbeat_age_s": worker.heartbeat_age}
 
 
-def cells(worker: WorkerRow) -> tuple[str, ...]:
+def cells(worker: WorkerRow, *, full: bool) -> tuple[str, ...]:
     return (
-        short_form(worker.worker_id),
+        str(worker.worker_id) if full else short_form(worker.worker_id),
         f"{worker.hostname}:{worker.pid}",
         ",".join(worker.queues),
         f"{worker.tasks_running}/{worker.processes}",

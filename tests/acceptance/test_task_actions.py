@@ -8,7 +8,7 @@ import pty
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -232,3 +232,21 @@ def _on_a_terminal(horsies: Executable, typed: str, *arguments: str) -> subproce
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_the_eight_digits_of_a_list_name_a_task(horsies: Executable, database_url: str) -> None:
+    task_id = _stored(database_url)
+    answer = horsies("task", "cancel", task_id[-8:], "--json")
+    assert answer.document["task_ids"] == [task_id]
+
+
+def test_eight_digits_that_fit_two_tasks_touch_neither(horsies: Executable, database_url: str) -> None:
+    ids = [_stored(database_url, id=UUID(uuid4().hex[:24] + "0badcafe")) for _ in range(2)]
+    answer = horsies("task", "cancel", "0badcafe")
+    assert answer.code == 2
+    assert all(each in answer.stderr for each in ids)
+    assert _statuses(database_url) == ["PENDING", "PENDING"]
+
+
+def test_eight_digits_that_fit_no_task_are_not_found(horsies: Executable) -> None:
+    assert horsies("task", "cancel", "0badcafe").code == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -70,8 +70,8 @@ def _cells(row: AuditRow) -> tuple[str, ...]:
 
 def _about(row: AuditRow) -> str:
     """What it was done to: the filter as it is stored, or the first of the ids that were given."""
-    asked = row.filter or {}
-    if ids := asked.get("ids"):
+    asked = cast("dict[str, Any]", row.filter or {})
+    if ids := cast("list[str]", asked.get("ids", [])):
         more = len(ids) - FEW
         return " ".join(ids[:FEW]) + (f" and {more:,} more" if more > 0 else "")
     return canonical(asked) if asked else "-"

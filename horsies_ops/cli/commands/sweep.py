@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
-from uuid import UUID
 
 import typer
 
@@ -15,7 +15,8 @@ from horsies.errors import ExitCode, HorsiesError, UsageError
 from horsies.model.recovery.options import SweepOptions
 from horsies.recovery.report import SweepStatus
 from horsies_ops.cli.application import settings_for_app
-from horsies_ops.cli.option_types import one_id, time
+from horsies_ops.cli.naming import worker_named
+from horsies_ops.cli.option_types import id_or_short_form, time
 from horsies_ops.cli.output import print_json, warn
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.sweep_views import document, show
@@ -45,7 +46,7 @@ def sweep(
     resilient_flag: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A flag of such tasks; may be given again.")
     ] = None,
-    worker: Annotated[UUID | None, one_id("Only the tasks of this worker.")] = None,
+    worker: Annotated[str | None, id_or_short_form("Only the tasks of this worker.")] = None,
     locator: Annotated[str | None, typer.Option("--app", metavar="APP", help="The app whose hooks are asked.")] = None,
     force: Annotated[bool, typer.Option("--force", help="No amnesty, and a threshold however short.")] = False,
     actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
@@ -56,7 +57,6 @@ def sweep(
         sweep_threshold=threshold,
         recovery_delay=recovery_delay,
         dry_run=dry_run,
-        worker_id=worker,
         force=force,
         resilient_multiplier=resilient_multiplier,
         resilient_flags=resilient_flag or None,
@@ -64,7 +64,7 @@ def sweep(
     settings = settings_for_app(options)
     with redirect_stdout(sys.stderr):  # what the app and its hooks print is not our data
         found = _app(locator, settings)
-        report = asyncio.run(_sweep(found.config if found else settings.app, asked, found, actor))
+        report = asyncio.run(_sweep(found.config if found else settings.app, asked, found, actor, worker))
     print_json(document(report)) if json else show(report)
     return _exit_code(report, tells_work=exit_code)
 
@@ -89,9 +89,12 @@ def _app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
         return None
 
 
-async def _sweep(settings: AppConfig, asked: SweepOptions, found: Horsies | None, actor: str | None) -> SweepReport:
+async def _sweep(
+    settings: AppConfig, asked: SweepOptions, found: Horsies | None, actor: str | None, worker: str | None
+) -> SweepReport:
     async with open_ops(settings, actor=actor, via="cli") as ops:
-        return await ops.sweep(asked, app=found)
+        only = None if worker is None else await worker_named(ops, worker)
+        return await ops.sweep(replace(asked, worker_id=only), app=found)
 
 
 def _exit_code(report: SweepReport, *, tells_work: bool) -> int:

@@ -13,18 +13,17 @@ from horsies.client.sending import SendOptions
 from horsies.codec.wire import canonical
 from horsies.errors import ExitCode, NotFound
 from horsies.model.text import safe
+from horsies_ops.cli.naming import task_named
 from horsies_ops.cli.option_types import flat, identity_or_short_form, one_id, several, statuses, time
 from horsies_ops.cli.output import print_json, print_line, warn
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.task_actions import add_actions
 from horsies_ops.cli.task_filters import FilterText, combined
-from horsies_ops.cli.task_naming import the_one
 from horsies_ops.cli.task_sending import has_live_worker, json_array, json_object, result_document, task_to_send
 from horsies_ops.cli.task_sending import send as send_task
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.lookup import is_short_form
 
 if TYPE_CHECKING:
     from horsies.client.handle import TaskHandle
@@ -159,7 +158,7 @@ async def _list(
 
 async def _detail(settings: AppConfig, named: str) -> TaskDetail:
     async with open_ops(settings, read_only=True) as ops:
-        whole = the_one(named, await ops.tasks_ending(named)) if is_short_form(named) else named
+        whole = await task_named(ops, named)
         detail = await ops.task(whole)
     if detail is None:
         raise NotFound(f"there is no task {whole}", hint="horsies task list --full shows whole ids")

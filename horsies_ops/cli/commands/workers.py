@@ -11,7 +11,8 @@ import typer
 
 from horsies.errors import ExitCode
 from horsies.model.ids import short_form
-from horsies_ops.cli.option_types import one_id, time
+from horsies_ops.cli.naming import worker_named
+from horsies_ops.cli.option_types import id_or_short_form, time
 from horsies_ops.cli.output import print_json, print_table, warn
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.worker_views import ANSWERS, COLUMNS, Asked, cells, document, warnings_of
@@ -38,6 +39,7 @@ def list_(
     *,
     stale: Annotated[bool, typer.Option("--stale", help="Only those that have been silent for too long.")] = False,
     threshold: Threshold = None,
+    full: Annotated[bool, typer.Option("--full", help="Whole ids, however wide that is.")] = False,
     json: Json = False,
 ) -> None:
     """List the workers that have not stopped, the newest beat first."""
@@ -46,7 +48,7 @@ def list_(
         print_json({"workers": [document(each) for each in workers], "warnings": list(warnings_of(workers))})
         return
     if workers:
-        print_table(COLUMNS, [cells(each) for each in workers], right=COLUMNS[3:9])
+        print_table(COLUMNS, [cells(each, full=full) for each in workers], right=COLUMNS[3:9])
     else:
         options.talk("no stale workers" if stale else "no workers")
     for warning in () if options.quiet else warnings_of(workers):
@@ -58,7 +60,7 @@ def list_(
 def ping(
     options: GlobalOptions,
     *,
-    worker: Annotated[UUID | None, one_id("Only this worker.")] = None,
+    worker: Annotated[str | None, id_or_short_form("Only this worker.")] = None,
     timeout: Annotated[timedelta, time("How long to wait for answers.")] = DEFAULT_TIMEOUT,
     json: Json = False,
 ) -> int:
@@ -83,8 +85,9 @@ async def _workers(options: GlobalOptions, threshold: timedelta | None) -> Seque
         return await ops.list_active_workers(_threshold(ops.settings, threshold))
 
 
-async def _ping(options: GlobalOptions, worker: UUID | None, within: timedelta) -> list[Asked]:
+async def _ping(options: GlobalOptions, named: str | None, within: timedelta) -> list[Asked]:
     async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+        worker = None if named is None else await worker_named(ops, named)
         known = await ops.list_active_workers(_threshold(ops.settings, None))
         alive = {each.worker_id: each for each in known if each.is_alive and worker in {None, each.worker_id}}
         pongs = await ops.ping_workers(within=within, worker_id=worker, enough=len(alive) or None)
