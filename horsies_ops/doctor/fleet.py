@@ -8,6 +8,7 @@ from horsies.model.recovery.published import disagreements
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.doctor.findings import Finding, fail, ok, skip, warn
 from horsies_ops.reads.diagnosis import orphans
+from horsies_ops.reads.verdicts import stale_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,10 +56,9 @@ def judge_fleet_config(found: Fleet) -> Finding:
 
 
 async def stale(patient: Patient) -> Finding:
-    overview = await patient.reads.overview()
-    return judge_stale(
-        claimed=overview.stale_claimed, running=overview.stale_running, orphans=await orphans(patient.reads.reading)
-    )
+    reading = patient.reads.reading
+    found = await stale_now(reading, local=patient.settings.recovery)
+    return judge_stale(claimed=found.claimed, running=found.running, orphans=await orphans(reading))
 
 
 def judge_stale(*, claimed: int, running: int, orphans: int) -> Finding:

@@ -8,17 +8,20 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.store.queries import Query, load
 from horsies_ops.reads.counts import Count
 from horsies_ops.reads.queues import MOST_ENDED, QUEUE_READS, QueueRow
 from horsies_ops.reads.throughput import MOST_OF_A_CODE, THROUGHPUT, ErrorCount
+from horsies_ops.reads.verdicts import stale_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from horsies.store.db import Database, Transaction
+    from horsies_ops.reads.verdicts import StaleNow
 
 MOST_COUNTED: Final = 20_000
 DAY: Final = timedelta(days=1)
@@ -47,6 +50,7 @@ class Overview:
     oldest_claimed: timedelta | None
     longest_running: timedelta | None
     stale_claimed: int
+    """That a sweep would settle, or that an amnesty holds back; the same for those running."""
     stale_running: int
     workers: Mapping[str, int]
     """By state."""
@@ -69,8 +73,6 @@ class Live:
     running: int
     oldest_claimed: timedelta | None
     longest_running: timedelta | None
-    stale_claimed: int
-    stale_running: int
     slots: int
 
 
@@ -104,12 +106,16 @@ class OverviewQueries:
 OVERVIEW = load(OverviewQueries, "horsies_ops.reads", "overview")
 
 
-async def overview(database: Database) -> Overview:
-    """The whole system, read in one transaction, so that ages share one instant."""
-    return await database.run(_look)
+async def overview(database: Database, *, local: RecoveryConfig | None = None) -> Overview:
+    """The whole system, read in one transaction, so that ages share one instant.
+
+    What is stale is for the decision to say, which goes by `local` where no worker lives.
+    """
+    stale = await stale_now(database, local=local or RecoveryConfig())
+    return await database.run(lambda transaction: _look(transaction, stale))
 
 
-async def _look(transaction: Transaction) -> Overview:
+async def _look(transaction: Transaction, stale: StaleNow) -> Overview:
     (live,) = await transaction.fetch(OVERVIEW.live)
     errors = await transaction.fetch(THROUGHPUT.errors, DAY, MOST_OF_A_CODE)
     queues = tuple(await transaction.fetch(QUEUE_READS.list, MOST_ENDED))
@@ -130,8 +136,8 @@ async def _look(transaction: Transaction) -> Overview:
         next_due=min(_given(queue.next_due_in for queue in queues), default=None),
         oldest_claimed=live.oldest_claimed,
         longest_running=live.longest_running,
-        stale_claimed=live.stale_claimed,
-        stale_running=live.stale_running,
+        stale_claimed=stale.claimed,
+        stale_running=stale.running,
         workers={each.state: each.number for each in await transaction.fetch(OVERVIEW.workers)},
         workflows={run.status: _capped(run.number, MOST_RUNS) for run in runs},
         slots=live.slots,

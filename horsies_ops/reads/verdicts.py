@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from horsies.model.recovery.judging import OperatorJudge, ruling
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.task import TaskStatus
 from horsies.recovery.cases import Case
 from horsies.store.queries import Query, load
-from horsies.store.recovery import RecoveryStore, Scan, StaleRow
+from horsies.store.recovery import PAGE, RecoveryStore, Scan, StaleRow
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from horsies.model.settings import RecoveryConfig
     from horsies.recovery.report import SweptTask
     from horsies.store.db import Database
+
+
+MOST_PAGES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,14 @@ class TaskVerdict:
     run_at: datetime | None = None
     held_until: datetime | None = None
     owner_state: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleNow:
+    """How many tasks are past their threshold, by their state. Of each at most so many pages are looked at."""
+
+    claimed: int
+    running: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,26 @@ async def verdict_on(database: Database, task_id: UUID, *, local: RecoveryConfig
         held_until=told.held_until,
         owner_state=told.owner_state,
     )
+
+
+async def stale_now(database: Database, *, local: RecoveryConfig) -> StaleNow:
+    """How much a sweep would find now, without asking hooks; `local` counts where no worker lives."""
+    store = RecoveryStore(database)
+    ruled = ruling(OperatorJudge(local=local), SweepOptions(), await store.fleet())
+    claimed, running = [await _count(store, scan, ruled) for scan in _scans(ruled, timedelta(0), None)]
+    return StaleNow(claimed=claimed, running=running)
+
+
+async def _count(store: RecoveryStore, scan: Scan, ruled: Ruling) -> int:
+    found, after = 0, None
+    for _ in range(MOST_PAGES):
+        rows = await store.stale(scan, after=after)
+        told = [Case.of(row, ruled).swept(applied=False) for row in rows]
+        found += sum(task.is_due or task.is_spared for task in told)
+        if len(rows) < PAGE:
+            break
+        after = rows[-1].id
+    return found
 
 
 async def near_limit(

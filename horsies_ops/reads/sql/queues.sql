@@ -36,8 +36,10 @@ WITH waiting AS (
 ), worker AS (
     SELECT id, queues, last_heartbeat_at,
            state IN ('starting', 'running')
-               AND last_heartbeat_at > now() - coalesce((recovery_config ->> 'worker_stale_threshold_ms')::bigint, 300000)
-                                               * interval '1 millisecond' AS is_serving
+               AND last_heartbeat_at > now() - interval '1 millisecond'
+                   * CASE WHEN jsonb_typeof(recovery_config -> 'worker_stale_threshold_ms') = 'number'
+                          THEN least((recovery_config ->> 'worker_stale_threshold_ms')::numeric, 7200000)::double precision
+                          ELSE 300000 END AS is_serving
       FROM horsies_workers
      WHERE state <> 'stopped'
      ORDER BY last_heartbeat_at DESC

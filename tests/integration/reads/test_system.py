@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
+from horsies_ops.doctor import fleet as doctor
+from horsies_ops.doctor.patient import Patient
+from horsies_ops.ops import open_ops
 from horsies_ops.reads.counts import Count
 from horsies_ops.reads.overview import overview
 from horsies_ops.reads.queues import QueueRow, list_queues
@@ -140,6 +144,28 @@ async def test_the_owner_decides_as_well_how_much_silence_is_too_much(database: 
     assert (await overview(database)).stale == 0
     await insert_task(database_url, **running | {"started_at": NOW}, claimed_by_worker_id=stopped)
     assert (await overview(database)).stale == 1
+
+
+async def test_where_no_worker_lives_the_settings_of_this_side_say_what_is_stale_as_for_a_sweep(
+    database_url: str,
+) -> None:
+    await insert_worker(database_url, last_heartbeat_at=NOW - HOUR, recovery_config=PATIENCE)
+    await insert_task(database_url, status="RUNNING", started_at=NOW - MINUTE, claimed_at=NOW - MINUTE, claim_token=1)
+    hasty = AppConfig(
+        broker=PostgresConfig(database_url=database_url),
+        recovery=RecoveryConfig(running_stale_threshold_ms=4_000, runner_heartbeat_interval_ms=2_000),
+    )
+    async with open_ops(hasty) as ops:
+        assert len((await ops.stale_candidates()).tasks) == (await ops.overview()).stale == 1
+        assert "1 running" in (await doctor.stale(Patient(reads=ops, settings=hasty))).detail
+    async with open_ops(hasty.broker) as ops:
+        assert len((await ops.stale_candidates()).tasks) == (await ops.overview()).stale == 0
+
+
+async def test_an_odd_setting_of_a_worker_does_not_hide_the_others(database: Database, database_url: str) -> None:
+    for odd in ("soon", None, 10**30):
+        await insert_worker(database_url, processes=2, recovery_config={"worker_stale_threshold_ms": odd})
+    assert (await overview(database)).slots == 6
 
 
 async def test_workers_that_have_not_stopped_are_listed_the_newest_beat_first(
