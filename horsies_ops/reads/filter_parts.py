@@ -98,7 +98,18 @@ class Reader:
             return Value(text=bare[0], position=position, is_quoted=False)
         if self._text.startswith('"', position):
             raise Unreadable(position, "a quotation that is not closed", 'close it with "')
+        self._refuse_bracket()
         raise Unreadable(position, "a value is missing", "write it next to the sign, without a space")
+
+    def _refuse_bracket(self) -> None:
+        """Say what is wrong with a bracket that stands here, where none belongs."""
+        rest = self._text[self._at :]
+        hint = "-(…) negates what is in it; quotes keep a bracket as text"
+        if rest.startswith(")"):
+            raise Unreadable(self._at, "a bracket that was not opened", hint)
+        if rest.startswith("("):
+            fault = "brackets without a minus" if ")" in rest else "a bracket that is not closed"
+            raise Unreadable(self._at, fault, hint)
 
     def _take(self, sign: str) -> bool:
         if sign != ",":  # which joins values only where nothing stands between

@@ -46,6 +46,11 @@ def test_a_running_task_is_touched_only_when_asked_for(action: str) -> None:
     assert refusal(action, "RUNNING", RUNNING_TOO) is None
 
 
+def test_the_refusal_of_a_running_task_names_the_option() -> None:
+    verdict = judge(Action.CANCEL, Candidate(status=TaskStatus.RUNNING), PLAIN)
+    assert verdict.effect == "skipped: is running; needs --include-running"
+
+
 def test_kill_includes_running_tasks() -> None:
     assert refusal("cancel", "RUNNING", KILL) is None
 

@@ -79,7 +79,9 @@ def test_a_line_means_a_filter(text: str, meant: TaskFilter) -> None:
         ('name:"mail', 5, "a quotation that is not closed", 'close it with "'),
         ("-(queue:a", 0, "a group that is not closed", "close it"),
         ("x -(-queue:a)", 2, "a negation within a negation", "outside"),
-        ("queue:a)", 7, "a value is missing", ""),
+        ("queue:a)", 7, "a bracket that was not opened", "quotes"),
+        ("(queue:mail", 0, "a bracket that is not closed", "-(…)"),
+        ("(queue:mail)", 0, "brackets without a minus", "-(…)"),
     ],
 )
 def test_a_line_without_sense_says_where_and_what_to_write(text: str, position: int, message: str, hint: str) -> None:

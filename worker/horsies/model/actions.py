@@ -109,7 +109,7 @@ def _requeue(task: Candidate, options: ActionOptions) -> Verdict:
         case TaskStatus.CLAIMED:
             return _put_back(task, "back to PENDING, nothing spent")
         case TaskStatus.RUNNING if not options.may_touch_running:
-            return _is_running("needs include running")
+            return _is_running("needs --include-running")
         case TaskStatus.RUNNING if task.is_overdue:
             return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: past its good_until it could not start again")
         case TaskStatus.RUNNING:
@@ -135,7 +135,7 @@ def _end(task: Candidate, options: ActionOptions, effect: str) -> Verdict:
     if task.status is not TaskStatus.RUNNING:
         return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: has ended")
     if not options.may_touch_running:
-        return _is_running("needs include running")
+        return _is_running("needs --include-running")
     return Accept(f"{effect}; {_fate_of_code(options)}")
 
 
