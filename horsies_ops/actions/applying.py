@@ -78,13 +78,16 @@ class _Applying:
     done: int = 0
     moved: list[ActedRow] = field(default_factory=list[ActedRow])
     skipped: list[UUID] = field(default_factory=list["UUID"])
+    overlapping: int = 0
+    """Moved while they ran, for their owners did not stop them in time."""
     audit_id: int | None = None
     was_stopped: bool = False
 
     @property
     def progress(self) -> Progress:
         total, affected = len(self.plan.targets), len(self.moved)
-        return Progress(done=self.done, total=total, affected=affected, skipped=len(self.skipped))
+        ids = tuple(row.id for row in self.moved)
+        return Progress(done=self.done, total=total, affected=affected, skipped=len(self.skipped), task_ids=ids)
 
     async def carry_out(self, batch: Sequence[Target]) -> None:
         stopping = Stopping(self.database, [each for each in batch if self._has_to_be_stopped(each)])
@@ -93,6 +96,7 @@ class _Applying:
             await stopping.wait()
         moved, self.audit_id = await self.database.run(lambda each: self._move(each, batch, stopping))
         came_back = {row.id for row in moved}
+        self.overlapping += sum(row.id in stopping.not_stopped for row in moved)
         self.moved += moved
         self.skipped += [target.id for target in batch if target.id not in came_back]
         self.done += len(batch)
@@ -109,6 +113,7 @@ class _Applying:
     ) -> tuple[list[ActedRow], int]:
         already = await stopping.put_back_by_owners(transaction)
         gone = {row.id for row in already}
+        stopping.not_stopped -= gone
         moved = [*already, *await self._act(transaction, [each for each in batch if each.id not in gone])]
         skipped = len(batch) - len(moved)
         done = Done(affected=len(moved), skipped=skipped, task_ids=[row.id for row in moved])
@@ -165,8 +170,13 @@ class _Applying:
             audit_id=self.audit_id,
             new_ids=tuple(row.new_id for row in self.moved if row.new_id is not None),
             was_stopped=self.was_stopped,
-            warnings=self.plan.warnings,
+            warnings=(*self.plan.warnings, *self._overlaps()),
         )
+
+    def _overlaps(self) -> list[str]:
+        if not self.overlapping:
+            return []
+        return [f"{self.overlapping:,} moved though their owners did not stop them: the old runs may go on meanwhile"]
 
 
 def _deed(plan: Plan, operator: Operator, *, is_dry_run: bool = False) -> Deed:

@@ -27,6 +27,8 @@ class Stopping:
         self._database = database
         self.targets = targets
         self._awaited: set[UUID] = set()
+        self.not_stopped: set[UUID] = {target.id for target in targets}
+        """Those that no owner has put back."""
 
     async def ask(self, transaction: Transaction) -> None:
         marked = await request_kill(transaction, self.targets)

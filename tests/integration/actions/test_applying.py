@@ -14,6 +14,7 @@ from horsies.model.actions import Action, ActionOptions, Refusal
 from horsies.model.settings import PostgresConfig
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filter import TaskFilter
+from tests.support.silence import a_task, a_worker
 from tests.support.task_rows import insert, insert_task
 from tests.support.work import columns_of, fill, hearing, one_claimed, one_running
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tests.support.work import Connection
 
 PENDING = TaskFilter(statuses=["PENDING"])
+RUNNING_TOO = ActionOptions(include_running=True)
 AUDIT = ("actor", "via", "action", "reason", "dry_run", "matched", "affected", "skipped", "cardinality(task_ids)")
 
 
@@ -258,3 +260,14 @@ async def test_a_change_may_take_longer_than_a_read_of_the_same_tools(
             with pytest.raises(HorsiesError):
                 await ops.list_tasks()
         assert (await applying).affected == 1
+
+
+async def test_a_running_task_whose_owner_does_not_answer_is_moved_and_said_to_overlap(
+    ops: Ops, database_url: str, connection: Connection
+) -> None:
+    gone = await a_worker(database_url, state="lost", silent_s=3_600)
+    task_id = await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
+    report = await ops.apply(await ops.plan(Action.REQUEUE, [task_id], RUNNING_TOO))
+    row = await _row(connection, task_id)
+    assert (report.affected, row["status"], row["overlap_possible"]) == (1, "PENDING", True)
+    assert "1 moved though their owners did not stop them" in report.warnings[-1]

@@ -113,7 +113,7 @@ def _requeue(task: Candidate, options: ActionOptions) -> Verdict:
         case TaskStatus.RUNNING if task.is_overdue:
             return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: past its good_until it could not start again")
         case TaskStatus.RUNNING:
-            return _put_back(task, "stopped and back to PENDING, no retry spent")
+            return _put_back(task, "its owner is asked to stop it; back to PENDING, no retry spent")
         case TaskStatus.PENDING:
             return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: is waiting to be claimed already")
         case _:
