@@ -29,6 +29,7 @@ def demo(
     """Show the sample app at work on a database of its own, and a killed worker whose tasks are recovered."""
     if tui and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("the screens need a terminal", hint="without --tui the demo prints a summary")
+    options.talk("starting a database and two workers …")
     with stage() as made:
         settings = made.settings()
         if tui:
