@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from horsies.model import events
 from tests.support.ledger import Ledger
-from tests.support.workers import running, until_connections_are
+from tests.support.workers import RunningWorker, running, until_connections_are
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,19 +32,19 @@ ARGUMENTS = {"leave": (7,), "exit_by_exception": (7,)}
 
 async def test_a_killed_child_costs_its_own_task_and_nothing_else(database_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with Ledger.open(database_url) as ledger, running(database_url, processes=4) as worker:
-        ids = [await worker.send("wait_for", str(gate)) for _ in range(4)]
+    async with Ledger.open(database_url) as ledger, running(database_url, processes=8) as worker:
+        ids = [await worker.send("wait_for", str(gate)) for _ in range(8)]
         await ledger.until_started(*ids)
         victim = (await ledger.starts())[0]
         others = {child.pid for child in worker.children} - {victim.pid}
         os.kill(victim.pid, signal.SIGKILL)
         row = (await ledger.until_terminal(victim.task_id, within_s=1))[victim.task_id]
         assert (row["status"], row["error_code"], row["crash_count"]) == ("FAILED", "WORKER_CRASHED", 1)
-        await worker.until(lambda: len(worker.children) == 4)
+        await worker.until(lambda: len(worker.children) == 8)
         assert others < {child.pid for child in worker.children}
         gate.touch()
         rows = await ledger.until_terminal(*ids)
-        assert sorted(row["status"] for row in rows.values()) == ["COMPLETED"] * 3 + ["FAILED"]
+        assert sorted(row["status"] for row in rows.values()) == ["COMPLETED"] * 7 + ["FAILED"]
         assert await ledger.verdict(ids) == []
 
 
@@ -90,6 +91,29 @@ async def test_a_task_that_always_kills_its_child_is_given_up_after_so_many_cras
         assert await ledger.verdict([poison, *ids], unrecorded=unrecorded, max_crashes=3) == []
         await worker.stop()
         assert len(await ledger.events("task_poisoned")) == 1
+
+
+async def test_others_are_about_as_quick_beside_a_task_that_keeps_killing_its_child(database_url: str) -> None:
+    config = {"recovery": {"max_crashes": 3}}
+    async with Ledger.open(database_url) as ledger, running(database_url, config=config, processes=3) as worker:
+        alone = [await _latency_s(ledger, worker) for _ in range(10)]
+        poison, beside = await worker.send("poison"), list[float]()
+
+        async def is_given_up() -> bool:
+            beside.append(await _latency_s(ledger, worker))
+            return (await ledger.row(poison))["error_code"] == "POISON_TASK"
+
+        await ledger.until(is_given_up, within_s=30)
+        assert len(await ledger.starts(poison)) == 3
+        assert median(beside) < 2 * median(alone)
+
+
+async def _latency_s(ledger: Ledger, worker: RunningWorker) -> float:
+    """From the send of a short task to its stored result."""
+    task_id = await worker.send("work", 0.05)
+    await ledger.until_terminal(task_id)
+    sql = "SELECT terminal_at - sent_at AS latency FROM horsies_tasks WHERE id = $1::text::uuid"
+    return (await ledger.fetch(sql, task_id))[0]["latency"].total_seconds()
 
 
 async def test_a_stopped_child_is_killed_by_its_own_parent_or_at_its_time_out(database_url: str) -> None:

@@ -167,7 +167,7 @@ async def running(
     )
     running_worker = RunningWorker(app, worker)
     try:
-        await running_worker.heard(events.WorkerStarted, within_s=30)
+        await running_worker.heard(events.WorkerStarted, within_s=90)
         await running_worker.until(lambda: running_worker.children)
         yield running_worker
     finally:

@@ -27,9 +27,9 @@ QUEUES = ["default", "empty"]
 NO_CAPS: list[None] = [None, None]
 
 
-@pytest.fixture(scope="module", params=[0, 100_000], ids=["nothing tomorrow", "much tomorrow"])
+@pytest.fixture(scope="module", params=[0, 1_000_000], ids=["nothing tomorrow", "much tomorrow"])
 def large_database_url(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A backlog in one queue, alone or with five times as much for tomorrow behind it, freshly analysed."""
+    """A backlog in one queue, alone or with fifty times as much for tomorrow behind it, freshly analysed."""
     with cluster.database(migrated=True) as url:
         asyncio.run(_fill(url, tomorrow=request.param))
         yield url
