@@ -6,15 +6,18 @@ app whose place is named in `where`. The screens themselves are `action_go` with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from textual.binding import Binding
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 RULES: Final = (
     "Outside a preview, a lower-case key never changes the database.",
-    "A capital letter changes it, and always opens a preview first (G, N and Y only move and copy).",
+    "A capital letter changes it, and always opens a preview first (G and Y only move and copy).",
     "Esc goes one step back; it never quits.",
 )
 
@@ -52,12 +55,14 @@ TABS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """Something that a key does, in every place the same thing."""
+    """Something that a key does: the same deed in every place, to whatever stands there."""
 
     id: str
     keys: tuple[str, ...]
     label: str
     """A word or two, for the footer."""
+    labels: Mapping[Place, str] = field(default_factory=dict[Place, str])
+    """Other words, in places where those would promise something else."""
     help: str
     where: frozenset[Place]
     mutates: bool = False
@@ -75,9 +80,9 @@ class Action:
         """What Textual is told to run."""
         return f"go('{self.id.removeprefix('go.')}')" if self.method == "go" else self.method
 
-    @property
-    def binding(self) -> Binding:
-        return Binding(",".join(self.keys), self.call, self.label, show=self.is_shown, tooltip=self.help, id=self.id)
+    def binding(self, place: Place) -> Binding:
+        label = self.labels.get(place, self.label)
+        return Binding(",".join(self.keys), self.call, label, show=self.is_shown, tooltip=self.help, id=self.id)
 
 
 _APP = frozenset({Place.APP})
@@ -110,12 +115,13 @@ ACTIONS: Final = (
         frozenset({Place.STALE, Place.MAINT}),
     ),
     _shown("op.sweep", "S", "sweep", "recover what is stale, now", frozenset({Place.STALE, Place.MAINT}), mutates=True),
-    _shown(
-        "op.requeue",
-        "R",
-        "requeue",
-        "requeue; retry what ended; sweep a worker",
-        frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.WORKERS, Place.FLOWS}),
+    Action(
+        id="op.requeue",
+        keys=("R",),
+        label="requeue",
+        labels={Place.WORKERS: "sweep it", Place.FLOWS: "retry"},
+        help="requeue; retry what ended; sweep after a worker; begin the failed nodes of a run again",
+        where=frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.WORKERS, Place.FLOWS}),
         mutates=True,
     ),
     _shown("op.fail", "F", "fail", "mark as failed", frozenset({Place.TASKS, Place.TASK, Place.STALE}), mutates=True),
@@ -253,4 +259,4 @@ def actions_at(place: Place) -> tuple[Action, ...]:
 
 def bindings(place: Place) -> list[Binding]:
     """What a screen or widget has as its `BINDINGS`."""
-    return [action.binding for action in actions_at(place)]
+    return [action.binding(place) for action in actions_at(place)]
