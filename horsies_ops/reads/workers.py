@@ -43,6 +43,8 @@ class WorkerRow:
     is_stale: bool
     tasks_running: int
     tasks_claimed: int
+    children_busy: int
+    """Its processes that run something; one of them may run several tasks."""
     cpu_percent: float | None
     memory_mb: float | None
     """Of the worker and its children together."""

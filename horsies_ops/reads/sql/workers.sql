@@ -10,6 +10,7 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
        now() - w.last_heartbeat_at > $1::interval                       AS is_stale,
        coalesce(held.running, 0)::integer                               AS tasks_running,
        coalesce(held.claimed, 0)::integer                               AS tasks_claimed,
+       coalesce(held.children, 0)::integer                              AS children_busy,
        load.cpu_percent, load.memory_percent,
        load.memory_usage_mb + coalesce(load.children_memory_mb, 0)      AS memory_mb,
        w.health ->> 'listener'                                          AS listener,
@@ -24,6 +25,7 @@ SELECT w.id AS worker_id, w.hostname, w.pid, w.version, w.state, w.queues, w.pro
             ELSE '{}' END                                               AS warnings
   FROM horsies_workers AS w
   LEFT JOIN LATERAL (SELECT count(*) FILTER (WHERE t.status = 'RUNNING') AS running,
+                            count(DISTINCT t.worker_pid) FILTER (WHERE t.status = 'RUNNING') AS children,
                             count(*) FILTER (WHERE t.status = 'CLAIMED') AS claimed
                        FROM horsies_tasks AS t
                       WHERE t.claimed_by_worker_id = w.id AND t.status IN ('CLAIMED', 'RUNNING')) AS held ON true

@@ -1,4 +1,4 @@
-"""Which workers count as alive."""
+"""Which workers count as alive, and how busy they are."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from horsies_ops.reads.workers import live_workers
-from tests.support.task_rows import insert
+from horsies_ops.reads.workers import list_active_workers, live_workers
+from tests.support.fleet_rows import insert_worker
+from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
@@ -19,3 +20,12 @@ async def test_workers_that_stopped_or_fell_silent_are_not_live(database: Databa
         worker = {"id": uuid4(), "hostname": "h", "pid": 1, "version": "1", "processes": 1}
         await insert(database_url, "horsies_workers", **worker, state=state, last_heartbeat_at=at)
     assert await live_workers(database, threshold=timedelta(minutes=5)) == 1
+
+
+async def test_a_child_that_runs_several_tasks_is_busy_once(database: Database, database_url: str) -> None:
+    worker_id = await insert_worker(database_url)
+    for pid in (11, 11, 12):
+        await insert_task(database_url, status="RUNNING", claimed_by_worker_id=worker_id, worker_pid=pid)
+    await insert_task(database_url, status="CLAIMED", claimed_by_worker_id=worker_id)
+    (worker,) = await list_active_workers(database, timedelta(minutes=5))
+    assert (worker.children_busy, worker.tasks_running) == (2, 3)

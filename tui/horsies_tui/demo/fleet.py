@@ -62,6 +62,7 @@ def worker_rows(system: System) -> tuple[WorkerRow, ...]:
 def _worker_row(system: System, member: Member) -> WorkerRow:
     now = system.now()
     held = [task for task in system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING) if task.worker_id == member.id]
+    running = sum(task.status == TaskStatus.RUNNING for task in held)
     newest = history(system, member.id, timedelta(hours=1))[-1]
     beat_at = system.last_seen if member.is_gone else now - timedelta(seconds=WORKERS.index(member) + 1)
     return WorkerRow(
@@ -76,8 +77,9 @@ def _worker_row(system: System, member: Member) -> WorkerRow:
         last_heartbeat_at=beat_at,
         heartbeat_age=now - beat_at,
         is_stale=member.is_gone,
-        tasks_running=sum(task.status == TaskStatus.RUNNING for task in held),
+        tasks_running=running,
         tasks_claimed=sum(task.status == TaskStatus.CLAIMED for task in held),
+        children_busy=min(running, member.processes),
         cpu_percent=None if member.is_gone else newest.cpu_percent,
         memory_mb=newest.memory_mb,
         memory_percent=None if member.is_gone else newest.memory_percent,

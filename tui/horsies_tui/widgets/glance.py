@@ -59,9 +59,9 @@ class Pace(Static):
         done = [float(bucket.done) for bucket in pace.buckets]
         failed = [float(bucket.failed) for bucket in pace.buckets]
         times = pace.times
-        # What a worker that is gone holds takes up no room.
+        # What a worker that is gone holds takes up no room, and one child may run several tasks.
         alive = [worker for worker in workers if worker.is_alive]
-        busy, slots = sum(worker.tasks_running for worker in alive), sum(worker.processes for worker in alive)
+        busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
         share = f" {busy / slots:.0%}" if slots else ""
         lines = [
             Content(f"done {spark(done, glyphs)} {seen.done_last_minute:>6,}"),
