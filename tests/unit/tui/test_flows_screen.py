@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from textual.message import Message
 
 from horsies.model.workflow.status import WorkflowStatus
+from horsies_ops.reads.workflows import WorkflowFilter
 from horsies_tui.actions import ACTIONS, Place
 from horsies_tui.demo import Demo
 from horsies_tui.demo.blueprints import ONBOARD
@@ -258,3 +260,19 @@ async def test_the_tree_looks_as_in_its_picture() -> None:
         await settled(pilot)
         assert "Esc back to the list" in lines(pilot)[-2]
         compare(pilot, "flow-80")
+
+
+async def test_a_tree_that_is_read_stays_that_of_its_run_when_the_run_leaves_the_list() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None), place=Place.FLOWS, size=LARGE) as pilot:
+        screen, run = _screen(pilot), _run(system, "digest-run", WorkflowStatus.FAILED)
+        screen.filter.show(WorkflowFilter(statuses=("FAILED", "RUNNING")))
+        await _look_at(pilot, run)
+        await pilot.press("enter")
+        system.flows.runs[run.id] = replace(run, status=WorkflowStatus.CANCELLED)
+        screen.desk.store.resync()
+        await eventually(pilot, lambda: screen.runs.selection.position(run.id) is None)
+        await eventually(pilot, lambda: screen.detail is not None and screen.detail.run.status == "CANCELLED")
+        assert screen.run_id == run.id
+        await pilot.press("escape")
+        assert screen.run_id != run.id

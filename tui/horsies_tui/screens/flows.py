@@ -69,6 +69,8 @@ class FlowsScreen(ProposingScreen):
         self.view = View()
         self._path: tuple[UUID, ...] = ()
         """Runs that were entered from elsewhere or from one another; the last is looked at, not the cursor's."""
+        self._read_id: UUID | None = None
+        """The run of the list whose tree is read. It stays that one, also when the list moves on or loses it."""
         self._wanted = PAGE
         self._has_more = False
 
@@ -111,6 +113,8 @@ class FlowsScreen(ProposingScreen):
         """The run that is looked at, and that an action is about."""
         if self._path:
             return self._path[-1]
+        if self._read_id is not None and not self.runs.has_focus:
+            return self._read_id
         return self.runs.current.id if self.runs.current is not None else None
 
     def take(self, name: str, value: object) -> None:  # noqa: ARG002  # told apart by what they are
@@ -171,8 +175,15 @@ class FlowsScreen(ProposingScreen):
     def _read(self, *, is_reading: bool) -> None:
         """Go to the tree, or back to the list."""
         self.set_class(is_reading, "-reading")
+        self._pin(self._read_id if is_reading else None)
         (self.steps if is_reading else self.runs).focus()
         self._say()
+
+    def _pin(self, run_id: UUID | None) -> None:
+        """Go on with this run of the list, or with whichever the cursor is on, once one is read."""
+        current = self.runs.current
+        is_read = self._is_reading and not self._path
+        self._read_id = current.id if run_id is None and is_read and current is not None else run_id
 
     def on_row_list_cursor_moved(self) -> None:
         self._describe()
@@ -223,9 +234,11 @@ class FlowsScreen(ProposingScreen):
             self.runs.focus()
         elif self._path:
             self._path = self._path[:-1]
+            self._pin(self._read_id)
             self.desk.store.refresh("run")
         elif self._is_reading:
             self._read(is_reading=False)
+            self.desk.store.refresh("run")
         elif not self.filter.is_empty:
             self.action_filter_clear()
         else:
