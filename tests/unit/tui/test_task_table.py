@@ -142,3 +142,12 @@ async def test_the_cursor_of_the_facets_is_seen_only_with_the_keyboard_there() -
         assert sum(line.count("▌") for line in lines(pilot)) == 1
         await pilot.press("f")
         await eventually(pilot, lambda: sum(line.count("▌") for line in lines(pilot)) == 2)
+
+
+async def test_the_end_of_the_facets_is_not_the_end_of_the_list() -> None:
+    async with running(Demo(still(1000), pace_s=None), size=LARGE) as pilot:
+        await eventually(pilot, lambda: "COMPLETED" in shown(pilot))
+        before = _screen(pilot).window.ids
+        await pilot.press("f", "G")
+        await settled(pilot)
+        assert _screen(pilot).window.ids == before

@@ -93,6 +93,9 @@ class FacetDock(Vertical):
     def on_row_list_edge_neared(self, message: RowList.EdgeNeared) -> None:
         message.stop()
 
+    def on_row_list_end_wanted(self, message: RowList.EndWanted) -> None:
+        message.stop()
+
 
 def _under_headings(offered: list[Choice]) -> Iterator[Choice | Heading]:
     """Each part under its name."""
