@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import work
 from textual.app import App, SystemCommand
+from textual.geometry import Size
 from textual.worker import WorkerCancelled, WorkerFailed
 
 from horsies.errors import HorsiesError
@@ -36,10 +37,11 @@ from horsies_tui.widgets.help import Help
 from horsies_tui.widgets.type_dialog import TypeDialog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
     from textual import events
+    from textual.actions import ActionParseResult
     from textual.binding import BindingType
     from textual.dom import DOMNode
     from textual.filter import LineFilter
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
     from horsies_tui.connection import Connection
     from horsies_tui.source import Opener, Source
 
+SMALLEST: Final = Size(60, 15)
+WAYS_OUT: Final = frozenset({"app_quit", "quit", "leave"})
+"""The actions that need not be seen to be meant."""
 RATES_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 BLURRED_S = 5.0
 """How often an app that nobody looks at asks."""
@@ -164,6 +169,22 @@ class HorsiesApp(App[None]):
         if action == "go" and parameters and parameters[0] not in SCREENS:
             return None
         return super().check_action(action, parameters)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Where there is no room to show what a key would be about, it does nothing but lead out."""
+        named = action.partition("(")[0].rpartition(".")[2] if isinstance(action, str) else action[1]
+        if self._is_too_small and named not in WAYS_OUT:
+            return False
+        return await super().run_action(action, default_namespace, namespaces)
+
+    @property
+    def _is_too_small(self) -> bool:
+        return self.size.width < SMALLEST.width or self.size.height < SMALLEST.height
 
     def action_go(self, place: str) -> None:
         """Show a main screen, what was opened over it included; where it is shown already, close that.
