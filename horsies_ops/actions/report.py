@@ -41,3 +41,5 @@ class Progress:
     total: int
     affected: int
     skipped: int
+    task_ids: tuple[UUID, ...] = ()
+    """The tasks that were moved so far, where tasks are what it moves."""

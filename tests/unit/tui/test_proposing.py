@@ -4,14 +4,20 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from horsies.errors import DatabaseUnreachable
+from horsies_ops.actions.report import Progress
+from horsies_ops.reads.filter import TaskFilter
+from horsies_tui.actions import Place
 from horsies_tui.demo.source import DemoSource
+from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.widgets.plan_dialog import PlanDialog
-from tests.support.screens import dialog, running, settled, still
+from tests.support.screens import dialog, eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from horsies_ops.actions.plan import Plan
+    from horsies_ops.actions.report import ActionReport
     from horsies_tui.source import Source
 
 
@@ -53,3 +59,41 @@ async def test_after_a_preview_is_closed_the_key_opens_the_next() -> None:
             await dialog(pilot)
             await pilot.press("enter")
         assert source.asked == 2
+
+
+class Breaking(Slow):
+    """Loses the connection after the first task of a change."""
+
+    async def apply(self, plan: Plan, **options: Any) -> ActionReport:
+        first, *_ = plan.targets
+        options["progress"](Progress(done=1, total=2, affected=1, skipped=0, task_ids=(first.id,)))
+        raise DatabaseUnreachable("gone")
+
+
+async def test_what_was_done_before_a_failure_is_marked_no_more() -> None:
+    source = Breaking()
+    source.may_answer.set()
+    async with running(source) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, TasksScreen)
+        screen.show_only(TaskFilter(statuses=("PENDING",), due_later=True))
+        await eventually(pilot, lambda: {row.status for row in screen.list.rows} == {"PENDING"})
+        await settled(pilot)
+        await pilot.press("space", "space", "C")
+        await dialog(pilot)
+        await pilot.press("y")
+        await eventually(pilot, lambda: "Failed" in shown(pilot))
+        await pilot.press("enter")
+        await eventually(pilot, lambda: pilot.app.screen is screen)
+        assert len(screen.list.selection.marks) == 1
+
+
+async def test_where_nothing_can_be_shown_keys_do_nothing_but_lead_out() -> None:
+    source = Slow()
+    async with running(source, size=(59, 24), until="needs 60") as pilot:
+        await pilot.press("R", "F", "2", "space")
+        await settled(pilot)
+        assert source.asked == 0
+        assert pilot.app.current_mode == Place.TASKS
+        await pilot.press("q")
+        assert not pilot.app.is_running

@@ -81,7 +81,10 @@ async def apply(
                 skipped.append(Skipped(task.id, Refusal.TASK_STATE_MOVED))
         if progress is not None:
             done = min(start + BATCH, len(plan.targets))
-            progress(Progress(done=done, total=len(plan.targets), affected=len(moved), skipped=len(skipped)))
+            affected, ids = len(moved), tuple(moved)
+            progress(
+                Progress(done=done, total=len(plan.targets), affected=affected, skipped=len(skipped), task_ids=ids)
+            )
         await asyncio.sleep(0)
     about = plan.selector.document()
     audit_id = system.record.write(

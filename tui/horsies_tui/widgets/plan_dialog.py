@@ -20,6 +20,7 @@ from horsies_tui.proposals import Line, Outcome, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from textual import events
     from textual.app import ComposeResult
@@ -60,6 +61,7 @@ class PlanDialog(ModalScreen[Outcome | None]):
         self._is_dry_run = is_dry_run
         self._stop: asyncio.Event | None = None
         self._outcome: Outcome | None = None
+        self._moved: tuple[UUID, ...] = ()
 
     def compose(self) -> ComposeResult:
         with Vertical(id="plan"):
@@ -153,9 +155,12 @@ class PlanDialog(ModalScreen[Outcome | None]):
         try:
             self._finish(await self._proposal.apply(reason, self._progressed, stop))
         except HorsiesError as error:
-            self._finish(Outcome(title="Failed", lines=(error.message, "what was done before is in the operator log")))
+            lines = (error.message, "what was done before is in the operator log")
+            # What is done must not be done again by whoever tries the rest once more.
+            self._finish(Outcome(title="Failed", lines=lines, changed=self._moved))
 
     def _progressed(self, progress: Progress) -> None:
+        self._moved = progress.task_ids
         self.query_one(ProgressBar).update(total=max(progress.total, 1), progress=progress.done)
 
     def _finish(self, outcome: Outcome) -> None:
