@@ -46,7 +46,11 @@ def cut(text: str, cells: int) -> str:
 
 def fit(value: object, cells: int, *, right: bool = False) -> str:
     """`value`, harmless, in exactly `cells` columns."""
-    shown = cut(clean(value, limit=max(cells, 1) + 1), cells)
+    text = str(value)
+    if text.isascii() and text.isprintable() and len(text) <= cells:
+        # Most cells of most lists, a screenful of them with each key; there is nothing to make harmless or to measure.
+        return text.rjust(cells) if right else text.ljust(cells)
+    shown = cut(clean(text, limit=max(cells, 1) + 1), cells)
     filling = " " * (cells - cell_len(shown))
     return filling + shown if right else shown + filling
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 from contextlib import asynccontextmanager
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING
 from horsies.config import Rank
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.log import configure
-from horsies_ops.ops import open_ops
 from horsies_tui.served import end_with_the_server, is_served
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ class Database:
 
     @asynccontextmanager
     async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:
-        async with open_ops(
+        # All that changes the database takes long to load, and nobody should wait for it in front of a dark screen.
+        ops_module = await asyncio.to_thread(importlib.import_module, "horsies_ops.ops")
+        async with ops_module.open_ops(
             self.settings.app,
             read_only=read_only,
             actor=self.actor,

@@ -11,7 +11,8 @@ from textual.app import App
 
 from horsies_tui.format import fit
 from horsies_tui.widgets.columns import Cell, Column
-from horsies_tui.widgets.row_list import HEAD, Heading, RowList, line_of
+from horsies_tui.widgets.lines import line_of
+from horsies_tui.widgets.row_list import HEAD, Heading, RowList
 from tests.support.screens import NOON
 
 if TYPE_CHECKING:

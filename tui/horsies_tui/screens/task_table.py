@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from textual import work
 
@@ -22,13 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from textual import events
+
     from horsies_ops.reads.tasks import TaskSummary
     from horsies_tui.actions import Place
     from horsies_tui.desk import Desk
     from horsies_tui.source import Source
 
-PAYLOADS = "payloads"
+PAYLOADS: Final = "payloads"
 """The want that `fetch_payloads` answers."""
+PAGES_READ: Final = 4
+ROOMY: Final = 140
+"""From here on there is room for an excerpt beside an error that can be read."""
 
 
 class TaskTable(MarkingScreen):
@@ -57,14 +62,18 @@ class TaskTable(MarkingScreen):
         return "" if self.order == NEWEST_FIRST else f"{self.order}, as far as loaded"
 
     async def fetch_payloads(self, source: Source) -> None:
-        """Learn what the rows on the screen were given, where there is a column for it."""
+        """Learn what the rows on the screen and around it were given, where there is a column for it."""
         if TITLE in self.list.titles:
-            self._excerpts.learn(await source.payloads_of(self._excerpts.missing(self.list.visible_rows)))
+            # Some pages ahead, or each page would be drawn twice: without them, and again when they have come.
+            self._excerpts.learn(await source.payloads_of(self._excerpts.missing(self.list.rows_ahead(PAGES_READ))))
 
     def want_excerpts(self) -> None:
-        """Other rows or columns may be seen now."""
-        if TITLE in self.list.titles and self._excerpts.missing(self.list.visible_rows):
+        """Other rows or columns may be seen now, or soon."""
+        if TITLE in self.list.titles and self._excerpts.missing(self.list.rows_ahead(1)):
             self.desk.store.refresh(PAYLOADS)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.list.leave_out(*(() if event.size.width >= ROOMY else (TITLE,)))
 
     def action_view_wide(self) -> None:
         self.list.widen(is_wide=not self.list.is_wide)

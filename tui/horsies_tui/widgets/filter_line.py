@@ -32,6 +32,7 @@ class QueryLine(Horizontal):
         super().__init__()
         self._prompt = prompt
         self._pause: Timer | None = None
+        self._said = ""
         self.completion = FilterSuggester()
 
     def understand(self, text: str) -> FilterFault | None:
@@ -61,7 +62,9 @@ class QueryLine(Horizontal):
 
     def say(self, text: str) -> None:
         """What stands on the right: how many match."""
-        self.query_one("#filter-said", Static).update(safe(text))
+        if text != self._said:
+            self._said = text
+            self.query_one("#filter-said", Static).update(safe(text))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()

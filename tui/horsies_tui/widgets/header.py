@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from textual.content import Content
+from textual.geometry import Region
 from textual.reactive import reactive
 from textual.widget import Widget
 
@@ -19,11 +20,17 @@ if TYPE_CHECKING:
 
     from horsies_tui.desk import Desk
 
+TIME: Final = 10
+"""The columns that the time takes on the right: all that changes while nothing happens."""
+
 
 class Header(Widget):
     """`horsies  prod  db1/app   ● LIVE 12ms …  RW  12:04:31Z`; the time is that of the newest data."""
 
-    as_of: reactive[datetime | None] = reactive(None)
+    as_of: reactive[datetime | None] = reactive(None, repaint=False)
+
+    def watch_as_of(self) -> None:
+        self.refresh(Region(self.size.width - TIME, 0, TIME, 1))
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ over them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -16,20 +16,23 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from horsies_tui.actions import Place, bindings
 from horsies_tui.format import clean, cut, fit
 from horsies_tui.glyphs import UNICODE, Glyphs
 from horsies_tui.widgets.columns import Cell, Column, Placed, Tone, place
+from horsies_tui.widgets.lines import line_of
 from horsies_tui.widgets.selection import Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from datetime import datetime
 
     from rich.style import Style
     from textual import events
     from textual.binding import BindingType
+    from textual.reactive import Reactive
 
 T = TypeVar("T")
 
@@ -44,6 +47,19 @@ GROUND = ""
 
 NEAR = 30
 """So many rows before its end a window is asked to grow."""
+
+MOST_KEPT = 2_000
+"""So many lines are kept as they were drawn."""
+
+
+class Drawn(NamedTuple):
+    """A line as it was drawn, and what it was drawn from."""
+
+    cells: Mapping[int, Cell]
+    """By where they stand."""
+    is_cursor: bool
+    is_marked: bool
+    strip: Strip
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +122,10 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         self._placed: tuple[Placed[T], ...] = ()
         self._skipped: int | None = None
         """How many columns are out of sight on the left; None where those that do not fit are left out by rank."""
+        self._left_out: frozenset[str] = frozenset()
         self._looks: dict[str, Style] = {}
-        self._drawn: dict[tuple[Hashable, int], Cell] = {}
+        self._mixed: dict[tuple[bool, bool, Tone], Style] = {}
+        self._drawn: dict[Hashable, Drawn] = {}
 
     @property
     def rows(self) -> tuple[T, ...]:
@@ -126,6 +144,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     def show(self, rows: Sequence[T | Heading]) -> None:
         """Show these rows. Cells that look the same are not painted again; the cursor stays where it is."""
+        seen = self._seen_keys()
         current, self._rows = self.current, tuple(rows)
         keys = tuple(map(self._key_of, self._rows))
         if keys == self.selection.keys:
@@ -136,12 +155,21 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         was_at, old_line = self.scroll_offset.y, self.selection.line
         self.selection.show(keys)
         self._pass_headings(1)
-        self._drawn.clear()
-        self.virtual_size = Size(self.size.width, len(self._rows) + HEAD)
+        # It scrolls by itself and has no scroll bar, so nothing needs to be laid out anew.
+        self.set_reactive(cast("Reactive[Size]", Widget.virtual_size), Size(self.size.width, len(self._rows) + HEAD))
         # At the top the list grows downwards under new rows, until the cursor would leave the screen.
         self._bring_into_view(0 if was_at == 0 else was_at + self.selection.line - old_line)
-        self.refresh()
+        if self._seen_keys() == seen:
+            self._repaint(self._placed)
+        else:
+            self.refresh()
+        if len(self._drawn) > MOST_KEPT:
+            self._drawn.clear()
         self.post_message(self.CursorMoved())
+
+    def _seen_keys(self) -> list[Hashable]:
+        """What is on the screen, and where the cursor is; the keys of a window may change beyond that."""
+        return [self.selection.cursor, *(self._key_of(row) for _, row in self._visible())]
 
     def tick(self) -> None:
         """Repaint the cells that time alone has changed."""
@@ -151,11 +179,11 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         """Paint those cells of these columns that are seen and look otherwise than when they were drawn."""
         now = self._now()
         for y, row in self._visible():
-            if isinstance(row, Heading):
-                continue
-            key = self._key(row)
+            drawn = None if isinstance(row, Heading) else self._drawn.get(self._key(row))
+            if isinstance(row, Heading) or drawn is None:
+                continue  # what was not drawn yet is going to be
             for placed in columns:
-                if self._drawn.get((key, placed.at)) != placed.column.cell(row, now):
+                if drawn.cells[placed.at] != placed.column.cell(row, now):
                     self.refresh(Region(placed.at, y, placed.width, 1))
 
     def render_line(self, y: int) -> Strip:
@@ -187,24 +215,31 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         key, now = self._key(row), self._now()
         is_cursor = key == self.selection.cursor and (self.has_focus or self.shows_cursor)
         is_marked = key in self.selection.marks
-        base = self._base(is_cursor=is_cursor, is_marked=is_marked)
+        cells = {placed.at: placed.column.cell(row, now) for placed in self._placed}
+        drawn = self._drawn.get(key)
+        if drawn is None or drawn[:3] != (cells, is_cursor, is_marked):
+            # A line that only moved is the same line; what Textual made of it for the terminal is kept in it.
+            strip = self._strip(cells, is_cursor, is_marked)
+            drawn = self._drawn[key] = Drawn(cells, is_cursor, is_marked, strip)
+        return drawn.strip
+
+    def _strip(self, cells: Mapping[int, Cell], is_cursor: bool, is_marked: bool) -> Strip:  # noqa: FBT001  # as drawn
+        base = self._mix(is_cursor, is_marked, Tone.PLAIN)
         signs = (self._glyphs.cursor if is_cursor else " ") + (self._glyphs.mark if is_marked else " ")
         pieces = [(0, signs, base)]
         for placed in self._placed:
-            cell = placed.column.cell(row, now)
-            self._drawn[key, placed.at] = cell
+            cell = cells[placed.at]
             text = fit(cell.text, placed.width, right=placed.column.right)
-            pieces.append((placed.at, text, base + self._tone(cell.tone)))
+            pieces.append((placed.at, text, self._mix(is_cursor, is_marked, cell.tone)))
         return line_of(pieces, self.size.width, base)
 
-    def _base(self, *, is_cursor: bool, is_marked: bool) -> Style:
-        style = self._ground
-        if is_marked:
-            style += self._style("marked")
-        return style + self._style("cursor") if is_cursor else style
-
-    def _tone(self, tone: Tone) -> Style:
-        return self._style(tone.value)
+    def _mix(self, is_cursor: bool, is_marked: bool, tone: Tone) -> Style:  # noqa: FBT001  # once a cell
+        """How a cell of that tone looks in such a line."""
+        key = (is_cursor, is_marked, tone)
+        if key not in self._mixed:
+            names = [name for name, holds in (("marked", is_marked), ("cursor", is_cursor)) if holds]
+            self._mixed[key] = sum(map(self._style, [*names, tone.value]), self._ground)
+        return self._mixed[key]
 
     def _style(self, name: str) -> Style:
         if name not in self._looks:
@@ -220,6 +255,8 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     def notify_style_update(self) -> None:
         self._looks.clear()
+        self._mixed.clear()
+        self._drawn.clear()
         super().notify_style_update()
 
     def _key_of(self, row: T | Heading) -> Hashable:
@@ -233,6 +270,12 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     @property
     def visible_rows(self) -> tuple[T, ...]:
         return tuple(row for _, row in self._visible() if not isinstance(row, Heading))
+
+    def rows_ahead(self, pages: int) -> tuple[T, ...]:
+        """Those that are seen, and so many pages of them below and above."""
+        page, top = self.page_size, self.scroll_offset.y
+        near = self._rows[max(top - pages * page, 0) : top + (pages + 1) * page]
+        return tuple(row for row in near if not isinstance(row, Heading))
 
     def _repaint_line(self, index: int) -> None:
         y = index - self.scroll_offset.y + HEAD
@@ -285,6 +328,11 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         """The columns that are seen."""
         return tuple(placed.column.title for placed in self._placed)
 
+    def leave_out(self, *titles: str) -> None:
+        """Have these columns only where every column is within reach, whether they would fit or not."""
+        self._left_out = frozenset(titles)
+        self._place_columns()
+
     def widen(self, *, is_wide: bool) -> None:
         """Have every column within reach, by moving sideways; or only those that fit."""
         self._skipped = 0 if is_wide else None
@@ -300,7 +348,8 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
             self._place_columns()
 
     def _place_columns(self) -> None:
-        self._placed = place(self._columns, self.size.width, indent=GUTTER, skipped=self._skipped)
+        offered = [each for each in self._columns if self.is_wide or each.title not in self._left_out]
+        self._placed = place(offered, self.size.width, indent=GUTTER, skipped=self._skipped)
         self._drawn.clear()
         self.refresh()
 
@@ -345,16 +394,3 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
 
     def action_nav_half_up(self) -> None:
         self.move_to(self.selection.line - self.page_size // 2)
-
-
-def line_of(pieces: Sequence[tuple[int, str, Style]], width: int, filling: Style) -> Strip:
-    """A line of `width` with each text at its place. A text has exactly the width of its column."""
-    segments: list[Segment] = []
-    at = 0
-    for start, text, style in pieces:
-        if start > at:
-            segments.append(Segment(" " * (start - at), filling))
-        segment = Segment(text, style)
-        segments.append(segment)
-        at = max(start, at) + segment.cell_length
-    return Strip(segments).adjust_cell_length(width, filling)

@@ -22,15 +22,23 @@ if TYPE_CHECKING:
 class TaskPreview(Static):
     """What happened to it, what went wrong, and what it was given."""
 
+    _drawn: tuple[Content | str, Content] = ("", Content(""))
+
     def show(self, detail: TaskDetail | None, *, now: datetime, settings: TuiConfig) -> None:
         if detail is None:
-            self.border_title = ""
-            self.update("")
+            self._draw("", Content(""))
             return
         task = detail.task
-        self.border_title = safe(f" {short_id(task.id)} {task.name} ", cells=60)
         lines = [_history(task, now), _error(detail), _given(task, settings), _verdict(detail)]
-        self.update(Content("\n").join([safe(line) for line in lines if line]))
+        title = safe(f" {short_id(task.id)} {task.name} ", cells=60)
+        self._draw(title, Content("\n").join([safe(line) for line in lines if line]))
+
+    def _draw(self, title: Content | str, text: Content) -> None:
+        if (title, text) != self._drawn:
+            self._drawn = (title, text)
+            self.border_title = title
+            # Its place is fixed whatever stands there; to lay out the screen anew takes as long as to draw a list.
+            self.update(text, layout=False)
 
 
 def _history(task: TaskFacts, now: datetime) -> str:
