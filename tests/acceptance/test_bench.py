@@ -57,3 +57,10 @@ async def test_a_send_is_one_transaction_and_a_bulk_send_is_one_for_all(
         await send_bulk(2500)
     transactions = "SELECT count(DISTINCT xmin::text) FROM horsies_tasks"
     assert await watcher.fetchval(transactions) == 5 + 1
+
+
+def test_the_screens_are_measured_in_a_storm_under_keys_and_at_rest() -> None:
+    ended = subprocess.run([sys.executable, "-m", "bench.screens", "--small"], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    for what in ("questions for the list", "share of a core", "pagedown", "sent to the terminal", "first paint"):
+        assert what in ended.stdout
