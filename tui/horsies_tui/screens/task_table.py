@@ -111,14 +111,21 @@ class TaskTable(MarkingScreen):
         if (rows := await self._documents(wanted)) is not None:
             await save_rows(self, "tasks", rows, self.desk.clock.now())
 
+    async def _rows_of(self, source: Source, wanted: Sequence[UUID]) -> list[TaskSummary]:
+        """In the order in which they are wanted; those that a filter hides are read."""
+        known = {task.id: task for task in self.list.rows}
+        hidden = [each for each in wanted if each not in known]
+        known |= {task.id: task for task in await source.tasks_by_id(hidden)} if hidden else {}
+        return [known[each] for each in wanted if each in known]
+
     async def _documents(self, wanted: Sequence[UUID]) -> list[dict[str, Any]] | None:
-        """These tasks as they leave the screen; None where nobody can be asked what they were given."""
-        source, ids = self.desk.source, frozenset(wanted)
+        """These tasks as they leave the screen, loaded or not; None where nobody can be asked what they were given."""
+        source = self.desk.source
         if source is None:
             self.notify("there is no connection", severity="warning")
             return None
         try:
-            return await documents(source, [task for task in self.list.rows if task.id in ids], self.desk.settings)
+            return await documents(source, await self._rows_of(source, wanted), self.desk.settings)
         except HorsiesError as error:
             self.notify(clean(error.message), severity="error", markup=False)
             return None

@@ -17,7 +17,7 @@ from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.filter_language import filter_text, parse_filter
 from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.tasks import TaskDetail, TaskSummary
-from horsies_tui import windows
+from horsies_tui import proposals, windows
 from horsies_tui.actions import Place, bindings
 from horsies_tui.format import number, plural
 from horsies_tui.screens.main_screen import ANY_TASK
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from horsies_tui.desk import Desk
+    from horsies_tui.proposals import Proposal
     from horsies_tui.source import Source
     from horsies_tui.widgets.row_list import RowList
 
@@ -171,7 +172,9 @@ class TasksScreen(TaskTable):
         if self._is_matching:
             self.say("everything that matches is selected", "u clears")
         elif marks:
-            self.say(f"{len(marks)} marked", plural(len(window.rows), "row"), "HELD while rows are marked", waiting)
+            hidden = len(marks.difference(window.ids))
+            marked = f"{len(marks)} marked" + (f", {hidden} not in this list" if hidden else "")
+            self.say(marked, plural(len(window.rows), "row"), "HELD while rows are marked", waiting)
         else:
             self.say(f"{plural(len(window.rows), 'row')} loaded", self._extent(), self.order_said, waiting)
 
@@ -253,13 +256,21 @@ class TasksScreen(TaskTable):
         return Selector.of_ids(self.chosen) if self.chosen else None
 
     def fitting(self) -> Action:
-        """What `R` means here: retry where everything meant has ended, else requeue."""
-        statuses = self.filter.statuses
-        if not self._is_matching:
-            chosen = set(self.list.selection.chosen)
-            statuses = [task.status for task in self.window.rows if task.id in chosen]
-        is_over = bool(statuses) and all(TaskStatus(status).is_terminal for status in statuses)
-        return Action.RETRY if is_over else Action.REQUEUE
+        """What `R` means of everything that matches."""
+        return _fitting(self.filter.statuses)
+
+    def action_op_requeue(self) -> None:
+        """Rows are read first: what `R` means of them depends on how they stand, and a filter may hide some."""
+        if self._is_matching or not self.chosen:
+            super().action_op_requeue()
+            return
+        chosen = self.chosen
+
+        async def proposal(source: Source) -> Proposal:
+            action = _fitting([task.status for task in await source.tasks_by_id(chosen)])
+            return await proposals.for_tasks(source, action, Selector.of_ids(chosen))
+
+        self.propose(proposal)
 
     def settled(self, changed: Sequence[UUID]) -> None:
         self._is_matching = False
@@ -318,3 +329,9 @@ class TasksScreen(TaskTable):
     def action_copy_cli(self) -> None:
         text = filter_text(self.filter)
         self.copy(shlex.join(["horsies", "task", "list", *(("--filter", text) if text else ())]), "the command")
+
+
+def _fitting(statuses: Sequence[str]) -> Action:
+    """Retry where everything meant has ended, else requeue."""
+    is_over = bool(statuses) and all(TaskStatus(status).is_terminal for status in statuses)
+    return Action.RETRY if is_over else Action.REQUEUE

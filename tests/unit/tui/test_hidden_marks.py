@@ -1,0 +1,55 @@
+"""Rows that were marked before the filter left them out."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from horsies_ops.reads.filter import TaskFilter
+from horsies_tui.screens.tasks import TasksScreen
+from tests.support.screens import dialog, eventually, running, settled, shown
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from textual.pilot import Pilot
+
+FAILED_MAIL = TaskFilter(statuses=("FAILED",), queues=("mail",))
+OTHERS = TaskFilter(statuses=("PENDING",))
+
+
+async def _narrow(pilot: Pilot[None], screen: TasksScreen, wanted: TaskFilter) -> None:
+    screen.show_only(wanted)
+    await eventually(pilot, lambda: screen.window.filter == wanted)
+    await settled(pilot)
+
+
+@asynccontextmanager
+async def _two_hidden() -> AsyncGenerator[tuple[Pilot[None], TasksScreen]]:
+    async with running(notifies=True) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, TasksScreen)
+        await _narrow(pilot, screen, FAILED_MAIL)
+        await pilot.press("space", "space")
+        await _narrow(pilot, screen, OTHERS)
+        yield pilot, screen
+
+
+async def test_they_are_counted_as_such() -> None:
+    async with _two_hidden() as (pilot, _):
+        assert "2 marked, 2 not in this list" in shown(pilot)
+
+
+async def test_what_fits_them_is_proposed() -> None:
+    async with _two_hidden() as (pilot, _):
+        await pilot.press("R")
+        await dialog(pilot)
+        assert "Retry 2 tasks" in shown(pilot)
+
+
+async def test_they_are_copied_whole() -> None:
+    async with _two_hidden() as (pilot, screen):
+        await pilot.press("Y")
+        await eventually(pilot, lambda: "copied as JSON" in shown(pilot))
+        assert {each["id"] for each in json.loads(pilot.app.clipboard)} == set(map(str, screen.chosen))
