@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from horsies.errors import Busy
 from horsies.recovery.retention import clean, would_clean
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from horsies_ops.actions.hand import Hand
 
 ACTION = "cleanup"
+PATIENCE_S: Final = 3.0
+"""For a worker that is cleaning: its batches are short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,15 @@ async def cleanup(
 
 
 async def _clean(hand: Hand, windows: Windows, record: _Record, stop: asyncio.Event | None) -> Cleaned:
-    cleaned = await clean(hand.database, windows, budget_s=None, record=record.add, progress=record.tell, stop=stop)
+    cleaned = await clean(
+        hand.database,
+        windows,
+        budget_s=None,
+        record=record.add,
+        progress=record.tell,
+        stop=stop,
+        patience_s=PATIENCE_S,
+    )
     if cleaned.is_busy and not cleaned.rows:
         raise Busy("another process is cleaning", hint="it takes what this would take; try again in a minute")
     return cleaned

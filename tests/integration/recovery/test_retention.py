@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ from tests.support.task_rows import insert, insert_task
 from tests.support.waiting import until_someone_waits
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from horsies.store.db import Database
 
 EVERYTHING = Windows(heartbeats=HOUR, worker_states=HOUR, terminal_records=HOUR, events=HOUR, audit=HOUR)
@@ -220,6 +224,38 @@ async def test_two_do_not_clean_at_once(database: Database, database_url: str) -
         assert (cleaned.rows, cleaned.is_busy, cleaned.is_complete) == (0, True, False)
     assert (await clean(database, TASKS_ONLY, budget_s=10)).rows == 1
     await other.close()
+
+
+@asynccontextmanager
+async def _turn_of_another(url: str, purpose: str) -> AsyncGenerator[None]:
+    other = await asyncpg.connect(url)
+    try:
+        async with other.transaction():
+            await other.fetch("SELECT pg_advisory_xact_lock(horsies_lock_key($1))", purpose)
+            yield
+    finally:
+        await other.close()
+
+
+async def test_the_beats_that_go_at_every_tick_and_a_whole_pass_do_not_wait_for_each_other(
+    database: Database, database_url: str
+) -> None:
+    for _ in range(2):
+        await beat(database_url, await insert_task(database_url), age=2 * HOUR)
+    async with _turn_of_another(database_url, "retention"):
+        assert await clean_heartbeats(database, replace(EVERYTHING, batch_size=1), budget_s=0) == 1
+    async with _turn_of_another(database_url, "retention of heartbeats"):
+        cleaned = await clean(database, EVERYTHING, budget_s=10)
+        assert (cleaned.counts, cleaned.is_busy) == ({"heartbeats": 1}, False)
+
+
+async def test_another_that_cleans_is_waited_for_as_long_as_was_said(database: Database, database_url: str) -> None:
+    await ended_task(database_url, age=2 * HOUR)
+    async with _turn_of_another(database_url, "retention"):
+        cleaning = asyncio.create_task(clean(database, TASKS_ONLY, budget_s=None, patience_s=60))
+        done, _ = await asyncio.wait([cleaning], timeout=0.3)
+        assert not done
+    assert (await cleaning).rows == 1
 
 
 async def test_a_pass_that_took_something_leaves_an_event_and_one_that_did_not_leaves_none(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from horsies.errors import BrokerError, DatabaseUnreachable
 from horsies.model.events import EventKind
 from horsies.model.retention import Category, Cleaned, Portion, Windows
 from horsies.store.events import Event, EventStore
-from horsies.store.retention import RetentionStore
+from horsies.store.retention import A_TICK, CLEANING, RetentionStore
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime, timedelta
     from uuid import UUID
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from horsies.store.retention import TableSize, Taken
 
 __all__ = ["Category", "Cleaned", "Portion", "Windows", "clean", "clean_heartbeats", "would_clean"]
+
+
+LOOK_AGAIN_S: Final = 0.1
 
 
 async def clean(
@@ -34,14 +37,18 @@ async def clean(
     record: Callable[[Transaction, int], Awaitable[None]] | None = None,
     worker_id: UUID | None = None,
     stop: asyncio.Event | None = None,
+    patience_s: float = 0,
 ) -> Cleaned:
     """Delete what is older than its window, until nothing is left or `budget_s` is over; None takes the time it needs.
 
-    Every category gets at least one batch, and `stop` ends the pass before the next. After each, `progress` is told its
+    Every category gets at least one batch, and `stop` ends the pass before the next. While another process cleans, it
+    is waited for, for `patience_s` in all; then its batch is left out. After each, `progress` is told its
     category and rows; `record` writes inside the transaction of the batch. A category that fails does not keep the
     others from their turn; its error is raised at the end. A pass that deleted something leaves an event.
     """
-    cleaning = _Cleaning(database, windows, budget_s=budget_s, progress=progress, record=record, stop=stop)
+    cleaning = _Cleaning(
+        database, windows, budget_s=budget_s, progress=progress, record=record, stop=stop, patience_s=patience_s
+    )
     sizes = await cleaning.store.sizes()
     errors: list[BrokerError] = []
     for category in Category:
@@ -64,7 +71,7 @@ async def clean(
 
 async def clean_heartbeats(database: Database, windows: Windows, *, budget_s: float) -> int:
     """The part of `clean` that belongs into every tick of a reaper: how many beats went. It leaves no event."""
-    cleaning = _Cleaning(database, windows, budget_s=budget_s)
+    cleaning = _Cleaning(database, windows, budget_s=budget_s, turn=A_TICK)
     await cleaning.take(Category.HEARTBEATS)
     return cleaning.tallies[Category.HEARTBEATS].rows_of(Category.HEARTBEATS)
 
@@ -122,6 +129,8 @@ class _Cleaning:
         progress: Callable[[Category, int], None] | None = None,
         record: Callable[[Transaction, int], Awaitable[None]] | None = None,
         stop: asyncio.Event | None = None,
+        patience_s: float = 0,
+        turn: str = CLEANING,
     ) -> None:
         self.store = RetentionStore(database)
         self.tallies = {category: _Tally() for category in Category}
@@ -130,15 +139,17 @@ class _Cleaning:
         self._progress = progress
         self._record = record
         self._stop = stop
+        self._patience_s = patience_s
+        self._turn = turn
         self._is_busy = False
         self._is_cut_short = False
 
     async def take(self, category: Category) -> None:
         """Batches until one finds nothing, the time is over, or another process turns out to be cleaning."""
-        window, limit = self._windows.of_category(category), self._windows.batch_size
-        if window is None or self._is_busy or self._is_stopped():
+        window = self._windows.of_category(category)
+        if window is None or self._is_stopped():
             return
-        while (taken := await self.store.take(category, window, limit=limit, record=self._record)) is not None:
+        while (taken := await self._batch(category, window)) is not None:
             if not (rows := taken[category.table].rows):
                 return
             self.tallies[category].add(category, taken)
@@ -148,6 +159,15 @@ class _Cleaning:
                 self._is_cut_short = True
                 return
         self._is_busy = True
+
+    async def _batch(self, category: Category, window: timedelta) -> dict[str, Taken] | None:
+        limit = self._windows.batch_size
+        while True:
+            taken = await self.store.take(category, window, limit=limit, turn=self._turn, record=self._record)
+            if taken is not None or self._patience_s <= 0 or self._is_over():
+                return taken
+            self._patience_s -= LOOK_AGAIN_S
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def outcome(self, sizes: Mapping[str, TableSize]) -> Cleaned:
         return Cleaned(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from horsies.model.retention import Category
 from horsies.store.queries import Query, load
@@ -70,6 +70,11 @@ class RetentionQueries:
     due_audit: Query[Taken]
 
 
+CLEANING: Final = "retention"
+"""The turn of those who clean everything."""
+A_TICK: Final = "retention of heartbeats"
+"""The turn of those who only make room for the next beats."""
+
 RETENTION = load(RetentionQueries, "horsies.store", "retention")
 
 _TAKE = {
@@ -103,15 +108,16 @@ class RetentionStore:
         window: timedelta,
         *,
         limit: int,
+        turn: str = CLEANING,
         record: Callable[[Transaction, int], Awaitable[None]] | None = None,
     ) -> dict[str, Taken] | None:
-        """Delete a batch of what is older than `window`, the oldest first; None while another process does so.
+        """Delete a batch of what is older than `window`, the oldest first; None while another process has the turn.
 
         `record` writes down how many rows of the category went, in the same transaction and only where some did.
         """
 
         async def batch(transaction: Transaction) -> dict[str, Taken] | None:
-            (lock,) = await transaction.fetch(RETENTION.lock)
+            (lock,) = await transaction.fetch(RETENTION.lock, turn)
             if not lock.is_ours:
                 return None
             taken = _by_table(await _take(transaction, category, window, limit))

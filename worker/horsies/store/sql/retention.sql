@@ -1,6 +1,7 @@
 -- name: lock
--- One process cleans at a time; no more than an economy, for every statement below is right without it.
-SELECT pg_try_advisory_xact_lock(horsies_lock_key('retention')) AS is_ours;
+-- One process cleans at a time; no more than an economy, for every statement below is right without it. The heartbeats
+-- that go at every tick of a reaper have a turn of their own, so that they never keep a whole pass from its work.
+SELECT pg_try_advisory_xact_lock(horsies_lock_key($1)) AS is_ours;
 
 -- name: sizes
 SELECT relation.relname::text                   AS table_name,
