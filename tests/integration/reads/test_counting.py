@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
-RUN = uuid4()
+RUN = UUID("4e14a9f1-8f6a-4c1e-9b7a-0d52a91f03c2")
 
 
 async def test_a_count_is_exact_up_to_its_cap_and_says_where_it_stopped(database: Database, database_url: str) -> None:
