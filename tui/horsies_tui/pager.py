@@ -18,7 +18,11 @@ USUAL = "less"
 
 def show_in_pager(screen: Screen[None], text: str, *, title: str) -> None:
     """Open `text` in $PAGER and come back when it is left; what cannot be done is said."""
-    command = shlex.split(os.environ.get("PAGER") or USUAL)
+    try:
+        command = shlex.split(os.environ.get("PAGER", "")) or [USUAL]
+    except ValueError as error:
+        screen.notify(f"$PAGER cannot be read: {error}", severity="error", markup=False)
+        return
     with tempfile.NamedTemporaryFile("w", prefix=f"horsies-{title}-", suffix=".json", encoding="utf-8") as file:
         file.write(text)
         file.flush()

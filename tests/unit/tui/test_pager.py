@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horsies_tui.pager import show_in_pager
+from tests.support.screens import eventually, running, shown
+
+if TYPE_CHECKING:
+    import pytest
+
+
+async def test_a_pager_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGER", "less '")
+    async with running(notifies=True) as pilot:
+        show_in_pager(pilot.app.screen_stack[0], "{}", title="args")
+        await eventually(pilot, lambda: "$PAGER cannot be read" in shown(pilot))
