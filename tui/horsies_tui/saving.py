@@ -38,8 +38,10 @@ async def save_rows(screen: Screen[Any], what: str, rows: Sequence[object], now:
         return
     try:
         path = await asyncio.to_thread(_write, Path(answer), [to_json(row) for row in rows])
-    except OSError as error:
-        screen.notify(clean(f"{answer}: {error.strerror}"), severity="error", markup=False)
+    except (OSError, ValueError, RuntimeError) as error:
+        # Names that no file can have, and the home of a user who does not exist, are not errors of the system.
+        why = error.strerror if isinstance(error, OSError) else error
+        screen.notify(clean(f"{answer}: {why}"), severity="error", markup=False)
     else:
         screen.notify(clean(f"{plural(len(rows), 'row')} in {path}"), markup=False)
 

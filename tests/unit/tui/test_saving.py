@@ -14,7 +14,7 @@ from horsies_ops.reads.filter import TaskFilter
 from horsies_tui.saving import as_csv, as_json_lines
 from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.widgets.ask_dialog import AskDialog
-from tests.support.screens import eventually, running, settled
+from tests.support.screens import eventually, running, settled, shown
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -82,3 +82,9 @@ def test_no_control_character_is_saved(text: str) -> None:
 def test_a_spreadsheet_takes_no_text_for_a_formula(text: str) -> None:
     (row,) = csv.DictReader(io.StringIO(as_csv([{"name": text}])))
     assert row["name"] == "'" + text
+
+
+async def test_a_name_that_no_file_can_have_is_said() -> None:
+    async with running(notifies=True) as pilot:
+        await _save_as(pilot, "~nobody-of-that-name/mails.csv")
+        await eventually(pilot, lambda: "home directory" in shown(pilot))
