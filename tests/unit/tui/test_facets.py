@@ -47,3 +47,14 @@ async def test_a_word_goes_on_as_a_key_or_as_a_value_that_occurs() -> None:
     assert await suggester.get_suggestion("queue:mail,de") == "queue:mail,default"
     assert await suggester.get_suggestion("-queue:m") == "-queue:mail"
     assert await suggester.get_suggestion("colour:re") is None
+
+
+async def test_nothing_picked_is_no_filter() -> None:
+    async with running() as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, TasksScreen)
+        await pilot.press("f")
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, FacetPopup) and "mail" in shown(pilot))
+        await pilot.press("j", "enter")
+        await eventually(pilot, lambda: pilot.app.screen is screen)
+        assert screen.filter.is_empty

@@ -102,8 +102,8 @@ class FacetPopup(ModalScreen[TaskFilter | None]):
         self._list.action_nav_down()
 
     def on_row_list_opened(self) -> None:
-        """Enter takes what is picked; where nothing is, what the cursor is on."""
-        self.dismiss(picked(self._wanted, self._list.selection.chosen))
+        """Enter takes what is picked, and nothing else: who let everything go wants no such part."""
+        self.dismiss(picked(self._wanted, self._list.selection.marks))
 
     def action_leave(self) -> None:
         self.dismiss(None)
