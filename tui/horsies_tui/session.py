@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 FIRST_RETRY_S: Final = 0.5
 LAST_RETRY_S: Final = 10.0
 MEASURED_EVERY_S: Final = 15.0
+GIVEN_UP_AFTER: Final = timedelta(seconds=3)
+"""A question that ran out of time took at least so long."""
 
 
 class Session:
@@ -50,7 +53,12 @@ class Session:
 
     def failed(self, error: HorsiesError) -> None:
         """A question got no answer; where nobody answers at all the connection is lost, whatever the feed says."""
-        if isinstance(error, DatabaseUnreachable) and self.connection.is_up:
+        if not isinstance(error, DatabaseUnreachable) or not self.connection.is_up:
+            return
+        if isinstance(error.__cause__, TimeoutError):
+            # A question too heavy for the time it has. Whether anybody is there at all, the next measurement tells.
+            self._tell(replace(self.connection, latency=GIVEN_UP_AFTER))
+        else:
             self._tell(self.connection.lost(error.message, self._clock.now()))
 
     async def run(self) -> None:

@@ -115,3 +115,16 @@ def test_the_header_says_how_the_connection_stands() -> None:
     assert described(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING (2)"
     assert described(Connection(), UNICODE, poll_s=0.25) == "◌ CONNECTING"
     assert described(Connection(state=State.POLLING), UNICODE, poll_s=5) == "◐ POLLING 5s"
+
+
+async def test_a_question_that_takes_too_long_makes_a_slow_connection_and_not_a_lost_one() -> None:
+    line = Line()
+    async with _at_work(line):
+        line.source.say(Feed.LIVE)
+        await line.until(State.LIVE)
+        error = DatabaseUnreachable("no answer in time")
+        error.__cause__ = TimeoutError()
+        line.session.failed(error)
+        assert (line.session.connection.is_up, line.session.connection.is_slow) == (True, True)
+        line.session.failed(DatabaseUnreachable("refused"))
+        assert line.session.connection.state is State.LOST
