@@ -85,11 +85,17 @@ class PlanDialog(ModalScreen[Outcome | None]):
     def _can_go(self) -> bool:
         return not (self._is_dry_run or self._proposal.is_empty)
 
+    @property
+    def _command(self) -> str | None:
+        """The command line that does the same as this preview: of a dry run, no more than that."""
+        command = self._proposal.command
+        return f"{command} --dry-run" if command and self._is_dry_run else command
+
     def _show(self) -> None:
         proposal = self._proposal
         kind = "dry run, nothing is changed" if self._is_dry_run else "preview, nothing changed yet"
         self.query_one("#plan").border_title = safe(f"{proposal.title} — {kind}")
-        self.query_one("#plan-text", Static).update(_described(proposal, self._where))
+        self.query_one("#plan-text", Static).update(_described(proposal, self._where, self._command))
         typed = self.query_one(Confirmation)
         typed.wants_digits = (proposal.to_type or "").isdigit()
         typed.display = proposal.to_type is not None and self._can_go
@@ -192,8 +198,8 @@ class PlanDialog(ModalScreen[Outcome | None]):
             self._show()
 
     def action_copy(self) -> None:
-        if self._proposal.command is not None:
-            copy(self, self._proposal.command, "the command")
+        if self._command is not None:
+            copy(self, self._command, "the command")
 
     async def action_undo(self) -> None:
         if self._outcome is None or self._outcome.undo is None:
@@ -227,11 +233,11 @@ def _for_the_mouse(label: str, name: str) -> Button:
     return button
 
 
-def _described(proposal: Proposal, where: str) -> Content:
+def _described(proposal: Proposal, where: str, command_line: str | None) -> Content:
     warnings = [Content.assemble(("! ", "bold $text-warning"), safe(warning)) for warning in proposal.warnings]
     command = (
-        [Content(""), Content.assemble(("CLI  ", "bold"), safe(proposal.command, cells=COMMAND), "  c copies")]
-        if proposal.command
+        [Content(""), Content.assemble(("CLI  ", "bold"), safe(command_line, cells=COMMAND), "  c copies")]
+        if command_line
         else []
     )
     head = Content.assemble(("Selected by  ", "bold"), safe(proposal.selected_by), ("   on  ", "bold"), safe(where))
