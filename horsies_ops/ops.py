@@ -14,6 +14,7 @@ from horsies.model.settings import AppConfig
 from horsies.recovery.retention import would_clean
 from horsies.store.db import Database
 from horsies.store.open import reaching
+from horsies.store.pool import PoolSize
 from horsies_ops.actions.acting import Acting
 from horsies_ops.actions.hand import Hand
 from horsies_ops.actions.sending import send
@@ -129,17 +130,20 @@ async def open_ops(
     actor: str | None = None,
     via: Literal["cli", "tui", "library"] = "library",
     read_timeout_s: float | None = None,
+    connections: int | None = None,
     **link: Any,
 ) -> AsyncGenerator[Ops]:
     """The same for a caller who has settings already; `link` are fields of `Link`, as `application_name`.
 
     `read_timeout_s` is for reads alone: whoever waits at a screen gives up on them sooner than on a change.
+    `connections` is how many there are at most for reads, and as many for changes.
     """
     app = settings if isinstance(settings, AppConfig) else AppConfig(broker=settings)
     async with reaching(app.broker, read_only=read_only) as links:
         usual = replace(links.pooled, **link)
         quick = usual if read_timeout_s is None else replace(usual, statement_timeout_s=read_timeout_s)
-        async with Database(usual) as database, Database(replace(quick, read_only=True)) as reading:
+        size = PoolSize() if connections is None else PoolSize(largest=connections)
+        async with Database(usual, size) as database, Database(replace(quick, read_only=True), size) as reading:
             yield Ops(
                 reading=reading,
                 database=reading if read_only else database,

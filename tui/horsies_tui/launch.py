@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 3.0
 """So long a screen waits for what it shows. What an operator decided to change may take as long as anywhere else."""
+CONNECTIONS = 3
+"""A screen asks several questions at once; the workers need the server's connections more than it does."""
 SLOW = {"TEXTUAL_FPS": "15", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 SLOW_REFRESH_MS = 1000
 
@@ -71,6 +73,7 @@ class Database:
             actor=self.actor,
             via="tui",
             read_timeout_s=PATIENCE_S,
+            connections=CONNECTIONS,
             application_name="horsies-tui",
         ) as ops:
             yield ops
