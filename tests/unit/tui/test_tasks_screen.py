@@ -226,3 +226,24 @@ def test_every_action_of_a_screen_has_its_method(screen: type[MainScreen]) -> No
 def test_every_action_of_a_list_has_its_method() -> None:
     for action in actions_at(Place.LIST):
         assert callable(getattr(RowList, f"action_{action.method}", None)), action.id
+
+
+async def test_a_fault_stays_said_and_nothing_more_can_be_selected_by_it() -> None:
+    async with running() as pilot:
+        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await pilot.press("slash", *" colour:red", "enter", "escape")
+        _screen(pilot).desk.store.refresh("count")
+        await settled(pilot)
+        assert "match " not in shown(pilot).splitlines()[2]
+        await pilot.press("ctrl+a")
+        await settled(pilot)
+        assert "everything that matches" not in shown(pilot)
+
+
+async def test_an_id_does_not_stand_for_everything_that_matches() -> None:
+    async with running() as pilot:
+        await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
+        await pilot.press("ctrl+a")
+        await eventually(pilot, lambda: "everything that matches" in shown(pilot))
+        await pilot.press("y")
+        assert pilot.app.clipboard == ""

@@ -101,14 +101,14 @@ class TaskTable(MarkingScreen):
 
     @work(group="export", exit_on_error=False)
     async def action_copy_json(self) -> None:
-        if (rows := await self._documents(self.chosen)) is not None:
+        if (rows := await self.documents_of(self.chosen)) is not None:
             self.copy(json_line(rows), "as JSON")
 
     @work(group="export", exit_on_error=False)
     async def action_export_rows(self) -> None:
         """Save the marked rows, or all that are loaded."""
         wanted = self.chosen if self.list.selection.marks else [row.id for row in self.list.rows]
-        if (rows := await self._documents(wanted)) is not None:
+        if (rows := await self.documents_of(wanted)) is not None:
             await save_rows(self, "tasks", rows, self.desk.clock.now())
 
     async def _rows_of(self, source: Source, wanted: Sequence[UUID]) -> list[TaskSummary]:
@@ -118,7 +118,7 @@ class TaskTable(MarkingScreen):
         known |= {task.id: task for task in await source.tasks_by_id(hidden)} if hidden else {}
         return [known[each] for each in wanted if each in known]
 
-    async def _documents(self, wanted: Sequence[UUID]) -> list[dict[str, Any]] | None:
+    async def documents_of(self, wanted: Sequence[UUID]) -> list[dict[str, Any]] | None:
         """These tasks as they leave the screen, loaded or not; None where nobody can be asked what they were given."""
         source = self.desk.source
         if source is None:

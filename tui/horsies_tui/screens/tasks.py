@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from enum import Enum, auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from textual.containers import Horizontal
@@ -300,7 +300,23 @@ class TasksScreen(TaskTable):
         if wanted is not None:
             self.show_only(wanted)
 
+    def action_copy_id(self) -> None:
+        if not self._is_too_much():
+            super().action_copy_id()
+
+    async def documents_of(self, wanted: Sequence[UUID]) -> list[dict[str, Any]] | None:
+        return None if self._is_too_much() else await super().documents_of(wanted)
+
+    def _is_too_much(self) -> bool:
+        """Everything that matches is more than what is loaded, so nothing that is loaded stands for it."""
+        if self._is_matching:
+            self.notify("everything that matches is selected, which is not all loaded; u clears", severity="warning")
+        return self._is_matching
+
     def action_mark_match(self) -> None:
+        if self.query_one(FilterLine).is_faulty:
+            self.notify("the filter makes no sense as it is typed", severity="warning")
+            return
         if self.filter.is_empty:
             self.notify("without a filter that would be every task there is", severity="warning")
             return

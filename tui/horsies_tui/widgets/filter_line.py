@@ -33,7 +33,13 @@ class QueryLine(Horizontal):
         self._prompt = prompt
         self._pause: Timer | None = None
         self._said = ""
+        self._told = ""
         self.completion = FilterSuggester()
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether what is typed makes no sense, so that what is meant is still what was meant before."""
+        return self.has_class("-faulty")
 
     def understand(self, text: str) -> FilterFault | None:
         """Mean what `text` says from now on; else say what is wrong with it."""
@@ -58,10 +64,15 @@ class QueryLine(Horizontal):
         """Show this text, as if it had been typed and understood."""
         with self.prevent(Input.Changed):
             self.query_one(Input).value = text
-        self.remove_class("-faulty")
+        self._find(None)
 
     def say(self, text: str) -> None:
-        """What stands on the right: how many match."""
+        """What stands on the right, unless a fault does: how many match."""
+        self._told = text
+        if not self.is_faulty:
+            self._write(text)
+
+    def _write(self, text: str) -> None:
         if text != self._said:
             self._said = text
             self.query_one("#filter-said", Static).update(safe(text))
@@ -80,10 +91,13 @@ class QueryLine(Horizontal):
     def _read(self) -> bool:
         """Understand what is typed; what makes no sense is said and changes nothing."""
         fault = self.understand(self.text)
-        self.set_class(fault is not None, "-faulty")
-        if fault is not None:
-            self.say(f"{fault.message} at {fault.position + 1}")
+        self._find(fault)
         return fault is None
+
+    def _find(self, fault: FilterFault | None) -> None:
+        """A fault has the place on the right for as long as it stands."""
+        self.set_class(fault is not None, "-faulty")
+        self._write(self._told if fault is None else f"{fault.message} at {fault.position + 1}")
 
 
 class FilterLine(QueryLine):
