@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import asyncpg
 
 from horsies.store.failures import explain, is_failure_of_database
+from horsies.store.lenient import read_any_time
 from horsies.version import __version__
 
 Row: TypeAlias = asyncpg.Record
@@ -119,6 +120,8 @@ class Link:
         """A connection of the caller's own, for LISTEN or for a lock that is held; the caller closes it."""
         try:
             connection = cast("Connection", await asyncpg.connect(**self.connect_arguments))
+            if self.read_only:
+                await read_any_time(connection)
         except asyncio.CancelledError:
             raise
         except Exception as error:
