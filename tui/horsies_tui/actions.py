@@ -71,6 +71,11 @@ class Action:
     """Whether the footer has it where there is room; the help page always has."""
 
     @property
+    def takes_keyboard(self) -> bool:
+        """Whether what is typed next is text: it is heeded before the next key is, however fast that comes."""
+        return self.id == "filter.edit"
+
+    @property
     def method(self) -> str:
         """The name after `action_`."""
         return "go" if self.id.startswith("go.") else self.id.replace(".", "_")
@@ -82,7 +87,15 @@ class Action:
 
     def binding(self, place: Place) -> Binding:
         label = self.labels.get(place, self.label)
-        return Binding(",".join(self.keys), self.call, label, show=self.is_shown, tooltip=self.help, id=self.id)
+        return Binding(
+            ",".join(self.keys),
+            self.call,
+            label,
+            show=self.is_shown,
+            tooltip=self.help,
+            id=self.id,
+            priority=self.takes_keyboard,
+        )
 
 
 _APP = frozenset({Place.APP})

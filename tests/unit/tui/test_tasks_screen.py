@@ -247,3 +247,17 @@ async def test_an_id_does_not_stand_for_everything_that_matches() -> None:
         await eventually(pilot, lambda: "everything that matches" in shown(pilot))
         await pilot.press("y")
         assert pilot.app.clipboard == ""
+
+
+async def test_what_is_typed_behind_the_filter_key_is_text_however_fast_it_comes() -> None:
+    async with running() as pilot:
+        for key in ("slash", *"mail"):
+            pilot.app.simulate_key(key)
+        await eventually(pilot, lambda: _screen(pilot).query_one(FilterLine).text == "mail")
+        assert not _screen(pilot).list.selection.marks
+
+
+async def test_the_filter_key_within_the_filter_is_a_character() -> None:
+    async with running() as pilot:
+        await pilot.press("slash", *"mail", "slash", "x")
+        assert _screen(pilot).query_one(FilterLine).text == "mail/x"

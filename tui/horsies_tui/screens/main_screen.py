@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.screen import Screen
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.overview import Overview
@@ -157,4 +157,6 @@ class MainScreen(Screen[None]):
         known = BY_METHOD.get(action)
         if known is not None and known.mutates and not self.desk.can_act:
             return None
+        if known is not None and known.takes_keyboard and isinstance(self.focused, Input):
+            return False
         return super().check_action(action, parameters)

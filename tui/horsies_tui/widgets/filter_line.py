@@ -57,8 +57,8 @@ class QueryLine(Horizontal):
         return self.query_one(Input).value
 
     def edit(self) -> None:
-        """Put the keyboard here."""
-        self.query_one(Input).focus()
+        """Put the keyboard here, at once: `focus` would leave what is typed next to the keys of the list."""
+        self.screen.set_focus(self.query_one(Input))
 
     def put(self, text: str) -> None:
         """Show this text, as if it had been typed and understood."""
