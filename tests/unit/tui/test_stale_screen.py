@@ -57,6 +57,8 @@ async def test_a_dry_run_offers_no_way_to_go_on_and_is_there_when_read_only() ->
         await pilot.press("d")
         await dialog(pilot)
         assert "dry run" in shown(pilot)
+        await pilot.press("c")
+        assert pilot.app.clipboard.endswith(" --dry-run")
         await pilot.press("y", "7", "enter")
         assert system.tasks == before
         await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
