@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import CustomQueueConfig
 from horsies.store.actions import ACTIONS
 from horsies.store.audit import Deed, Done, write_down
@@ -21,8 +22,10 @@ PAUSE, RESUME = "pause_queue", "resume_queue"
 async def pause_queue(hand: Hand, queue: str, *, reason: str | None = None) -> ActionReport:
     """Nothing new is claimed from the queue until it is resumed; one that is paused already stays as it was."""
 
+    check_name(queue)
+
     async def pause(transaction: Transaction) -> ActionReport:
-        paused = await transaction.fetch(QUEUES.pause, _named(queue), hand.operator.name, reason)
+        paused = await transaction.fetch(QUEUES.pause, queue, hand.operator.name, reason)
         await transaction.fetch(ACTIONS.tell, [], [], [_message(PAUSE, queue)] if paused else [], [])
         return await _written_down(transaction, hand, PAUSE, queue, reason, affected=len(paused))
 
@@ -32,8 +35,10 @@ async def pause_queue(hand: Hand, queue: str, *, reason: str | None = None) -> A
 async def resume_queue(hand: Hand, queue: str, *, reason: str | None = None) -> ActionReport:
     """Let the queue be claimed from again, at once."""
 
+    check_name(queue)
+
     async def resume(transaction: Transaction) -> ActionReport:
-        resumed = await transaction.fetch(QUEUES.resume, _named(queue))
+        resumed = await transaction.fetch(QUEUES.resume, queue)
         messages = [_message(RESUME, queue)] if resumed else []
         await transaction.fetch(ACTIONS.tell, [], [row.queue_name for row in resumed], messages, [])
         return await _written_down(transaction, hand, RESUME, queue, reason, affected=len(resumed))
@@ -58,9 +63,13 @@ async def _written_down(
     )
 
 
-def _named(queue: str) -> str:
-    """What can be no queue's name is refused."""
-    return CustomQueueConfig(name=queue).name
+def check_name(queue: str) -> None:
+    """Refuse what can be no queue's name."""
+    examined = CustomQueueConfig.examine({"name": queue})
+    if not isinstance(examined, CustomQueueConfig):
+        raise ConfigurationError(
+            f"{queue!r} is no name of a queue: {examined[0].text}", code=ErrorCode.CLI_INVALID_ARGS
+        )
 
 
 def _message(action: str, queue: str) -> str:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from horsies.errors import ConfigurationError
 from horsies.model.text import safe
+from horsies_ops.actions.queues import check_name
 from horsies_ops.cli.output import print_json, print_line, warn
 from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
 from horsies_ops.ops import open_ops
@@ -15,7 +17,16 @@ from horsies_ops.ops import open_ops
 if TYPE_CHECKING:
     from horsies_ops.actions.report import ActionReport
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+
+def _name(text: str) -> str:
+    try:
+        check_name(text)
+    except ConfigurationError as error:
+        raise typer.BadParameter(error.message) from None
+    return text
+
+
+Queue = Annotated[str, typer.Argument(parser=_name, metavar="QUEUE", help="The queue's name.")]
 Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit and for whoever looks.")]
 As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")]
 

@@ -60,6 +60,12 @@ def test_queues_are_listed_with_the_documented_fields(horsies: Executable, datab
     assert "nobody serves it" in horsies("queue", "list").stdout
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_what_can_be_no_name_of_a_queue_is_a_wrong_command_line(horsies: Executable, verb: str) -> None:
+    refused = horsies("queue", verb, "")
+    assert (refused.code, "no name of a queue" in refused.stderr, "-->" in refused.stderr) == (2, True, False)
+
+
 def test_a_paused_queue_says_by_whom_and_why(horsies: Executable) -> None:
     horsies("queue", "pause", "mail", "--as", "ana", "--reason", "smtp is down")
     assert "paused by ana: smtp is down" in horsies("queue", "list").stdout

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from horsies.errors import ConfigurationError
 from tests.support.task_rows import insert_task
 from tests.support.work import claim, columns_of, hearing
 
@@ -49,5 +50,6 @@ async def test_a_queue_that_nobody_knows_is_warned_of(ops: Ops, database_url: st
 
 
 async def test_what_can_be_no_name_of_a_queue_is_refused(ops: Ops) -> None:
-    with pytest.raises(ValueError, match="name"):
+    with pytest.raises(ConfigurationError, match="no name of a queue") as refused:
         await ops.pause_queue("")
+    assert refused.value.location is None, "which could only be in the library itself"

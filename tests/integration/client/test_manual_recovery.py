@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
@@ -89,10 +89,10 @@ async def test_somebody_else_at_it_is_an_error_and_never_nothing(broker: Postgre
     assert await RecoveryStore(database).in_turn(meanwhile) == BrokerErrorCode.SWEEP_BUSY
 
 
-@pytest.mark.parametrize("threshold", [0, -1])
-async def test_a_threshold_that_is_none_is_refused(broker: PostgresBroker, threshold: int) -> None:
+@pytest.mark.parametrize("threshold", [0, -1, float("inf"), float("nan"), 10**20, "x", None])
+async def test_a_threshold_that_is_none_is_refused(broker: PostgresBroker, threshold: Any) -> None:
     for call in (broker.get_stale_tasks, broker.mark_stale_tasks_as_failed, broker.requeue_stale_claimed):
-        with pytest.raises(ValueError, match="above 0"):
+        with pytest.raises(ValueError, match=r"the stale threshold must be a .* above 0"):
             await call(threshold)
 
 

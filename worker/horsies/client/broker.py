@@ -16,7 +16,7 @@ from horsies.client.forks import in_each_child
 from horsies.client.keys import KeyTurns
 from horsies.client.loops import PerLoop
 from horsies.client.reaching import SharedReach
-from horsies.client.recovering import RecoveryTerms, expired_tasks, heal_workflows, settle, stale_tasks
+from horsies.client.recovering import RecoveryTerms, expired_tasks, heal_workflows, settle, silence_of, stale_tasks
 from horsies.client.waiting import Waiters, is_at_rest, is_settled
 from horsies.embedded import other_clusters
 from horsies.recovery.report import Step
@@ -101,15 +101,15 @@ class PostgresBroker:
 
     async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[dict[str, Any]]:
         """RUNNING tasks without a sign of life for so long, the longest silent first."""
-        return await stale_tasks(self, timedelta(minutes=stale_threshold_minutes))
+        return await stale_tasks(self, silence_of(stale_threshold_minutes, unit=timedelta(minutes=1)))
 
     async def mark_stale_tasks_as_failed(self, stale_threshold_ms: float = 300_000) -> int:
         """Settle RUNNING tasks that were silent for so long, as their retry policies say; returns how many."""
-        return await settle(self, Step.RUNNING, timedelta(milliseconds=stale_threshold_ms))
+        return await settle(self, Step.RUNNING, silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1)))
 
     async def requeue_stale_claimed(self, stale_threshold_ms: float = 120_000) -> int:
         """Put CLAIMED tasks back whose owner was silent for so long; returns how many."""
-        return await settle(self, Step.CLAIMED, timedelta(milliseconds=stale_threshold_ms))
+        return await settle(self, Step.CLAIMED, silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1)))
 
     async def recover_stuck_workflows(self) -> int:
         """Put right runs of workflows that nobody would advance any more; returns how many."""

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.flows.healing import heal
 from horsies.model.recovery.judging import OperatorJudge
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.options import SweepOptions, check_threshold
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import Step, SweepStatus
@@ -22,6 +21,7 @@ from horsies.store.recovery import EXPIRY_BATCH, PAGE, RecoveryStore, Scan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
+    from datetime import timedelta
 
     from horsies.client.broker import PostgresBroker
     from horsies.model.workflow.plan import Definitions
@@ -50,9 +50,18 @@ class RecoveryTerms:
     definitions: Definitions = field(default_factory=NothingDefined)
 
 
+def silence_of(number: float, *, unit: timedelta) -> timedelta:
+    """A threshold as callers give it; what is no number above 0, or is beyond all patience, is refused in words."""
+    try:
+        silence = number * unit
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"the stale threshold must be a number above 0, got {number!r}") from None
+    check_threshold(silence, "the stale threshold")
+    return silence
+
+
 async def stale_tasks(broker: PostgresBroker, threshold: timedelta) -> list[dict[str, Any]]:
     """RUNNING tasks without a sign of life for `threshold`, the longest silent first."""
-    _check(threshold)
     scan = Scan(status=TaskStatus.RUNNING, threshold=threshold, with_held=True)
     rows: list[StaleRow] = []
     async with _recovering(broker) as store:
@@ -73,8 +82,6 @@ async def expired_tasks(broker: PostgresBroker) -> list[dict[str, Any]]:
 
 async def settle(broker: PostgresBroker, step: Step, threshold: timedelta | None = None) -> int:
     """Make one step of a sweep; returns how many tasks it moved. `SWEEP_BUSY` while somebody else sweeps."""
-    if threshold is not None:
-        _check(threshold)
     options = SweepOptions(sweep_threshold=threshold, force=True)
     terms = broker.recovery_terms
     judge = OperatorJudge(local=terms.local)
@@ -105,11 +112,6 @@ def _moved(report: SweepReport) -> int:
             "somebody else is sweeping", code=BrokerErrorCode.SWEEP_BUSY, retryable=True, hint="try again in a minute"
         )
     return sum(task.is_due and task.applied for task in report.tasks)
-
-
-def _check(threshold: timedelta) -> None:
-    if threshold <= timedelta(0):
-        raise ValueError("the stale threshold must be above 0")
 
 
 def _stale(row: StaleRow) -> dict[str, Any]:

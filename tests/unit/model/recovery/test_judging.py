@@ -189,10 +189,19 @@ def test_a_worker_that_does_not_say_since_when_it_listens_has_not(since: object)
     "wrong",
     [
         {"sweep_threshold": timedelta(0)},
+        {"sweep_threshold": timedelta.max},
+        {"sweep_threshold": "x"},
+        {"sweep_threshold": 5},
         {"recovery_delay": timedelta(seconds=-1)},
+        {"recovery_delay": timedelta.max},
         {"resilient_multiplier": 0},
+        {"resilient_multiplier": 10**20},
+        {"resilient_multiplier": 1.5},
+        {"resilient_flags": "flag"},
+        {"resilient_flags": [1]},
     ],
+    ids=str,
 )
-def test_options_that_make_no_sense_are_refused(wrong: dict[str, timedelta]) -> None:
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="of a sweep must"):
-        SweepOptions(**wrong)  # pyright: ignore[reportArgumentType]
+        SweepOptions(**wrong)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
     from horsies.model.settings.recovery import RecoveryConfig
+
+
+LONGEST: Final = timedelta(days=3650)
+GREATEST_FACTOR: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +36,37 @@ class SweepOptions:
     resilient_flags: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.sweep_threshold is not None and self.sweep_threshold.total_seconds() <= 0:
-            raise ValueError("the threshold of a sweep must be above 0")
-        if self.recovery_delay is not None and self.recovery_delay.total_seconds() < 0:
-            raise ValueError("the recovery delay of a sweep must not be below 0")
-        if self.resilient_multiplier is not None and self.resilient_multiplier < 1:
-            raise ValueError("the resilient multiplier of a sweep must be at least 1")
+        if self.sweep_threshold is not None:
+            check_threshold(self.sweep_threshold, "the threshold of a sweep")
+        if self.recovery_delay is not None and not _is_duration(self.recovery_delay, least=timedelta(0)):
+            raise ValueError(
+                f"the recovery delay of a sweep must be a timedelta of at most {LONGEST.days} days, not below 0"
+            )
+        if self.resilient_multiplier is not None and not _is_factor(self.resilient_multiplier):
+            raise ValueError(f"the resilient multiplier of a sweep must be a whole number, 1 to {GREATEST_FACTOR}")
+        if self.resilient_flags is not None and not _are_names(self.resilient_flags):
+            raise ValueError("the resilient flags of a sweep must be a list of names")
 
     @property
     def is_plain(self) -> bool:
         """Whether the caller has said what silence means, so that no amnesty is known."""
         return self.force or self.sweep_threshold is not None or self.recovery_config is not None
+
+
+def check_threshold(threshold: object, called: str) -> None:
+    """Refuse in words what is no silence that anybody could wait for."""
+    if not _is_duration(threshold, least=timedelta(microseconds=1)):
+        raise ValueError(f"{called} must be a timedelta above 0 and of at most {LONGEST.days} days")
+
+
+def _is_duration(value: object, *, least: timedelta) -> bool:
+    return isinstance(value, timedelta) and least <= value <= LONGEST
+
+
+def _is_factor(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= GREATEST_FACTOR
+
+
+def _are_names(value: object) -> bool:
+    """A text is a sequence of texts too, and never meant as one."""
+    return not isinstance(value, str) and all(isinstance(each, str) for each in cast("Iterable[object]", value))
