@@ -253,7 +253,8 @@ class FlowsScreen(ProposingScreen):
         self.runs.focus()
 
     def action_filter_edit(self) -> None:
-        self._read(is_reading=False)
+        self.set_class(False, "-reading")
+        self._pin(None)
         self.filter.edit()
 
     def action_filter_clear(self) -> None:
