@@ -253,7 +253,7 @@ class FlowsScreen(ProposingScreen):
         self.runs.focus()
 
     def action_filter_edit(self) -> None:
-        self.set_class(False, "-reading")
+        self.remove_class("-reading")
         self._pin(None)
         self.filter.edit()
 
