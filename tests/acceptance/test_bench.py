@@ -67,7 +67,9 @@ def test_the_screens_are_measured_in_a_storm_under_keys_and_at_rest() -> None:
 
 
 def test_recovery_is_measured_by_a_pass_and_by_a_dry_run() -> None:
-    ended = subprocess.run([sys.executable, "-m", "bench.recovery", "--small"], cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench.recovery", "--small"], cwd=ROOT, capture_output=True, text=True
+    )
     assert ended.returncode == 0, ended.stderr
     for what in ("P11: a pass over 100 running tasks", "P12: sweep --dry-run over 1,010 live tasks, 10 stale"):
         assert what in ended.stdout
