@@ -7,7 +7,7 @@ LOCK   := requirements/dev.txt
 ROUNDS ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint check format bench lock schema clean
+.PHONY: help demo test chaos lint check format bench lock pictures schema clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
@@ -44,6 +44,9 @@ lock: $(READY)  ## resolve the dependencies anew into requirements/dev.txt (need
 	@command -v uv > /dev/null || { echo "error: make lock needs uv; hint: pip install uv" >&2; exit 1; }
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet \
 	    --custom-compile-command 'make lock' --extra embedded --group dev pyproject.toml --output-file $(LOCK) --upgrade
+
+pictures: $(READY)  ## draw the pictures of README and docs anew after a change of the screens
+	@$(BIN)/python docs/pictures.py
 
 schema: $(READY)  ## write docs/schema.sql anew after a change of the migrations
 	@$(BIN)/python -m tests.support.schema_dump
