@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 FOLDER: Final = Path(__file__).parent / "pictures"
 NOON: Final = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
 SIZE: Final = (110, 30)
-STALE: Final = TaskFilter(statuses=("FAILED",), queues=("mail",))
-KEYS: Final = {"task": (Place.STALE, "enter"), "preview": (Place.TASKS, "space", "space", "R")}
-"""What opens over a screen, by the keys that open it."""
+FAILED_MAIL: Final = TaskFilter(statuses=("FAILED",), queues=("mail",))
+KEYS: Final = {
+    "flows": (Place.FLOWS, "j", "j", "j"),
+    "task": (Place.STALE, "enter"),
+    "preview": (Place.TASKS, "space", "space", "R"),
+}
+"""What more is worth showing, by the keys that lead there."""
 
 # Names of styles and cells are made from what is drawn; these would make every picture differ from every other.
 _UNIQUE: Final = re.compile(r"terminal-\d+")
@@ -50,7 +54,7 @@ async def picture(place: Place, *keys: str) -> str:
     async with app.run_test(size=SIZE) as pilot:
         await _settled(pilot)
         if keys and isinstance(app.screen, TasksScreen):
-            app.screen.show_only(STALE)
+            app.screen.show_only(FAILED_MAIL)
             await _settled(pilot)
         await pilot.press(*keys)
         await _settled(pilot)
