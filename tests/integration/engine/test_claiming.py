@@ -86,15 +86,15 @@ async def test_the_lower_number_comes_first_and_then_the_older(database_url: str
     assert [entry.task_id for entry in await ledger.starts()] == order
 
 
-async def test_two_workers_run_each_of_ten_thousand_tasks_once(
+async def test_two_workers_run_each_of_twenty_thousand_tasks_once(
     database_url: str, ledger: Ledger, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"
-    task_ids = await put(ledger, "jot", str(lines), count=10_000)
+    task_ids = await put(ledger, "jot", str(lines), count=20_000)
     async with running(database_url), running(database_url):
         await ledger.until_terminal(*task_ids, within_s=60)
     assert Counter(lines.read_text().split()) == Counter(task_ids)
-    assert await statuses(ledger, *task_ids) == ["COMPLETED"] * 10_000
+    assert await statuses(ledger, *task_ids) == ["COMPLETED"] * 20_000
     attempts = await ledger.fetch("SELECT task_id::text FROM horsies_task_attempts WHERE outcome = 'COMPLETED'")
     assert Counter(row["task_id"] for row in attempts) == Counter(task_ids)
 
