@@ -80,9 +80,9 @@ async def test_resilient_tasks_are_left_for_three_thresholds_and_their_neighbour
     ledger: Ledger, database_url: str
 ) -> None:
     silent_s = 1.5 * THRESHOLD_S
-    flagged = await Orphan(silent_s=silent_s, flags={RESILIENT: True}).put(ledger)
-    plain = await Orphan(silent_s=silent_s, flags={RESILIENT: False}).put(ledger)
-    async with running(database_url, processes=1, config=PLAIN_AGES):
+    async with running(database_url, processes=1, config=PLAIN_AGES):  # its start could take longer than they are left
+        flagged = await Orphan(silent_s=silent_s, flags={RESILIENT: True}).put(ledger)
+        plain = await Orphan(silent_s=silent_s, flags={RESILIENT: False}).put(ledger)
         await ledger.until_terminal(plain)
         assert await status_of(ledger, flagged) == "RUNNING"
         row = (await ledger.until_terminal(flagged))[flagged]
