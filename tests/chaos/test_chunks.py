@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+
+import asyncpg
 
 from horsies import Ok
 from horsies.model import events
@@ -10,10 +13,18 @@ from tests.support.ledger import Ledger
 from tests.support.workers import running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, Iterable
     from pathlib import Path
 
     from tests.support.workers import RunningWorker
+
+OFTEN = {
+    "recovery": {
+        "runner_heartbeat_interval_ms": 50,
+        "running_stale_threshold_ms": 60_000,
+        "worker_stale_threshold_ms": 60_000,
+    }
+}
 
 
 async def test_short_tasks_behind_a_slow_one_are_called_back(database_url: str, tmp_path: Path) -> None:
@@ -43,6 +54,34 @@ async def test_a_death_in_a_chunk_costs_the_task_that_ran_and_no_other(database_
         assert {rows[each]["attempts"] for each in ids} == {1}
         assert max(rows[each]["claim_token"] for each in ids) == 2, "none was in a chunk with it"
         assert await ledger.verdict([*ids, *lessons]) == []
+
+
+async def test_a_beat_that_crosses_a_task_on_its_way_back_is_no_sign_of_a_lost_row(
+    database_url: str, tmp_path: Path
+) -> None:
+    opened, shut = tmp_path / "open", tmp_path / "shut"
+    opened.touch()
+    async with Ledger.open(database_url) as ledger, running(database_url, config=OFTEN, processes=1) as worker:
+        await ledger.until_terminal(*await _send(worker, "wait_for", [{"file": str(opened)}] * 60))
+        async with holding_up_beats(database_url):
+            slow, *short = await _send(worker, "wait_for", [{"file": str(shut)}, *[{"file": str(opened)}] * 40])
+            await worker.heard(events.ChunkRecalled)
+            await worker.until(lambda: not any(worker.holds(each) for each in short))
+        shut.touch()
+        await ledger.until_terminal(slow, *short)
+        assert worker.of(events.LateBeatRefused) == []
+
+
+@asynccontextmanager
+async def holding_up_beats(url: str) -> AsyncGenerator[None]:
+    """What is beaten for meanwhile is looked up when this is over."""
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE horsies_heartbeats")
+            yield
+    finally:
+        await connection.close()
 
 
 async def _send(worker: RunningWorker, name: str, items: Iterable[dict[str, Any]]) -> list[str]:

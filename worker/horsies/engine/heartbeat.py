@@ -163,8 +163,8 @@ class Heartbeat:
     def _lost(self, held: Held, answer: Answer) -> None:
         """The row has moved on without us: end the code, unless an operator let it run."""
         parts = self._parts
-        if held.phase is Phase.STORING or held.key in self._told_late:
-            return
+        if not _is_in_a_child(held) or held.key in self._told_late:
+            return  # on its way back into the table by our own hand, it may be there already
         was_ended_by_hand = answer.status in (TaskStatus.CANCELLED, TaskStatus.FAILED) and (
             answer.current_token == held.key.claim_token and answer.error_code in _BY_OPERATOR
         )
@@ -183,6 +183,11 @@ class Heartbeat:
                 )
             )
         parts.hands.stop_task(held, KillReason.ROW_LOST)
+
+
+def _is_in_a_child(held: Held) -> bool:
+    child = held.child
+    return held.phase is Phase.HANDED and child is not None and held.key in (*child.begun, *child.unbegun)
 
 
 def _is_alive(held: Held, limit_s: float) -> bool:
