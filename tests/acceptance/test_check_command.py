@@ -29,7 +29,7 @@ def project(horsies: Executable) -> Project:
 def test_the_example_passes_as_it_is(horsies: Executable) -> None:
     shutil.copy(EXAMPLE, horsies.cwd / "horsies.toml")
     answer = horsies("check")
-    assert (answer.code, answer.stdout, answer.stderr) == (0, "ok: all validations passed\n6 tasks\n", "")
+    assert (answer.code, answer.stdout, answer.stderr) == (0, "ok: all validations passed\n9 tasks\n", "")
 
 
 def test_a_good_app_passes_with_the_number_of_its_tasks(horsies: Executable, project: Project) -> None:
@@ -135,7 +135,7 @@ def test_the_file_named_on_the_command_line_reaches_the_app(horsies: Executable,
 
 def test_live_passes_on_a_migrated_database(horsies: Executable, database_url: str) -> None:
     answer = horsies("check", "horsies.sample:app", "--live", "--database-url", database_url)
-    assert (answer.code, answer.stdout) == (0, "ok: all validations passed\n6 tasks\n")
+    assert (answer.code, answer.stdout) == (0, "ok: all validations passed\n9 tasks\n")
 
 
 def test_live_passes_on_an_embedded_server_that_it_has_to_start(embedded: Executable) -> None:
