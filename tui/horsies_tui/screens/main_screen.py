@@ -56,6 +56,8 @@ class MainScreen(Screen[None]):
         super().__init__()
         self.desk = desk
         self._tabs = tabs
+        self._could_act: bool | None = None
+        """Whether actions were to be had when the keys were last drawn."""
 
     def compose(self) -> ComposeResult:
         yield Static("horsies needs 60 × 15 characters", id="too-small")
@@ -134,7 +136,9 @@ class MainScreen(Screen[None]):
         is_away = connection.state in (State.LOST, State.REFUSED)
         self.set_class(is_away, "-offline")
         self.query_one("#notice", Static).update(safe(self._notice(connection)) if is_away else "")
-        self.refresh_bindings()
+        if self.desk.can_act != self._could_act:
+            self._could_act = self.desk.can_act
+            self.refresh_bindings()
 
     def _notice(self, connection: Connection) -> str:
         if connection.state is State.REFUSED:
