@@ -5,16 +5,29 @@ from __future__ import annotations
 from datetime import date
 from uuid import UUID
 
-from horsies import TaskResult, WorkflowDefinition
+from horsies import AppConfig, Horsies, NodeKey, TaskError, TaskResult, WorkflowDefinition
 from horsies.client.run_results import node_result, run_result
 from horsies.store.flow_reads import NodeInfoRow, RunOutcomeRow
 
 DAY = date(2024, 2, 29)
 
 
+app = Horsies(AppConfig())
+
+
+@app.task("today")
+def today() -> TaskResult[date, TaskError]:
+    return TaskResult(ok=DAY)
+
+
 class Calendar(WorkflowDefinition[date]):
     name = "calendar"
     definition_key = "tests.run_results.calendar"
+
+    last = today.node()()
+
+    class Meta:
+        output = NodeKey[date]("last")
 
 
 NODE = NodeInfoRow(
