@@ -35,7 +35,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most; the last ones.")] = 50,
     json: Json = False,
 ) -> None:
-    """Show what operators did, the newest last: who, by which way, why, what to, and how many it moved."""
+    """Show what operators did: who, why, what to, and how many it moved."""
     done = asyncio.run(_done(options, flat(action), limit))
     if json:
         print_json({"actions": [_document(row) for row in done]})

@@ -43,7 +43,7 @@ def events(
     full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Show what happened that an operator should know: recoveries, lost workers, refused results."""
+    """Show what happened that an operator should know, and follow it."""
     line: Callable[[EventRow], str] = _json_line if json else _full_line if full else _line
     if follow:
         asyncio.run(_follow(options, since, flat(kind), line))

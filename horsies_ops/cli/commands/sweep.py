@@ -52,7 +52,7 @@ def sweep(
     actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
     json: Json = False,
 ) -> int:
-    """Settle stale tasks, expire what waited too long, heal workflows. Exit 4 when busy or held back by an amnesty."""
+    """Settle work whose owner fell silent, or list it with --dry-run."""
     asked = _asked(
         sweep_threshold=threshold,
         recovery_delay=recovery_delay,
