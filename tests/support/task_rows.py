@@ -10,8 +10,10 @@ import asyncpg
 
 from horsies.codec.ids import IDS
 from horsies.model.task import TASK_TERMINAL_STATES
+from tests.support.moments import Moment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from uuid import UUID
 
 
@@ -33,12 +35,18 @@ async def insert_task(database_url: str, **columns: Any) -> UUID:
 
 
 async def insert(database_url: str, table: str, **columns: Any) -> None:
-    """Store one row; values that are lists of JSON or objects go into jsonb columns."""
+    """Store one row; values that are lists of JSON or objects go into jsonb columns, moments are counted from now."""
     places = ", ".join(f"${number + 1}" for number in range(len(columns)))
     connection = await asyncpg.connect(database_url)
     try:
         for kind in ("json", "jsonb"):
             await connection.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
-        await connection.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", *columns.values())
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"
+        await connection.execute(statement, *_written(columns.values()))
     finally:
         await connection.close()
+
+
+def _written(values: Iterable[object]) -> list[object]:
+    now = datetime.now(UTC)
+    return [value.instant(now) if isinstance(value, Moment) else value for value in values]

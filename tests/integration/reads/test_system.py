@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,12 +17,12 @@ from horsies_ops.reads.queues import QueueRow, list_queues
 from horsies_ops.reads.throughput import error_summary, queue_throughput, throughput
 from horsies_ops.reads.workers import list_active_workers, worker_history
 from tests.support.fleet_rows import insert_snapshot, insert_worker
+from tests.support.moments import NOW
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-NOW = datetime.now(UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 PATIENCE = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}
 
@@ -171,8 +171,14 @@ async def test_an_odd_setting_of_a_worker_does_not_hide_the_others(database: Dat
 async def test_workers_that_have_not_stopped_are_listed_the_newest_beat_first(
     database: Database, database_url: str
 ) -> None:
+    listening_since = NOW.instant()
     silent = await insert_worker(database_url, last_heartbeat_at=NOW - HOUR)
-    health = {"listener": "ok", "listening_since": NOW.isoformat(), "disabled_operations": ["heal"], "warnings": ["w"]}
+    health = {
+        "listener": "ok",
+        "listening_since": listening_since.isoformat(),
+        "disabled_operations": ["heal"],
+        "warnings": ["w"],
+    }
     busy = await insert_worker(database_url, health=health)
     await insert_worker(database_url, state="stopped")
     await insert_snapshot(database_url, busy, memory_usage_mb=100.0, children_memory_mb=50.0, cpu_percent=7.0)
@@ -181,7 +187,7 @@ async def test_workers_that_have_not_stopped_are_listed_the_newest_beat_first(
     first, second = await list_active_workers(database, MINUTE)
     assert (first.worker_id, first.is_stale, second.worker_id, second.is_stale) == (busy, False, silent, True)
     assert (first.tasks_running, first.tasks_claimed, first.memory_mb, first.cpu_percent) == (2, 1, 150.0, 7.0)
-    assert (first.listener, first.listening_since) == ("ok", NOW)
+    assert (first.listener, first.listening_since) == ("ok", listening_since)
     assert (list(first.disabled_operations), list(first.warnings)) == (["heal"], ["w"])
     assert (second.listener, list(second.warnings), second.heartbeat_age > MINUTE) == (None, [], True)
 

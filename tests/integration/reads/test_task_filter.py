@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -10,12 +10,12 @@ import pytest
 
 from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.tasks import list_tasks
+from tests.support.moments import NOW
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
 WORKER, RUN, TASK = uuid4(), uuid4(), uuid4()
 RUNNING = {"status": "RUNNING", "claim_token": 1, "claimed_at": NOW, "started_at": NOW - HOUR}

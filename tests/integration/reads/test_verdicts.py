@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,13 +10,13 @@ import pytest
 import horsies_ops
 from horsies_ops.reads.tasks import task_detail
 from tests.support.fleet_rows import insert_worker
+from tests.support.moments import NOW
 from tests.support.silence import a_task, a_worker
 from tests.support.task_rows import insert_task
 
 if TYPE_CHECKING:
     from horsies.store.db import Database
 
-NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
 SILENT = {"claimed_at": NOW - HOUR, "started_at": NOW - HOUR, "claim_token": 1}
 RETRIED = {"retry_policy": {"max_retries": 2, "intervals": [60, 60], "auto_retry_for": ["WORKER_CRASHED"]}}
@@ -34,7 +34,7 @@ RETRIED = {"retry_policy": {"max_retries": 2, "intervals": [60, 60], "auto_retry
 async def test_a_held_task_carries_its_verdict(
     database: Database, database_url: str, columns: dict[str, Any], decision: str, reason: str, code: str | None
 ) -> None:
-    await insert_worker(database_url, health={"listening_since": (NOW - 2 * HOUR).isoformat()})
+    await insert_worker(database_url, health={"listening_since": (NOW - 2 * HOUR).instant().isoformat()})
     detail = await task_detail(database, await insert_task(database_url, **columns))
     assert detail is not None
     assert detail.verdict is not None
