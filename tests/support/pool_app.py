@@ -17,6 +17,7 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, model_serializer, model_validator
 
@@ -305,6 +306,68 @@ def give_cursed() -> TaskResult[Cursed, TaskError]:
 @app.task("give_cursed_async")
 async def give_cursed_async() -> TaskResult[Cursed, TaskError]:
     return TaskResult(ok=Cursed(word="out"))
+
+
+FATES: dict[str, type[BaseException]] = {
+    "exit": SystemExit,
+    "interrupt": KeyboardInterrupt,
+    "cancel": asyncio.CancelledError,
+    "generator": GeneratorExit,
+    "recursion": RecursionError,
+    "memory": MemoryError,
+}
+
+
+class Fateful(BaseModel):
+    """Raises what it is told to while it is checked."""
+
+    fate: str
+
+    @model_validator(mode="after")
+    def _meet(self) -> Fateful:
+        raise FATES[self.fate]
+
+
+class Fatal(BaseModel):
+    """Raises it while it is written."""
+
+    fate: str
+
+    @model_serializer
+    def _meet(self) -> dict[str, str]:
+        raise FATES[self.fate]
+
+
+@app.task("check_fate")
+def check_fate(fate: str) -> TaskResult[Fateful, TaskError]:
+    return TaskResult[Any, TaskError](ok={"fate": fate})
+
+
+@app.task("check_fate_async")
+async def check_fate_async(fate: str) -> TaskResult[Fateful, TaskError]:
+    return TaskResult[Any, TaskError](ok={"fate": fate})
+
+
+@app.task("write_fate")
+def write_fate(fate: str) -> TaskResult[Fatal, TaskError]:
+    return TaskResult(ok=Fatal(fate=fate))
+
+
+@app.task("write_fate_async")
+async def write_fate_async(fate: str) -> TaskResult[Fatal, TaskError]:
+    return TaskResult(ok=Fatal(fate=fate))
+
+
+class Rude(SystemExit):
+    """Answers the question what it says by saying it again."""
+
+    def __str__(self) -> str:
+        raise Rude
+
+
+@app.task("be_rude")
+def be_rude() -> TaskResult[None, TaskError]:
+    raise Rude
 
 
 @app.task("nap")

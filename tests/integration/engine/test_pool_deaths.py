@@ -54,6 +54,8 @@ async def test_a_killed_child_costs_its_own_task_and_nothing_else(tmp_path: Path
         ("hang_up", [], Cause.CHILD_PROTOCOL, None, 72),
         ("talk_rubbish", [], Cause.CHILD_PROTOCOL, signal.SIGKILL, None),
         ("eat_memory", [], Cause.CHILD_MEMORY, None, 71),
+        ("check_fate", ["memory"], Cause.CHILD_MEMORY, None, 71),
+        ("check_fate_async", ["memory"], Cause.CHILD_MEMORY, None, 71),
     ],
 )
 async def test_each_way_to_die_has_its_cause(

@@ -132,7 +132,7 @@ class TypedValue:
             plain = self._written(checked)
             if self._is_read_back:
                 self._check_return(plain, checked)
-        except PayloadRefused:
+        except (PayloadRefused, MemoryError):
             raise
         except UnicodeDecodeError:
             raise PayloadRefused("holds bytes that are no text, in a class whose config does not say base64") from None
@@ -165,6 +165,8 @@ class TypedValue:
             return validate(value)
         except ValidationError as error:
             raise PayloadRefused(explained(error, field_names(self._schema))) from None
+        except MemoryError:  # says nothing about the value
+            raise
         except Exception as error:  # noqa: BLE001 - user code again, whose message may quote the value
             raise PayloadRefused(f"not accepted ({type(error).__name__})") from None
 

@@ -79,5 +79,5 @@ def said_by(speak: Callable[[T], str], value: T) -> str:
     """What a value says about itself, or that it could not say it."""
     try:
         return speak(value)
-    except Exception as error:  # noqa: BLE001 - its own methods are user code
+    except BaseException as error:  # noqa: BLE001 - its own methods are user code, which may raise anything
         return f"<{type(value).__qualname__}: {speak.__name__} raised {type(error).__qualname__}>"

@@ -21,10 +21,10 @@ FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 def call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], *, app: ExceptionRules) -> AnyResult:
     """Run a `def` task here and now."""
     try:
-        returned = task.function(*args, **kwargs)
+        # The check is inside: validators, and whatever else it touches of the value, are the task's code as well.
+        return checked_result(task.function(*args, **kwargs), task.codec.ok)
     except FAILURES as raised:
         return TaskResult(err=error_from(raised, task=task.exception_rules, app=app))
-    return checked_result(returned, task.codec.ok)
 
 
 async def call_async(
@@ -32,12 +32,11 @@ async def call_async(
 ) -> AnyResult:
     """Run an `async def` task on the running loop."""
     try:
-        returned = await task.function(*args, **kwargs)
+        return checked_result(await task.function(*args, **kwargs), task.codec.ok)
     except FAILURES as raised:
         if isinstance(raised, asyncio.CancelledError) and _was_cancelled():
             raise
         return TaskResult(err=error_from(raised, task=task.exception_rules, app=app))
-    return checked_result(returned, task.codec.ok)
 
 
 def _was_cancelled() -> bool:
