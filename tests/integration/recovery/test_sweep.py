@@ -242,6 +242,7 @@ async def test_where_nobody_has_listened_long_enough_the_sweep_says_so_and_until
     assert (forced.status, forced.recovered_count) == (SweepStatus.DONE, 1)
 
 
+OUR_ADVISORY = "locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 PATIENT_WITH_WORKERS: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "worker_stale_threshold_ms": 300_000}
 
 
@@ -339,7 +340,7 @@ async def test_one_connection_in_the_pool_is_enough(database_url: str) -> None:
 
 async def test_a_turn_that_is_lost_meanwhile_costs_nothing_that_was_done(field: Field) -> None:
     task_id = await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
-    holder = "SELECT pid FROM pg_locks WHERE locktype = 'advisory'"
+    holder = f"SELECT pid FROM pg_locks WHERE {OUR_ADVISORY}"
 
     async def heal() -> list[SweptWorkflow]:
         await field.connection.execute(f"SELECT pg_terminate_backend(({holder}))")
@@ -354,7 +355,7 @@ async def test_a_turn_outlives_the_limit_of_the_server_for_idle_transactions(fie
     database = await field.connection.fetchval("SELECT current_database()")
     await field.connection.execute(f'ALTER DATABASE "{database}" SET idle_in_transaction_session_timeout = 50')
     await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
-    still_held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pg_sleep(0.3) IS NOT NULL"
+    still_held = f"SELECT count(*) FROM pg_locks WHERE {OUR_ADVISORY} AND pg_sleep(0.3) IS NOT NULL"
 
     async def heal() -> list[SweptWorkflow]:
         assert await field.connection.fetchval(still_held) == 1
