@@ -13,6 +13,7 @@ import pytest
 from horsies.store.db import Database
 from horsies.store.link import Link
 from tests.support.cluster import CLUSTER_FOLDER, Cluster
+from tests.support.memory import roomy_memory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -21,12 +22,12 @@ _IS_XDIST_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
 
 def pytest_configure() -> None:
-    """Name the run's cluster once, in the process that all others descend from."""
+    """Name the run's folder once, in the process that all others descend from; whatever they write goes there."""
     if not _IS_XDIST_WORKER:
         # Not pytest's tmp_path: its parents are closed to the user that the server runs as.
-        folder = tempfile.mkdtemp(prefix="horsies-test-")
+        folder = tempfile.mkdtemp(prefix="horsies-test-", dir=roomy_memory())
         Path(folder).chmod(0o755)
-        os.environ[CLUSTER_FOLDER] = folder
+        os.environ[CLUSTER_FOLDER] = tempfile.tempdir = os.environ["TMPDIR"] = folder
 
 
 def pytest_unconfigure() -> None:
