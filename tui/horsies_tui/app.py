@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from textual import work
 from textual.app import App, SystemCommand
@@ -22,12 +22,8 @@ from horsies_tui.keymap import keymap
 from horsies_tui.memory import Memory
 from horsies_tui.messages import ConnectionChanged, RunWanted, TasksWanted, TaskWanted, WorkerWanted
 from horsies_tui.plain import Plain
-from horsies_tui.screens import SCREENS
-from horsies_tui.screens.flows import FlowsScreen
+from horsies_tui.screens import SCREENS, load_all, screen_class
 from horsies_tui.screens.main_screen import MainScreen
-from horsies_tui.screens.task_detail import Opened, TaskScreen
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.screens.workers import WorkersScreen
 from horsies_tui.session import Session
 from horsies_tui.store import Store
 from horsies_tui.themes import DARK, LIGHT, NO_OTHERS, OFFERED, UserThemes
@@ -52,6 +48,9 @@ if TYPE_CHECKING:
     from horsies.model.settings import TuiConfig
     from horsies_ops.reads.filter import TaskFilter
     from horsies_tui.connection import Connection
+    from horsies_tui.screens.flows import FlowsScreen
+    from horsies_tui.screens.tasks import TasksScreen
+    from horsies_tui.screens.workers import WorkersScreen
     from horsies_tui.source import Opener, Source
 
 SMALLEST: Final = Size(60, 15)
@@ -88,6 +87,7 @@ class HorsiesApp(App[None]):
         self._rate_s = settings.refresh_ms / 1000
         self._start = start or next(place for place in TABS if place in SCREENS)
         self._last_place: Place | None = None
+        self._session_worker: Worker[None] | None = None
         self._may_leave_read_only = not settings.read_only
         clock = clock or DatabaseClock()
         store = Store(tick_s=self._rate_s)
@@ -106,8 +106,8 @@ class HorsiesApp(App[None]):
         self._theme_faults = themes.faults
         for theme in (DARK, LIGHT, *themes.themes):
             self.register_theme(theme)
-        for place, screen in SCREENS.items():
-            self.add_mode(place, lambda screen=screen: screen(self.desk, frozenset(SCREENS)))
+        for place in SCREENS:
+            self.add_mode(place, lambda place=place: screen_class(place)(self.desk, frozenset(SCREENS)))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What every line goes through before it is drawn, whichever widget it comes from."""
@@ -117,7 +117,9 @@ class HorsiesApp(App[None]):
         self._put_on_theme()
         self.set_keymap(self._keys)
         self.switch_mode(self._start)
-        self._connect()
+        # What it takes to connect, and the other screens, are loaded once there is something to see.
+        self.call_after_refresh(self._connect)
+        self.call_after_refresh(self.run_worker, load_all, group="load", thread=True, exit_on_error=False)
 
     def _put_on_theme(self) -> None:
         """The one of the settings; a theme that is missing or faulty is told, and no reason to show nothing."""
@@ -133,7 +135,7 @@ class HorsiesApp(App[None]):
         self.desk.memory.keep(theme=theme.name)
 
     def _connect(self) -> None:
-        self._session_worker: Worker[None] = self.run_worker(
+        self._session_worker = self.run_worker(
             self.desk.session.run(), group="session", description="connection", exit_on_error=False
         )
 
@@ -142,6 +144,8 @@ class HorsiesApp(App[None]):
         await self._disconnect()
 
     async def _disconnect(self) -> None:
+        if self._session_worker is None:
+            return
         self._session_worker.cancel()
         with contextlib.suppress(WorkerFailed, WorkerCancelled):
             await self._session_worker.wait()
@@ -239,6 +243,8 @@ class HorsiesApp(App[None]):
 
     def on_task_wanted(self, message: TaskWanted) -> None:
         """Open a task over the screen that it was found on."""
+        from horsies_tui.screens.task_detail import Opened, TaskScreen
+
         screen = self.screen
         tab = screen.tab if isinstance(screen, MainScreen) else Place.TASKS
         opened = Opened(task_id=message.task_id, among=message.among, tab=tab)
@@ -252,8 +258,12 @@ class HorsiesApp(App[None]):
         self.call_after_refresh(self._find_run, message.workflow_id)
 
     def _find_run(self, workflow_id: UUID) -> None:
-        if isinstance(self.screen, FlowsScreen):
-            self.screen.show_run(workflow_id)
+        if self._is_at(Place.FLOWS):
+            cast("FlowsScreen", self.screen).show_run(workflow_id)
+
+    def _is_at(self, place: Place) -> bool:
+        """Whether that main screen is what is seen; its class need not be loaded to tell."""
+        return isinstance(self.screen, MainScreen) and self.screen.place is place
 
     def _turn_to(self, place: Place) -> None:
         """Show a main screen itself, whatever was opened over it."""
@@ -265,8 +275,8 @@ class HorsiesApp(App[None]):
         self.call_after_refresh(self._find_worker, message.worker_id)
 
     def _find_worker(self, worker_id: UUID) -> None:
-        if isinstance(self.screen, WorkersScreen):
-            self.screen.show_worker(worker_id)
+        if self._is_at(Place.WORKERS):
+            cast("WorkersScreen", self.screen).show_worker(worker_id)
 
     def show_tasks(self, wanted: TaskFilter) -> None:
         """Go to the list of tasks, narrowed down to these."""
@@ -274,8 +284,8 @@ class HorsiesApp(App[None]):
         self.call_after_refresh(self._narrow, wanted)
 
     def _narrow(self, wanted: TaskFilter) -> None:
-        if isinstance(self.screen, TasksScreen):
-            self.screen.show_only(wanted)
+        if self._is_at(Place.TASKS):
+            cast("TasksScreen", self.screen).show_only(wanted)
 
     def action_app_palette(self) -> None:
         self.action_command_palette()

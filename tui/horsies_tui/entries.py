@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.model.events import EventKind
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.listening import Feed, Topic
+from horsies_ops.reads.changes import Feed, Topic
 from horsies_tui.format import clean, short_id
 from horsies_tui.widgets.columns import Tone
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from uuid import UUID
 
+    from horsies_ops.reads.changes import Change
     from horsies_ops.reads.events import AuditRow, EventRow
     from horsies_ops.reads.filter import TaskFilter
-    from horsies_ops.reads.listening import Change
     from horsies_ops.reads.tasks import TaskSummary
     from horsies_tui.tape import Heard
 

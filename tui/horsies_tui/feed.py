@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horsies_ops.reads.listening import Feed, Topic
+from horsies_ops.reads.changes import Feed, Topic
 from horsies_tui.connection import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horsies_ops.reads.listening import Change
+    from horsies_ops.reads.changes import Change
     from horsies_tui.source import Source
     from horsies_tui.store import Store
 

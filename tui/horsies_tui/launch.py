@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from horsies.config import LoadedSettings
     from horsies.model.settings.url import DatabaseUrl
     from horsies_tui.app import HorsiesApp
-    from horsies_tui.source import Source
+    from horsies_tui.source import Opener, Source
 
 PATIENCE_S = 3.0
 """So long a screen waits for what it shows. What an operator decided to change may take as long as anywhere else."""
@@ -111,7 +111,6 @@ def show_in_browsers(options: Options, *, host: str, port: int, ready: Callable[
 def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
     """The app for these settings, not yet running."""
     from horsies_tui.app import HorsiesApp
-    from horsies_tui.demo import NAME, Demo
     from horsies_tui.memory import Memory, usual_path
     from horsies_tui.themes import user_themes, usual_folder
 
@@ -121,8 +120,7 @@ def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
     memory = Memory(usual_path())
     if memory.known.theme is not None and settings.origin_of(("tui", "theme")).rank is Rank.DEFAULT:
         tui = tui.model_copy(update={"theme": memory.known.theme})
-    opener = Demo() if options.is_demo else Database(settings, options.actor)
-    database = NAME if options.is_demo else database_name(settings.app.broker.database_url)
+    opener, database = _opener(settings, options)
     return HorsiesApp(
         opener,
         tui,
@@ -131,6 +129,15 @@ def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
         memory=memory,
         themes=user_themes(usual_folder()),
     )
+
+
+def _opener(settings: LoadedSettings, options: Options) -> tuple[Opener, str]:
+    """Where the data comes from, and what that is called."""
+    if not options.is_demo:
+        return Database(settings, options.actor), database_name(settings.app.broker.database_url)
+    from horsies_tui.demo import NAME, Demo
+
+    return Demo(), NAME
 
 
 def database_name(url: DatabaseUrl) -> str:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from horsies_ops.actions.report import ActionReport, Progress
     from horsies_ops.actions.selector import Selector
     from horsies_ops.cleanup import CleanupReport
+    from horsies_ops.reads.changes import Change
     from horsies_ops.reads.counts import Count, Facets
     from horsies_ops.reads.events import AuditRow, EventRow
     from horsies_ops.reads.filter import TaskFilter
-    from horsies_ops.reads.listening import Change
     from horsies_ops.reads.lookup import Found
     from horsies_ops.reads.overview import Overview
     from horsies_ops.reads.payloads import Payload

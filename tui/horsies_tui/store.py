@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from textual.message import Message
 
-    from horsies_ops.reads.listening import Topic
+    from horsies_ops.reads.changes import Topic
     from horsies_tui.source import Source
 
 PATIENCE: Final = 4

@@ -6,12 +6,12 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from horsies_ops.reads.listening import Topic
+from horsies_ops.reads.changes import Topic
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from horsies_ops.reads.listening import Change
+    from horsies_ops.reads.changes import Change
 
 LENGTH: Final = 2_000
 MINUTE_S: Final = 60

@@ -1,18 +1,30 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.app import HorsiesApp
 from horsies_tui.demo import Demo
+from horsies_tui.screens import SCREENS
 from tests.support.screens import eventually, running, shown, still
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from horsies_tui.source import Source
+
+LOADED = """
+import sys
+from horsies_tui.actions import Place
+from horsies_tui.app import HorsiesApp
+from horsies_tui.screens import screen_class
+screen_class(Place.DASH)
+print(*sys.modules)
+"""
 
 
 async def test_the_screen_is_there_before_the_database_answers() -> None:
@@ -38,3 +50,11 @@ async def test_another_theme_is_drawn_at_once() -> None:
         ground = pilot.app.screen.styles.background
         await pilot.press("t")
         await eventually(pilot, lambda: pilot.app.theme != before and pilot.app.screen.styles.background != ground)
+
+
+def test_the_first_screen_waits_for_neither_the_driver_nor_the_other_screens() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(done.stdout.split())
+    screens = {f"horsies_tui.screens.{name.partition('.')[0]}" for name in SCREENS.values()}
+    assert loaded & screens == {"horsies_tui.screens.dashboard"}
+    assert not loaded & {"asyncpg", "horsies_ops.ops", "horsies_tui.demo", "horsies_tui.screens.task_detail"}

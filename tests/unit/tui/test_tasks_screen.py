@@ -11,7 +11,7 @@ from horsies_ops.reads.filter import TaskFilter
 from horsies_tui.actions import ACTIONS, Place, actions_at
 from horsies_tui.demo import Demo
 from horsies_tui.demo.catalogue import KINDS
-from horsies_tui.screens import SCREENS
+from horsies_tui.screens import SCREENS, screen_class
 from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.widgets.filter_line import FilterLine
 from horsies_tui.widgets.row_list import RowList
@@ -20,7 +20,6 @@ from tests.support.screens import NOON, dialog, eventually, running, settled, sh
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-    from horsies_tui.screens.main_screen import MainScreen
 
 MUTATING = [action for action in ACTIONS if action.mutates]
 FAILED_MAIL = TaskFilter(statuses=("FAILED",), queues=("mail",))
@@ -217,9 +216,11 @@ async def test_a_reason_is_asked_for_where_the_settings_require_one() -> None:
         await eventually(pilot, lambda: "changed 1" in shown(pilot))
 
 
-@pytest.mark.parametrize("screen", SCREENS.values())
-def test_every_action_of_a_screen_has_its_method(screen: type[MainScreen]) -> None:
-    for action in actions_at(screen.place):
+@pytest.mark.parametrize("place", SCREENS)
+def test_every_action_of_a_screen_has_its_method(place: Place) -> None:
+    screen = screen_class(place)
+    assert screen.place is place
+    for action in actions_at(place):
         assert callable(getattr(screen, f"action_{action.method}", None)), action.id
 
 

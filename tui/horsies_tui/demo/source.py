@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.model.actions import ActionOptions
+from horsies_ops.reads.changes import Change, Feed, Topic
 from horsies_ops.reads.counts import Count, Facet, Facets
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.listening import Change, Feed, Topic
 from horsies_ops.reads.lookup import Found
 from horsies_ops.reads.payloads import Payload
 from horsies_ops.reads.tasks import Order, TaskPage

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.listening import Change, Topic
+from horsies_ops.reads.changes import Change, Topic
 from horsies_ops.reads.tasks import TaskFacts
 from horsies_tui.demo import flow_past
 from horsies_tui.demo.catalogue import KINDS, QUEUES, WORKERS, Kind, Member

@@ -17,30 +17,36 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Final
 
 from horsies_tui.actions import Place
-from horsies_tui.screens.dashboard import DashboardScreen
-from horsies_tui.screens.events import EventsScreen
-from horsies_tui.screens.flows import FlowsScreen
-from horsies_tui.screens.maintenance import MaintenanceScreen
-from horsies_tui.screens.queues import QueuesScreen
-from horsies_tui.screens.schedules import SchedulesScreen
-from horsies_tui.screens.stale import StaleScreen
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.screens.workers import WorkersScreen
 
 if TYPE_CHECKING:
     from horsies_tui.screens.main_screen import MainScreen
 
-SCREENS: Final[dict[Place, type[MainScreen]]] = {
-    Place.DASH: DashboardScreen,
-    Place.QUEUES: QueuesScreen,
-    Place.TASKS: TasksScreen,
-    Place.STALE: StaleScreen,
-    Place.WORKERS: WorkersScreen,
-    Place.FLOWS: FlowsScreen,
-    Place.SCHED: SchedulesScreen,
-    Place.EVENTS: EventsScreen,
-    Place.MAINT: MaintenanceScreen,
+SCREENS: Final = {
+    Place.DASH: "dashboard.DashboardScreen",
+    Place.QUEUES: "queues.QueuesScreen",
+    Place.TASKS: "tasks.TasksScreen",
+    Place.STALE: "stale.StaleScreen",
+    Place.WORKERS: "workers.WorkersScreen",
+    Place.FLOWS: "flows.FlowsScreen",
+    Place.SCHED: "schedules.SchedulesScreen",
+    Place.EVENTS: "events.EventsScreen",
+    Place.MAINT: "maintenance.MaintenanceScreen",
 }
+"""By name: nobody should wait for eight screens before the first is painted."""
+
+
+def screen_class(place: Place) -> type[MainScreen]:
+    """The screen of a place; its module is loaded when it is first asked for."""
+    module, _, name = SCREENS[place].partition(".")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+def load_all() -> None:
+    """Load every screen, so that the first visit to one is as quick as the next."""
+    for place in SCREENS:
+        screen_class(place)
+    importlib.import_module(f"{__name__}.task_detail")

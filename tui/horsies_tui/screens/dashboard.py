@@ -10,10 +10,8 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
+from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.listening import Topic
-from horsies_ops.reads.overview import Overview
-from horsies_ops.reads.throughput import QueueBucket, Throughput
 from horsies_tui.actions import Place, bindings
 from horsies_tui.attention import Concern, Seen, Severity, attention
 from horsies_tui.fleet import BUCKETS, HOUR, WINDOW, workers_of
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from horsies_ops.reads.events import AuditRow
+    from horsies_ops.reads.overview import Overview
+    from horsies_ops.reads.throughput import QueueBucket, Throughput
     from horsies_tui.desk import Desk
     from horsies_tui.glyphs import Glyphs
     from horsies_tui.source import Source
@@ -91,10 +91,11 @@ class DashboardScreen(MainScreen):
 
     def take(self, name: str, value: object) -> None:
         match name:
-            case "overview" if isinstance(value, Overview):
-                self._overview, self._seen = value, replace(self._seen, queues=value.queues)
-            case "pace" if isinstance(value, Throughput):
-                self._pace = value
+            case "overview":
+                self._overview = overview = cast("Overview", value)
+                self._seen = replace(self._seen, queues=overview.queues)
+            case "pace":
+                self._pace = cast("Throughput", value)
             case "queue pace":
                 self._queue_pace = cast("tuple[QueueBucket, ...]", value)
             case "audit":

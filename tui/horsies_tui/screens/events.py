@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 
+from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.listening import Topic
 from horsies_tui.actions import Place, bindings
 from horsies_tui.entries import Entry, matches
 from horsies_tui.event_columns import EVENT_COLUMNS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
-from horsies_ops.reads.listening import Topic
+from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.workflow_language import ROOTS
 from horsies_ops.reads.workflows import WorkflowDetail, WorkflowPage, WorkflowRow
 from horsies_tui import flow_proposals

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from horsies_ops.reads.listening import Topic
-from horsies_ops.reads.overview import Overview
+from horsies_ops.reads.changes import Topic
 from horsies_tui.actions import BY_METHOD, TABS, Place
 from horsies_tui.clipboard import copy
 from horsies_tui.connection import Connection, State
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
+    from horsies_ops.reads.overview import Overview
     from horsies_tui.desk import Desk
     from horsies_tui.messages import Fetched, FetchFailed
     from horsies_tui.source import Source
@@ -118,8 +118,8 @@ class MainScreen(Screen[None]):
     def on_fetched(self, message: Fetched) -> None:
         if not self.is_drawn:
             return
-        if message.name == OVERVIEW and isinstance(message.value, Overview):
-            self.query_one(Tabs).stale = message.value.stale
+        if message.name == OVERVIEW:
+            self.query_one(Tabs).stale = cast("Overview", message.value).stale
         self.query_one(Header).as_of = self.desk.clock.now()
         self.take(message.name, message.value)
 

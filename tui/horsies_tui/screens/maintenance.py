@@ -13,7 +13,7 @@ from horsies.errors import HorsiesError
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.retention import Cleaned
 from horsies.recovery.report import SweepReport
-from horsies_ops.reads.listening import Topic
+from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.storage import Storage
 from horsies_ops.reads.upkeep import Upkeep
 from horsies_tui.actions import Place, bindings

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from horsies.model.task import TaskStatus
+from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.listening import Topic
 from horsies_tui.actions import Place, bindings
-from horsies_tui.fleet import QueueDetail, queue_detail
+from horsies_tui.fleet_details import QueueDetail, queue_detail
 from horsies_tui.format import number, plural
 from horsies_tui.health import QueueHealth, queue_health
 from horsies_tui.messages import TasksWanted

@@ -13,8 +13,8 @@ from horsies.model.actions import Action, ActionOptions
 from horsies.model.recovery.judging import Source as Origin
 from horsies.model.recovery.options import SweepOptions
 from horsies_ops.actions.selector import Selector
+from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.durations import duration_text, parse_duration
-from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.tasks import TaskDetail
 from horsies_tui import proposals
 from horsies_tui.actions import Place, bindings

@@ -14,8 +14,8 @@ from horsies.model.actions import Action
 from horsies.model.task import TaskStatus
 from horsies_ops.actions.selector import Selector
 from horsies_ops.cli.output import to_json
+from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.listening import Topic
 from horsies_tui import task_page
 from horsies_tui.actions import TABS, Place, bindings
 from horsies_tui.format import short_id

@@ -12,10 +12,10 @@ from textual.containers import Horizontal
 from horsies.model.actions import Action
 from horsies.model.task import TaskStatus
 from horsies_ops.actions.selector import Selector
+from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.counts import Count, Facets
 from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.filter_language import filter_text, parse_filter
-from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.tasks import TaskDetail, TaskSummary
 from horsies_tui import proposals, windows
 from horsies_tui.actions import Place, bindings

@@ -6,11 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from horsies.model.recovery.options import SweepOptions
+from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.listening import Topic
 from horsies_ops.reads.workers import WorkerRow
 from horsies_tui.actions import Place, bindings
-from horsies_tui.fleet import WorkerDetail, worker_detail, workers_of
+from horsies_tui.fleet import workers_of
+from horsies_tui.fleet_details import WorkerDetail, worker_detail
 from horsies_tui.format import short_age
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.main_screen import ANY_TASK

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from horsies_ops.reads.counts import Facet
     from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.workers import WorkerRow
-    from horsies_tui.fleet import QueueDetail
+    from horsies_tui.fleet_details import QueueDetail
     from horsies_tui.glyphs import Glyphs
 
 NAMED: Final = 5

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from horsies_ops.reads.tasks import TaskSummary
     from horsies_ops.reads.workers import WorkerRow
-    from horsies_tui.fleet import WorkerDetail
+    from horsies_tui.fleet_details import WorkerDetail
     from horsies_tui.glyphs import Glyphs
 
 CHART: Final = 30
