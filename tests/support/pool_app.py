@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import resource
 import signal
@@ -16,12 +17,19 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, model_serializer, model_validator
 
 from horsies import AppConfig, Horsies, TaskError, TaskResult, current_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.queues import SimpleQueue
 
 app = Horsies(AppConfig())
 
@@ -249,6 +257,69 @@ async def fork_out_on_the_side(way: str) -> TaskResult[int, TaskError]:
         return 0
 
     return TaskResult(ok=await asyncio.create_task(fork_and_go()))
+
+
+@app.task("fork_in_thread")
+def fork_in_thread(way: str) -> TaskResult[int, TaskError]:
+    """Have a process forked by a thread of a pool, and say how many lines to the worker it held."""
+    handler = logging.StreamHandler(sys.stderr)
+    with ThreadPoolExecutor(1) as threads:
+        return TaskResult(ok=threads.submit(FORKING[way], _lines_held(), handler).result())
+
+
+@app.task("fork_in_thread_async")
+async def fork_in_thread_async(way: str) -> TaskResult[int, TaskError]:
+    handler = logging.StreamHandler(sys.stderr)
+    return TaskResult(ok=await asyncio.to_thread(FORKING[way], _lines_held(), handler))
+
+
+def _fork_by_hand(lines: set[str], handler: logging.Handler) -> int:
+    if forked := os.fork():
+        return _status_of(forked)
+    os._exit(_speak_as_a_copy(lines, handler))
+
+
+def _fork_a_process(lines: set[str], handler: logging.Handler) -> int:
+    forking = get_context("fork")
+    # Not by its exit status: after a fork from a thread of a pool, Python itself makes that 1.
+    answer: SimpleQueue[int] = forking.SimpleQueue()
+    process = forking.Process(target=lambda: answer.put(_speak_as_a_copy(lines, handler)))
+    process.start()
+    process.join()
+    return answer.get()
+
+
+def _fork_a_pool(lines: set[str], handler: logging.Handler) -> int:
+    COPIED.append(handler)
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as processes:
+        return processes.submit(_speak_with_what_was_copied, lines).result()
+
+
+COPIED: list[logging.Handler] = []
+FORKING = {"fork": _fork_by_hand, "process": _fork_a_process, "pool": _fork_a_pool}
+
+
+def _speak_with_what_was_copied(lines: set[str]) -> int:
+    return _speak_as_a_copy(lines, COPIED[-1])
+
+
+def _speak_as_a_copy(lines: set[str], handler: logging.Handler) -> int:
+    """Print and log, and count the lines to the worker that are open here."""
+    print("from the copy", flush=True)
+    handler.handle(logging.LogRecord("copy", logging.INFO, __file__, 1, "logged there", None, None))
+    return len(lines & set(_descriptors()))
+
+
+def _lines_held() -> set[str]:
+    """Both lines to the worker, as the kernel names them."""
+    birth = json.loads(sys.argv[1])
+    return {str(Path(f"/proc/self/fd/{birth[name]}").readlink()) for name in ("channel_fd", "life_fd")}
+
+
+def _descriptors() -> Iterator[str]:
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one that lists
+            yield str(descriptor.readlink())
 
 
 def _gone(way: str) -> TaskResult[int, TaskError]:

@@ -166,6 +166,17 @@ async def test_a_fork_that_comes_back_from_its_task_ends_there(
     assert file.read_text() == "here\n" * 2, "a copy has run what its child was handed"
 
 
+@pytest.mark.parametrize("kind", ["", "_async"])
+@pytest.mark.parametrize("way", ["fork", "process", "pool"])
+async def test_a_process_forked_by_a_thread_of_a_task_has_no_line_to_the_worker(
+    pool: Stable, way: str, kind: str
+) -> None:
+    assert await pool.value(pool.give(f"fork_in_thread{kind}", way)) == 0
+    await pool.events.until(lambda: len(pool.events.lines) == 2)
+    assert sorted(pool.events.lines, key=str) == [(None, "stderr", "logged there"), (None, "stdout", "from the copy")]
+    assert await pool.value(pool.give("pid")) == pool.events.born[0]
+
+
 async def test_coroutines_of_one_child_run_at_the_same_time(pool: Stable) -> None:
     one, other = assignment("meet", "one", "other"), assignment("meet", "other", "one")
     pool.child.run([one, other])

@@ -18,7 +18,7 @@ _life_fd: int | None = None
 
 
 def speak_on(life_fd: int) -> None:
-    """Have the last word of this process go there; a copy that a task forks has none."""
+    """Have the last word of this process go there; a copy that a task forks has none, nor holds the line open."""
     global _life_fd  # noqa: PLW0603  # a process leaves once
     _life_fd = life_fd
     os.register_at_fork(after_in_child=_fall_silent)
@@ -34,4 +34,7 @@ def leave_with(status: ExitStatus) -> NoReturn:
 
 def _fall_silent() -> None:
     global _life_fd  # noqa: PLW0603  # the same
+    if _life_fd is not None:
+        with suppress(OSError):  # closed by the task itself
+            os.close(_life_fd)
     _life_fd = None

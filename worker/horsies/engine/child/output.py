@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from horsies.engine.messages import Said
 
@@ -21,7 +21,10 @@ _FD = {"stdout": 1, "stderr": 2}
 
 
 class Lines(io.TextIOBase):
-    """A text stream whose lines are reports; a line is kept until it is whole, for each task by itself."""
+    """A text stream whose lines are reports; a line is kept until it is whole, for each task by itself.
+
+    A process forked from here has no line to the worker: what it writes goes to the pipe that it inherits.
+    """
 
     def __init__(self, channel: Channel, stream: Stream, speaker: Callable[[], Key | None]) -> None:
         self._channel = channel
@@ -29,6 +32,7 @@ class Lines(io.TextIOBase):
         self._speaker = speaker
         self._unfinished: dict[Key | None, str] = {}
         self._writing = threading.RLock()
+        self._pipe: TextIO | None = None
         self.buffer = _Bytes(self)
 
     @property
@@ -43,6 +47,8 @@ class Lines(io.TextIOBase):
         return _FD[self._stream]
 
     def write(self, text: str, /) -> int:
+        if self._pipe is not None:
+            return self._pipe.write(text)
         key = self._speaker()
         with self._writing:
             *lines, rest = (self._unfinished.pop(key, "") + text).split("\n")
@@ -58,6 +64,16 @@ class Lines(io.TextIOBase):
         """Send what the task left without an end of line; nothing more comes from it."""
         if rest := self._unfinished.pop(key, ""):
             self._say(key, rest)
+
+    def flush(self) -> None:
+        if self._pipe is not None:
+            self._pipe.flush()
+
+    def use_pipe(self) -> None:
+        """Write past the worker's line from now on, also for handlers of logs that were given this stream before."""
+        self._pipe = open(  # noqa: SIM115  # for as long as the process lives
+            self.fileno(), "w", buffering=1, errors="backslashreplace", closefd=False
+        )
 
     def _say(self, key: Key | None, *lines: str) -> None:
         # A lone surrogate has no place in a frame.
@@ -87,14 +103,12 @@ class Output:
     def __init__(self, channel: Channel, speaker: Callable[[], Key | None]) -> None:
         self._streams = Lines(channel, "stdout", speaker), Lines(channel, "stderr", speaker)
         sys.stdout, sys.stderr = self._streams
-        os.register_at_fork(after_in_child=_write_plainly)
+        os.register_at_fork(after_in_child=self._use_pipes)
 
     def finish(self, key: Key) -> None:
         for stream in self._streams:
             stream.finish(key)
 
-
-def _write_plainly() -> None:
-    """A forked process has no line to the worker but the pipes that it inherits."""
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    def _use_pipes(self) -> None:
+        for stream in self._streams:
+            stream.use_pipe()
