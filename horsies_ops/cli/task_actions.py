@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from horsies.errors import ErrorCode, UsageError
 from horsies.model.actions import Action, ActionOptions
-from horsies_ops.cli.option_types import flat, identity_or_short_form, one_id, several, statuses, time
+from horsies_ops.cli.option_types import identity_or_short_form
 from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
 from horsies_ops.cli.task_acting import Manner, act
-from horsies_ops.cli.task_filters import FilterText, combined
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.cli.task_filters import FilterOptions, with_filter_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from horsies_ops.reads.filter import TaskFilter
 
 HELP: Final = {
     Action.REQUEUE: "Make tasks claimable at once: claimed ones, delayed ones, running ones with --include-running.",
@@ -47,6 +47,7 @@ def add_actions(app: typer.Typer) -> None:
 
 
 def _command(action: Action) -> Callable[..., int]:
+    @with_filter_options
     def command(
         options: GlobalOptions,
         ids: Annotated[
@@ -56,16 +57,7 @@ def _command(action: Action) -> Callable[..., int]:
             ),
         ] = None,
         *,
-        filter_: FilterText = None,
-        status: Annotated[list[Any] | None, several("Tasks in one of these states.", parser=statuses)] = None,
-        queue: Annotated[list[Any] | None, several("Tasks of these queues.")] = None,
-        name: Annotated[list[Any] | None, several("Tasks of these names; * and ? stand for anything.")] = None,
-        error: Annotated[list[Any] | None, several("Tasks that ended with these codes; globs as well.")] = None,
-        worker: Annotated[UUID | None, one_id("Tasks that this worker holds or last held.")] = None,
-        workflow: Annotated[UUID | None, one_id("Tasks of this run of a workflow.")] = None,
-        flag: Annotated[str | None, typer.Option(metavar="NAME", help="Tasks with this flag set.")] = None,
-        older_than: Annotated[timedelta | None, time("Sent longer ago than this, as 5m or 2h.")] = None,
-        newer_than: Annotated[timedelta | None, time("Sent more recently than this.")] = None,
+        which: FilterOptions,
         include_running: Annotated[
             bool, typer.Option("--include-running", help="Tasks that are running too; asks.")
         ] = False,
@@ -78,41 +70,28 @@ def _command(action: Action) -> Callable[..., int]:
         yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
         json: Json = False,
     ) -> int:
-        wanted = TaskFilter(
-            statuses=flat(status),
-            queues=flat(queue),
-            names=flat(name),
-            error_codes=flat(error),
-            worker_id=str(worker) if worker else None,
-            workflow_id=str(workflow) if workflow else None,
-            flag=flag,
-            older_than=older_than,
-            newer_than=newer_than,
-        )
         how = ActionOptions(include_running=include_running, kill=kill, reason=reason, limit=limit)
         manner = Manner(
-            actor=actor,
-            is_dry_run=dry_run,
-            is_sure=yes,
-            has_exit_code=exit_code,
-            is_json=json,
-            is_quiet=options.quiet,
+            actor=actor, is_dry_run=dry_run, is_sure=yes, has_exit_code=exit_code, is_json=json, is_quiet=options.quiet
         )
-        return asyncio.run(act(options.settings().app, action, _which(ids, wanted, filter_), how, manner))
+        return asyncio.run(act(options.settings().app, action, _meant(ids, which), how, manner))
 
-    signature = inspect.signature(command, eval_str=True)
-    kept = [each for name, each in signature.parameters.items() if name not in LEFT_OUT[action]]
+    return _without(LEFT_OUT[action], command)
+
+
+def _without(left_out: AbstractSet[str], command: Callable[..., int]) -> Callable[..., int]:
+    """The command without these options, which keep their defaults."""
+    signature = inspect.signature(command)
+    kept = [each for name, each in signature.parameters.items() if name not in left_out]
     command.__signature__ = signature.replace(parameters=kept)  # pyright: ignore[reportFunctionMemberAccess]
     return command
 
 
-def _which(ids: list[str] | None, options: TaskFilter, text: str | None) -> Sequence[str] | TaskFilter:
+def _meant(ids: list[str] | None, which: FilterOptions) -> Sequence[str] | TaskFilter:
     """The tasks that the command line means: by their ids, or by a filter, and never all there are by accident."""
-    is_filter = text is not None or not options.is_empty
-    if bool(ids) == is_filter:
+    wanted = which.filter
+    if bool(ids) != wanted.is_empty:
         both = "ids and a filter are given; an action takes one of them"
         neither = "no task is named: give ids, or a filter such as --status failed"
         raise UsageError(both if ids else neither, code=ErrorCode.CLI_INVALID_ARGS, hint="see --help")
-    if ids:
-        return ids
-    return options if text is None else combined(options, text)
+    return ids or wanted

@@ -14,22 +14,22 @@ from horsies.codec.wire import canonical
 from horsies.errors import ExitCode, NotFound
 from horsies.model.text import safe
 from horsies_ops.cli.naming import task_named
-from horsies_ops.cli.option_types import flat, identity_or_short_form, one_id, several, statuses, time
+from horsies_ops.cli.option_types import identity_or_short_form, one_id, time
 from horsies_ops.cli.output import print_json, print_line, warn
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.task_actions import add_actions
-from horsies_ops.cli.task_filters import FilterText, combined
+from horsies_ops.cli.task_filters import FilterOptions, with_filter_options
 from horsies_ops.cli.task_sending import has_live_worker, json_array, json_object, result_document, task_to_send
 from horsies_ops.cli.task_sending import send as send_task
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.filter import TaskFilter
 
 if TYPE_CHECKING:
     from horsies.client.handle import TaskHandle
     from horsies.client.task_function import TaskFunction
     from horsies.model.settings import AppConfig
     from horsies_ops.reads.counts import Count
+    from horsies_ops.reads.filter import TaskFilter
     from horsies_ops.reads.tasks import TaskDetail, TaskPage
 
 app = group("task")
@@ -40,19 +40,11 @@ DEFAULT_WAIT: Any = "30s"
 
 @app.command("list")
 @with_global_options
+@with_filter_options
 def list_(
     options: GlobalOptions,
     *,
-    filter_: FilterText = None,
-    status: Annotated[list[Any] | None, several("Tasks in one of these states.", parser=statuses)] = None,
-    queue: Annotated[list[Any] | None, several("Tasks of these queues.")] = None,
-    name: Annotated[list[Any] | None, several("Tasks of these names; * and ? stand for anything.")] = None,
-    error: Annotated[list[Any] | None, several("Tasks that ended with these codes; globs as well.")] = None,
-    worker: Annotated[UUID | None, one_id("Tasks that this worker holds or last held.")] = None,
-    workflow: Annotated[UUID | None, one_id("Tasks of this run of a workflow.")] = None,
-    flag: Annotated[str | None, typer.Option(metavar="NAME", help="Tasks with this flag set.")] = None,
-    older_than: Annotated[timedelta | None, time("Sent longer ago than this, as 5m or 2h.")] = None,
-    newer_than: Annotated[timedelta | None, time("Sent more recently than this.")] = None,
+    which: FilterOptions,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 50,
     after: Annotated[UUID | None, one_id("Go on after this task: `next` of the page before.")] = None,
     count: Annotated[bool, typer.Option("--count", help="Count what matches too, as far as it is quick.")] = False,
@@ -62,19 +54,7 @@ def list_(
     ] = False,
 ) -> None:
     """List tasks, the newest first."""
-    wanted = TaskFilter(
-        statuses=flat(status),
-        queues=flat(queue),
-        names=flat(name),
-        error_codes=flat(error),
-        worker_id=str(worker) if worker else None,
-        workflow_id=str(workflow) if workflow else None,
-        flag=flag,
-        older_than=older_than,
-        newer_than=newer_than,
-    )
-    wanted = wanted if filter_ is None else combined(wanted, filter_)
-    page, total = asyncio.run(_list(options.settings().app, wanted, after=after, limit=limit, is_counted=count))
+    page, total = asyncio.run(_list(options.settings().app, which.filter, after=after, limit=limit, is_counted=count))
     if json:
         print_json(page_document(page, total))
         return
