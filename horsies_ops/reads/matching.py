@@ -6,8 +6,9 @@ stretch in the order of their ids, or, where an index knows the few that can mat
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -18,8 +19,7 @@ from horsies_ops.reads.counts import Count, Facet, Facets
 from horsies_ops.reads.lookup import is_short_form, tasks_ending
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from datetime import datetime
+    from collections.abc import AsyncGenerator, Callable
 
     from horsies.store.db import Database
     from horsies_ops.reads.filter import TaskFilter
@@ -29,6 +29,9 @@ LOOKED_AT: Final = 5_000
 
 MOST_CANDIDATES: Final = 20_000
 """From how many on they are as well met with by going through the table."""
+
+SEARCHED_FOR: Final = timedelta(seconds=1)
+"""How long a page or a count looks for tasks that match before it answers with what it has."""
 
 MOST_COUNTED: Final = 10_000
 MOST_COUNTED_THROUGH: Final = 200_000
@@ -47,6 +50,9 @@ _UNSUCCESSFUL = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.E
 
 # The clock in an id is the sender's, which may differ from the database's.
 _CLOCKS_DIFFER = timedelta(hours=1)
+
+# An id may be anything its sender made up; a `datetime` ends with the year 9999.
+_LATEST_MS = 253_402_300_799_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +142,23 @@ async def stretches(
         yield Stretch(matches=matches, looked_at=window.size, reached=reached)
 
 
+def time_limit(allowed: timedelta | None) -> Callable[[], bool]:
+    """Tells whether `allowed` has passed since now; None never passes."""
+    began = time.monotonic()
+    return lambda: allowed is not None and time.monotonic() - began >= allowed.total_seconds()
+
+
 async def count_tasks(database: Database, wanted: TaskFilter, *, cap: int = MOST_COUNTED) -> Count:
     """How many tasks match: exactly up to `cap`, or as many as were found before it took too long."""
     if wanted.is_empty:
         return await _count_all(database, cap)
     found = looked_at = 0
+    is_over = time_limit(SEARCHED_FOR)
     async for stretch in stretches(database, wanted, enough=cap + 1, size=MOST_CANDIDATES):
         found, looked_at = found + len(stretch.matches), looked_at + stretch.looked_at
         if found > cap:
             return Count(number=cap, is_capped=True)
-        if looked_at >= MOST_COUNTED_THROUGH:
+        if stretch.reached is not None and (looked_at >= MOST_COUNTED_THROUGH or is_over()):
             return Count(number=found, is_capped=True)
     return Count(number=found)
 
@@ -217,6 +230,11 @@ async def _oldest_id(database: Database, wanted: TaskFilter) -> UUID:
         return FIRST
     since = await clock(database) - min(wanted.newer_than, timedelta(days=36_500)) - _CLOCKS_DIFFER
     return _id_at(since)
+
+
+def instant_of(minted: UUID) -> datetime:
+    """When a task of this id was sent, by the sender's clock."""
+    return datetime.fromtimestamp(min(minted.int >> 80, _LATEST_MS) / 1000, UTC)
 
 
 def _id_at(instant: datetime) -> UUID:

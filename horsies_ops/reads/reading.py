@@ -84,14 +84,14 @@ class Reads:
         order: tasks.Order = tasks.Order.NEWEST_FIRST,
         after: UUID | None = None,
         limit: int = 50,
-        look_at: int | None = None,
+        within: timedelta | None = matching.SEARCHED_FOR,
     ) -> tasks.TaskPage:
         """A page of tasks; give its `next` as `after` for the one that follows.
 
-        What is newer than a task comes from the other order, after that task, and the nearest first. Who cannot wait
-        for a rare match says how many rows to `look_at`, and may get fewer tasks with a `next`.
+        What is newer than a task comes from the other order, after that task, and the nearest first. A match may be
+        rare: a page that was searched for `within` long without getting full says how far it came in `searched_to`.
         """
-        return await tasks.list_tasks(self.reading, filter, order=order, after=after, limit=limit, look_at=look_at)
+        return await tasks.list_tasks(self.reading, filter, order=order, after=after, limit=limit, within=within)
 
     async def count_tasks(
         self,

@@ -15,14 +15,15 @@ from horsies.model.task import TaskStatus
 from horsies.store.queries import Query, load
 from horsies.store.tasks import TASKS, AttemptRow
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.matching import Match, stretches
+from horsies_ops.reads.matching import SEARCHED_FOR, Match, instant_of, stretches, time_limit
 from horsies_ops.reads.verdicts import TaskVerdict, verdict_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Mapping
     from datetime import datetime
 
     from horsies.store.db import Database
+    from horsies_ops.reads.matching import Stretch
 
 NEWEST_SHOWN: Final = 100
 """How many beats and events of a task are read."""
@@ -153,13 +154,12 @@ class TaskDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPage:
-    """Some of the matching tasks; `next` is what to give as `after` for those that follow, None at the end.
-
-    A page that is not full and has a `next` was cut: so many rows were looked at without more of them matching.
-    """
+    """Some of the matching tasks; `next` is what to give as `after` for those that follow, None at the end."""
 
     tasks: tuple[TaskSummary, ...]
     next: UUID | None
+    searched_to: datetime | None = None
+    """Where the time to search was over before the page was full: how far it came, as the time of that send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,29 +180,41 @@ async def list_tasks(
     order: Order = Order.NEWEST_FIRST,
     after: UUID | None = None,
     limit: int = 50,
-    look_at: int | None = None,
+    within: timedelta | None = SEARCHED_FOR,
 ) -> TaskPage:
     """A page of matching tasks.
 
     However large the table and however rare a match, each statement goes through a bounded number of rows; the page is
-    gathered stretch by stretch, until it is full or `look_at` rows have been looked at.
+    gathered stretch by stretch, until it is full or the search has taken as long as `within`. None searches to the end.
     """
     if limit < 1:
         raise ValueError("limit must be at least 1")
     oldest_first = order is Order.OLDEST_FIRST
-    found: list[Match] = []
-    looked_at, following = 0, None
     # One more than asked for tells whether anything follows.
-    async for stretch in stretches(database, wanted, oldest_first=oldest_first, after=after, enough=limit + 1):
-        found, looked_at, following = found + stretch.matches, looked_at + stretch.looked_at, stretch.reached
-        if len(found) > limit or (look_at is not None and looked_at >= look_at):
-            break
-    if len(found) > limit:
-        following = found[limit - 1].id
+    ahead = stretches(database, wanted, oldest_first=oldest_first, after=after, enough=limit + 1)
+    found, reached = await _gathered(ahead, limit + 1, within)
+    following = found[limit - 1].id if len(found) > limit else reached
     matched = {match.id: match.status for match in found[:limit]}
     # One that moved since it matched may match no more.
     page = tuple(task for task in await tasks_by_id(database, matched) if task.status == matched[task.id])
-    return TaskPage(tasks=page[::-1] if oldest_first else page, next=following)
+    return TaskPage(
+        tasks=page[::-1] if oldest_first else page,
+        next=following,
+        searched_to=instant_of(reached) if reached is not None and len(found) < limit else None,
+    )
+
+
+async def _gathered(
+    ahead: AsyncGenerator[Stretch], enough: int, within: timedelta | None
+) -> tuple[list[Match], UUID | None]:
+    """What matches, and the last row that was looked at where the search ended before the table did."""
+    found: list[Match] = []
+    is_over = time_limit(within)
+    async for stretch in ahead:
+        found += stretch.matches
+        if len(found) >= enough or is_over():
+            return found, stretch.reached
+    return found, None
 
 
 async def tasks_by_id(database: Database, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
 import pytest
 
+from horsies.model.ids import RANDOM_BYTES, mint
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.matching import FIRST, LAST, LOOKED_AT, MATCHING
+from horsies_ops.reads.matching import FIRST, LAST, LOOKED_AT, MATCHING, instant_of
 from horsies_ops.reads.tasks import Order, list_tasks
 from tests.support.plans import rows_read
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 ROWS = 50_000
 PAGE = 50
+AT_ONCE = timedelta(0)
 
 # Ids in the order of sending, seven queues, one task in a thousand failed.
 FILL = f"""
@@ -87,11 +90,26 @@ async def test_a_page_is_full_however_far_apart_the_matches_are(
     assert [task.id for task in (*newest.tasks, *rest.tasks)] == [task.id for task in oldest.tasks][::-1]
 
 
-async def test_a_page_that_was_cut_goes_on_where_it_stopped(
+async def test_a_page_whose_time_to_search_is_over_says_how_far_it_came_and_goes_on_from_there(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
     wanted = TaskFilter(statuses=["FAILED", "COMPLETED"])
-    first = await list_tasks(database, wanted, limit=40, look_at=LOOKED_AT)
-    second = await list_tasks(database, wanted, limit=40, look_at=LOOKED_AT, after=first.next)
+    first = await list_tasks(database, wanted, limit=40, within=AT_ONCE)
+    second = await list_tasks(database, wanted, limit=40, within=AT_ONCE, after=first.next)
     whole = await list_tasks(database, wanted, limit=10)
     assert [task.id for task in (*first.tasks, *second.tasks)] == [task.id for task in whole.tasks]
+    assert first.searched_to == instant_of(whole.tasks[0].id)
+    assert whole.searched_to is None
+
+
+async def test_a_search_that_finds_nothing_ends_at_the_end_of_the_table(
+    connection: asyncpg.Connection[asyncpg.Record], database: Database
+) -> None:
+    nobody = await list_tasks(database, TaskFilter(names=["nobody"]), within=None)
+    assert (nobody.tasks, nobody.next, nobody.searched_to) == ((), None, None)
+
+
+def test_the_time_in_an_id_is_a_time_whatever_the_id() -> None:
+    minted = mint(1_700_000_000_500, bytes(RANDOM_BYTES))
+    assert instant_of(minted) == datetime.fromtimestamp(1_700_000_000.5, UTC)
+    assert instant_of(LAST).year == 9999
