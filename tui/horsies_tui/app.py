@@ -361,4 +361,4 @@ class HorsiesApp(App[None]):
 
     def _refresh_header(self) -> None:
         if isinstance(self.screen, MainScreen):
-            self.screen.query_one(Header).refresh()
+            self.screen.query_one(Header).renew()

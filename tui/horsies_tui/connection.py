@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from horsies_tui.glyphs import Glyphs
 
 SLOW: Final = timedelta(seconds=1)
+NEGLIGIBLE: Final = timedelta(milliseconds=5)
 
 
 class State(StrEnum):
@@ -53,6 +54,13 @@ class Connection:
         away_since = self.since if self.state is State.LOST else since
         attempt = self.attempt + 1 if self.state is State.LOST else 1
         return Connection(state=State.LOST, why=why, since=away_since, attempt=attempt, retry_in=retry_in)
+
+
+def steady(shown: timedelta | None, measured: timedelta) -> timedelta:
+    """The latency to show: as before, unless it has changed by so much that somebody would care."""
+    if shown is None or (measured > SLOW) is not (shown > SLOW):
+        return measured
+    return measured if abs(measured - shown) > max(shown / 2, NEGLIGIBLE) else shown
 
 
 def described(connection: Connection, glyphs: Glyphs, *, poll_s: float) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from horsies.errors import ConfigurationError, DatabaseUnreachable, HorsiesError
-from horsies_tui.connection import Connection, State
+from horsies_tui.connection import Connection, State, steady
 from horsies_tui.feed import hear
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Session:
         latency = timedelta(seconds=self._clock.ticks() - asked)
         self._clock.heard(at, delay=latency)
         if self._feed is not State.LOST:
-            self._tell(Connection(state=self._feed, latency=latency))
+            self._tell(Connection(state=self._feed, latency=steady(self.connection.latency, latency)))
 
     def _tell(self, connection: Connection) -> None:
         self.connection = connection

@@ -14,6 +14,8 @@ from uuid import UUID
 from horsies_ops.reads.tasks import EVERY_TASK, Order
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from horsies_ops.reads.filter import TaskFilter
     from horsies_ops.reads.tasks import TaskSummary
     from horsies_tui.source import Source
@@ -29,8 +31,12 @@ class TaskWindow:
 
     filter: TaskFilter = EVERY_TASK
     rows: tuple[TaskSummary, ...] = ()
-    is_at_top: bool = True
-    has_older: bool = False
+    previous: UUID | None = None
+    """After which row newer ones are looked for; None at the top."""
+    next: UUID | None = None
+    """After which row older ones are looked for; None at the end."""
+    searched_to: datetime | None = None
+    """How far back was looked where matches are too rare to have filled the last page."""
     newer: int = 0
     """How many newer ones are known to wait above; `MOST_WAITING` stands for more."""
     gone: frozenset[UUID] = frozenset()
@@ -40,54 +46,54 @@ class TaskWindow:
     def ids(self) -> tuple[UUID, ...]:
         return tuple(row.id for row in self.rows)
 
+    @property
+    def is_at_top(self) -> bool:
+        return self.previous is None
+
+    @property
+    def has_older(self) -> bool:
+        return self.next is not None
+
 
 async def newest(source: Source, wanted: TaskFilter, *, limit: int = PAGE) -> TaskWindow:
     page = await source.list_tasks(wanted, limit=limit)
-    return TaskWindow(filter=wanted, rows=_steady(page.tasks), has_older=page.next is not None)
+    return TaskWindow(filter=wanted, rows=_steady(page.tasks), next=page.next, searched_to=page.searched_to)
 
 
 async def oldest(source: Source, wanted: TaskFilter) -> TaskWindow:
     """The last page."""
     page = await source.list_tasks(wanted, order=Order.OLDEST_FIRST, limit=PAGE)
-    is_whole = page.next is None
-    return TaskWindow(
-        filter=wanted, rows=_steady(page.tasks[::-1]), is_at_top=is_whole, newer=0 if is_whole else MOST_WAITING
-    )
+    newer = 0 if page.next is None else MOST_WAITING
+    return TaskWindow(filter=wanted, rows=_steady(page.tasks[::-1]), previous=page.next, newer=newer)
 
 
 async def older(source: Source, window: TaskWindow, *, most: int) -> TaskWindow:
     """The window with a page more at its end, and with no more rows than `most`: the newest ones make room."""
-    if not window.rows or not window.has_older:
+    if window.next is None:
         return window
-    page = await source.list_tasks(window.filter, after=window.rows[-1].id, limit=PAGE)
+    page = await source.list_tasks(window.filter, after=window.next, limit=PAGE)
     rows = window.rows + _steady(page.tasks)
     kept = rows[-max(most, PAGE) :]
-    is_at_top = window.is_at_top and len(kept) == len(rows)
-    return replace(window, rows=kept, has_older=page.next is not None, is_at_top=is_at_top)
+    previous = window.previous if len(kept) == len(rows) else kept[0].id
+    return replace(window, rows=kept, previous=previous, next=page.next, searched_to=page.searched_to)
 
 
 async def newer(source: Source, window: TaskWindow, *, most: int) -> TaskWindow:
     """The window with a page more at its beginning; the oldest ones make room."""
-    if not window.rows or window.is_at_top:
+    if window.previous is None:
         return window
-    page = await source.list_tasks(window.filter, order=Order.OLDEST_FIRST, after=window.rows[0].id, limit=PAGE)
+    page = await source.list_tasks(window.filter, order=Order.OLDEST_FIRST, after=window.previous, limit=PAGE)
     rows = _steady(page.tasks[::-1]) + window.rows
     kept = rows[: max(most, PAGE)]
-    is_at_top = page.next is None
-    return replace(
-        window,
-        rows=kept,
-        is_at_top=is_at_top,
-        has_older=window.has_older or len(kept) < len(rows),
-        newer=0 if is_at_top else window.newer,
-    )
+    fuller = replace(window, rows=kept, previous=page.next, newer=0 if page.next is None else window.newer)
+    return fuller if len(kept) == len(rows) else replace(fuller, next=kept[-1].id, searched_to=None)
 
 
 async def again(source: Source, window: TaskWindow, *, cursor: UUID | None) -> TaskWindow:
     """The same stretch as it is now."""
     limit = max(len(window.rows), PAGE)
     if window.is_at_top:
-        fresh = await newest(source, window.filter, limit=limit)
+        fresh = await _as_far(source, await newest(source, window.filter, limit=limit), window)
         if not _would_lose(cursor, window, fresh):
             return fresh
     return await _from(source, window, limit=limit)
@@ -103,13 +109,32 @@ async def held(source: Source, window: TaskWindow) -> TaskWindow:
 
 async def _from(source: Source, window: TaskWindow, *, limit: int) -> TaskWindow:
     """What there is from the window's first row downwards."""
+    if not window.rows:
+        return window
     # An id is a number, and `after` leaves out the row that it names.
-    just_above = UUID(int=window.rows[0].id.int + 1)
-    page = await source.list_tasks(window.filter, after=just_above, limit=limit)
+    top = window.rows[0].id
+    page = await source.list_tasks(window.filter, after=UUID(int=top.int + 1), limit=limit)
     waiting = await _waiting(source, window)
-    return replace(
-        window, rows=_steady(page.tasks), has_older=page.next is not None, is_at_top=waiting == 0, newer=waiting
+    fresh = replace(
+        window,
+        rows=_steady(page.tasks),
+        previous=top if waiting else None,
+        next=page.next,
+        searched_to=page.searched_to,
+        newer=waiting,
     )
+    return await _as_far(source, fresh, window)
+
+
+async def _as_far(source: Source, fresh: TaskWindow, window: TaskWindow) -> TaskWindow:
+    """What was found further back by scrolling on, where a search anew did not come as far."""
+    reached = fresh.next
+    if fresh.searched_to is None or reached is None or (window.next is not None and window.next >= reached):
+        return fresh
+    known = [str(row.id) for row in window.rows if row.id < reached]
+    page = await source.list_tasks(replace(window.filter, ids=known), limit=len(known)) if known else None
+    rows = fresh.rows + (_steady(page.tasks) if page else ())
+    return replace(fresh, rows=rows, next=window.next, searched_to=window.searched_to)
 
 
 async def _waiting(source: Source, window: TaskWindow) -> int:

@@ -132,7 +132,7 @@ class MainScreen(Screen[None]):
         """Say how the connection stands: rows are dimmed while they may be old."""
         if not self.is_drawn:
             return
-        self.query_one(Header).refresh()
+        self.query_one(Header).renew()
         is_away = connection.state in (State.LOST, State.REFUSED)
         self.set_class(is_away, "-offline")
         self.query_one("#notice", Static).update(safe(self._notice(connection)) if is_away else "")

@@ -19,7 +19,7 @@ from horsies_ops.reads.filter_language import filter_text, parse_filter
 from horsies_ops.reads.tasks import TaskDetail, TaskSummary
 from horsies_tui import proposals, windows
 from horsies_tui.actions import Place, bindings
-from horsies_tui.format import number, plural
+from horsies_tui.format import day_and_time, number, plural
 from horsies_tui.screens.main_screen import ANY_TASK
 from horsies_tui.screens.task_table import PAYLOADS, TaskTable
 from horsies_tui.store import Want
@@ -179,6 +179,8 @@ class TasksScreen(TaskTable):
             self.say(f"{plural(len(window.rows), 'row')} loaded", self._extent(), self.order_said, waiting)
 
     def _extent(self) -> str:
+        if self.window.searched_to is not None:
+            return f"searched back to {day_and_time(self.window.searched_to)}, further down goes on"
         if not self.window.rows:
             return "nothing matches" if not self.filter.is_empty else "no tasks yet"
         return "more below" if self.window.has_older else "to the end"
@@ -203,9 +205,9 @@ class TasksScreen(TaskTable):
             self._look(Ask.NEWER)
 
     def on_row_list_end_wanted(self, message: RowList.EndWanted) -> None:
-        """The first or the last of all tasks, however many there are between."""
+        """The first or the last of all tasks, however many there are between; where they are rare, as far as is seen."""
         if message.older and self.window.has_older:
-            self._look(Ask.OLDEST)
+            self._look(Ask.OLDEST if self.window.searched_to is None else Ask.OLDER)
         elif not message.older and not self.window.is_at_top:
             self._look(Ask.NEWEST)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from textual.content import Content
-from textual.geometry import Region
 from textual.reactive import reactive
 from textual.widget import Widget
 
@@ -20,30 +19,41 @@ if TYPE_CHECKING:
 
     from horsies_tui.desk import Desk
 
-TIME: Final = 10
-"""The columns that the time takes on the right: all that changes while nothing happens."""
-
 
 class Header(Widget):
-    """`horsies  prod  db1/app   ● LIVE 12ms …  RW  12:04:31Z`; the time is that of the newest data."""
+    """`horsies  prod  db1/app   ● LIVE 12ms …  RW  12:04Z`; the time is that of the newest data.
+
+    It has no seconds, for then every answer would be painted, also one by which nothing has changed.
+    """
 
     as_of: reactive[datetime | None] = reactive(None, repaint=False)
-
-    def watch_as_of(self) -> None:
-        self.refresh(Region(self.size.width - TIME, 0, TIME, 1))
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
         self._desk = desk
+        self._painted: Content | None = None
+
+    def watch_as_of(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Paint it anew, unless it would look as it does."""
+        painted = self._painted
+        if painted is None or not self._line().is_same(painted):
+            self.refresh()
 
     def on_mount(self) -> None:
         self.set_class(self._desk.settings.env.lower().startswith("prod"), "-production")
 
     def render(self) -> Content:
+        self._painted = self._line()
+        return self._painted
+
+    def _line(self) -> Content:
         left = Content.assemble(
             " ", ("horsies", "bold"), "  ", self._environment(), safe(self._desk.database), "   ", self._state()
         )
-        right = Content.assemble(self._rights(), f"   {clock(self.as_of)}Z ")
+        right = Content.assemble(self._rights(), f"   {clock(self.as_of)[:-3]}Z ")
         room = self.size.width - right.cell_length
         return left.truncate(room - 1, ellipsis=True).pad_right(max(room - left.cell_length, 1)) + right
 

@@ -1,0 +1,71 @@
+"""While nothing changes nothing goes to the terminal: somebody may be looking over a slow line."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import pytest
+from textual.drivers.headless_driver import HeadlessDriver
+
+from horsies.model.settings import TuiConfig
+from horsies_ops.reads.filter import TaskFilter
+from horsies_tui.actions import Place
+from horsies_tui.app import HorsiesApp
+from horsies_tui.clock import DatabaseClock
+from horsies_tui.connection import steady
+from horsies_tui.demo import Demo
+from horsies_tui.widgets.header import Header
+from tests.support.screens import NOON, eventually, settled, shown, still
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+    from horsies_tui.screens.tasks import TasksScreen
+
+NO_TASK = TaskFilter(names=("no.such.task",))
+
+
+class Terminal(HeadlessDriver):
+    """Keeps what is sent to it."""
+
+    sent: ClassVar[list[str]] = []
+
+    @property
+    def is_headless(self) -> bool:
+        return False
+
+    def write(self, data: str) -> None:
+        self.sent.append(data)
+
+
+async def test_answers_that_change_nothing_are_not_painted() -> None:
+    passed_s, painted = [0.0], ["never asked"]
+    clock = DatabaseClock(ticks=lambda: passed_s[0], local=lambda: NOON)
+    app = HorsiesApp(Demo(still(), pace_s=None), TuiConfig(), database="db1/app", start=Place.TASKS, clock=clock)
+    app.driver_class = Terminal
+
+    async def rest(driven: Pilot[object]) -> None:
+        pilot = cast("Pilot[None]", driven)
+        await eventually(pilot, lambda: "LIVE" in shown(pilot))
+        cast("TasksScreen", app.screen).show_only(NO_TASK)
+        await eventually(pilot, lambda: "0 match" in shown(pilot))
+        await settled(pilot)
+        Terminal.sent.clear()
+        passed_s[0] += 7
+        app.desk.store.refresh()
+        await eventually(pilot, lambda: app.screen.query_one(Header).as_of == NOON + timedelta(seconds=7))
+        await settled(pilot)
+        painted[:] = Terminal.sent
+        app.exit()
+
+    await app.run_async(size=(80, 24), auto_pilot=rest)
+    assert not painted
+
+
+@pytest.mark.parametrize(
+    ("shown_ms", "measured_ms", "then_ms"), [(None, 3, 3), (1, 5, 1), (1, 9, 9), (40, 55, 40), (900, 1100, 1100)]
+)
+def test_a_latency_that_hardly_differs_is_not_shown_anew(shown_ms: int | None, measured_ms: int, then_ms: int) -> None:
+    before = None if shown_ms is None else timedelta(milliseconds=shown_ms)
+    assert steady(before, timedelta(milliseconds=measured_ms)) == timedelta(milliseconds=then_ms)
