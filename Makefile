@@ -24,7 +24,7 @@ test: $(READY)  ## run the tests (needs nothing but Python)
 	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 chaos: $(READY)  ## the fault scenarios again and again; ROUNDS=10 says how often
-	@for round in $$(seq $(ROUNDS)); do echo "round $$round of $(ROUNDS)"; $(BIN)/python -m pytest -n auto -q tests/chaos || exit 1; done
+	@for round in $$(seq $(ROUNDS)); do echo "round $$round of $(ROUNDS)"; $(BIN)/python -m pytest -n auto -q --hypothesis-profile=chaos tests/chaos || exit 1; done
 
 lint: $(READY)  ## format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .

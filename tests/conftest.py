@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from horsies.store.db import Database
 from horsies.store.link import Link
@@ -17,6 +18,8 @@ from tests.support.memory import roomy_memory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+settings.register_profile("chaos", max_examples=1000)
 
 _IS_XDIST_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 

@@ -1,138 +1,138 @@
-"""Any graph, any order of endings, any point of crash or pause: the run ends in one and the same state."""
+"""Any graph, any order of endings, any point of death: the run and all below it end as their graphs alone say."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from random import Random
+from typing import TYPE_CHECKING, TypeVar
 
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from horsies.model.task import TaskStatus
-from horsies.model.workflow.ending import Document, EndedTask, NoRestart
-from horsies.model.workflow.outcome import outcome_of
-from horsies.model.workflow.progress import (
-    Blame,
-    End,
-    Enqueue,
-    Finish,
-    NodeState,
-    Pause,
-    PutBack,
-    RunState,
-    Skip,
-    StartChild,
-    Step,
-    next_steps,
-)
 from horsies.model.workflow.status import WorkflowStatus
-from horsies.model.workflow.status import WorkflowTaskStatus as S
-from tests.support.dags import Dag, dags
+from tests.support.dags import CHANCES, Dag, dags
+from tests.support.oracle import foretold
+from tests.support.stored_runs import Request, StoredRuns
 
-OK = EndedTask(status=TaskStatus.COMPLETED, document=Document.OK)
-ERR = EndedTask(status=TaskStatus.FAILED, document=Document.ERR)
-TAKEN_BACK = EndedTask(status=TaskStatus.CANCELLED, document=Document.ERR, mark=NoRestart.PAUSED)
-CHANCES = st.integers(0, 2**32).map(Random)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
 
+    from tests.support.stored_runs import StoredRun
 
-class Stored:
-    """A run as a database would hold it: steps are applied together or not at all."""
+    Deed = Callable[[StoredRuns, Random], None]
 
-    def __init__(self, dag: Dag) -> None:
-        self.dag = dag
-        self.status = WorkflowStatus.RUNNING
-        self.starts = [0] * len(dag.nodes)
-        self.nodes = [
-            NodeState(
-                status=S.PENDING,
-                dependencies=node.dependencies,
-                context=node.context,
-                join=node.join,
-                min_success=node.min_success,
-                allow_failed_deps=node.allow_failed_deps,
-            )
-            for node in dag.nodes
-        ]
-
-    @property
-    def at_work(self) -> list[int]:
-        return [index for index, node in enumerate(self.nodes) if node.status is S.ENQUEUED and node.ended is None]
-
-    def run_task(self, index: int) -> None:
-        self.nodes[index] = replace(self.nodes[index], ended=OK if self.dag.nodes[index].succeeds else ERR)
-
-    def pause(self) -> None:
-        """What waits is taken back; what has ended keeps its end."""
-        self.status = WorkflowStatus.PAUSED
-        for index in self.at_work:
-            self.nodes[index] = replace(self.nodes[index], ended=TAKEN_BACK)
-
-    def resume(self) -> None:
-        self.advance()
-        self.status = WorkflowStatus.RUNNING
-
-    def advance(self) -> bool:
-        """Whether anything was due."""
-        run = RunState(status=self.status, nodes=self.nodes, on_error=self.dag.on_error, success=self.dag.success)
-        steps = list(next_steps(run))
-        for step in steps:
-            self._apply(step)
-        return bool(steps)
-
-    def _apply(self, step: Step) -> None:
-        match step:
-            case End(index, end):
-                self._set(index, end.status)
-            case PutBack(index):
-                self._set(index, S.READY)
-            case Skip(index):
-                self._set(index, S.SKIPPED)
-            case Enqueue(index) | StartChild(index):
-                self._set(index, S.ENQUEUED)
-                self.starts[index] += 1
-            case Pause():
-                self.pause()
-            case Finish(outcome):
-                self.status = outcome.status
-            case Blame():
-                pass
-
-    def _set(self, index: int, status: S) -> None:
-        assert not self.nodes[index].status.is_terminal
-        self.nodes[index] = replace(self.nodes[index], status=status, ended=None)
-
-
-def _live(stored: Stored, chance: Random) -> None:
-    """Let tasks end in any order and any number at a time, with pauses between, until the run has ended."""
-    while not stored.status.is_terminal:
-        stored.advance()
-        if stored.status is WorkflowStatus.PAUSED:
-            stored.resume()
-        elif chance.random() < 0.1:
-            stored.pause()
-        elif at_work := stored.at_work:
-            for index in chance.sample(at_work, chance.randint(1, len(at_work))):
-                stored.run_task(index)
+T = TypeVar("T")
 
 
 @given(dags(), CHANCES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_order_of_endings_leads_to_the_same_state(dag: Dag, chance: Random) -> None:
-    stored = Stored(dag)
-    _live(stored, chance)
-    assert [node.status for node in stored.nodes] == dag.last_states()
-    assert stored.status is outcome_of(dag.last_states(), dag.success).status
+    runs = StoredRuns(dag)
+    _live(runs, chance, UNDISTURBED)
+    assert runs.root.verdict() == foretold(dag)
+
+
+@given(dags(largest=30), CHANCES)
+@settings(max_examples=60, deadline=None)
+def test_a_death_at_any_boundary_leads_to_the_same_state(dag: Dag, chance: Random) -> None:
+    runs = StoredRuns(dag)
+    _live(runs, chance, UNDISTURBED + DISTURBED)
+    assert runs.root.verdict() == foretold(dag)
+    for run in runs.root.tree():
+        assert run.starts == [int(node.status != "SKIPPED") for node in run.nodes], "each once"
 
 
 @given(dags(largest=20), CHANCES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_was_done_is_not_asked_for_again(dag: Dag, chance: Random) -> None:
-    stored = Stored(dag)
-    while not stored.status.is_terminal:
-        stored.advance()
-        if stored.status is WorkflowStatus.PAUSED:
-            stored.resume()
-            continue
-        assert not stored.advance()
-        if stored.at_work:
-            stored.run_task(chance.choice(stored.at_work))
+    runs = StoredRuns(dag)
+    while not runs.root.status.is_terminal:
+        _let_tasks_end(runs, chance)
+        for run in list(runs.root.tree()):
+            runs.advance(run)
+            assert not runs.due(run)
+        _answer(runs, chance)
+        _resume(runs, chance)
+
+
+def _let_tasks_begin(runs: StoredRuns, chance: Random) -> None:
+    for run, index in _some(_at_work(runs), chance):
+        runs.begin_task(run, index)
+
+
+def _let_tasks_end(runs: StoredRuns, chance: Random) -> None:
+    for run, index in _some(_at_work(runs), chance):
+        runs.end_task(run, index)
+
+
+def _answer(runs: StoredRuns, chance: Random) -> None:
+    for request in _some(runs.requests, chance):
+        runs.answer(request)
+
+
+def _pause(runs: StoredRuns, chance: Random) -> None:
+    runs.pause(chance.choice(list(runs.root.tree())))
+
+
+def _resume(runs: StoredRuns, chance: Random) -> None:
+    """Any run that stands still, also one that a failure has paused."""
+    for run in _some([run for run in runs.root.tree() if run.status is WorkflowStatus.PAUSED], chance):
+        runs.resume(run)
+
+
+def _die_with_a_task(runs: StoredRuns, chance: Random) -> None:
+    for run, index in _some(_at_work(runs), chance):
+        runs.lose_task(run, index)
+
+
+def _die_before_an_answer_is_stored(runs: StoredRuns, chance: Random) -> None:
+    for request in _some(runs.requests, chance):
+        runs.due(request.run)
+
+
+def _answer_twice(runs: StoredRuns, chance: Random) -> None:
+    for request in _some(runs.requests, chance):
+        runs.answer(request)
+        runs.answer(request)
+
+
+def _lose_requests(runs: StoredRuns, chance: Random) -> None:
+    """Outcomes are stored and nobody advances; children are done and their parents not told."""
+    lost = _some(runs.requests, chance)
+    runs.requests = [request for request in runs.requests if request not in lost]
+
+
+def _ask_late(runs: StoredRuns, chance: Random) -> None:
+    """For what was advanced, started or ended long ago."""
+    run = chance.choice(list(runs.root.tree()))
+    runs.answer(Request(run))
+    for index in run.children:
+        runs.answer(Request(run, index))
+
+
+UNDISTURBED: list[Deed] = [_let_tasks_end, _answer]
+DISTURBED: list[Deed] = [
+    _let_tasks_begin,
+    _pause,
+    _resume,
+    _die_with_a_task,
+    _die_before_an_answer_is_stored,
+    _answer_twice,
+    _lose_requests,
+    _ask_late,
+]
+
+
+def _live(runs: StoredRuns, chance: Random, deeds: list[Deed]) -> None:
+    """Whatever chance likes, until the root has ended; where nothing is left to do, those who live heal and resume."""
+    while not runs.root.status.is_terminal:
+        if not _at_work(runs) and not runs.requests:
+            runs.heal()
+            _resume(runs, chance)
+        chance.choice(deeds)(runs, chance)
+
+
+def _at_work(runs: StoredRuns) -> list[tuple[StoredRun, int]]:
+    return [(run, index) for run in runs.root.tree() for index in run.at_work]
+
+
+def _some(these: list[T], chance: Random) -> list[T]:
+    return chance.sample(these, chance.randint(1, len(these))) if these else []

@@ -1,0 +1,91 @@
+"""Random graphs with sub-workflows, run for real and disturbed, end in the state that the graphs alone determine.
+
+A few at a time; `--hypothesis-profile=chaos` tries many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from horsies.codec.ids import IDS
+from horsies.flows import control
+from horsies.flows.healing import heal
+from horsies.flows.starting import start
+from horsies.store.db import Database
+from horsies.store.link import Link
+from tests.support.dags import CHANCES, Dag, dags
+from tests.support.flows import Bench, Known
+from tests.support.oracle import foretold
+from tests.support.planned_dags import PlannedDag, stored_verdict
+
+if TYPE_CHECKING:
+    from random import Random
+    from uuid import UUID
+
+    from tests.support.work import Connection
+
+TABLES = ("horsies_workflow_outbox", "horsies_workflows", "horsies_tasks", "horsies_task_attempts")
+OPEN = "SELECT id, status FROM horsies_workflows WHERE completed_at IS NULL ORDER BY id"
+
+
+@pytest.mark.timeout(600)
+@given(dag=dags(), chance=CHANCES)
+@settings(
+    max_examples=settings().max_examples // 5,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_a_random_run_ends_as_its_graph_says(database_url: str, dag: Dag, chance: Random) -> None:
+    asyncio.run(asyncio.wait_for(_live(database_url, dag, chance), 60))
+
+
+async def _live(database_url: str, dag: Dag, chance: Random) -> None:
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(Database(Link(url=database_url, masked_url=database_url)))
+        connection = await asyncpg.connect(database_url)
+        stack.push_async_callback(connection.close)
+        planned = PlannedDag(dag)
+        known = Known(dict(planned.definitions()))
+        bench = Bench(database, known=known)
+        for table in TABLES:  # an example that failed leaves its runs behind
+            await connection.execute(f"DELETE FROM {table}")
+        workflow_id = IDS.next()
+        assert await start(database, planned.plan, workflow_id)
+        successes = dict(planned.successes())
+        while open_runs := await connection.fetch(OPEN):
+            await _disturb(database, connection, known, chance)
+            for run in open_runs:
+                if run["status"] == "PAUSED":  # by a failure, or by us
+                    await control.resume(database, run["id"])
+            rows = await bench.claim(chance.randint(1, 8))
+            await bench.finish(rows, lambda name: "ok" if successes[name] else "err")
+            if not chance.randint(0, 2):
+                await bench.outbox.work_off()
+        verdict = foretold(dag)
+        assert await stored_verdict(connection, workflow_id, dag) == verdict
+        assert sorted(bench.started) == sorted(planned.starts(verdict)), "each once"
+
+
+async def _disturb(database: Database, connection: Connection, known: Known, chance: Random) -> None:
+    """What is asked for is lost, or answered late; runs are paused; and then somebody heals."""
+    match chance.randint(0, 5):
+        case 0:
+            await connection.execute("DELETE FROM horsies_workflow_outbox")
+        case 1:
+            await control.pause(database, await _any_run(connection, chance))
+        case 2:
+            await control.advance_tree(database, await _any_run(connection, chance))
+        case _:
+            pass
+    if not await connection.fetchval("SELECT count(*) FROM horsies_tasks WHERE terminal_at IS NULL"):
+        await heal(database, known)
+
+
+async def _any_run(connection: Connection, chance: Random) -> UUID:
+    return chance.choice(await connection.fetch("SELECT id FROM horsies_workflows ORDER BY id"))["id"]
