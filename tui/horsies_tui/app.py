@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from textual import work
 from textual.app import App, SystemCommand
+from textual.command import CommandPalette
 from textual.geometry import Size
+from textual.widgets import Input
 from textual.worker import WorkerCancelled, WorkerFailed
 
 from horsies.errors import HorsiesError
 from horsies_ops.reads.filter_language import FilterFault, parse_filter
 from horsies_tui import palette
-from horsies_tui.actions import TABS, Place, bindings
+from horsies_tui.actions import BY_METHOD, TABS, Place, bindings
 from horsies_tui.clock import DatabaseClock
 from horsies_tui.desk import Desk
 from horsies_tui.format import clean
@@ -172,6 +174,8 @@ class HorsiesApp(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "go" and parameters and parameters[0] not in SCREENS:
             return None
+        if (known := BY_METHOD.get(action)) and known.takes_keyboard and isinstance(self.focused, Input):
+            return False
         return super().check_action(action, parameters)
 
     async def run_action(
@@ -287,8 +291,15 @@ class HorsiesApp(App[None]):
         if self._is_at(Place.TASKS):
             cast("TasksScreen", self.screen).show_only(wanted)
 
-    def action_app_palette(self) -> None:
-        self.action_command_palette()
+    async def action_app_palette(self) -> None:
+        await self.action_command_palette()
+
+    async def action_command_palette(self) -> None:
+        """Open the palette; the next key is not looked at before there is a line that it can go to."""
+        if not CommandPalette.is_open(self):
+            opened = CommandPalette(id="--command-palette")
+            await self.push_screen(opened)
+            opened.set_focus(opened.query_one(Input))
 
     def action_app_help(self) -> None:
         self.push_screen(Help(self.place, self._keys, self.desk.glyphs))

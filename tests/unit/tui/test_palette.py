@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from textual.widgets import Input
+
 from horsies.model.settings import TuiConfig
 from horsies_tui.demo import Demo
 from horsies_tui.screens.flows import FlowsScreen
@@ -62,3 +64,21 @@ async def test_a_filter_that_the_settings_name_is_a_command() -> None:
         screen = pilot.app.screen_stack[0]
         assert isinstance(screen, TasksScreen)
         await eventually(pilot, lambda: list(screen.filter.error_codes) == ["SMTP*"])
+
+
+async def test_what_is_typed_while_the_palette_opens_goes_into_the_palette() -> None:
+    async with running() as pilot:
+        for key in ("colon", *"theme"):
+            pilot.app.simulate_key(key)
+        await eventually(pilot, lambda: isinstance(pilot.app.focused, Input))
+        line = pilot.app.focused
+        assert isinstance(line, Input)
+        await eventually(pilot, lambda: line.value == "theme")
+
+
+async def test_a_colon_in_a_filter_is_a_colon() -> None:
+    async with running() as pilot:
+        await pilot.press("slash", *"queue", "colon", *"mail")
+        line = pilot.app.focused
+        assert isinstance(line, Input)
+        assert line.value == "queue:mail"
