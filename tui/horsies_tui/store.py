@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from horsies_ops.reads.changes import Topic
     from horsies_tui.source import Source
+
+log = logging.getLogger("horsies.tui")
 
 PATIENCE: Final = 4
 """The rest between two questions is at least so many times what the answer took."""
@@ -170,8 +173,8 @@ class _Loop:
         try:
             told: Message = Fetched(self.want.name, await self.want.fetch(self._source))
             self._failures = 0
-        except HorsiesError as error:
-            told = FetchFailed(self.want.name, error)
+        except Exception as error:  # noqa: BLE001  # the edge: one want that fails must not go silent for good
+            told = FetchFailed(self.want.name, _told(error))
             self._failures += 1
             self._is_dirty = True
         finally:
@@ -193,3 +196,11 @@ class _Loop:
         self._woken.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), timeout_s)
+
+
+def _told(error: Exception) -> HorsiesError:
+    """What went wrong, in words for the screen; where it is a fault of ours, the log has where it happened."""
+    if isinstance(error, HorsiesError):
+        return error
+    log.error("a read of the screens failed", exc_info=error)
+    return HorsiesError(f"{type(error).__name__}: {error}")

@@ -25,7 +25,7 @@ class Desk:
         self.store = Store(tick_s=tick_s)
         self.asked = 0
         self.may_answer = asyncio.Semaphore(0)
-        self.fails = False
+        self.fails: Exception | None = None
         self.told: asyncio.Queue[Message] = asyncio.Queue()
         self.most_at_once = 0
         self._at_once = 0
@@ -39,8 +39,8 @@ class Desk:
         self.most_at_once = max(self.most_at_once, self._at_once)
         await self.may_answer.acquire()
         self._at_once -= 1
-        if self.fails:
-            raise DatabaseUnreachable("gone")
+        if self.fails is not None:
+            raise self.fails
         return self.asked
 
     async def answer(self) -> Message:
@@ -96,9 +96,19 @@ async def test_without_a_word_it_is_asked_for_again_when_its_poll_is_due() -> No
 
 async def test_a_question_that_fails_is_told_and_asked_again() -> None:
     desk = Desk()
-    desk.fails = True
+    desk.fails = DatabaseUnreachable("gone")
     assert isinstance(await desk.answer(), FetchFailed)
-    desk.fails = False
+    desk.fails = None
+    assert isinstance(await desk.answer(), Fetched)
+
+
+async def test_a_fault_of_ours_is_told_as_well_and_asked_again() -> None:
+    desk = Desk()
+    desk.fails = ValueError("what is this")
+    told = await desk.answer()
+    assert isinstance(told, FetchFailed)
+    assert told.error.message == "ValueError: what is this"
+    desk.fails = None
     assert isinstance(await desk.answer(), Fetched)
 
 
