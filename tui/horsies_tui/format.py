@@ -44,6 +44,15 @@ def cut(text: str, cells: int) -> str:
     return set_cell_size(text, cells - 1) + "…" if cells > 0 else ""
 
 
+def end_of(text: str, cells: int) -> str:
+    """The end of a clean text, as much as `cells` columns hold: of a path that is what tells it from others."""
+    if cell_len(text) <= cells:
+        return text
+    while text and cell_len(text) >= cells:
+        text = text[1:]
+    return "…" + text if cells > 0 else ""
+
+
 def fit(value: object, cells: int, *, right: bool = False) -> str:
     """`value`, harmless, in exactly `cells` columns."""
     text = str(value)
@@ -112,6 +121,11 @@ def plural(count: int, noun: str) -> str:
 def clock(at: datetime | None) -> str:
     """The time of day in UTC, as the database has it."""
     return "--:--:--" if at is None else at.astimezone(UTC).strftime("%H:%M:%S")
+
+
+def day_and_time(at: datetime) -> str:
+    """To the minute in UTC, for what may be days ago."""
+    return at.astimezone(UTC).strftime("%m-%d %H:%M")
 
 
 def short_id(identity: UUID | str | None) -> str:

@@ -141,9 +141,15 @@ def _opener(settings: LoadedSettings, options: Options) -> tuple[Opener, str]:
 
 
 def database_name(url: DatabaseUrl) -> str:
-    """`db1/app`: enough to tell one database from another, and never a secret."""
+    """`db1/app`, `embedded:~/shop/db`: enough to tell one database from another, and never a secret."""
     if url.is_embedded:
-        return "embedded"
+        folder = url.embedded_folder
+        return "embedded" if folder is None else f"embedded:{_from_home(folder)}"
     address = url.masked.partition("://")[2].partition("?")[0]
     host, _, database = address.rpartition("@")[2].partition("/")
     return f"{host}/{database}" if database else host
+
+
+def _from_home(folder: Path) -> str:
+    home = Path.home()
+    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from textual.content import Content
 from textual.reactive import reactive
@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from horsies_tui.actions import TABS, Place
 from horsies_tui.connection import described
-from horsies_tui.format import clock, safe
+from horsies_tui.format import clean, clock, end_of, safe
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from textual import events
 
     from horsies_tui.desk import Desk
+
+
+SHORTEST: Final = 12
+"""So many columns the name of the database has in any case."""
 
 
 class Header(Widget):
@@ -50,11 +54,13 @@ class Header(Widget):
         return self._painted
 
     def _line(self) -> Content:
-        left = Content.assemble(
-            " ", ("horsies", "bold"), "  ", self._environment(), safe(self._desk.database), "   ", self._state()
-        )
+        before = Content.assemble(" ", ("horsies", "bold"), "  ", self._environment())
+        after = Content.assemble("   ", self._state())
         right = Content.assemble(self._rights(), f"   {clock(self.as_of)[:-3]}Z ")
         room = self.size.width - right.cell_length
+        # How the connection stands must be seen, however long the name of the database is.
+        name = end_of(clean(self._desk.database), max(room - before.cell_length - after.cell_length - 1, SHORTEST))
+        left = before + safe(name) + after
         return left.truncate(room - 1, ellipsis=True).pad_right(max(room - left.cell_length, 1)) + right
 
     def _environment(self) -> Content:

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from horsies.model.settings.url import DatabaseUrl
+from horsies_tui.format import end_of
+from horsies_tui.launch import database_name
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("postgresql://ana:secret@db1:5432/app?sslmode=require", "db1:5432/app"),
+        ("embedded", "embedded"),
+        ("embedded:///srv/shop/db", "embedded:/srv/shop/db"),
+        (f"embedded://{Path.home()}/blog/db", "embedded:~/blog/db"),
+    ],
+)
+def test_a_database_is_called_by_its_place(url: str, name: str) -> None:
+    assert database_name(DatabaseUrl.parse(url)) == name
+
+
+def test_of_a_name_too_long_for_its_place_the_end_is_shown() -> None:
+    assert end_of("embedded:/srv/shop/db", 8) == "…shop/db"
+    assert end_of("embedded", 8) == "embedded"
+    assert end_of("embedded", 0) == ""
