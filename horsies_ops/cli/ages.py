@@ -1,8 +1,8 @@
-"""Durations as tables show them."""
+"""Durations and instants as people read them."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 _UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)), ("s", timedelta(seconds=1)))
 
@@ -19,3 +19,8 @@ def age(duration: timedelta | None) -> str:
     (name, unit), *smaller = _UNITS[at : at + 2]
     whole, rest = divmod(duration, unit)
     return f"{whole}{name}" + "".join(f"{rest // less:02}{called}" for called, less in smaller)
+
+
+def instant(at: datetime) -> str:
+    """To the second, and in UTC wherever one is."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

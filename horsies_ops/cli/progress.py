@@ -24,3 +24,15 @@ def progress_bar(doing: str, *, wanted: bool) -> Generator[Callable[[Progress], 
     with Bar(console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task(doing, total=None)
         yield lambda progress: bar.update(line, completed=progress.done, total=progress.total)
+
+
+@contextmanager
+def progress_line(*, wanted: bool) -> Generator[Callable[[str], None]]:
+    """Something to say on one line as it goes on, which is gone in the end; nothing where nobody would see it."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as line:
+        yield line.update

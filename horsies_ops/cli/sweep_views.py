@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from horsies.model.ids import short_form
 from horsies.model.recovery.verdicts import Decision
 from horsies.model.text import safe
 from horsies.recovery.report import SweepStatus
-from horsies_ops.cli.ages import age
+from horsies_ops.cli.ages import age, instant
 from horsies_ops.cli.output import print_line, print_table, warn
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from horsies.recovery.report import SweepReport, SweptTask
 
 _COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "verdict", "reason", "note")
@@ -103,16 +100,12 @@ def _notes(task: SweptTask) -> list[str]:
     notes = [
         task.code,
         "resilient" if task.resilient else None,
-        f"at {_instant(task.run_at)}" if task.run_at else None,
-        f"until {_instant(task.held_until)}" if task.held_until else None,
+        f"at {instant(task.run_at)}" if task.run_at else None,
+        f"until {instant(task.held_until)}" if task.held_until else None,
         f"by {task.hook}" if task.hook else None,
         f"refused: {task.refusal}" if task.refusal else None,
     ]
     return [note for note in notes if note]
-
-
-def _instant(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def _total(report: SweepReport) -> str:
@@ -121,7 +114,7 @@ def _total(report: SweepReport) -> str:
             return "busy: somebody else is sweeping"
         case SweepStatus.AMNESTY:
             until = max((task.held_until for task in report.tasks if task.held_until), default=None)
-            when = "" if until is None else f" until {_instant(until)}"
+            when = "" if until is None else f" until {instant(until)}"
             return f"amnesty: nobody has listened for a whole threshold; all {len(report.tasks)} held back{when}"
         case SweepStatus.NOTHING if not report.refused:
             return "nothing to do"

@@ -43,7 +43,12 @@ _ATTEMPT = (
 
 def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
     """What `task list --json` prints; a total that is not exact says so."""
-    document = {"tasks": [_summary(task) for task in page.tasks], "next": page.next, "total": None}
+    document = {
+        "tasks": [_summary(task) for task in page.tasks],
+        "next": page.next,
+        "searched_to": page.searched_to,
+        "total": None,
+    }
     if total is None:
         return document
     return document | {"total": total.number, "total_is_exact": not (total.is_capped or total.is_estimate)}

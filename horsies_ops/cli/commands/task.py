@@ -13,18 +13,23 @@ from horsies.client.sending import SendOptions
 from horsies.codec.wire import canonical
 from horsies.errors import ExitCode, NotFound
 from horsies.model.text import safe
+from horsies_ops.cli.ages import instant
 from horsies_ops.cli.naming import task_named
 from horsies_ops.cli.option_types import identity_or_short_form, one_id, time
 from horsies_ops.cli.output import print_json, print_line, warn
+from horsies_ops.cli.progress import progress_line
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.task_actions import add_actions
 from horsies_ops.cli.task_filters import FilterOptions, with_filter_options
+from horsies_ops.cli.task_search import search
 from horsies_ops.cli.task_sending import has_live_worker, json_array, json_object, result_document, task_to_send
 from horsies_ops.cli.task_sending import send as send_task
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from horsies.client.handle import TaskHandle
     from horsies.client.task_function import TaskFunction
     from horsies.model.settings import AppConfig
@@ -47,6 +52,9 @@ def list_(
     which: FilterOptions,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 50,
     after: Annotated[UUID | None, one_id("Go on after this task: `next` of the page before.")] = None,
+    to_the_end: Annotated[
+        bool, typer.Option("--all", help="Search until enough were found or the tasks end, however long that takes.")
+    ] = False,
     count: Annotated[bool, typer.Option("--count", help="Count what matches too, as far as it is quick.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Whole ids and names, however wide that is.")] = False,
     json: Annotated[
@@ -54,7 +62,10 @@ def list_(
     ] = False,
 ) -> None:
     """List tasks, the newest first."""
-    page, total = asyncio.run(_list(options.settings().app, which.filter, after=after, limit=limit, is_counted=count))
+    settings = options.settings().app
+    with progress_line(wanted=to_the_end and not (json or options.quiet)) as say:
+        told = say if to_the_end else None
+        page, total = asyncio.run(_list(settings, which.filter, after=after, limit=limit, is_counted=count, say=told))
     if json:
         print_json(page_document(page, total))
         return
@@ -129,10 +140,21 @@ def _say_waiting(options: GlobalOptions, task: TaskFunction[..., Any], handle: T
 
 
 async def _list(
-    settings: AppConfig, wanted: TaskFilter, *, after: UUID | None, limit: int, is_counted: bool
+    settings: AppConfig,
+    wanted: TaskFilter,
+    *,
+    after: UUID | None,
+    limit: int,
+    is_counted: bool,
+    say: Callable[[str], None] | None,
 ) -> tuple[TaskPage, Count | None]:
+    """A page, and how many match where that is asked for; with somebody to tell, it is searched for to the end."""
     async with open_ops(settings, read_only=True) as ops:
-        page = await ops.list_tasks(wanted, after=after, limit=limit)
+
+        async def listing(after: UUID | None, limit: int) -> TaskPage:
+            return await ops.list_tasks(wanted, after=after, limit=limit)
+
+        page = await (listing(after, limit) if say is None else search(listing, after=after, limit=limit, say=say))
         return page, await ops.count_tasks(wanted) if is_counted else None
 
 
@@ -146,9 +168,12 @@ async def _detail(settings: AppConfig, named: str) -> TaskDetail:
 
 
 def _show_page(options: GlobalOptions, page: TaskPage, *, full: bool) -> None:
-    if not page.tasks:
-        options.talk("no tasks")
-        return
-    print_page(page, full=full)
-    if page.next is not None:
+    if page.tasks:
+        print_page(page, full=full)
+    if page.searched_to is not None:
+        options.talk(f"{'' if page.tasks else 'no tasks yet: '}searched back to {instant(page.searched_to)}")
+        options.talk(f"further back: --after {page.next}, or --all to search to the end")
+    elif page.next is not None:
         options.talk(f"more: --after {page.next}")
+    elif not page.tasks:
+        options.talk("no tasks")

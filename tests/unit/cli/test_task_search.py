@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from horsies_ops.cli.task_search import search
+from horsies_ops.cli.task_views import page_document
+from horsies_ops.reads.tasks import TaskPage
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HALFWAY = UUID(int=2)
+
+
+async def _listing(after: UUID | None, limit: int) -> TaskPage:
+    """Nothing matches, and the time to search is over halfway."""
+    assert limit == 50
+    is_over = after is None
+    return TaskPage(tasks=(), next=HALFWAY if is_over else None, searched_to=NOON if is_over else None)
+
+
+async def test_a_search_to_the_end_goes_on_where_a_page_ran_out_of_time_and_says_how_far_it_came() -> None:
+    said: list[str] = []
+    page = await search(_listing, after=None, limit=50, say=said.append)
+    assert (page.next, page.searched_to) == (None, None)
+    assert said == ["searched back to 2026-03-01 12:00:00Z, found 0"]
+
+
+async def test_a_program_is_told_how_far_a_page_was_searched_for_and_where_to_go_on() -> None:
+    document = page_document(await _listing(None, 50))
+    assert (document["searched_to"], document["next"]) == (NOON, HALFWAY)
