@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.tasks import Order, TaskPage
 from horsies_tui import windows
 from horsies_tui.demo.catalogue import KINDS
 from horsies_tui.demo.source import DemoSource
@@ -17,6 +18,51 @@ if TYPE_CHECKING:
     from horsies_tui.demo.system import System
 
 EVERYTHING = TaskFilter()
+
+
+class Hurried(DemoSource):
+    """Looks at a hundred tasks a page, as if its time were over then; what is asked for by id it finds."""
+
+    async def list_tasks(
+        self,
+        filter: TaskFilter = EVERYTHING,  # noqa: A002
+        *,
+        order: Order = Order.NEWEST_FIRST,
+        after: UUID | None = None,
+        limit: int = 50,
+    ) -> TaskPage:
+        page = await super().list_tasks(filter, order=order, after=after, limit=limit)
+        ahead = [each for each in _newest_first(self.system) if after is None or each < after]
+        if filter.ids or order is Order.OLDEST_FIRST or len(ahead) <= 100:
+            return page
+        found = tuple(task for task in page.tasks if task.id in ahead[:100])
+        return TaskPage(tasks=found, next=ahead[99], searched_to=NOON)
+
+
+RARE = TaskFilter(text="such a word is nowhere")
+
+
+async def _searched(source: DemoSource, wanted: TaskFilter, times: int) -> TaskWindow:
+    window = await windows.newest(source, wanted)
+    for _ in range(times):
+        window = await windows.older(source, window, most=500)
+    return window
+
+
+async def test_scrolling_on_searches_on_until_the_end_also_where_nothing_was_found_yet() -> None:
+    source = Hurried(still(1000), read_only=False, pace_s=None)
+    halfway, whole = await _searched(source, RARE, 4), await _searched(source, RARE, 20)
+    assert (halfway.rows, halfway.has_older, halfway.searched_to) == ((), True, NOON)
+    assert (whole.rows, whole.has_older, whole.searched_to) == ((), False, None)
+
+
+async def test_what_was_found_further_back_stays_when_a_search_anew_does_not_come_as_far() -> None:
+    source = Hurried(still(1000), read_only=False, pace_s=None)
+    failed = TaskFilter(statuses=(TaskStatus.FAILED,))
+    window = await _searched(source, failed, 4)
+    fresh = await windows.again(source, window, cursor=None)
+    assert len(window.rows) > len((await windows.newest(source, failed)).rows)
+    assert (fresh.ids, fresh.next, fresh.searched_to) == (window.ids, window.next, NOON)
 
 
 def _source(size: int = 1000) -> tuple[System, DemoSource]:

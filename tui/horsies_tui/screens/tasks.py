@@ -205,7 +205,7 @@ class TasksScreen(TaskTable):
             self._look(Ask.NEWER)
 
     def on_row_list_end_wanted(self, message: RowList.EndWanted) -> None:
-        """The first or the last of all tasks, however many there are between; where they are rare, as far as is seen."""
+        """The first or the last of all tasks, however many there are between; rare ones are searched on for."""
         if message.older and self.window.has_older:
             self._look(Ask.OLDEST if self.window.searched_to is None else Ask.OLDER)
         elif not message.older and not self.window.is_at_top:

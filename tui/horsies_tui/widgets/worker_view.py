@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
 from textual.content import Content
 from textual.widgets import Static
 
-from horsies_tui.format import age, clock, fit, safe, short_id
+from horsies_tui.format import age, clock, day_and_time, fit, safe, short_id
 from horsies_tui.glyphs import sampled, spark
 from horsies_tui.task_columns import silence
 
@@ -47,8 +46,8 @@ class WorkerView(Static):
 
 
 def _title(worker: WorkerRow) -> str:
-    started = worker.started_at.astimezone(UTC).strftime("%m-%d %H:%M")
     who = f"{short_id(worker.worker_id)}  {worker.hostname}:{worker.pid}"
+    started = day_and_time(worker.started_at)
     return f" {who}   horsies {worker.version}   started {started}   queues {', '.join(worker.queues)} "
 
 
