@@ -12,6 +12,7 @@ from typing import NoReturn
 import typer
 
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, UsageError
+from horsies_ops.cli import json_log
 from horsies_ops.cli.lazy import LazyGroup
 from horsies_ops.cli.output import Colour, fault, print_json, report
 from horsies_ops.cli.session import GlobalOptions, with_global_options
@@ -49,26 +50,29 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """The exit code of a command line. A service that was told to stop has done so, also before it had come up."""
     code = _run(arguments)
-    is_service = next((each for each in arguments if each in COMMANDS), None) in SERVICES
-    return ExitCode.DONE if is_service and code == ExitCode.INTERRUPTED else code
+    return ExitCode.DONE if _command(arguments) in SERVICES and code == ExitCode.INTERRUPTED else code
+
+
+def _command(arguments: list[str]) -> str | None:
+    return next((each for each in arguments if each in COMMANDS), None)
 
 
 def _run(arguments: list[str]) -> int:
     _open_what_is_closed()
-    Colour.refused, json = "--no-color" in arguments, "--json" in arguments
+    Colour.refused = "--no-color" in arguments
     try:
         code = app(args=arguments or ["--help"], prog_name="horsies", standalone_mode=False)
         sys.stdout.flush()
     except HorsiesError as error:
-        return fail(error, json=json)
+        return fail(error, arguments)
     except typer.TyperException as error:
-        return fail(_usage_error(error), json=json)
+        return fail(_usage_error(error), arguments)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         return _reader_left()
     except Exception as error:  # noqa: BLE001  # the edge: a person gets a message, whatever happened
-        return fail(_unexpected(error), json=json)
+        return fail(_unexpected(error), arguments)
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -88,11 +92,14 @@ def _unexpected(error: Exception) -> HorsiesError:
     return wrapped
 
 
-def fail(error: HorsiesError, *, json: bool) -> int:
+def fail(error: HorsiesError, arguments: list[str]) -> int:
     """Say what went wrong to the person and, where a document was asked for, to the program that reads it."""
+    if json_log.is_on() or (_command(arguments) == "worker" and json_log.is_asked_for(arguments)):
+        json_log.record(error)
+        return error.exit_code
     if logging.getLogger("horsies").isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)
-    if json:
+    if "--json" in arguments:
         print_json({"error": fault(error)})
     report(error)
     return error.exit_code

@@ -51,12 +51,12 @@ class Executable:
     def at_work(self, *arguments: str, **environment: str) -> Generator[AtWork]:
         """A command that runs until it is told to stop; killed by its pid if it still runs at the end."""
         log = self.cwd / "stderr.log"
-        with log.open("wb") as stderr:
+        with log.open("wb") as stderr, (self.cwd / "stdout.log").open("wb") as stdout:
             popen = subprocess.Popen(
                 [*self.program, *arguments],
                 cwd=self.cwd,
                 env={**_clean_environment(), **self.environment, **environment},
-                stdout=subprocess.DEVNULL,
+                stdout=stdout,
                 stderr=stderr,
             )
         try:
@@ -76,6 +76,10 @@ class AtWork:
     @property
     def said(self) -> str:
         return self.log.read_text()
+
+    @property
+    def printed(self) -> str:
+        return self.log.with_name("stdout.log").read_text()
 
     def until_said(self, text: str, *, within_s: float = 30.0) -> None:
         deadline = time.monotonic() + within_s

@@ -12,12 +12,12 @@ from horsies.app.check import first_failed_phase
 from horsies.config import LoadedSettings
 from horsies.discover import find_app
 from horsies.engine.worker import Worker
-from horsies.errors import ConfigurationError, ErrorCode, ExitCode
+from horsies.errors import ConfigurationError, ErrorCode, ExitCode, raise_together
 from horsies.model.settings import WorkerConfig
+from horsies_ops.cli import json_log
 from horsies_ops.cli.application import AppArgument, settings_for_app
 from horsies_ops.cli.banner import introduce
 from horsies_ops.cli.option_types import values
-from horsies_ops.cli.output import report
 from horsies_ops.cli.session import GlobalOptions, group, with_global_options
 
 app = group("worker")
@@ -58,11 +58,11 @@ def worker(  # each is an option that the settings have too
         "log.format": log_format,
     }
     settings = settings_for_app(options, **given)
+    if settings.log.format == "json":
+        json_log.begin()
     found = find_app(locator, settings)
     if failed := first_failed_phase(found, live=False):
-        for error in failed.errors:
-            report(error)
-        return ExitCode.FAILED
+        raise_together(failed.phase, failed.errors)
     return _run(options, settings, found, locator)
 
 

@@ -1,0 +1,103 @@
+"""The log of a service as JSON: whatever its process writes, each line of both its streams is one object."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import threading
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from horsies.log import configure
+from horsies_ops.cli.output import fault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horsies.errors import HorsiesError
+
+_OPTION: Final = "--log-format"
+
+logger = logging.getLogger("horsies")
+
+
+class LoggedLines(io.RawIOBase):
+    """A stream each of whose lines is a record of its own, whatever the level of the log; a flush ends a line."""
+
+    def __init__(self, name: str, level: int, handler: logging.Handler, descriptor: int) -> None:
+        self.name = name
+        self._level = level
+        self._handler = handler
+        self._descriptor = descriptor
+        self._unfinished = b""
+        self._writing = threading.RLock()
+        self._is_handling = False
+
+    def as_text(self) -> TextIO:
+        return io.TextIOWrapper(self, encoding="utf-8", errors="backslashreplace", write_through=True)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        """For programs that are given this stream; they write past us."""
+        return self._descriptor
+
+    def write(self, data: Any, /) -> int:
+        taken = bytes(data)
+        with self._writing:
+            if not self._is_handling:  # what the handler says of its own failure would lead back to it
+                *lines, self._unfinished = (self._unfinished + taken).split(b"\n")
+                self._record(lines)
+        return len(taken)
+
+    def flush(self) -> None:
+        with self._writing:
+            rest, self._unfinished = self._unfinished, b""
+            self._record([rest])
+
+    def _record(self, lines: Sequence[bytes]) -> None:
+        self._is_handling = True
+        try:
+            for line in filter(None, lines):
+                text = line.decode(errors="replace")
+                self._handler.handle(logging.LogRecord(self.name, self._level, "", 0, "%s", (text,), None))
+        finally:
+            self._is_handling = False
+
+
+def is_on() -> bool:
+    """Whether every line of this process is an object already."""
+    return isinstance(getattr(sys.stderr, "buffer", None), LoggedLines)
+
+
+def is_asked_for(arguments: Sequence[str]) -> bool:
+    """Whether the command line, or else the environment, wants it: known before any setting could be read."""
+    given = [
+        value or following
+        for (option, _, value), following in pairwise([*(each.partition("=") for each in arguments), ("", "", "")])
+        if option == _OPTION
+    ]
+    return (given or [os.environ.get("HORSIES_LOG__FORMAT", "")])[-1] == "json"
+
+
+def begin() -> None:
+    """From here on this process has no other lines: not of modules that print, nor of Python that warns."""
+    (handler,) = logger.handlers
+    logging.captureWarnings(capture=True)
+    warnings = logging.getLogger("py.warnings")
+    warnings.handlers[:], warnings.propagate = [handler], False
+    sys.stdout = LoggedLines("stdout", logging.INFO, handler, 1).as_text()
+    sys.stderr = LoggedLines("stderr", logging.WARNING, handler, 2).as_text()
+
+
+def record(error: HorsiesError) -> None:
+    """An error as a person would be shown it, one object a fault."""
+    if not is_on():
+        configure(form="json")
+    for each in error.faults:
+        shown = {name: value for name, value in fault(each).items() if name != "message"}
+        trace = error if logger.isEnabledFor(logging.DEBUG) else None
+        logger.error("%s", each.message, extra=shown, exc_info=trace)

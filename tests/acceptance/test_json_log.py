@@ -1,0 +1,104 @@
+"""`horsies worker --log-format json`: each line of its streams is one object, whoever wrote it and however it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.project import Project
+
+if TYPE_CHECKING:
+    from tests.support.executable import Executable
+
+TALKATIVE = """
+import logging, os, sys, threading, time, warnings
+from horsies import Horsies, TaskError, TaskResult
+
+app = Horsies()
+print("imported", end="")
+print(" now")
+sys.stdout.buffer.write(b"bytes\\n")
+warnings.warn("old ways", stacklevel=1)
+logging.getLogger("mine").warning("by my own logger")
+sys.stderr.write("without an end")
+
+@app.task("talk")
+def talk() -> TaskResult[None, TaskError]:
+    print("out"), print("err", file=sys.stderr), os.system("echo from a program")
+    warnings.warn("in a task", stacklevel=1)
+    return TaskResult(ok=None)
+
+@app.task("linger")
+def linger() -> TaskResult[None, TaskError]:
+    print("lingering")
+    time.sleep(60)
+    return TaskResult(ok=None)
+"""
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """Every line, each of which must be an object with the fields of a log."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert all({"at", "level", "logger", "message"} <= set(line) for line in lines)
+    return lines
+
+
+@pytest.fixture
+def project(horsies: Executable) -> Project:
+    project = Project(horsies.cwd)
+    project.write("main.py", TALKATIVE)
+    return project
+
+
+@pytest.mark.usefixtures("project")
+def test_every_line_of_a_run_is_an_object(horsies: Executable, database_url: str) -> None:
+    url = {"HORSIES_BROKER__DATABASE_URL": database_url}
+    with horsies.at_work("worker", "main:app", "--processes", "1", "--log-format", "json", **url) as worker:
+        worker.until_said("worker started")
+        for task in ("talk", "linger"):
+            assert horsies("task", "send", task, "--app", "main:app", **url).code == 0
+        worker.until_said("lingering")
+        worker.popen.send_signal(signal.SIGTERM)
+        worker.until_said("still running")
+        worker.popen.send_signal(signal.SIGINT)
+        assert worker.popen.wait(timeout=20) == 0
+    said = [line["message"] for line in objects(worker.said)]
+    for words in ("imported now", "bytes", "without an end", "by my own logger", "out", "err", "from a program"):
+        assert words in said
+    for words in ("UserWarning: old ways", "UserWarning: in a task", "still running: linger", "worker stopped"):
+        assert any(words in line for line in said), words
+    assert worker.printed == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (["nowhere:app"], "HRS-207", "nowhere"),
+        (["main:app", "--queues", "mail"], "HRS-103", "mail"),
+        (["main:app", "--processes", "0"], "HRS-218", "worker.processes"),
+        (["main:app", "--no-such-option"], "HRS-206", "--no-such-option"),
+        (["main:app", "--config", "missing.toml"], "HRS-206", "missing.toml"),
+        (["main:app", "--database-url", "mysql://me:hunter2@here/db"], "HRS-203", "postgresql"),
+        (["broken.py:app"], "HRS-210", "ZeroDivisionError"),
+    ],
+)
+def test_a_start_that_is_refused_says_why_in_objects(
+    horsies: Executable, project: Project, arguments: list[str], code: str, word: str
+) -> None:
+    project.write("broken.py", "1 / 0")
+    answer = horsies("worker", *arguments, "--log-format=json")
+    assert answer.code != 0
+    assert answer.stdout == ""
+    (error,) = [line for line in objects(answer.stderr) if line["level"] == "ERROR"]
+    assert word in error["message"]
+    assert error["code"] == code
+    assert "hunter2" not in answer.stderr
+
+
+@pytest.mark.usefixtures("project")
+def test_the_environment_may_ask_for_it_too(horsies: Executable) -> None:
+    answer = horsies("worker", "nowhere:app", "--processes", "0", HORSIES_LOG__FORMAT="json")
+    assert [error["hint"] is not None for error in objects(answer.stderr)] == [True]
