@@ -206,6 +206,21 @@ async def test_retry_failed_runs_only_what_failed_and_under_new_ids(bench: Bench
     assert str(before["task_id"]) in told
 
 
+async def test_a_retry_runs_a_node_whose_time_has_passed_and_keeps_a_time_to_come(
+    bench: Bench, connection: Connection
+) -> None:
+    now = datetime.now(UTC)
+    late = node(0, good_until=now + timedelta(hours=1))
+    workflow_id = await bench.start(late, node(1, good_until=now + timedelta(hours=1)), node(2, 0))
+    await bench.run(lambda _: "err")
+    await connection.execute("UPDATE horsies_workflow_tasks SET good_until = now() WHERE task_index = 0")
+    assert await control.retry_failed(bench.database, workflow_id) == 3
+    until = await connection.fetch("SELECT good_until FROM horsies_tasks WHERE status = 'PENDING' ORDER BY task_name")
+    assert [row["good_until"] for row in until] == [None, now + timedelta(hours=1)]
+    await bench.run()
+    assert await nodes_of(connection, workflow_id) == ["COMPLETED"] * 3
+
+
 async def test_a_cancelled_run_can_be_retried(bench: Bench, connection: Connection) -> None:
     workflow_id = await bench.start(node(0, max_retries=1), node(1, 0))
     (running,) = await bench.claim()

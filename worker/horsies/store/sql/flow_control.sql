@@ -191,7 +191,8 @@ SELECT tree.id, tree.status,
   FROM tree;
 
 -- name: reset_nodes
--- Nodes that failed or never ran are as they were at the start; one with a run behind it that goes on stands for it again.
+-- Nodes that failed or never ran are as they were at the start; one with a run behind it that goes on stands for it
+-- again. Whoever asks for them now wants them in spite of a time that has passed.
 WITH held AS MATERIALIZED (
     SELECT n.id, n.task_id, n.sub_workflow_id = ANY($1::uuid[]) AS has_child
       FROM horsies_workflow_tasks AS n
@@ -203,6 +204,7 @@ UPDATE horsies_workflow_tasks AS n
    SET status = CASE WHEN held.has_child THEN 'RUNNING' ELSE 'PENDING' END,
        sub_workflow_id = CASE WHEN held.has_child THEN n.sub_workflow_id END,
        started_at = CASE WHEN held.has_child THEN n.started_at END,
+       good_until = CASE WHEN n.good_until > now() THEN n.good_until END,
        task_id = NULL, result = NULL, error = NULL, sub_workflow_summary = NULL, completed_at = NULL
   FROM held
  WHERE n.id = held.id
