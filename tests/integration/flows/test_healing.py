@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horsies.flows.healing import heal, would_heal
+from horsies.flows.healing import heal, put_right, would_heal
 from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ async def test_the_last_result_closes_the_run_in_one_pass(bench: Bench, connecti
         ("EXPIRED", None, "TASK_EXPIRED"),
         ("COMPLETED", None, "RESULT_NOT_AVAILABLE"),
         ("COMPLETED", '{"neither": 1}', "WORKER_CRASHED"),
+        ("COMPLETED", '"ok"', "WORKER_CRASHED"),
         ("FAILED", '{"err": {"error_code": "BROKEN"}}', "BROKEN"),
     ],
 )
@@ -56,6 +57,24 @@ async def test_a_result_is_made_up_where_none_is_stored(
     await _heals(bench, connection, workflow_id)
     assert (await node_of(connection, workflow_id, 0))["error"]["error_code"] == code
     assert (await run_of(connection, workflow_id))["error"]["error_code"] == code
+
+
+async def test_a_node_whose_task_was_deleted_fails_and_its_run_goes_on(bench: Bench, connection: Connection) -> None:
+    workflow_id = await bench.start(node(0), node(1, 0, allow_failed_deps=True))
+    await connection.execute("DELETE FROM horsies_tasks")
+    assert await _heals(bench, connection, workflow_id) == "1.7"
+    assert (await node_of(connection, workflow_id, 0))["error"]["error_code"] == "RESULT_NOT_AVAILABLE"
+    assert await nodes_of(connection, workflow_id) == ["FAILED", "ENQUEUED"]
+
+
+async def test_a_node_whose_run_was_deleted_fails(database: Database, connection: Connection) -> None:
+    bench = Bench(database, known=KNOWN)
+    workflow_id = await bench.start(sub_node(0, "child"))
+    await bench.outbox.work_off()
+    await connection.execute("DELETE FROM horsies_workflows WHERE depth = 1")
+    await connection.execute("DELETE FROM horsies_tasks")
+    assert await _heals(bench, connection, workflow_id) == "1.7"
+    assert (await run_of(connection, workflow_id))["error"]["error_code"] == "RESULT_NOT_AVAILABLE"
 
 
 async def test_a_node_that_could_have_started_is_started(bench: Bench, connection: Connection) -> None:
@@ -147,6 +166,29 @@ async def test_one_run_that_cannot_be_advanced_does_not_hold_up_the_others(
     assert row is not None
     assert (row["tries"], row["quarantined_at"]) == (1, None)
     assert row["last_error"]
+
+
+@pytest.mark.parametrize(
+    "forget", [FORGET, "UPDATE horsies_workflow_outbox SET created_at = now() - interval '1 hour'"]
+)
+async def test_a_run_that_cannot_be_healed_is_tried_ever_more_seldom(
+    bench: Bench, connection: Connection, caplog: pytest.LogCaptureFixture, forget: str
+) -> None:
+    await bench.start(node(0))
+    await bench.finish(await bench.claim())
+    await connection.execute("UPDATE horsies_workflows SET success_policy = '\"odd\"'")
+    await connection.execute(forget)
+    for _ in range(3):
+        await put_right(bench.database)
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+    assert await connection.fetchval("SELECT (tries, retry_at > now()) = (1, true) FROM horsies_workflow_outbox")
+    await connection.execute("UPDATE horsies_workflow_outbox SET retry_at = now()")
+    await put_right(bench.database)
+    assert await connection.fetchval("SELECT tries FROM horsies_workflow_outbox") == 2
+    await connection.execute("UPDATE horsies_workflows SET success_policy = NULL")
+    await connection.execute("UPDATE horsies_workflow_outbox SET retry_at = now()")
+    await bench.outbox.work_off()
+    assert await connection.fetchval("SELECT status FROM horsies_workflows") == "COMPLETED"
 
 
 async def test_a_dry_run_looks_past_a_run_that_is_damaged(bench: Bench, connection: Connection) -> None:

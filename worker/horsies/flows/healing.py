@@ -14,7 +14,7 @@ from horsies.codec.failure import stored_error
 from horsies.codec.wire import canonical
 from horsies.flows.away import is_away
 from horsies.flows.control import advance_tree
-from horsies.flows.outbox import Outbox
+from horsies.flows.outbox import Outbox, set_aside
 from horsies.flows.states import by_run, run_state
 from horsies.model.codes import OutcomeCode
 from horsies.model.task_error import TaskError
@@ -98,6 +98,7 @@ async def _stuck(store: FlowHealingStore, limit: int) -> list[Healed]:
 
 
 async def _advance(database: Database, stuck: Healed) -> bool:
+    """Whether something was due. A run that cannot be advanced is asked for, and so tried again as all of those are."""
     assert stuck.workflow_id is not None  # noqa: S101  # only orphans have none
     try:
         return await advance_tree(database, stuck.workflow_id)
@@ -105,6 +106,8 @@ async def _advance(database: Database, stuck: Healed) -> bool:
         if is_away(error):
             raise
         logger.exception("the run %s could not be healed", stuck.workflow_id)
+        await FlowHealingStore(database).ask(stuck.workflow_id)
+        await set_aside(database, stuck.workflow_id, error)
         return False
 
 

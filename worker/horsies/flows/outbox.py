@@ -77,10 +77,13 @@ class Outbox:
             if is_away(error):
                 raise
             logger.exception("the run %s could not be advanced", workflow_id)
-            await self._set_aside(workflow_id, f"{type(error).__name__}: {error}")
+            await set_aside(self._database, workflow_id, error)
 
-    async def _set_aside(self, workflow_id: UUID, why: str) -> None:
-        failed = await self._store.note_failure(workflow_id, why, most_tries=MOST_TRIES)
-        if any(row.is_quarantined for row in failed):
-            event = Event(kind="outbox_quarantined", workflow_id=workflow_id, evidence={"error": why})
-            await EventStore(self._database).record(event)
+
+async def set_aside(database: Database, workflow_id: UUID, error: Exception) -> None:
+    """Try what asks for this run again later, and ever more seldom."""
+    why = f"{type(error).__name__}: {error}"
+    failed = await FlowStore(database).note_failure(workflow_id, why, most_tries=MOST_TRIES)
+    if any(row.is_quarantined for row in failed):
+        event = Event(kind="outbox_quarantined", workflow_id=workflow_id, evidence={"error": why})
+        await EventStore(database).record(event)

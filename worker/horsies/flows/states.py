@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from horsies.model.task import TaskStatus
-from horsies.model.workflow.ending import Document, EndedChild, EndedTask, NoRestart, Refused
+from horsies.model.workflow.ending import Deleted, Document, EndedChild, EndedTask, NoRestart, Refused
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule
 from horsies.model.workflow.progress import NodeState, RunState
 from horsies.model.workflow.status import WorkflowStatus, WorkflowTaskStatus
@@ -66,6 +66,8 @@ def _behind(node: NodeRow, refusals: Mapping[UUID, TaskError]) -> Behind | None:
         )
     if node.child_status is not None:
         return EndedChild(status=WorkflowStatus(node.child_status))
+    if node.is_bereft:
+        return Deleted()
     return Refused() if node.id in refusals else None
 
 

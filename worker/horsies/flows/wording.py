@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horsies.store.flows import NodeRow
 
 _MESSAGES: dict[BuiltInTaskCode, str] = {
-    RetrievalCode.RESULT_NOT_AVAILABLE: "the task completed and left no result",
+    RetrievalCode.RESULT_NOT_AVAILABLE: "the task left no result, or somebody deleted it",
     OperationalErrorCode.WORKER_CRASHED: "the task ended without a result that can be read",
     OutcomeCode.TASK_CANCELLED: "the task was cancelled",
     OutcomeCode.TASK_EXPIRED: "the task was not started before its good_until",

@@ -35,6 +35,7 @@ class FlowHealingQueries:
     stuck: Query[StuckRun]
     orphans: Query[Orphan]
     cancel_orphans: Query[Orphan]
+    ask: Query[None]
     try_quarantined: Query[None]
 
 
@@ -56,6 +57,10 @@ class FlowHealingStore:
 
     async def cancel_orphans(self, task_ids: Collection[UUID], document: str) -> list[Orphan]:
         return await self.database.fetch(FLOW_HEALING.cancel_orphans, list(task_ids), document)
+
+    async def ask(self, workflow_id: UUID) -> None:
+        """Have a run asked for, where nothing asks for it yet."""
+        await self.database.execute(FLOW_HEALING.ask, workflow_id)
 
     async def try_quarantined(self) -> None:
         await self.database.execute(FLOW_HEALING.try_quarantined)

@@ -69,6 +69,8 @@ class NodeRow(NamedTuple):
     mark: str | None
     document: str
     child_status: str | None
+    is_bereft: bool
+    """Whether its task or child was deleted."""
     status: str
 
 

@@ -48,11 +48,16 @@ class EndedChild:
 
 
 @dataclass(frozen=True, slots=True)
+class Deleted:
+    """There was something behind the node, and somebody took it away by hand."""
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """There is nothing behind the node, and never will be: it could not be started."""
 
 
-Behind: TypeAlias = EndedTask | EndedChild | Refused
+Behind: TypeAlias = EndedTask | EndedChild | Deleted | Refused
 """What stands behind a node, once that will not move any more."""
 
 
@@ -92,6 +97,8 @@ def end_of(behind: Behind) -> NodeEnd:
             return _end_of_task(behind)
         case EndedChild():
             return _end_of_child(behind)
+        case Deleted():
+            return Ended(status=WorkflowTaskStatus.FAILED, code=RetrievalCode.RESULT_NOT_AVAILABLE)
         case Refused():
             return Ended(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED)
 

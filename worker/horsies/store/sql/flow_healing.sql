@@ -1,7 +1,14 @@
 -- name: stuck
 -- Runs in which something is due that nobody has asked for of late, each with the case that it is of. So many of a case.
+-- One that could not be advanced is left alone for as long as it is not to be tried again.
 WITH running AS MATERIALIZED (
-    SELECT id FROM horsies_workflows WHERE status = 'RUNNING'
+    SELECT w.id
+      FROM horsies_workflows AS w
+     WHERE w.status = 'RUNNING'
+       AND NOT EXISTS (SELECT
+                         FROM horsies_workflow_outbox AS o
+                        WHERE o.workflow_id = w.id AND o.needs IS NULL
+                          AND (o.quarantined_at IS NOT NULL OR o.retry_at > now()))
 ), fresh AS (
     SELECT task_id FROM horsies_workflow_outbox WHERE created_at > now() - interval '10 seconds'
 ), decidable AS (
@@ -42,6 +49,12 @@ WITH running AS MATERIALIZED (
       JOIN horsies_tasks AS t ON t.id = n.task_id AND t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
      WHERE t.id NOT IN (SELECT task_id FROM fresh)
      LIMIT $1
+), bereft AS (
+    SELECT DISTINCT n.workflow_id
+      FROM running
+      JOIN horsies_workflow_tasks AS n ON n.workflow_id = running.id AND n.status IN ('ENQUEUED', 'RUNNING')
+     WHERE n.sub_workflow_id IS NULL AND NOT EXISTS (SELECT FROM horsies_tasks AS t WHERE t.id = n.task_id)
+     LIMIT $1
 ), unclosed AS (
     SELECT running.id AS workflow_id,
            EXISTS (SELECT FROM horsies_workflow_tasks AS n WHERE n.workflow_id = running.id) AS has_nodes
@@ -58,6 +71,8 @@ SELECT workflow_id, CASE WHEN is_subworkflow THEN '1.5' ELSE '1' END FROM unstar
 SELECT workflow_id, '1.6' FROM untold
  UNION ALL
 SELECT workflow_id, '1.7' FROM ended
+ UNION ALL
+SELECT workflow_id, '1.7' FROM bereft
  UNION ALL
 SELECT workflow_id, CASE WHEN has_nodes THEN '2' ELSE '3' END FROM unclosed;
 
@@ -89,6 +104,12 @@ WITH held AS (
 SELECT ended.id, ended.workflow_id
   FROM ended
  CROSS JOIN LATERAL pg_notify('horsies_task_done', ended.id::text);
+
+-- name: ask
+-- Have a run asked for that nobody asks for. The key is nobody's, so it is in the way of no outcome.
+INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+SELECT gen_random_uuid(), $1, 0
+ WHERE NOT EXISTS (SELECT FROM horsies_workflow_outbox WHERE workflow_id = $1 AND needs IS NULL);
 
 -- name: try_quarantined
 -- Once an hour what was set aside is looked at again; and what asks for a run that is gone asks no more.

@@ -95,31 +95,32 @@ SELECT id, status, on_error, success_policy::text AS success_policy, output_task
  WHERE id = ANY($1::uuid[]);
 
 -- name: nodes_of
--- The nodes of runs, each with how its task or its child ended where the node does not say so yet. A limit in a lateral
--- join makes the planner look each up by its key, whatever the statistics say.
+-- The nodes of runs, each with how its task or its child ended where the node does not say so yet; one that stands for
+-- either and has neither is bereft of it. A limit in a lateral join makes the planner look each up by its key, whatever
+-- the statistics say.
 SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies, n.workflow_ctx_from, n.join_type, n.min_success,
-       n.allow_failed_deps, n.is_subworkflow, n.sub_workflow_id, t.status AS task_status, t.no_restart AS mark,
+       n.allow_failed_deps, n.is_subworkflow, n.sub_workflow_id,
+       CASE WHEN t.terminal_at IS NOT NULL THEN t.status END AS task_status, t.no_restart AS mark,
        CASE WHEN t.result IS NULL THEN 'none'
-            WHEN t.result ? 'ok' THEN 'ok'
+            WHEN jsonb_typeof(t.result) = 'object' AND t.result ? 'ok' THEN 'ok'
             WHEN jsonb_typeof(t.result -> 'err') = 'object' THEN 'err'
             ELSE 'odd' END AS document,
-       child.status AS child_status,
+       CASE WHEN child.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED') THEN child.status END AS child_status,
+       n.status IN ('ENQUEUED', 'RUNNING') AND t.id IS NULL AND child.id IS NULL AS is_bereft,
        -- A sub-workflow whose start has been asked for is on its way.
        CASE WHEN n.status = 'READY' AND n.is_subworkflow
                  AND EXISTS (SELECT FROM horsies_workflow_outbox AS o WHERE o.task_id = n.id) THEN 'ENQUEUED'
             ELSE n.status END AS status
   FROM horsies_workflow_tasks AS n
   LEFT JOIN LATERAL (
-       SELECT t.status, t.no_restart, t.result
+       SELECT t.id, t.status, t.terminal_at, t.no_restart, t.result
          FROM horsies_tasks AS t
         WHERE t.id = n.task_id AND n.status IN ('ENQUEUED', 'RUNNING')
-          AND t.terminal_at IS NOT NULL
         LIMIT 1) AS t ON true
   LEFT JOIN LATERAL (
-       SELECT child.status
+       SELECT child.id, child.status
          FROM horsies_workflows AS child
         WHERE child.id = n.sub_workflow_id AND n.status = 'RUNNING'
-          AND child.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
         LIMIT 1) AS child ON true
  WHERE n.workflow_id = ANY((SELECT $1::uuid[])::uuid[])
  ORDER BY n.workflow_id, n.task_index;
