@@ -42,7 +42,7 @@ def cells(worker: WorkerRow, *, full: bool) -> tuple[str, ...]:
         "-" if worker.memory_mb is None else f"{worker.memory_mb:.0f} MB",
         age(worker.heartbeat_age),
         age(worker.last_heartbeat_at + worker.heartbeat_age - worker.started_at),
-        f"{worker.state}, stale" if worker.is_stale and worker.state != "lost" else worker.state,
+        worker.standing,
     )
 
 

@@ -61,6 +61,11 @@ class WorkerRow:
         """Neither lost nor silent for too long."""
         return not self.is_stale and self.state != WorkerState.LOST
 
+    @property
+    def standing(self) -> str:
+        """The one word for how it is: its state, or `stale` while it is silent and nobody has declared it lost."""
+        return "stale" if self.is_stale and self.state != WorkerState.LOST else self.state
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:

@@ -192,7 +192,7 @@ ACTIONS: Final = (
         "view.exclude",
         "x",
         "hide dull",
-        "hide gone workers, good branches, rest",
+        "hide lost workers, good branches, rest",
         frozenset({Place.WORKERS, Place.FLOWS, Place.SCHED}),
     ),
     _shown("view.limits", "comma", "limits", "other thresholds, for this session only", frozenset({Place.STALE})),

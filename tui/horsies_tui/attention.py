@@ -13,7 +13,7 @@ from horsies.model.recovery.verdicts import Decision
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filter import TaskFilter
 from horsies_tui.format import age, plural, short_id
-from horsies_tui.health import TARGET_WAIT, QueueHealth, WorkerHealth, queue_health, worker_health
+from horsies_tui.health import TARGET_WAIT, QueueHealth, queue_health
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from horsies_ops.reads.workers import WorkerRow
 
 FORGOTTEN_AFTER: Final = timedelta(hours=1)
-"""A worker that is gone and holds nothing is news for so long."""
+"""A worker that is lost and holds nothing is news for so long."""
 
 Behind: TypeAlias = TaskFilter | UUID
 """Tasks, or a worker."""
@@ -122,17 +122,16 @@ def _workers(workers: Sequence[WorkerRow]) -> Iterator[Concern]:
     for worker in sorted(workers, key=lambda each: each.tasks_running + each.tasks_claimed, reverse=True):
         who = f"worker {short_id(worker.worker_id)} {worker.hostname}:{worker.pid}"
         held = worker.tasks_running + worker.tasks_claimed
-        is_gone = worker_health(worker) is WorkerHealth.GONE
-        if is_gone and (held or worker.heartbeat_age < FORGOTTEN_AFTER):
-            seen = f"{who} last seen {age(worker.heartbeat_age)} ago"
+        if worker.is_alive:
+            yield from _complaints(worker, who)
+        elif held or worker.heartbeat_age < FORGOTTEN_AFTER:
+            seen = f"{who} {worker.standing}, last seen {age(worker.heartbeat_age)} ago"
             yield Concern(
                 key=f"gone {worker.worker_id}",
                 severity=Severity.BAD if held else Severity.WARN,
                 text=f"{seen}, holds {plural(held, 'task')}" if held else f"{seen}, holds nothing",
                 behind=worker.worker_id,
             )
-        elif not is_gone:
-            yield from _complaints(worker, who)
 
 
 def _complaints(worker: WorkerRow, who: str) -> Iterator[Concern]:

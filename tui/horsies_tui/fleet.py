@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from horsies_ops.reads.throughput import QueueBucket
@@ -22,6 +23,11 @@ async def workers_of(source: Source) -> tuple[WorkerRow, ...]:
     """Those that have not stopped; silent ones are stale by the settings of this side."""
     limit_ms = source.settings.recovery.worker_stale_threshold_ms
     return await source.list_active_workers(timedelta(milliseconds=limit_ms))
+
+
+def missing(workers: Iterable[WorkerRow]) -> list[tuple[str, int]]:
+    """How many of them are stale, and how many lost; what there is none of is left out."""
+    return sorted(Counter(worker.standing for worker in workers if not worker.is_alive).items())
 
 
 def placed(buckets: Sequence[QueueBucket], now: datetime) -> list[QueueBucket | None]:

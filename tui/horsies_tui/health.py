@@ -26,13 +26,17 @@ class QueueHealth(StrEnum):
 
 
 class WorkerHealth(StrEnum):
-    OK = "ok"
+    """How a worker stands, in the words of `workers list`; one that runs may be hot besides."""
+
+    RUNNING = "running"
     STARTING = "starting"
     HOT = "hot"
     """Its processor or its memory is nearly used up."""
-    DRAINING = "drain"
-    GONE = "gone"
-    """Declared lost, or silent for so long that it will be."""
+    DRAINING = "draining"
+    STALE = "stale"
+    """Silent for so long that it will be declared lost."""
+    LOST = "lost"
+    STOPPED = "stopped"
 
 
 def queue_health(queue: QueueRow) -> QueueHealth:
@@ -45,14 +49,9 @@ def queue_health(queue: QueueRow) -> QueueHealth:
 
 
 def worker_health(worker: WorkerRow) -> WorkerHealth:
-    if not worker.is_alive:
-        return WorkerHealth.GONE
-    if worker.state == "draining":
-        return WorkerHealth.DRAINING
-    if worker.state == "starting":
-        return WorkerHealth.STARTING
+    standing = WorkerHealth(worker.standing)
     is_hot = max(worker.cpu_percent or 0.0, worker.memory_percent or 0.0) >= HOT_PERCENT
-    return WorkerHealth.HOT if is_hot else WorkerHealth.OK
+    return WorkerHealth.HOT if is_hot and standing is WorkerHealth.RUNNING else standing
 
 
 def drain_time(queue: QueueRow) -> timedelta | None:

@@ -139,14 +139,15 @@ def decided(task: SweptTask, now: datetime) -> str:
 
 
 def owner(candidate: Candidate, now: datetime) -> str:
-    """`000000a7 gone 6m`: who holds it, and how that one is."""
+    """`000000a7 lost 6m`, `000000a4 beat 3s`: who holds it, how that one is, and since when nothing was heard of it."""
     task, worker = candidate.task, candidate.owner
     if task.owner_id is None:
         return "-"
     if worker is None:
         return f"{short_id(task.owner_id)} {task.owner_state}"
-    is_there = "up" if worker.is_alive and task.owner_state != "lost" else "gone"
-    return f"{short_id(task.owner_id)} {is_there} {short_age(now - worker.last_heartbeat_at)}"
+    standing = "lost" if task.owner_state == "lost" else worker.standing
+    said = "beat" if standing == "running" else standing
+    return f"{short_id(task.owner_id)} {said} {short_age(now - worker.last_heartbeat_at)}"
 
 
 def why(candidate: Candidate, facts: TaskFacts | None, upkeep: Upkeep, now: datetime) -> Iterator[str]:

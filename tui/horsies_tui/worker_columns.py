@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from horsies_tui.glyphs import Glyphs
 
 _TONES = {
-    WorkerHealth.OK: Tone.GOOD,
+    WorkerHealth.RUNNING: Tone.GOOD,
     WorkerHealth.STARTING: Tone.BUSY,
     WorkerHealth.HOT: Tone.WARN,
     WorkerHealth.DRAINING: Tone.DIM,
-    WorkerHealth.GONE: Tone.BAD,
+    WorkerHealth.STALE: Tone.BAD,
+    WorkerHealth.LOST: Tone.BAD,
+    WorkerHealth.STOPPED: Tone.DIM,
 }
 
 WORKER_SORTS: Final[Mapping[str, Callable[[WorkerRow], Any]]] = {
@@ -35,7 +37,12 @@ WORKER_SORTS: Final[Mapping[str, Callable[[WorkerRow], Any]]] = {
 
 
 def worker_columns(glyphs: Glyphs) -> tuple[Column[WorkerRow], ...]:
-    signs = {WorkerHealth.HOT: glyphs.warn, WorkerHealth.DRAINING: glyphs.paused, WorkerHealth.GONE: glyphs.bad}
+    signs = {
+        WorkerHealth.HOT: glyphs.warn,
+        WorkerHealth.DRAINING: glyphs.paused,
+        WorkerHealth.STALE: glyphs.bad,
+        WorkerHealth.LOST: glyphs.bad,
+    }
 
     def state(worker: WorkerRow, _: datetime) -> Cell:
         health = worker_health(worker)
@@ -57,7 +64,7 @@ def worker_columns(glyphs: Glyphs) -> tuple[Column[WorkerRow], ...]:
             title="UP", width=4, right=True, rank=4, ticks=True,
             cell=lambda worker, now: Cell(short_age(now - worker.started_at)),
         ),
-        Column(title="STATE", width=8, cell=state),
+        Column(title="STATE", width=10, cell=state),
     )  # fmt: skip
 
 
@@ -68,5 +75,4 @@ def _percent(value: float | None) -> Cell:
 
 
 def _silent(worker: WorkerRow, now: datetime) -> Cell:
-    is_gone = worker_health(worker) is WorkerHealth.GONE
-    return Cell(age(now - worker.last_heartbeat_at), Tone.BAD if is_gone else Tone.PLAIN)
+    return Cell(age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_alive else Tone.BAD)

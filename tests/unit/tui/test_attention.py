@@ -61,9 +61,13 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
         (
             Seen(workers=[a_worker(**GONE, tasks_running=3, tasks_claimed=2)]),
             BAD,
-            "worker 000000a7 host-3:4121 last seen 6m10s ago, holds 5 tasks",
+            "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds 5 tasks",
         ),
-        (Seen(workers=[a_worker(**GONE)]), WARN, "worker 000000a7 host-3:4121 last seen 6m10s ago, holds nothing"),
+        (
+            Seen(workers=[a_worker(**GONE)]),
+            WARN,
+            "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds nothing",
+        ),
         (
             Seen(workers=[a_worker(disabled_operations=("heal workflows",))]),
             WARN,

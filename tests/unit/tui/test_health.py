@@ -29,14 +29,14 @@ def test_a_queue_is_as_what_is_worst_about_it(fields: dict[str, Any], health: Qu
 @pytest.mark.parametrize(
     ("fields", "health"),
     [
-        ({}, WorkerHealth.OK),
+        ({}, WorkerHealth.RUNNING),
         ({"state": "starting"}, WorkerHealth.STARTING),
-        ({"cpu_percent": 84.9, "memory_percent": 84.9}, WorkerHealth.OK),
+        ({"cpu_percent": 84.9, "memory_percent": 84.9}, WorkerHealth.RUNNING),
         ({"cpu_percent": 85.0}, WorkerHealth.HOT),
         ({"memory_percent": 96.0}, WorkerHealth.HOT),
         ({"state": "draining", "cpu_percent": 99.0}, WorkerHealth.DRAINING),
-        ({"is_stale": True, "state": "draining"}, WorkerHealth.GONE),
-        ({"state": "lost"}, WorkerHealth.GONE),
+        ({"is_stale": True, "state": "draining"}, WorkerHealth.STALE),
+        ({"is_stale": True, "state": "lost"}, WorkerHealth.LOST),
     ],
 )
 def test_a_worker_is_as_what_is_worst_about_it(fields: dict[str, Any], health: WorkerHealth) -> None:

@@ -67,7 +67,7 @@ async def test_workers_that_are_gone_can_be_hidden_and_are_still_counted() -> No
         await pilot.press("x")
         await settled(pilot)
         assert [worker for worker in _screen(pilot).list.rows if not worker.is_alive] == []
-        assert "1 gone (hidden)" in shown(pilot)
+        assert "1 lost (hidden)" in shown(pilot)
         await pilot.press("x")
         await settled(pilot)
         assert len(_screen(pilot).list.rows) == len(WORKERS)

@@ -14,7 +14,7 @@ from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filter import TaskFilter
 from horsies_tui.actions import Place, bindings
 from horsies_tui.attention import Concern, Seen, Severity, attention
-from horsies_tui.fleet import BUCKETS, HOUR, WINDOW, workers_of
+from horsies_tui.fleet import BUCKETS, HOUR, WINDOW, missing, workers_of
 from horsies_tui.format import clock, number, plural, safe
 from horsies_tui.messages import TasksWanted, WorkerWanted
 from horsies_tui.operator_log import log_line
@@ -127,12 +127,12 @@ class DashboardScreen(MainScreen):
         if (seen := self._overview) is None:
             return
         alive = sum(worker.is_alive for worker in self._seen.workers)
-        gone = len(self._seen.workers) - alive
+        others = "".join(f" {count} {standing}" for standing, count in missing(self._seen.workers))
         flows = seen.workflows.get("RUNNING")
         self.say(
             "" if self.list.rows or self._awaited else "all is well",
             plural(len(seen.queues), "queue"),
-            f"workers {alive} up" + (f" {gone} gone" if gone else ""),
+            f"workers {alive} up{others}",
             ""
             if flows is None or not flows.number
             else f"flows {number(flows.number, is_capped=flows.is_capped)} running",

@@ -1,4 +1,4 @@
-"""Workers: how loaded they are, what they hold, and which of them are gone."""
+"""Workers: how loaded they are, what they hold, and which of them are no more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.workers import WorkerRow
 from horsies_tui.actions import Place, bindings
-from horsies_tui.fleet import workers_of
+from horsies_tui.fleet import missing, workers_of
 from horsies_tui.fleet_details import WorkerDetail, worker_detail
 from horsies_tui.format import short_age
 from horsies_tui.messages import TasksWanted
@@ -97,12 +97,11 @@ class WorkersScreen(SortedScreen[WorkerRow]):
 
     def _say(self) -> None:
         alive = [worker for worker in self._rows if worker.is_alive]
-        gone = len(self._rows) - len(alive)
         running, slots = sum(each.tasks_running for each in alive), sum(each.processes for each in alive)
-        hidden = " (hidden)" if gone and self._hides_gone else ""
+        hidden = " (hidden)" if self._hides_gone else ""
         self.say(
             f"{len(alive)} up",
-            f"{gone} gone{hidden}" if gone else "",
+            *(f"{count} {standing}{hidden}" for standing, count in missing(self._rows)),
             f"{running:,} of {slots:,} slots busy",
             f"[ ] window {short_age(self.window)}",
             str(self.order),
