@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from horsies.engine.deaths import Cause
 from horsies.engine.pool import Pool
 from horsies.engine.spec import ChildSpec
 from horsies.errors import ConfigurationError, HorsiesError
+from horsies.model.crashes import Cause
 from tests.support.pool import Events, assignment, stable
 from tests.support.project import Project
 

@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from horsies.engine.deaths import Cause, Sentence, WaitStatus
+from horsies.engine.deaths import Sentence, WaitStatus
+from horsies.model.crashes import Cause
 
 SENTENCE = Sentence(cause=Cause.KILLED, why="TASK_TIMEOUT")
 

@@ -5,29 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from horsies.engine.messages import ExitStatus
+from horsies.model.crashes import Cause
 
 if TYPE_CHECKING:
     from horsies.engine.messages import Key
-
-
-class Cause(StrEnum):
-    """Why a child is no more; the first five are crashes."""
-
-    CHILD_SIGNAL = "CHILD_SIGNAL"
-    CHILD_EXIT = "CHILD_EXIT"
-    CHILD_MEMORY = "CHILD_MEMORY"
-    CHILD_PROTOCOL = "CHILD_PROTOCOL"
-    HEARTBEAT_LOST = "HEARTBEAT_LOST"
-    KILLED = "KILLED"
-    RETIRED = "RETIRED"
-
-    @property
-    def is_crash(self) -> bool:
-        return self not in (Cause.KILLED, Cause.RETIRED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

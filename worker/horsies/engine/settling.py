@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from horsies.model import events
 from horsies.model.codes import OperationalErrorCode
-from horsies.model.crashes import Cause, Crash, HeldTask, Kill, KillReason, Settle, fate_of
+from horsies.model.crashes import Crash, HeldTask, Kill, KillReason, Settle, fate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,5 +98,4 @@ def death_of(died: ChildDied, kill: Kill | None) -> Death:
     """The death as the rules know it; `kill` is what this worker had decided about the child, if anything."""
     if not died.cause.is_crash:
         return kill or Kill(reason=KillReason.SHUTDOWN, pid=died.pid)
-    cause = Cause(died.cause.value)
-    return Crash(cause=cause, pid=died.pid, why=died.why, signal=died.signal, exit_status=died.exit_status)
+    return Crash(cause=died.cause, pid=died.pid, why=died.why, signal=died.signal, exit_status=died.exit_status)

@@ -23,13 +23,19 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """How a child came to its end without being told to; `data.cause` of WORKER_CRASHED."""
+    """Why a child is no more; the first five are crashes, and `data.cause` of WORKER_CRASHED."""
 
     CHILD_SIGNAL = "CHILD_SIGNAL"
     CHILD_EXIT = "CHILD_EXIT"
     CHILD_MEMORY = "CHILD_MEMORY"
     CHILD_PROTOCOL = "CHILD_PROTOCOL"
     HEARTBEAT_LOST = "HEARTBEAT_LOST"
+    KILLED = "KILLED"
+    RETIRED = "RETIRED"
+
+    @property
+    def is_crash(self) -> bool:
+        return self not in (Cause.KILLED, Cause.RETIRED)
 
 
 class KillReason(StrEnum):
@@ -205,10 +211,8 @@ def _evidence(crash: Crash) -> dict[str, object]:
             return common | {"signal": _signal_name(crash.signal)}
         case Cause.CHILD_EXIT:
             return common | {"exit_status": crash.exit_status}
-        case Cause.CHILD_MEMORY | Cause.CHILD_PROTOCOL | Cause.HEARTBEAT_LOST:
-            return common
         case _:
-            assert_never(crash.cause)
+            return common
 
 
 def _signal_name(number: int | None) -> str:
