@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -10,6 +12,8 @@ import pytest
 
 from horsies.model import events
 from tests.support.embedded import folder_of_its_own
+from tests.support.flow_app import LOCATOR, add_flows
+from tests.support.flow_specs import diamond
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.outages import LedgerElsewhere, OwnServer
@@ -19,10 +23,8 @@ from tests.support.workers import RunningWorker, running, send
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
-    from horsies import Horsies
+    from horsies import Horsies, TaskFunction
 
-RESTARTS = 3
-MANY = 60
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
 TWO_BEATS = {
     "claimer_heartbeat_interval_ms": 1_000,
@@ -32,6 +34,27 @@ TWO_BEATS = {
     "worker_stale_threshold_ms": 2_000,
 }
 BEATS = "SELECT FROM horsies_heartbeats WHERE role = 'runner'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a worker has to do while its server comes and goes."""
+
+    tasks: int
+    runs: int
+    crashes: int
+
+    @property
+    def runs_of_tasks(self) -> int:
+        """How often a task is run when nothing is run twice; a diamond has four."""
+        return self.tasks + 4 * self.runs
+
+
+@pytest.fixture
+def load(request: pytest.FixtureRequest) -> Load:
+    """Small, and at size in `make chaos`."""
+    is_chaos = request.config.getoption("--hypothesis-profile") == "chaos"
+    return Load(tasks=2_000, runs=200, crashes=8) if is_chaos else Load(tasks=40, runs=5, crashes=3)
 
 
 @pytest.fixture
@@ -77,6 +100,20 @@ async def horsies_of(url: str) -> AsyncGenerator[Horsies]:
     await app.close_async()
 
 
+async def send_load(app: Horsies, load: Load) -> None:
+    works: TaskFunction[..., Any] = app.tasks["work"]
+    (await works.send_many_async([(0.05,)] * load.tasks)).unwrap()
+    for _ in range(load.runs):
+        (await diamond(app).start_async()).unwrap()
+
+
+async def have_ended(tables: Ledger, runs: int) -> bool:
+    """Whether so many runs have come to the result that they have without any trouble."""
+    ended = await tables.fetch("SELECT result FROM horsies_workflows WHERE status NOT IN ('PENDING', 'RUNNING')")
+    assert all(json.loads(run["result"]) == {"ok": 6} for run in ended)
+    return len(ended) == runs
+
+
 async def assert_unharmed(tables: Ledger, worker: RunningWorker, task_ids: list[str]) -> None:
     rows = await tables.until_terminal(*task_ids, within_s=30)
     assert {(row["status"], row["attempts"], row["crash_count"], row["retry_count"]) for row in rows.values()} == {
@@ -90,21 +127,26 @@ async def assert_unharmed(tables: Ledger, worker: RunningWorker, task_ids: list[
     assert await tables.verdict(task_ids) == []
 
 
+@pytest.mark.timeout(600)
 async def test_a_server_that_crashes_again_and_again_costs_nothing_but_time(
-    ledger: Ledger, server: OwnServer, queue_url: str, database_url: str
+    ledger: Ledger, server: OwnServer, queue_url: str, database_url: str, load: Load
 ) -> None:
-    async with running(database_url, config={"database_url": queue_url}) as worker:
-        sent = [await worker.send("work", 0.05) for _ in range(MANY)]
-        for crash in range(1, RESTARTS + 1):
-            enough = crash * MANY // (RESTARTS + 1)
+    config = {"database_url": queue_url}
+    async with running(database_url, config=config, locator=LOCATOR, register=add_flows) as worker:
+        await send_load(worker.app, load)
+        for crash in range(1, load.crashes + 1):
+            enough = crash * load.runs_of_tasks // (load.crashes + 1)
 
             async def are_started(enough: int = enough) -> bool:
                 return len(await ledger.starts()) >= enough
 
-            await ledger.until(are_started, within_s=30)
+            await ledger.until(are_started, within_s=120)
             await server.crash()
             await server.start()
         async with LedgerElsewhere.beside(queue_url, ledger) as tables:
+            await tables.until(lambda: have_ended(tables, load.runs), within_s=120)
+            sent = [row["id"] for row in await tables.fetch("SELECT id::text FROM horsies_tasks")]
+            assert len(sent) == load.runs_of_tasks
             await assert_unharmed(tables, worker, sent)
 
 
