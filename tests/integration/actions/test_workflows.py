@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from horsies.errors import HorsiesError
 from horsies.model.actions import Refusal
 from tests.support.task_rows import insert
 from tests.support.work import columns_of
@@ -78,3 +79,32 @@ async def test_a_run_that_nobody_knows_is_not_found(ops: Ops) -> None:
     unknown = uuid4()
     report = await ops.cancel_workflow(unknown)
     assert (report.matched, report.skipped) == (0, ((unknown, Refusal.WORKFLOW_NOT_FOUND),))
+
+
+# Ends the session that writes down that something was done, at that very moment.
+KILL = """
+    CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$;
+    CREATE TRIGGER die BEFORE INSERT OR UPDATE ON horsies_audit
+        FOR EACH ROW WHEN (NEW.affected > 0) EXECUTE FUNCTION die();
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "status"),
+    [
+        ("pause_workflow", "RUNNING"),
+        ("resume_workflow", "PAUSED"),
+        ("cancel_workflow", "RUNNING"),
+        ("retry_workflow", "FAILED"),
+    ],
+)
+async def test_a_run_is_never_moved_without_its_row_in_the_audit(
+    ops: Ops, database_url: str, connection: Connection, action: str, status: str
+) -> None:
+    run = await _run(database_url, connection, status=status, node="FAILED" if status == "FAILED" else "READY")
+    await connection.execute(KILL)
+    with pytest.raises(HorsiesError):
+        await getattr(ops, action)(run)
+    assert await columns_of(connection, "horsies_workflows", "status") == (status,)
+    assert await connection.fetchval("SELECT count(*) FROM horsies_audit") == 0

@@ -102,11 +102,11 @@ async def test_answers_to_what_cannot_be_done(bench: Bench, database: Database) 
     assert await control.retry_failed(database, workflow_id) is Refusal.NOT_TERMINAL
     await bench.run()
     assert await control.pause(database, workflow_id) is False
-    assert await control.cancel(database, workflow_id) is None
+    assert await control.cancel(database, workflow_id) is False
     assert await control.retry_failed(database, workflow_id) == 0
     nobody = uuid4()
     answers = [await control.pause(database, nobody), await control.resume(database, nobody)]
-    answers += [await control.cancel(database, nobody), await control.retry_failed(database, nobody)]  # pyright: ignore[reportArgumentType]
+    answers += [await control.cancel(database, nobody), await control.retry_failed(database, nobody)]
     assert answers == [Refusal.NOT_FOUND] * 4
 
 

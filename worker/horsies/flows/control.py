@@ -19,7 +19,7 @@ from horsies.model.task_error import TaskError
 from horsies.model.workflow.progress import Pause, next_steps
 from horsies.model.workflow.status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from horsies.store.events import Event, record_within
-from horsies.store.flow_control import TakenBack, TreeWrites, long_paused, standing
+from horsies.store.flow_control import TakenBack, TreeWrites, long_paused
 from horsies.store.flows import FlowWrites
 
 if TYPE_CHECKING:
@@ -43,18 +43,19 @@ class Refusal(StrEnum):
 
 async def pause(database: Database, workflow_id: UUID) -> bool | Refusal:
     """Pause a run; False where it was not RUNNING."""
+    return await database.run(lambda transaction: pause_within(transaction, workflow_id))
 
-    async def work(transaction: Transaction) -> bool | Refusal:
-        tree = TreeWrites(transaction)
-        runs = await tree.lock(workflow_id)
-        if not runs:
-            return Refusal.NOT_FOUND
-        if _status_of(runs, workflow_id) is not WorkflowStatus.RUNNING:
-            return False
-        await tree.pause(_with_status(runs, WorkflowStatus.RUNNING), _TAKEN_BACK_BY_PAUSE)
-        return True
 
-    return await database.run(work)
+async def pause_within(transaction: Transaction, workflow_id: UUID) -> bool | Refusal:
+    """The same as a part of a transaction, as each of its kind."""
+    tree = TreeWrites(transaction)
+    runs = await tree.lock(workflow_id)
+    if not runs:
+        return Refusal.NOT_FOUND
+    if _status_of(runs, workflow_id) is not WorkflowStatus.RUNNING:
+        return False
+    await tree.pause(_with_status(runs, WorkflowStatus.RUNNING), _TAKEN_BACK_BY_PAUSE)
+    return True
 
 
 async def advance_tree(database: Database, workflow_id: UUID, refusals: Mapping[UUID, TaskError] | None = None) -> bool:
@@ -86,30 +87,30 @@ async def _advance_with_tree(
 
 async def resume(database: Database, workflow_id: UUID) -> bool | Refusal:
     """Let a paused run go on, with the runs below it; False where it was not PAUSED."""
-
-    async def work(transaction: Transaction) -> bool | Refusal:
-        tree, writes = TreeWrites(transaction), FlowWrites(transaction)
-        runs = await tree.lock(workflow_id)
-        if not runs:
-            return Refusal.NOT_FOUND
-        if _status_of(runs, workflow_id) is not WorkflowStatus.PAUSED:
-            return False
-        paused = _with_status(runs, WorkflowStatus.PAUSED)
-        # What ended meanwhile is taken over first: a failure of that time has been waited for, and pauses nothing.
-        await advance(writes, [run for run in runs if run.id in paused])
-        await _go_on(tree, writes, paused)
-        return True
-
-    return await database.run(work)
+    return await database.run(lambda transaction: resume_within(transaction, workflow_id))
 
 
-async def cancel(database: Database, workflow_id: UUID, *, kill: bool = False) -> Refusal | None:
-    """End a run and all below it. What runs may end, unless it is to be killed; a run that has ended stays so."""
+async def resume_within(transaction: Transaction, workflow_id: UUID) -> bool | Refusal:
+    tree, writes = TreeWrites(transaction), FlowWrites(transaction)
+    runs = await tree.lock(workflow_id)
+    if not runs:
+        return Refusal.NOT_FOUND
+    if _status_of(runs, workflow_id) is not WorkflowStatus.PAUSED:
+        return False
+    paused = _with_status(runs, WorkflowStatus.PAUSED)
+    # What ended meanwhile is taken over first: a failure of that time has been waited for, and pauses nothing.
+    await advance(writes, [run for run in runs if run.id in paused])
+    await _go_on(tree, writes, paused)
+    return True
 
-    async def work(transaction: Transaction) -> Refusal | None:
-        return await _end(transaction, workflow_id, WorkflowStatus.CANCELLED, kill=kill)
 
-    return await database.run(work)
+async def cancel(database: Database, workflow_id: UUID, *, kill: bool = False) -> bool | Refusal:
+    """End a run and all below it; False where it has ended. What runs may end, unless it is to be killed."""
+    return await database.run(lambda transaction: cancel_within(transaction, workflow_id, kill=kill))
+
+
+async def cancel_within(transaction: Transaction, workflow_id: UUID, *, kill: bool = False) -> bool | Refusal:
+    return await _end(transaction, workflow_id, WorkflowStatus.CANCELLED, kill=kill)
 
 
 async def expire_paused(database: Database, *, longer_than_s: float, limit: int = EXPIRED_A_PASS) -> list[UUID]:
@@ -126,30 +127,30 @@ async def expire_paused(database: Database, *, longer_than_s: float, limit: int 
 
 async def retry_failed(database: Database, workflow_id: UUID) -> int | Refusal:
     """Let a run that has ended begin again where it failed; returns how many nodes do."""
-    run = await standing(database, workflow_id)
+    return await database.run(lambda transaction: retry_within(transaction, workflow_id))
+
+
+async def retry_within(transaction: Transaction, workflow_id: UUID) -> int | Refusal:
+    tree, writes = TreeWrites(transaction), FlowWrites(transaction)
+    run = await tree.standing(workflow_id)
     if run is not None and not run.is_root:
         return Refusal.NOT_ROOT
-
-    async def work(transaction: Transaction) -> int | Refusal:
-        tree, writes = TreeWrites(transaction), FlowWrites(transaction)
-        runs = await tree.lock(workflow_id)
-        if not runs:
-            return Refusal.NOT_FOUND
-        status = _status_of(runs, workflow_id)
-        if status not in WORKFLOW_TERMINAL_STATES:
-            return Refusal.NOT_TERMINAL
-        # What was still running when the run ended may have ended since, and is not run again for nothing.
-        await advance(writes, runs)
-        retriable = await tree.retriable(workflow_id)
-        if status is WorkflowStatus.COMPLETED or not sum(run.lost_nodes for run in retriable):
-            return 0
-        again = [run.id for run in retriable]
-        reset = await tree.reset_nodes(again)
-        await _go_on(tree, writes, again, is_new_generation=True)
-        await record_within(transaction, _retried(workflow_id, reset))
-        return len(reset)
-
-    return await database.run(work)
+    runs = await tree.lock(workflow_id)
+    if not runs:
+        return Refusal.NOT_FOUND
+    status = _status_of(runs, workflow_id)
+    if status not in WORKFLOW_TERMINAL_STATES:
+        return Refusal.NOT_TERMINAL
+    # What was still running when the run ended may have ended since, and is not run again for nothing.
+    await advance(writes, runs)
+    retriable = await tree.retriable(workflow_id)
+    if status is WorkflowStatus.COMPLETED or not sum(run.lost_nodes for run in retriable):
+        return 0
+    again = [run.id for run in retriable]
+    reset = await tree.reset_nodes(again)
+    await _go_on(tree, writes, again, is_new_generation=True)
+    await record_within(transaction, _retried(workflow_id, reset))
+    return len(reset)
 
 
 async def _go_on(tree: TreeWrites, writes: FlowWrites, runs: list[UUID], *, is_new_generation: bool = False) -> None:
@@ -164,17 +165,17 @@ async def _end(
     *,
     kill: bool = False,
     only_if: WorkflowStatus | None = None,
-) -> Refusal | None:
+) -> bool | Refusal:
     tree = TreeWrites(transaction)
     runs = await tree.lock(workflow_id)
     if not runs:
         return Refusal.NOT_FOUND
     now = _status_of(runs, workflow_id)
     if now in WORKFLOW_TERMINAL_STATES or (only_if is not None and now is not only_if):
-        return None
+        return False
     ending = [run.id for run in runs if WorkflowStatus(run.status or "") not in WORKFLOW_TERMINAL_STATES]
     await tree.end_early(ending, status, error_of(_CODES[status]), _TAKEN_BACK_BY_CANCEL, kill=kill)
-    return None
+    return True
 
 
 _CODES = {

@@ -79,6 +79,10 @@ class TreeWrites:
 
     transaction: Transaction
 
+    async def standing(self, workflow_id: UUID) -> RunStanding | None:
+        """How a run stands, before anything is locked; None where there is no such run."""
+        return next(iter(await self.transaction.fetch(FLOW_CONTROL.standing, workflow_id)), None)
+
     async def lock(self, workflow_id: UUID) -> list[DueRun]:
         """Lock the tree below a run, and the run; none where there is no such run."""
         runs = await self.transaction.fetch(FLOW_CONTROL.lock_tree, workflow_id)
@@ -108,10 +112,6 @@ class TreeWrites:
 
     async def reset_nodes(self, runs: Collection[UUID]) -> list[ResetNode]:
         return await self.transaction.fetch(FLOW_CONTROL.reset_nodes, list(runs))
-
-
-async def standing(database: Database, workflow_id: UUID) -> RunStanding | None:
-    return await database.fetch_one(FLOW_CONTROL.standing, workflow_id)
 
 
 async def long_paused(database: Database, *, longer_than_s: float, limit: int) -> list[UUID]:
