@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from horsies.engine.parts import Parts
-    from horsies.model.workflow.plan import Definitions
 
 
-def reaper_of(parts: Parts, definitions: Definitions) -> Reaper:
-    """The reaper of one worker, whose sweep heals what its app knows how to build."""
-    healing = Healing.by_worker(parts.claims.database, definitions)
+def reaper_of(parts: Parts) -> Reaper:
+    """The reaper of one worker; what its sweep finds to be done for workflows, the service of these does."""
+    healing = Healing.by_worker(parts.claims.database, wake=parts.runs_are_due.set)
     return Reaper(parts, _duties_after_the_sweep(parts), healing=healing)
 
 

@@ -169,7 +169,7 @@ class Worker:
             DispatchThenDrain(dispatcher, parts, self._hurry, self._last_tries),
             Snapshots(parts, started_at),
             # A worker that drains for long is as good a judge as another.
-            Bounded(reaper_of(parts, self._definitions), Allowance(LAST_PASS_S)),
+            Bounded(reaper_of(parts), Allowance(LAST_PASS_S)),
             Bounded(parts.outcomes, self._last_tries),
             Bounded(Advance(parts, self._definitions), self._last_tries),
             Bounded(parts.interruptions, self._last_tries),

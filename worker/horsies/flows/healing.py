@@ -48,8 +48,11 @@ class Healed:
 
 
 async def heal(database: Database, definitions: Definitions, *, limit: int = A_PASS) -> list[Healed]:
-    """Put right what is stuck, then work off what is asked for; each run in a transaction of its own."""
-    await FlowHealingStore(database).try_quarantined()
+    """Put right what is stuck, then work off what is asked for; each run in a transaction of its own.
+
+    Waits for definitions that take their time, for as long as they are given.
+    """
+    await try_quarantined(database)
     healed = await put_right(database, limit=limit)
     outbox = Outbox(database, definitions)
     try:
@@ -57,6 +60,11 @@ async def heal(database: Database, definitions: Definitions, *, limit: int = A_P
     finally:
         outbox.abandon()
     return healed
+
+
+async def try_quarantined(database: Database) -> None:
+    """Have what was set aside an hour ago tried again."""
+    await FlowHealingStore(database).try_quarantined()
 
 
 async def put_right(database: Database, *, limit: int = A_PASS) -> list[Healed]:

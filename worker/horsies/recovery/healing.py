@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from horsies.flows.healing import Healed, heal, put_right, would_heal
+from horsies.flows.healing import Healed, put_right, try_quarantined, would_heal
 from horsies.recovery.report import SweptWorkflow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from horsies.model.workflow.plan import Definitions
     from horsies.store.db import Database
 
 Heal: TypeAlias = "Callable[[], Awaitable[Sequence[SweptWorkflow]]]"
@@ -37,11 +36,17 @@ class Healing:
         return cls(heal=do, foresee=foresee)
 
     @classmethod
-    def by_worker(cls, database: Database, definitions: Definitions) -> Self:
-        """The same, and then do what is asked for, as far as the definitions are known."""
+    def by_worker(cls, database: Database, *, wake: Callable[[], None]) -> Self:
+        """The same, what was set aside for long enough included; `wake` has what is asked for done.
+
+        Not here: definitions are code of users, and one that hangs must not hold up a sweep.
+        """
 
         async def do() -> list[SweptWorkflow]:
-            return _told(await heal(database, definitions))
+            await try_quarantined(database)
+            healed = await put_right(database)
+            wake()
+            return _told(healed)
 
         return cls(heal=do)
 

@@ -1,0 +1,41 @@
+"""A definition that hangs, in a worker whose reaper has something to do meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from horsies import SubWorkflowNode, WorkflowDefinition
+from horsies.model import events
+from tests.support.flow_app import LOCATOR, add_flows, task_of
+from tests.support.ledger import Ledger
+from tests.support.workers import running
+
+if TYPE_CHECKING:
+    from horsies import Horsies, WorkflowSpec
+
+RELEASED = threading.Event()
+
+
+class Hanging(WorkflowDefinition[int]):
+    name = "hanging"
+    definition_key = "tests.hanging"
+
+    @classmethod
+    def build_with(cls, app: Horsies) -> WorkflowSpec[int]:
+        RELEASED.wait(30)
+        first = task_of(app, "step").node()(value=1)
+        return app.workflow("hanging", [first], output=first, definition_key="tests.hanging")
+
+
+async def test_a_definition_that_hangs_holds_up_no_sweep(database_url: str) -> None:
+    async with Ledger.open(database_url), running(database_url, register=add_flows, locator=LOCATOR) as worker:
+        node: SubWorkflowNode[int] = SubWorkflowNode(Hanging)
+        spec = worker.app.workflow("hangs", [node], output=node, definition_key="tests.hangs")
+        handle = (await spec.start_async()).unwrap()
+        before = len(worker.of(events.PassFinished))
+        try:
+            await worker.until(lambda: len(worker.of(events.PassFinished)) >= before + 3, within_s=8)
+        finally:
+            RELEASED.set()
+        assert (await handle.get_async(20_000)).ok_value == 1
