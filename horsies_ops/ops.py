@@ -71,10 +71,18 @@ class Ops(Reads, Acting):
         return Sweeper(hand=self.hand, reading=self.reading, local=self.settings.recovery, app=app)
 
     async def sweep(
-        self, options: SweepOptions = AS_THE_FLEET, *, app: Horsies | None = None, reason: str | None = None
+        self,
+        options: SweepOptions = AS_THE_FLEET,
+        *,
+        app: Horsies | None = None,
+        reason: str | None = None,
+        stop: asyncio.Event | None = None,
     ) -> SweepReport:
-        """Settle stale tasks, expire what waited too long and heal workflows; or list that as a dry run."""
-        return await self.sweeper(app).sweep(options, reason=reason)
+        """Settle stale tasks, expire what waited too long and heal workflows; or list that as a dry run.
+
+        `stop` ends it after a few tasks more; what is settled by then stays so, and the report says that it was stopped.
+        """
+        return await self.sweeper(app).sweep(options, reason=reason, stop=stop)
 
     async def stale_candidates(
         self, options: SweepOptions = AS_THE_FLEET, *, app: Horsies | None = None
@@ -82,9 +90,11 @@ class Ops(Reads, Acting):
         """What a sweep would do now; takes no lock and writes nothing."""
         return await self.sweeper(app).sweep(replace(options, dry_run=True))
 
-    async def release(self, worker_id: str | UUID, *, app: Horsies | None = None) -> ActionReport:
+    async def release(
+        self, worker_id: str | UUID, *, app: Horsies | None = None, reason: str | None = None
+    ) -> ActionReport:
         """Settle what is stale of one worker."""
-        return await self.sweeper(app).release(UUID(parse_id(str(worker_id))))
+        return await self.sweeper(app).release(UUID(parse_id(str(worker_id))), reason=reason)
 
     async def cleanup(
         self,

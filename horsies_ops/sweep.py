@@ -20,6 +20,8 @@ from horsies_ops.actions.plan import Skipped
 from horsies_ops.actions.report import ActionReport
 
 if TYPE_CHECKING:
+    import asyncio
+
     from horsies.app import Horsies
     from horsies.model.settings import RecoveryConfig
     from horsies.recovery.hooks import HookFailure
@@ -42,14 +44,16 @@ class Sweeper:
     local: RecoveryConfig
     app: Horsies | None = None
 
-    async def sweep(self, options: SweepOptions, *, reason: str | None = None) -> SweepReport:
+    async def sweep(
+        self, options: SweepOptions, *, reason: str | None = None, stop: asyncio.Event | None = None
+    ) -> SweepReport:
         """Settle what is stale, and put on record what was done; a dry run leaves no trace at all."""
-        report, _ = await self._recorded(options, SWEEP, reason)
+        report, _ = await self._recorded(options, SWEEP, reason, stop)
         return report
 
-    async def release(self, worker_id: UUID) -> ActionReport:
+    async def release(self, worker_id: UUID, *, reason: str | None = None) -> ActionReport:
         """Settle what is stale of one worker; `Busy` while somebody else sweeps."""
-        report, audit_id = await self._recorded(SweepOptions(worker_id=worker_id), RELEASE)
+        report, audit_id = await self._recorded(SweepOptions(worker_id=worker_id), RELEASE, reason)
         if report.status is SweepStatus.BUSY:
             raise Busy("somebody else is sweeping", hint="try again in a minute")
         moved = tuple(task.task_id for task in report.tasks if task.is_due and task.applied)
@@ -66,21 +70,27 @@ class Sweeper:
         )
 
     async def _recorded(
-        self, options: SweepOptions, action: str, reason: str | None = None
+        self, options: SweepOptions, action: str, reason: str | None = None, stop: asyncio.Event | None = None
     ) -> tuple[SweepReport, int | None]:
         if options.dry_run:
             return await self._sweep(self.reading, options), None
         self.hand.require_writing()
         deed = Deed(operator=self.hand.operator, action=action, reason=reason, filter=_asked(options), matched=0)
         record = _Record(self.hand, deed)
-        return await self._sweep(self.hand.database, options, record), record.audit_id
+        return await self._sweep(self.hand.database, options, record, stop), record.audit_id
 
-    async def _sweep(self, database: Database, options: SweepOptions, record: _Record | None = None) -> SweepReport:
+    async def _sweep(
+        self,
+        database: Database,
+        options: SweepOptions,
+        record: _Record | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> SweepReport:
         failed: list[HookFailure] = []
         hooks = None if self.app is None else Asking(self.app.recovery_hooks, failed=failed.append)
         judge, healing = OperatorJudge(local=self.local), Healing.by_hand(database)
         try:
-            return await sweep(database, options, judge=judge, hooks=hooks, healing=healing, record=record)
+            return await sweep(database, options, judge=judge, hooks=hooks, healing=healing, record=record, stop=stop)
         finally:
             for failure in failed:
                 log_failure(failure)

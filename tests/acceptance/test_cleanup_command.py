@@ -84,14 +84,13 @@ def test_it_writes_one_audit_row_with_who_and_how_many_also_for_a_dry_run(
 ) -> None:
     horsies("cleanup", "--dry-run", "--database-url", with_old_rows, HORSIES_ACTOR="ana")
     small = {"HORSIES_RETENTION__BATCH_SIZE": "50"}
-    audit_id = horsies("cleanup", "--json", "--as", "eve", "--database-url", with_old_rows, **small).document[
-        "audit_id"
-    ]
-    columns = "actor, via, action, dry_run, matched, affected"
+    by_eve = ("--as", "eve", "--reason", "no space", "--database-url", with_old_rows)
+    audit_id = horsies("cleanup", "--json", *by_eve, **small).document["audit_id"]
+    columns = "actor, via, action, reason, dry_run, matched, affected"
     rows = asyncio.run(_fetch(with_old_rows, f"SELECT {columns}, id FROM horsies_audit ORDER BY id"))
-    assert [tuple(row)[:6] for row in rows] == [
-        ("ana", "cli", "cleanup", True, 4, 0),
-        ("eve", "cli", "cleanup", False, 4, 4),
+    assert [tuple(row)[:7] for row in rows] == [
+        ("ana", "cli", "cleanup", None, True, 4, 0),
+        ("eve", "cli", "cleanup", "no space", False, 4, 4),
     ]
     assert rows[1]["id"] == audit_id
 

@@ -140,11 +140,12 @@ def test_a_threshold_below_two_beats_is_refused_unless_forced(at: Executable, da
 def test_a_sweep_is_on_record_and_a_dry_run_is_not(at: Executable, database_url: str) -> None:
     tasks = _crash(database_url)
     at("sweep", "--dry-run")
-    at("sweep", "--as", "ann", "--recovery-delay", "5s")
-    (row,) = ask(database_url, "SELECT actor, via, action, matched, affected, task_ids, filter FROM horsies_audit")
-    assert row[:5] == ("ann", "cli", "sweep", 4, 4)
-    assert set(row[5]) == set(tasks.values())
-    assert row[6] == '{"recovery_delay_s": 5.0}'
+    at("sweep", "--as", "ann", "--reason", "disk full", "--recovery-delay", "5s")
+    columns = "actor, via, action, reason, matched, affected, task_ids, filter"
+    (row,) = ask(database_url, f"SELECT {columns} FROM horsies_audit")
+    assert row[:6] == ("ann", "cli", "sweep", "disk full", 4, 4)
+    assert set(row[6]) == set(tasks.values())
+    assert row[7] == '{"recovery_delay_s": 5.0}'
 
 
 def test_resilient_flags_given_replace_the_fleets(at: Executable, database_url: str) -> None:

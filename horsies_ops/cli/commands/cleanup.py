@@ -32,12 +32,14 @@ def cleanup(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go, and delete nothing.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 when a dry run found work.")] = False,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")] = None,
     actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
     json: Json = False,
 ) -> int:
     """Delete what is past its window, or count it with --dry-run."""
     with progress_bar("deleting", wanted=not (json or dry_run or options.quiet)) as progress:
-        report = asyncio.run(_clean(options.settings().app, actor=actor, dry_run=dry_run, progress=progress))
+        cleaning = _clean(options.settings().app, actor, dry_run=dry_run, reason=reason, progress=progress)
+        report = asyncio.run(cleaning)
     if json:
         print_json(_document(report))
     else:
@@ -46,10 +48,15 @@ def cleanup(
 
 
 async def _clean(
-    settings: AppConfig, *, actor: str | None, dry_run: bool, progress: Callable[[Progress], None] | None
+    settings: AppConfig,
+    actor: str | None,
+    *,
+    dry_run: bool,
+    reason: str | None,
+    progress: Callable[[Progress], None] | None,
 ) -> CleanupReport:
     async with open_ops(settings, actor=actor, via="cli") as ops:
-        return await ops.cleanup(dry_run=dry_run, progress=progress)
+        return await ops.cleanup(dry_run=dry_run, reason=reason, progress=progress)
 
 
 def _document(report: CleanupReport) -> dict[str, Any]:

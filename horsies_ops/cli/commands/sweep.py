@@ -49,6 +49,7 @@ def sweep(
     worker: Annotated[str | None, id_or_short_form("Only the tasks of this worker.")] = None,
     locator: Annotated[str | None, typer.Option("--app", metavar="APP", help="The app whose hooks are asked.")] = None,
     force: Annotated[bool, typer.Option("--force", help="No amnesty, and a threshold however short.")] = False,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")] = None,
     actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
     json: Json = False,
 ) -> int:
@@ -64,7 +65,8 @@ def sweep(
     settings = settings_for_app(options)
     with redirect_stdout(sys.stderr):  # what the app and its hooks print is not our data
         found = _app(locator, settings)
-        report = asyncio.run(_sweep(found.config if found else settings.app, asked, found, actor, worker))
+        configured = found.config if found else settings.app
+        report = asyncio.run(_sweep(configured, asked, found, worker=worker, actor=actor, reason=reason))
     print_json(document(report)) if json else show(report)
     return _exit_code(report, tells_work=exit_code)
 
@@ -90,11 +92,17 @@ def _app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
 
 
 async def _sweep(
-    settings: AppConfig, asked: SweepOptions, found: Horsies | None, actor: str | None, worker: str | None
+    settings: AppConfig,
+    asked: SweepOptions,
+    found: Horsies | None,
+    *,
+    worker: str | None,
+    actor: str | None,
+    reason: str | None,
 ) -> SweepReport:
     async with open_ops(settings, actor=actor, via="cli") as ops:
         only = None if worker is None else await worker_named(ops, worker)
-        return await ops.sweep(replace(asked, worker_id=only), app=found)
+        return await ops.sweep(replace(asked, worker_id=only), app=found, reason=reason)
 
 
 def _exit_code(report: SweepReport, *, tells_work: bool) -> int:
