@@ -165,17 +165,20 @@ async def test_a_killed_worker_leaves_no_process_behind(database_url: str, app: 
     await until_connections_are(ledger, 0)
 
 
-@pytest.mark.parametrize("runs", ["nothing", "a task"])
-async def test_a_stop_is_bounded_though_the_database_is_silent(database_url: str, ledger: Ledger, runs: str) -> None:
+@pytest.mark.parametrize("unstored", [0, 1])
+async def test_a_stop_is_bounded_though_the_database_is_silent(
+    database_url: str, ledger: Ledger, unstored: int
+) -> None:
     async with Proxy(database_url).running() as proxy:
         config = {"database_url": proxy.url}
         async with running(database_url, config=config, processes=1, grace_s=0.5, kill_wait_s=0.5) as worker:
-            if runs == "a task":
+            for _ in range(unstored):
                 await ledger.until_started(await worker.send("work", HALF_AN_HOUR_S))
             proxy.freeze()
             await worker.until(lambda: worker.silent_s > 1)  # what is under way now gets no answer
             await worker.stop(within_s=0.5 + 0.5 + 5)
             proxy.heal()
+            assert worker.of(events.WorkerStopped)[0].unstored == unstored
 
 
 SLOW_CHILD = """

@@ -6,18 +6,18 @@ import asyncio
 import subprocess
 import sys
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
+import pytest
 
 from horsies import Horsies
 from horsies.testing import drain
 from tests.support.documents import examples_of, write_files_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
 
 async def make_orders_table(database_url: str) -> None:
@@ -31,41 +31,61 @@ def play_the_worker(namespace: dict[str, object]) -> None:
         drain(app, queues=app.get_valid_queue_names())
 
 
-def run_examples_of(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run them one after the other, in one module, and after each what is due."""
-    module = types.ModuleType("examples")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    for example in examples_of(document, language="python"):
-        example.run_in(vars(module))
-        play_the_worker(vars(module))
-    for value in vars(module).values():
-        if isinstance(value, Horsies):
-            value.close()
+@pytest.fixture
+def run_examples_of(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], dict[str, Any]]:
+    """Runs the examples of a document one after the other, in one module, and after each what is due."""
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.chdir(tmp_path)
+
+    def run(document: str) -> dict[str, Any]:
+        module = types.ModuleType("examples")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        for example in examples_of(document, language="python"):
+            example.run_in(vars(module))
+            play_the_worker(vars(module))
+        for value in vars(module).values():
+            if isinstance(value, Horsies):
+                value.close()
+        return vars(module)
+
+    return run
 
 
-def test_the_examples_about_tasks_run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def ends_of_tasks(database_url: str) -> set[tuple[str, str, str | None]]:
+    connection = await asyncpg.connect(database_url)
+    rows = await connection.fetch("SELECT DISTINCT task_name, status, error_code FROM horsies_tasks")
+    await connection.close()
+    return {(row["task_name"], row["status"], row["error_code"]) for row in rows}
+
+
+def test_the_examples_about_tasks_run(database_url: str, run_examples_of: Callable[[str], dict[str, Any]]) -> None:
     asyncio.run(make_orders_table(database_url))
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.chdir(tmp_path)
-    run_examples_of("docs/tasks.md", monkeypatch)
+    run_examples_of("docs/tasks.md")
+    assert asyncio.run(ends_of_tasks(database_url)) == {
+        ("add", "COMPLETED", None),
+        ("charge", "COMPLETED", None),
+        ("charge", "FAILED", "LIMIT_EXCEEDED"),
+        ("report", "COMPLETED", None),
+        ("ship", "COMPLETED", None),
+        ("sync", "PENDING", None),
+    }
 
 
-def test_the_examples_about_workflows_run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.chdir(tmp_path)
-    run_examples_of("docs/workflows.md", monkeypatch)
+def test_the_examples_about_workflows_run(database_url: str, run_examples_of: Callable[[str], dict[str, Any]]) -> None:
+    run_examples_of("docs/workflows.md")
+    assert asyncio.run(ends_of_tasks(database_url)) == {("fetch", "COMPLETED", None), ("compare", "COMPLETED", None)}
 
 
-def test_the_examples_about_maintenance_run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.chdir(tmp_path)
-    run_examples_of("docs/maintenance.md", monkeypatch)
+def test_the_examples_about_maintenance_run(run_examples_of: Callable[[str], dict[str, Any]]) -> None:
+    assert asyncio.run(run_examples_of("docs/maintenance.md")["look"]()) == 0
 
 
-def test_the_examples_about_recovery_run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.chdir(tmp_path)
-    run_examples_of("docs/recovery.md", monkeypatch)
+def test_the_examples_about_recovery_run(run_examples_of: Callable[[str], dict[str, Any]]) -> None:
+    examples = run_examples_of("docs/recovery.md")
+    assert asyncio.run(examples["sweep"]()) == 0
+    assert [each.function for each in examples["app"].recovery_hooks.recovery] == [examples["when_interrupted"]]
 
 
 def test_the_examples_about_testing_pass(tmp_path: Path) -> None:

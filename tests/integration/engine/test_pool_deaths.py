@@ -83,8 +83,9 @@ async def test_a_death_is_known_though_a_grandchild_holds_the_line(pool: Stable)
     await pool.events.until(lambda: bool(pool.events.lines))
     grandchild = psutil.Process(int(pool.events.lines[0][2]))
     os.kill(victim.pid, signal.SIGKILL)
-    await pool.death(victim.pid)
-    await asyncio.to_thread(grandchild.wait, 2)
+    assert (await pool.death(victim.pid)).signal == signal.SIGKILL
+    _, alive = await asyncio.to_thread(psutil.wait_procs, [grandchild], 2)
+    assert not alive, "it belongs to the child's group and is killed with it"
 
 
 async def test_a_result_that_was_sent_before_the_death_counts(pool: Stable) -> None:

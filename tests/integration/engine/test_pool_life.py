@@ -192,13 +192,15 @@ async def test_a_start_without_room_for_processes_is_refused_and_leaves_nothing_
     assert (psutil.Process().num_fds(), psutil.Process().children()) == (before, [])
 
 
-async def test_a_child_that_finds_room_at_the_second_try_fills_its_slot() -> None:
+async def test_a_child_that_finds_room_at_the_second_try_fills_its_slot(caplog: pytest.LogCaptureFixture) -> None:
     async with stable() as pool:
-        with no_more_descriptors():
+        with caplog.at_level(logging.WARNING), no_more_descriptors():
             pool.child.kill("to see whether another comes")
             await pool.events.until(lambda: bool(pool.events.deaths))
             await asyncio.sleep(0)  # the slot hears of it
         await pool.events.until(lambda: len(pool.events.born) == 2)
+        assert len([record for record in caplog.records if "no process could be made" in record.message]) == 1
+        assert await pool.value(pool.give("pid")) == pool.events.born[1]
 
 
 async def test_a_pool_is_broken_when_there_is_no_more_room_for_processes() -> None:

@@ -214,7 +214,9 @@ async def test_what_has_not_begun_is_given_back_when_it_is_cancelled(pool: Stabl
     pool.child.run([busy, waiting])
     await pool.begun(busy.key)
     pool.child.cancel(waiting.key)
-    await pool.events.until(lambda: pool.events.recalls == [waiting.key])
+    await pool.events.until(lambda: bool(pool.events.recalls))
+    assert pool.events.recalls == [waiting.key]
+    assert pool.events.begun == [busy.key]
 
 
 async def test_an_exit_in_a_task_made_by_a_coroutine_ends_neither_the_loop_nor_the_child(pool: Stable) -> None:
