@@ -40,8 +40,8 @@ async def for_sweep(source: Source, options: SweepOptions) -> Proposal:
     due = [task for task in seen.tasks if task.is_due]
     healed = len(seen.workflows)
 
-    async def apply(reason: str | None, progress: Callable[[Progress], None], _: asyncio.Event) -> Outcome:
-        report = await source.sweep(options, reason=reason)
+    async def apply(reason: str | None, progress: Callable[[Progress], None], stop: asyncio.Event) -> Outcome:
+        report = await source.sweep(options, reason=reason, stop=stop)
         moved = sum(task.applied for task in report.tasks)
         progress(Progress(done=1, total=1, affected=moved, skipped=0))
         return _outcome(report)
@@ -113,9 +113,11 @@ def _outcome(report: SweepReport) -> Outcome:
             parts += [f"healed {plural(len(report.workflows), 'workflow')}"] if report.workflows else []
             missed = sum(task.is_due and not task.applied for task in report.tasks)
             parts += [f"{missed:,} had moved meanwhile"] if missed else []
+            nothing = "nothing was changed" if report.was_stopped else "nothing was stale any more"
+            stopped = "stopped before the end; the rest is as it was" if report.was_stopped else ""
             failed = tuple(f"{each.step}: {each.error.message}" for each in report.failures)
             return Outcome(
                 title="Swept",
-                lines=("   ".join(parts) or "nothing was stale any more", *failed, *report.warnings),
+                lines=("   ".join(parts) or nothing, stopped, *failed, *report.warnings),
                 changed=tuple(task.task_id for task in moved),
             )

@@ -13,6 +13,7 @@ from horsies import Horsies, Recovery, RecoveryContext, TaskStatus
 from horsies.errors import Busy, ConfigurationError
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
+from horsies.recovery.hooks import ROWS_AT_A_TIME
 from horsies.store.recovery import RecoveryStore
 from tests.support.flow_rows import insert_node, insert_run
 from tests.support.silence import a_task, a_worker, ago
@@ -157,3 +158,20 @@ async def test_a_sweep_leaves_to_workers_what_is_asked_for(ops: Ops, connection:
     await insert(database_url, "horsies_workflow_outbox", task_id=ended, workflow_id=run, task_index=0)
     assert (await ops.stale_candidates()).workflows == (await ops.sweep()).workflows == ()
     assert await columns_of(connection, "horsies_workflows", "status") == ("RUNNING",)
+
+
+async def test_a_sweep_that_is_stopped_half_way_keeps_what_is_done_and_says_so(
+    ops: Ops, connection: Connection, database_url: str
+) -> None:
+    stop = asyncio.Event()
+
+    def stopping(_: RecoveryContext) -> None:
+        stop.set()
+
+    gone = await a_worker(database_url, state="lost", silent_s=3_600)
+    for _ in range(ROWS_AT_A_TIME + 5):
+        await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
+    report = await ops.sweep(app=_app(database_url, stopping), stop=stop)
+    assert (report.recovered_count, report.was_stopped) == (ROWS_AT_A_TIME, True)
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks WHERE status = 'RUNNING'") == 5
+    assert await _on_record(connection) == ("sweep", ROWS_AT_A_TIME, ROWS_AT_A_TIME, 0)

@@ -32,8 +32,8 @@ class Swept:
         del options
         return self.found
 
-    async def sweep(self, options: SweepOptions, *, reason: str | None) -> SweepReport:
-        del options, reason
+    async def sweep(self, options: SweepOptions, *, reason: str | None, stop: asyncio.Event) -> SweepReport:
+        del options, reason, stop
         return self.done or self.found
 
 
@@ -78,3 +78,9 @@ async def test_what_is_held_back_is_shown_and_not_counted() -> None:
 async def test_the_result_says_what_was_done_and_not_what_was_planned(done: SweepReport, told: str) -> None:
     outcome = await _outcome(a_sweep(swept(), swept()), replace(done, dry_run=False))
     assert outcome.lines[0] == told
+
+
+async def test_a_sweep_that_was_stopped_says_so() -> None:
+    done = replace(a_sweep(swept(applied=True), status=SweepStatus.DONE), dry_run=False, was_stopped=True)
+    outcome = await _outcome(a_sweep(swept(), swept()), done)
+    assert outcome.lines[:2] == ("retried 1", "stopped before the end; the rest is as it was")

@@ -17,6 +17,7 @@ from horsies_tui.demo import fleet, rates, sweeping
 from horsies_tui.demo.catalogue import STALE_AFTER, WORKERS
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from uuid import UUID
 
@@ -99,7 +100,10 @@ class FleetAnswers:
     async def stale_candidates(self, options: SweepOptions = _AS_USUAL) -> SweepReport:
         return sweeping.candidates(self.system, options)
 
-    async def sweep(self, options: SweepOptions = _AS_USUAL, *, reason: str | None = None) -> SweepReport:
+    async def sweep(
+        self, options: SweepOptions = _AS_USUAL, *, reason: str | None = None, stop: asyncio.Event | None = None
+    ) -> SweepReport:
+        del stop  # it is done at once
         return sweeping.sweep(self.system, options, reason=reason, read_only=self._read_only)
 
     async def pause_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:

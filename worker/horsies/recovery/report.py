@@ -122,6 +122,8 @@ class SweepReport:
     workflows: tuple[SweptWorkflow, ...] = ()
     warnings: tuple[str, ...] = ()
     failures: tuple[StepFailure, ...] = ()
+    was_stopped: bool = False
+    """Whether somebody ended it before it had seen everything; what it settled until then is settled."""
 
     @property
     def refused(self) -> tuple[SweptTask, ...]:

@@ -14,6 +14,7 @@ from horsies.recovery.work import Pass
 from horsies.store.recovery import RecoveryStore
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Collection
 
     from horsies.model.recovery.judging import Judge
@@ -33,17 +34,20 @@ async def sweep(
     healing: Healing | None = None,
     steps: Collection[Step] = EVERY_STEP,
     record: Record | None = None,
+    stop: asyncio.Event | None = None,
 ) -> SweepReport:
     """Settle what is stale, or say that somebody else is at it; a step that failed is raised after the others ran.
 
-    `healing` is for workflows. A dry run heals nothing, and leaves no `record`.
+    `healing` is for workflows. A dry run heals nothing, and leaves no `record`. `stop` ends it after a few tasks more.
     """
     store = RecoveryStore(database)
     if options.dry_run:
         report = await make_pass(database, options, judge=judge, hooks=hooks, healing=healing, steps=steps)
     else:
         report = await store.in_turn(
-            lambda: make_pass(database, options, judge=judge, hooks=hooks, healing=healing, steps=steps, record=record)
+            lambda: make_pass(
+                database, options, judge=judge, hooks=hooks, healing=healing, steps=steps, record=record, stop=stop
+            )
         ) or await _busy(store, options, judge, hooks)
     for failure in report.failures:
         raise failure.error
@@ -60,6 +64,7 @@ async def make_pass(
     steps: Collection[Step] = EVERY_STEP,
     budget_s: float | None = None,
     record: Record | None = None,
+    stop: asyncio.Event | None = None,
 ) -> SweepReport:
     """The same for a caller who has the turn already; failed steps are told in the report and stop no other.
 
@@ -76,6 +81,7 @@ async def make_pass(
         budget_s=budget_s,
         healing=healing,
         record=record,
+        stop=stop,
     )
     return await work.run(steps)
 

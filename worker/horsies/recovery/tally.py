@@ -26,6 +26,7 @@ class Tally:
     lost: list[UUID] = field(default_factory=list[UUID])
     warnings: list[str] = field(default_factory=list[str])
     failures: list[StepFailure] = field(default_factory=list[StepFailure])
+    was_stopped: bool = False
 
     @property
     def counts(self) -> dict[str, object]:
@@ -48,6 +49,7 @@ class Tally:
             workflows=tuple(self.workflows),
             warnings=(*self.ruling.warnings, *self.warnings, *self._held_back(status)),
             failures=tuple(self.failures),
+            was_stopped=self.was_stopped,
         )
 
     @property

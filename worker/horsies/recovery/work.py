@@ -29,6 +29,7 @@ from horsies.store.recovery import EXPIRY_BATCH, PAGE, LostWorker, Scan
 from horsies.store.tasks import TaskStore
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
@@ -61,8 +62,10 @@ class Pass:
         budget_s: float | None,
         healing: Healing | None = None,
         record: Record | None = None,
+        stop: asyncio.Event | None = None,
     ) -> None:
         self._store = store
+        self._stop = stop
         self._options = options
         self._fleet = fleet
         self._hooks = hooks
@@ -81,8 +84,9 @@ class Pass:
         if Step.WORKFLOWS in steps:
             await self._try(Step.WORKFLOWS, self._foresee)
         for step in Step:
-            if step in steps:
+            if step in steps and not self._is_stopped:
                 await self._try(step, partial(self._make, step))
+        self._tally.was_stopped = self._is_stopped
         report = self._tally.report()
         if report.status is SweepStatus.DONE:
             await self._tell(report)
@@ -253,7 +257,11 @@ class Pass:
 
     @property
     def _is_over(self) -> bool:
-        return self._ends_at is not None and time.monotonic() > self._ends_at
+        return self._is_stopped or (self._ends_at is not None and time.monotonic() > self._ends_at)
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
 
     def _is_later_than_it_seems(self, now: datetime) -> bool:
         """Whether the database's clock went further than this pass may last: it jumped, or we stood still, and what
