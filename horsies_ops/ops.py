@@ -80,7 +80,7 @@ class Ops(Reads, Acting):
     ) -> SweepReport:
         """Settle stale tasks, expire what waited too long and heal workflows; or list that as a dry run.
 
-        `stop` ends it after a few tasks more; what is settled by then stays so, and the report says that it was stopped.
+        `stop` ends it after a few tasks more; what is settled by then stays so, and the report says that it was.
         """
         return await self.sweeper(app).sweep(options, reason=reason, stop=stop)
 
