@@ -292,11 +292,8 @@ class HorsiesApp(App[None]):
             cast("TasksScreen", self.screen).show_only(wanted)
 
     async def action_app_palette(self) -> None:
-        await self.action_command_palette()
-
-    async def action_command_palette(self) -> None:
         """Open the palette; the next key is not looked at before there is a line that it can go to."""
-        if not CommandPalette.is_open(self):
+        if not isinstance(self.screen, CommandPalette):
             opened = CommandPalette(id="--command-palette")
             await self.push_screen(opened)
             opened.set_focus(opened.query_one(Input))

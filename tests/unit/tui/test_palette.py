@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pytest
 from textual.widgets import Input
 
 from horsies.model.settings import TuiConfig
@@ -66,9 +67,10 @@ async def test_a_filter_that_the_settings_name_is_a_command() -> None:
         await eventually(pilot, lambda: list(screen.filter.error_codes) == ["SMTP*"])
 
 
-async def test_what_is_typed_while_the_palette_opens_goes_into_the_palette() -> None:
+@pytest.mark.parametrize("opens", ["colon", "ctrl+p"])
+async def test_what_is_typed_while_the_palette_opens_goes_into_the_palette(opens: str) -> None:
     async with running() as pilot:
-        for key in ("colon", *"theme"):
+        for key in (opens, *"theme"):
             pilot.app.simulate_key(key)
         await eventually(pilot, lambda: isinstance(pilot.app.focused, Input))
         line = pilot.app.focused
