@@ -124,8 +124,8 @@ ACTIONS: Final = (
         "plan.dry",
         "d",
         "dry-run",
-        "what a sweep would do, without doing it",
-        frozenset({Place.STALE, Place.MAINT}),
+        "what a sweep, or R on these rows, would do, without doing it",
+        frozenset({Place.STALE, Place.MAINT, Place.TASKS, Place.TASK}),
     ),
     _shown("op.sweep", "S", "sweep", "recover what is stale, now", frozenset({Place.STALE, Place.MAINT}), mutates=True),
     Action(

@@ -83,6 +83,13 @@ async def test_requeueing_a_task_whose_worker_still_reports_warns_and_needs_the_
         assert system.tasks[task_id].status == TaskStatus.PENDING
 
 
+async def test_a_dry_run_of_marked_rows_is_about_these_alone() -> None:
+    async with running(place=Place.STALE) as pilot:
+        await pilot.press("space", "space", "d")
+        await dialog(pilot)
+        assert "Requeue 2 tasks — dry run" in shown(pilot)
+
+
 async def test_marked_rows_are_failed_together_and_marks_of_rows_that_are_gone_go() -> None:
     system = still()
     async with running(Demo(system, pace_s=None), place=Place.STALE) as pilot:

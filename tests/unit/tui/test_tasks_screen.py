@@ -262,3 +262,15 @@ async def test_the_filter_key_within_the_filter_is_a_character() -> None:
     async with running() as pilot:
         await pilot.press("slash", *"mail", "slash", "x")
         assert _screen(pilot).query_one(FilterLine).text == "mail/x"
+
+
+async def test_a_dry_run_says_what_would_be_done_to_the_marked_rows_and_does_not_do_it() -> None:
+    system = still()
+    async with running(Demo(system, pace_s=None), read_only=True) as pilot:
+        await _narrow(pilot, FAILED_MAIL)
+        before = dict(system.tasks)
+        await pilot.press("space", "space", "d")
+        await dialog(pilot)
+        assert "Retry 2 tasks — dry run" in shown(pilot)
+        await pilot.press("y")
+        assert system.tasks == before

@@ -10,7 +10,7 @@ from horsies_tui.messages import TaskWanted
 from horsies_tui.screens.proposing import ProposingScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from horsies_ops.actions.selector import Selector
@@ -38,12 +38,12 @@ class ActingScreen(ProposingScreen):
         selector = self.selector()
         if selector is None:
             self.notify("no row to act on")
-            return
+        else:
+            self.propose(self.proposal(action, selector))
 
-        def proposal(source: Source) -> Awaitable[Proposal]:
-            return proposals.for_tasks(source, action, selector)
-
-        self.propose(proposal)
+    def proposal(self, action: Action, selector: Selector) -> Callable[[Source], Awaitable[Proposal]]:
+        """The action on what is selected, to be looked at first."""
+        return lambda source: proposals.for_tasks(source, action, selector)
 
     def open_task(self, task_id: UUID, among: Sequence[UUID] = ()) -> None:
         """Show everything about a task; whoever looks at it may go on through the list that it stands in."""
@@ -51,6 +51,14 @@ class ActingScreen(ProposingScreen):
 
     def action_op_requeue(self) -> None:
         self.act(self.fitting())
+
+    def action_plan_dry(self) -> None:
+        """What `R` would do, and no more."""
+        selector = self.selector()
+        if selector is None:
+            self.notify("no row to look at")
+        else:
+            self.dry_run(self.proposal(self.fitting(), selector))
 
     def action_op_fail(self) -> None:
         self.act(Action.FAIL)

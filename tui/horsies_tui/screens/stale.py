@@ -29,7 +29,7 @@ from horsies_tui.widgets.ask_dialog import AskDialog
 from horsies_tui.widgets.row_list import Heading, RowList
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -161,18 +161,10 @@ class StaleScreen(MarkingScreen):
     def fitting(self) -> Action:
         return Action.REQUEUE
 
-    def act(self, action: Action) -> None:
+    def proposal(self, action: Action, selector: Selector) -> Callable[[Source], Awaitable[Proposal]]:
         """As elsewhere, but running tasks are meant too, and those that may not be dead are pointed out."""
-        selector = self.selector()
-        if selector is None:
-            self.notify("no row to act on")
-            return
         options, cautions = ActionOptions(include_running=action is not Action.EXPIRE), self._cautions()
-
-        def proposal(source: Source) -> Awaitable[Proposal]:
-            return proposals.for_tasks(source, action, selector, options, cautions=cautions)
-
-        self.propose(proposal)
+        return lambda source: proposals.for_tasks(source, action, selector, options, cautions=cautions)
 
     def _cautions(self) -> tuple[str, ...]:
         chosen = set(self.list.selection.chosen)
@@ -188,7 +180,11 @@ class StaleScreen(MarkingScreen):
         self.propose(self._sweep)
 
     def action_plan_dry(self) -> None:
-        self.dry_run(self._sweep)
+        """What requeue would do to the marked rows; where none are marked, what a sweep would do."""
+        if self.list.selection.marks:
+            super().action_plan_dry()
+        else:
+            self.dry_run(self._sweep)
 
     async def _sweep(self, source: Source) -> Proposal:
         return await for_sweep(source, self.options)

@@ -30,7 +30,7 @@ from horsies_tui.widgets.task_preview import TaskPreview
 from horsies_tui.windows import MOST_WAITING, TaskWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -265,14 +265,21 @@ class TasksScreen(TaskTable):
         """Rows are read first: what `R` means of them depends on how they stand, and a filter may hide some."""
         if self._is_matching or not self.chosen:
             super().action_op_requeue()
-            return
-        chosen = self.chosen
+        else:
+            self.propose(self._fitted(self.chosen))
 
+    def action_plan_dry(self) -> None:
+        if self._is_matching or not self.chosen:
+            super().action_plan_dry()
+        else:
+            self.dry_run(self._fitted(self.chosen))
+
+    def _fitted(self, chosen: Sequence[UUID]) -> Callable[[Source], Awaitable[Proposal]]:
         async def proposal(source: Source) -> Proposal:
             action = _fitting([task.status for task in await source.tasks_by_id(chosen)])
             return await proposals.for_tasks(source, action, Selector.of_ids(chosen))
 
-        self.propose(proposal)
+        return proposal
 
     def settled(self, changed: Sequence[UUID]) -> None:
         self._is_matching = False
