@@ -21,6 +21,9 @@ class Hand:
     def __len__(self) -> int:
         return len(self._has_begun)
 
+    def has_several(self) -> bool:
+        return len(self._has_begun) > 1
+
     @property
     def begun(self) -> tuple[Key, ...]:
         return tuple(key for key, has_begun in self._has_begun.items() if has_begun)

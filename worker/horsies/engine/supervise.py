@@ -90,7 +90,12 @@ class Child:
         self.gone = asyncio.Event()
         self._process = Process.start(spec)
         self._line = Line(
-            self._loop, self._process.line, take=self._take, broken=self._sent_rubbish, closed=self._line_closed
+            self._loop,
+            self._process.line,
+            take=self._take,
+            broken=self._sent_rubbish,
+            closed=self._line_closed,
+            is_flowing=self._hand.has_several,
         )
         stdout_fd, stderr_fd = self._process.output_fds
         self._pipes = [

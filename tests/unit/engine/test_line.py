@@ -1,0 +1,112 @@
+"""Reports come off the line in order and all of them, at once where they are few and together where they flow."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from horsies.engine.frames import framed
+from horsies.engine.line import PACE_S, Line
+from horsies.engine.messages import Began, Key, encode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from horsies.engine.messages import Report
+
+
+class Reader:
+    """Takes reports, and says whether more are about to follow."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+        self.is_flowing = False
+        self.taken: asyncio.Queue[Report] = asyncio.Queue()
+        self.closed = asyncio.Event()
+        self.line = Line(
+            loop,
+            sock,
+            take=self.taken.put_nowait,
+            broken=self._broken,
+            closed=self.closed.set,
+            is_flowing=lambda: self.is_flowing,
+        )
+
+    def _broken(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+@asynccontextmanager
+async def _reading() -> AsyncGenerator[tuple[Reader, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        reader = Reader(asyncio.get_running_loop(), ours)
+        yield reader, theirs
+        reader.line.close()
+
+
+def _say(sock: socket.socket, *names: str) -> None:
+    sock.sendall(framed(encode(Began(Key(name, 1))) for name in names))
+
+
+async def _next(reader: Reader, count: int) -> list[str]:
+    async with asyncio.timeout(5):
+        taken = [await reader.taken.get() for _ in range(count)]
+    return [report.key.task_id for report in taken if isinstance(report, Began)]
+
+
+async def test_every_report_is_taken_in_order_whether_they_flow_or_not() -> None:
+    async with _reading() as (reader, child):
+        for reader.is_flowing in (False, True, True, False):
+            _say(child, "a", "b")
+            assert await _next(reader, 2) == ["a", "b"]
+            _say(child, "c")
+            assert await _next(reader, 1) == ["c"]
+
+
+async def test_while_reports_flow_the_next_ones_wait_to_be_read_together() -> None:
+    async with _reading() as (reader, child):
+        reader.is_flowing = True
+        _say(child, "a")
+        assert await _next(reader, 1) == ["a"]
+        _say(child, "b")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert reader.taken.empty()
+        _say(child, "c")
+        assert await _next(reader, 2) == ["b", "c"]
+
+
+async def test_after_a_pause_of_the_flow_one_is_woken_again() -> None:
+    async with _reading() as (reader, child):
+        reader.is_flowing = True
+        _say(child, "a")
+        assert await _next(reader, 1) == ["a"]
+        await asyncio.sleep(10 * PACE_S)
+        _say(child, "b")
+        assert await _next(reader, 1) == ["b"]
+
+
+async def test_a_line_that_closes_while_reports_flow_is_told_once_and_read_no_more() -> None:
+    async with _reading() as (reader, child):
+        reader.is_flowing = True
+        _say(child, "a")
+        assert await _next(reader, 1) == ["a"]
+        child.close()
+        async with asyncio.timeout(5):
+            await reader.closed.wait()
+        reader.closed.clear()
+        await asyncio.sleep(5 * PACE_S)
+        assert not reader.closed.is_set()
+
+
+async def test_what_was_sent_before_the_end_is_drained_though_its_time_has_not_come() -> None:
+    async with _reading() as (reader, child):
+        reader.is_flowing = True
+        _say(child, "a")
+        assert await _next(reader, 1) == ["a"]
+        _say(child, "b", "c")
+        reader.line.drain()
+        assert reader.taken.qsize() == 2
