@@ -207,3 +207,15 @@ async def test_a_claim_and_a_finish_write_two_versions_of_each_row(connection: C
 async def _versions(connection: Connection) -> int:
     await connection.execute("SELECT pg_stat_clear_snapshot()")
     return await connection.fetchval("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'horsies_tasks'")
+
+
+async def test_a_batch_of_all_kinds_leaves_each_where_it_belongs(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    for _ in range(3):
+        await insert_task(database_url, max_retries=1)
+    done, failed, again = (held(row) for row in await claim(database, limit=3, pids=(1, 2, 3)))
+    moved = await _finish(database, _failed(failed), _completed(done), _failed(again, retry_delay_s=60.0), events=["e"])
+    assert sorted(moved) == ["COMPLETED", "FAILED", "PENDING"]
+    attempts = await connection.fetch("SELECT outcome FROM horsies_task_attempts ORDER BY outcome")
+    assert [each["outcome"] for each in attempts] == ["COMPLETED", "FAILED", "FAILED"]

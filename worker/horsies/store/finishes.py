@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from horsies.model.task import TaskAttemptOutcome
 from horsies.store.queries import Query, load
 from horsies.store.work import CANCELLED_DOCUMENTS, MovedRow, hold_columns
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from horsies.model.task import TaskAttemptOutcome
     from horsies.store.db import Database
     from horsies.store.work import Hold
 
@@ -66,6 +66,7 @@ class Standing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishQueries:
     finish: Query[MovedRow]
+    complete: Query[MovedRow]
     attempts_under: Query[EndedAttempt]
     standing: Query[Standing]
 
@@ -82,12 +83,27 @@ class FinishStore:
     async def finish(
         self, finishes: Sequence[Finish], *, max_crashes: int, events: Sequence[str] = ()
     ) -> list[MovedRow]:
-        """Store a batch in one statement, with messages for viewers riding along.
+        """Store a batch in one statement, or in one for those that completed and one for the others, with messages for
+        viewers riding along.
 
         Returns where each task stands now; PENDING is a retry. One that does not come back was refused: another hand
         moved it first, or the same batch has been stored before (`outcome_of` tells).
         """
-        return await self.database.fetch(FINISHES.finish, *_columns(finishes), max_crashes, CANCELLED_DOCUMENTS, events)
+        completed = [each for each in finishes if each.outcome is TaskAttemptOutcome.COMPLETED]
+        if len(completed) == len(finishes):
+            return await self._complete(completed, events)
+        judged = [each for each in finishes if each.outcome is not TaskAttemptOutcome.COMPLETED]
+        moved = await self.database.fetch(FINISHES.finish, *_columns(judged), max_crashes, CANCELLED_DOCUMENTS, events)
+        return moved + await self._complete(completed, ()) if completed else moved
+
+    async def _complete(self, finishes: Sequence[Finish], events: Sequence[str]) -> list[MovedRow]:
+        return await self.database.fetch(
+            FINISHES.complete,
+            *hold_columns([each.hold for each in finishes]),
+            [each.document for each in finishes],
+            [each.pid for each in finishes],
+            events,
+        )
 
     async def outcome_of(self, holds: Sequence[Hold]) -> list[EndedAttempt]:
         """The attempts on record under exactly these claims."""

@@ -84,6 +84,45 @@ SELECT id, claim_token, status
   FROM (SELECT id, claim_token, status FROM ended UNION ALL SELECT id, claim_token, status FROM retried) AS moved
  WHERE (SELECT messages FROM said) >= 0;
 
+-- name: complete
+-- The same for tasks that have done what they should: nothing is to be judged, so that each row is looked up once.
+WITH asked AS (
+    SELECT *
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
+                  (SELECT $5::integer[])) AS asked(id, claim_token, worker_id, document, pid)
+     ORDER BY id
+), ended AS (
+    UPDATE horsies_tasks AS t
+       SET status = 'COMPLETED', terminal_at = now(), attempts = t.attempts + 1, completed_at = now(), failed_at = NULL,
+           failed_reason = NULL, error_code = NULL, result = asked.document::jsonb,
+           worker_pid = coalesce(asked.pid, t.worker_pid),
+           worker_process_name = coalesce('worker-' || asked.pid, t.worker_process_name), updated_at = now()
+      FROM asked
+     WHERE t.id = asked.id AND t.claim_token = asked.claim_token AND t.claimed_by_worker_id = asked.worker_id
+       AND t.status || '' = 'RUNNING'
+    RETURNING t.id, t.claim_token, t.status, t.attempts, t.started_at, t.claimed_by_worker_id, t.worker_hostname,
+              t.worker_pid, t.worker_process_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index
+), attempt AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
+                                       worker_id, worker_hostname, worker_pid, worker_process_name)
+    SELECT id, attempts, claim_token, 'COMPLETED', false, started_at, now(), claimed_by_worker_id, worker_hostname,
+           worker_pid, worker_process_name
+      FROM ended
+), advance AS (
+    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
+    ON CONFLICT DO NOTHING
+), said AS MATERIALIZED (
+    SELECT count(*) AS messages
+      FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
+              FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
+             GROUP BY part
+             UNION ALL
+            SELECT 'horsies_events', event FROM unnest($6::text[]) AS event) AS message(channel, payload)
+     CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
+)
+SELECT id, claim_token, status FROM ended WHERE (SELECT messages FROM said) >= 0;
+
 -- name: attempts_under
 -- How the executions under these claims ended, as far as they did.
 SELECT a.task_id AS id, a.claim_token, a.outcome, a.error_code
