@@ -81,8 +81,7 @@ def _run(options: GlobalOptions, settings: LoadedSettings, found: Horsies, locat
 
 
 async def _work(found: Horsies, config: WorkerConfig) -> None:
-    def is_async(name: str) -> bool:
-        return name in found.tasks and found.tasks[name].definition.is_async
-
+    coroutines = frozenset(name for name, task in found.tasks.items() if task.definition.is_async)
+    is_async = coroutines.__contains__  # asked for each task several times
     worker = Worker(found.config, config, is_async=is_async, definitions=found.definitions, hooks=found.recovery_hooks)
     await worker.run()

@@ -39,7 +39,7 @@ _WIRE = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_in
 # Types for which a parsed value and its JSON text are read alike, so that the text need not be parsed twice.
 _READ_ALIKE = frozenset({"int", "str", "float", "bool", "none", "any", "list", "dict", "nullable"})
 # Types whose values need neither pydantic nor any change; they are what most arguments are.
-_OWN_FORM: tuple[Any, ...] = (int, str, float, bool)
+_OWN_FORM: tuple[type, ...] = (int, str, float, bool, type(None))
 # Types whose JSON form pydantic may write other than we would.
 _TO_BE_COMPARED = frozenset({"set", "frozenset", "any", "is-instance"})
 # Types of which every value comes back as it was; all others are read back before they are sent.
@@ -110,7 +110,8 @@ class TypedValue:
         schema = adapter.core_schema
         found = kinds(schema)
         is_strict = any(node.get("strict") for node in nodes(schema))
-        self._as_is: Any = annotation if annotation in _OWN_FORM else None
+        kind: Any = type(None) if annotation is None else annotation
+        self._as_is: Any = kind if kind in _OWN_FORM else None
         self._schema = schema
         self._validate = adapter.validator.validate_python
         self._dump = adapter.serializer.to_python

@@ -113,13 +113,9 @@ class Dispatcher:
     def _take(self, rows: Sequence[ClaimedRow], worker_id: UUID, *, took_s: float) -> None:
         """Put claimed rows on the desk and hand over those that are RUNNING already."""
         parts = self._parts
-        running: list[Held] = []
-        for row in rows:
-            is_running = row.status == TaskStatus.RUNNING
-            held = parts.desk.take(row, worker_id, Phase.HANDED if is_running else Phase.WAITING)
-            if is_running:
-                running.append(held)
-        self._tell_claimed(rows)
+        helds = [parts.desk.take(row, worker_id, _phase_of(row)) for row in rows]
+        running = [held for held in helds if held.phase is Phase.HANDED]
+        self._tell_claimed(helds)
         if may_hand_over(parts.app.recovery, took_s=took_s) and not self._parts.room.is_closed:
             turned_away = hand_over(parts, running)
             self._learn(rows, turned_away)
@@ -200,10 +196,10 @@ class Dispatcher:
             else:
                 return
 
-    def _tell_claimed(self, rows: Sequence[ClaimedRow]) -> None:
+    def _tell_claimed(self, helds: Sequence[Held]) -> None:
         ids: dict[tuple[str, str], list[str]] = {}
-        for row in rows:
-            ids.setdefault((row.status, row.queue_name), []).append(str(row.id))
+        for held in helds:
+            ids.setdefault((held.row.status, held.row.queue_name), []).append(held.key.task_id)
         for (name, queue), theirs in ids.items():
             status = TaskStatus(name)
             kind = "claim and start" if status is TaskStatus.RUNNING else "claim"
@@ -228,3 +224,7 @@ class Dispatcher:
         for child in self._parts.pool.children:
             if child.unbegun:
                 child.recall()
+
+
+def _phase_of(row: ClaimedRow) -> Phase:
+    return Phase.HANDED if row.status == TaskStatus.RUNNING else Phase.WAITING

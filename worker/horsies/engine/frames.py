@@ -20,7 +20,10 @@ class ProtocolFault(Exception):
 
 def framed(messages: Iterable[bytes]) -> bytes:
     """Messages as they go onto the stream, one after the other."""
-    return b"".join(part for message in messages for part in (_LENGTH.pack(len(message)), message))
+    parts: list[bytes] = []
+    for message in messages:
+        parts += (_LENGTH.pack(len(message)), message)
+    return b"".join(parts)
 
 
 class FrameReader:

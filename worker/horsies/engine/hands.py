@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from horsies.engine.held import Phase
@@ -71,7 +72,10 @@ class Hands:
         self.neighbours_grace_s = NEIGHBOURS_GRACE_S
 
     def of(self, child: Child) -> Occupancy:
-        return self._by_child.setdefault(child, Occupancy())
+        occupancy = self._by_child.get(child)
+        if occupancy is None:
+            occupancy = self._by_child[child] = Occupancy()
+        return occupancy
 
     def forget(self, child: Child) -> Occupancy:
         """The child is gone; returns what it had."""
@@ -83,11 +87,13 @@ class Hands:
 
     def load_of(self, child: Child) -> ChildLoad:
         occupancy = self.of(child)
+        chunks = len(occupancy.chunks)
         return ChildLoad(
             held=len(occupancy.held),
-            chunks=len(occupancy.chunks),
+            chunks=chunks,
             is_async=self._is_all_async(occupancy),
-            is_short=self._is_short(occupancy),
+            # Where no chunk fits any more, nobody needs to look at every task.
+            is_short=chunks < MOST_CHUNKS and self._is_short(occupancy),
         )
 
     def is_async(self, held: Held) -> bool:
@@ -121,11 +127,13 @@ class Hands:
         """A task is out of the child's hands."""
         occupancy = self.of(child)
         held = occupancy.held.pop(key, None)
-        occupancy.chunks = [chunk for chunk in occupancy.chunks if not chunk.done(key)]
+        if held is None:
+            return None
+        if held.chunk is not None and held.chunk.done(key):
+            occupancy.chunks.remove(held.chunk)
         if occupancy.stubborn:
             occupancy.stubborn.discard(key)
-        if held is not None:
-            held.silence()
+        held.silence()
         return held
 
     def learn(self, held: Held, run_ms: float | None) -> None:
@@ -170,6 +178,7 @@ class Hands:
         occupancy.chunks.append(chunk)
         for held in helds:
             held.child = child
+            held.chunk = chunk
             held.phase = Phase.HANDED
             held.began_at = None
             occupancy.held[held.key] = held
@@ -207,8 +216,7 @@ class Hands:
 
     def _runs_beside(self, occupancy: Occupancy, helds: Iterable[Held]) -> bool:
         """Coroutines run side by side; nothing waits behind them."""
-        together = (*occupancy.held.values(), *helds)
-        return all(map(self.is_async, together))
+        return all(map(self.is_async, chain(occupancy.held.values(), helds)))
 
     def _prospects(self, helds: Iterable[Held]) -> Iterator[Prospect]:
         known: dict[tuple[str, str, bool], Prospect] = {}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from uuid import UUID
 
+    from horsies.engine.hands import Chunk
     from horsies.engine.supervise import Child
     from horsies.model.crashes import KillReason
     from horsies.store.claims import ClaimedRow
@@ -41,7 +42,7 @@ class Phase(Enum):
 class Held:
     """One attempt in this worker's hands."""
 
-    __slots__ = ("alarm", "began_at", "child", "hold", "key", "options", "phase", "row", "stopping")
+    __slots__ = ("alarm", "began_at", "child", "chunk", "hold", "key", "options", "phase", "row", "stopping")
 
     def __init__(self, row: ClaimedRow, worker_id: UUID, phase: Phase) -> None:
         self.row = row
@@ -49,6 +50,8 @@ class Held:
         self.key = Key(str(row.id), row.claim_token)
         self.phase = phase
         self.child: Child | None = None
+        self.chunk: Chunk | None = None
+        """What it was handed over with, last."""
         self.began_at: float | None = None
         self.alarm: asyncio.TimerHandle | None = None
         """Rings when its time is over."""

@@ -6,26 +6,29 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from horsies.model.info import TaskContext
 
-_RUNNING: ContextVar[TaskContext | None] = ContextVar("horsies_running_task", default=None)
+_RUNNING: ContextVar[Callable[[], TaskContext] | None] = ContextVar("horsies_running_task", default=None)
 
 
 def current_task() -> TaskContext | None:
     """The task whose code asks; None outside a task."""
-    return _RUNNING.get()
+    told = _RUNNING.get()
+    return None if told is None else told()
 
 
 class running:  # noqa: N801  # reads as the statement that it is part of
-    """Make `task` the current one for the code inside."""
+    """Make the task that `told` tells of the current one for the code inside; most tasks never ask."""
 
-    __slots__ = ("_task", "_token")
+    __slots__ = ("_token", "_told")
 
-    def __init__(self, task: TaskContext) -> None:
-        self._task = task
+    def __init__(self, told: Callable[[], TaskContext]) -> None:
+        self._told = told
 
     def __enter__(self) -> None:
-        self._token = _RUNNING.set(self._task)
+        self._token = _RUNNING.set(self._told)
 
     def __exit__(self, *_: object) -> None:
         _RUNNING.reset(self._token)

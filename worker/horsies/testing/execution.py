@@ -68,7 +68,7 @@ def execute(work: Work, context: TaskContext) -> Execution:
     """Run a `def` task in the calling thread; an `async def` one gets a loop of its own."""
     if work.task.is_async:
         return asyncio.run(execute_async(work, context))
-    with running(context):
+    with running(lambda: context):
         arguments = _decoded(work)
         if isinstance(arguments, Execution):
             return arguments
@@ -79,7 +79,7 @@ async def execute_async(work: Work, context: TaskContext) -> Execution:
     """Run an `async def` task on the running loop; a `def` one in a thread, where it may block and send."""
     if not work.task.is_async:
         return await asyncio.to_thread(execute, work, context)
-    with running(context):
+    with running(lambda: context):
         arguments = _decoded(work)
         if isinstance(arguments, Execution):
             return arguments

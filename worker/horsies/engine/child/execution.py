@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from horsies.codec.result import AnyResult, stored_result
@@ -87,7 +88,7 @@ class Execution:
         """Run a `def` task here and now; also the place where an unknown one ends."""
         try:
             task = self._resolved(assignment)
-            with running(_context_of(assignment)):
+            with running(partial(_context_of, assignment)):
                 arguments = self._decoded(task, assignment)
                 return self._ended(task, self._called(task, arguments))
         except Failed as failed:
@@ -97,7 +98,7 @@ class Execution:
         """Run an `async def` task on the running loop."""
         try:
             task = self._resolved(assignment)
-            with running(_context_of(assignment)):
+            with running(partial(_context_of, assignment)):
                 arguments = self._decoded(task, assignment)
                 return self._ended(task, await self._awaited(task, arguments))
         except Failed as failed:
