@@ -11,6 +11,7 @@ import pytest
 
 from horsies.model import events
 from tests.support.ledger import Ledger
+from tests.support.recovery_times import note
 from tests.support.workers import RunningWorker, running, until_connections_are
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ async def test_a_killed_child_costs_its_own_task_and_nothing_else(database_url: 
         await ledger.until_started(*ids)
         victim = (await ledger.starts())[0]
         others = {child.pid for child in worker.children} - {victim.pid}
+        killed_at = await ledger.now()
         os.kill(victim.pid, signal.SIGKILL)
         row = (await ledger.until_terminal(victim.task_id, within_s=1))[victim.task_id]
+        note("F3", "task of a killed child settled", (row["terminal_at"] - killed_at).total_seconds(), bound_s=1)
         assert (row["status"], row["error_code"], row["crash_count"]) == ("FAILED", "WORKER_CRASHED", 1)
         await worker.until(lambda: len(worker.children) == 8)
         assert others < {child.pid for child in worker.children}

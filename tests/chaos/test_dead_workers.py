@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,12 @@ from horsies.model.recovery.options import SweepOptions
 from horsies.recovery.sweeping import sweep
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
+from tests.support.recovery_times import BOUND_S, note, note_recoveries
 from tests.support.workers import WorkerProcess, horsies_worker, running, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from datetime import datetime
     from pathlib import Path
 
     from horsies import Horsies
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 BUSY = 8
 WAITING = 2
 PREFETCHING = {"prefetch_buffer": WAITING, "claim_lease_ms": 60_000}
-BOUND_S = (QUICK_RECOVERY["running_stale_threshold_ms"] + QUICK_RECOVERY["check_interval_ms"]) / 1000
 SLACK_S = 1.5
 """For a machine that does much else."""
 
@@ -75,12 +77,15 @@ async def test_the_work_of_a_killed_worker_is_settled_by_another_within_the_boun
         await ledger.until(lambda: are_held(ledger, claimed))
         async with running(database_url, config=PREFETCHING, processes=2) as judge:
             victim.children()
+            killed_at, began = await ledger.now(), time.monotonic()
             victim.signal(signal.SIGKILL)
             await victim.until_children_are_gone(within_s=2)
+            note("F1", "children of a dead worker gone", time.monotonic() - began, bound_s=2)
             (tmp_path / "go").touch()
             rows = await ledger.until_terminal(*once, *again, *claimed, within_s=20)
             (listening,) = await ledger.fetch(LISTENING, judge.worker_id)
             late = await ledger.fetch(LATENESS, [*once, *again], listening["since"])
+            await note_recoveries(ledger, "F1", pid=victim.pid, since=killed_at)
             assert await ledger.verdict([*once, *again, *claimed]) == []
     facts = {id_: (row["status"], row["error_code"], row["retry_count"], row["attempts"]) for id_, row in rows.items()}
     assert {facts[each] for each in once} == {("FAILED", "WORKER_CRASHED", 0, 1)}
@@ -153,6 +158,7 @@ async def test_workers_killed_one_after_the_other_lose_nothing_and_do_nothing_tw
     async def start(stack: AsyncExitStack) -> WorkerProcess:
         return await stack.enter_async_context(horsies_worker(database_url, *options, config=config))
 
+    killed: dict[int, datetime] = {}
     async with AsyncExitStack() as stack:
         workers = [await start(stack) for _ in range(2)]
         sent = [await send(app, "work_again", 0.05) for _ in range(MANY)]
@@ -165,10 +171,13 @@ async def test_workers_killed_one_after_the_other_lose_nothing_and_do_nothing_tw
             await ledger.until(have_begun, within_s=30)
             victim = workers.pop(chance.randrange(len(workers)))
             victim.children()
+            killed[victim.pid] = await ledger.now()
             victim.signal(signal.SIGKILL)
             await victim.until_children_are_gone(within_s=2)
             workers.append(await start(stack))
         rows = await ledger.until_terminal(*sent, within_s=60)
+        for pid, killed_at in killed.items():
+            await note_recoveries(ledger, "F2", pid=pid, since=killed_at)
         assert {row["status"] for row in rows.values()} == {"COMPLETED"}
         in_hand = KILLS * PROCESSES
         assert sum(row["crash_count"] for row in rows.values()) <= in_hand, "only what was in the hands of the dead"

@@ -1,51 +1,115 @@
-"""F18 with real processes: a worker is killed at each stage of a run, another of the same app carries on."""
+"""F18 with real processes: a worker is killed at each commit of a task or a run, another of the same app carries on."""
 
 from __future__ import annotations
 
 import signal
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.flow_app import LOCATOR, add_flows
+from tests.support.flow_app import LOCATOR, add_flows, task_of
 from tests.support.flow_specs import diamond, nested
+from tests.support.gate import Boundary, Gate
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import horsies_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
-    from horsies import WorkflowSpec
+    from horsies import Horsies, TaskHandle, WorkflowHandle
+    from tests.support.workers import WorkerProcess
 
-STAGES = {
-    "a task is claimed or runs": "SELECT FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING')",
-    "an outcome is stored": "SELECT FROM horsies_tasks WHERE status = 'COMPLETED'",
-    "a dependent is enqueued": "SELECT FROM horsies_workflow_tasks WHERE task_index = 1 AND status <> 'PENDING'",
-}
 OTHER_APP: dict[str, Any] = {"queue_mode": "custom", "custom_queues": [{"name": "other"}]}
+
+START = Boundary("horsies_tasks", "UPDATE", "OLD.status = 'PENDING' AND NEW.status IN ('CLAIMED', 'RUNNING')")
+OUTCOME = Boundary("horsies_tasks", "UPDATE", "NEW.status = 'COMPLETED'")
+TAKEN_OVER = Boundary("horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NOT NEW.is_subworkflow")
+CHILD_STARTED = Boundary("horsies_workflows", "INSERT", "NEW.depth = 1")
+CHILD_CLOSED = Boundary("horsies_workflows", "UPDATE", "NEW.depth = 1 AND NEW.status = 'COMPLETED'")
+PARENT_TOLD = Boundary("horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NEW.is_subworkflow")
+CLOSED = Boundary("horsies_workflows", "UPDATE", "NEW.depth = 0 AND NEW.status = 'COMPLETED'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    start: Callable[[Horsies], Awaitable[TaskHandle[int] | WorkflowHandle[int]]]
+    result: int
+    boundaries: Sequence[Boundary]
+
+
+async def _plain(app: Horsies) -> TaskHandle[int]:
+    return (await task_of(app, "step").send_async(value=3, seconds=0.2)).unwrap()
+
+
+async def _dag(app: Horsies) -> WorkflowHandle[int]:
+    return (await diamond(app, seconds=0.2).start_async()).unwrap()
+
+
+async def _nested(app: Horsies) -> WorkflowHandle[int]:
+    return (await nested(app, seconds=0.2).start_async()).unwrap()
+
+
+SHAPES = {
+    "plain": Shape(start=_plain, result=3, boundaries=[START, OUTCOME]),
+    "dag": Shape(start=_dag, result=6, boundaries=[START, OUTCOME, TAKEN_OVER, CLOSED]),
+    "sub-workflow": Shape(start=_nested, result=20, boundaries=[CHILD_STARTED, CHILD_CLOSED, PARENT_TOLD]),
+}
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize(("spec", "result"), [(diamond, 6), (nested, 20)], ids=["dag", "sub-workflow"])
-async def test_a_run_survives_its_worker(
-    database_url: str, spec: Callable[..., WorkflowSpec[int]], result: int, stage: str
-) -> None:
-    app = ledger_app(database_url)
-    add_flows(app)
+@pytest.mark.parametrize("is_stored", [False, True], ids=["lost", "stored"])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_worker_that_dies_at_a_commit_changes_nothing(database_url: str, shape: str, is_stored: bool) -> None:
+    app, wanted = _app(database_url), SHAPES[shape]
+    async with Ledger.open(database_url) as ledger, AsyncExitStack() as workers:
+        worker = await workers.enter_async_context(_worker(database_url))
+        for boundary in wanted.boundaries:
+            before = len(await ledger.starts())
+            async with Gate.at(database_url, boundary) as gate:
+                handle = await wanted.start(app)
+                await gate.until_someone_waits()
+                await _kill(worker)
+                await (gate.open() if is_stored else gate.turn_back())
+            worker = await workers.enter_async_context(_worker(database_url))
+            assert (await handle.get_async(60_000)).ok_value == wanted.result, boundary
+            started = [start.task_id for start in (await ledger.starts())[before:]]
+            assert len(started) <= len(set(started)) + 1, "one more start, of the interrupted node"
+    await app.close_async()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_worker_that_dies_beside_one_of_another_app_changes_nothing(database_url: str, shape: str) -> None:
+    app, wanted = _app(database_url), SHAPES[shape]
     async with (
         Ledger.open(database_url) as ledger,
         horsies_worker(database_url, "--processes", "1", config=OTHER_APP),
-        horsies_worker(database_url, "--processes", "1", locator=LOCATOR) as first,
+        _worker(database_url) as first,
     ):
-        handle = (await spec(app, seconds=0.2).start_async()).unwrap()
-        await ledger.until(lambda: ledger.fetch(STAGES[stage]))
-        first.signal(signal.SIGKILL)
-        await first.until_gone()
-        async with horsies_worker(database_url, "--processes", "1", locator=LOCATOR):
-            ended = await handle.get_async(60_000)
-        assert ended.ok_value == result, ended
-        starts = await ledger.starts()
-        assert len(starts) <= len({start.task_id for start in starts}) + 1, "one more start, of the interrupted node"
+        handle = await wanted.start(app)
+        await ledger.until(ledger.starts)
+        await _kill(first)
+        async with _worker(database_url):
+            assert (await handle.get_async(60_000)).ok_value == wanted.result
+        started = [start.task_id for start in await ledger.starts()]
+        assert len(started) <= len(set(started)) + 1
     await app.close_async()
+
+
+def _app(database_url: str) -> Horsies:
+    app = ledger_app(database_url)
+    add_flows(app)
+    return app
+
+
+def _worker(database_url: str) -> AbstractAsyncContextManager[WorkerProcess]:
+    return horsies_worker(database_url, "--processes", "1", locator=LOCATOR)
+
+
+async def _kill(worker: WorkerProcess) -> None:
+    worker.signal(signal.SIGKILL)
+    await worker.until_gone()

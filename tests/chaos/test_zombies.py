@@ -18,6 +18,7 @@ from horsies.recovery.sweeping import sweep
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.proxy import Proxy
+from tests.support.recovery_times import note_recoveries
 from tests.support.workers import WorkerProcess, horsies_worker, running, send
 
 if TYPE_CHECKING:
@@ -109,9 +110,11 @@ async def test_what_was_finished_elsewhere_while_a_worker_stood_still_stays_as_i
         task_id = await send(app, "wait_for_again", str(tmp_path / "go"))
         await ledger.until_started(task_id)
         async with running(database_url, processes=1):
+            stopped_at = await ledger.now()
             async with standing_still(zombie):
                 (tmp_path / "go").touch()
                 row = (await ledger.until_terminal(task_id))[task_id]
+                await note_recoveries(ledger, "F6", pid=zombie.pid, since=stopped_at)
                 assert (row["status"], row["claim_token"], row["crash_count"]) == ("COMPLETED", 2, 1)
             await until_refused(ledger, task_id)
             await ledger.until(lambda: ledger.events("worker_returned"))
@@ -129,8 +132,10 @@ async def test_a_zombie_neither_ends_nor_beats_for_the_attempt_that_runs_elsewhe
         task_id = await send(app, "wait_for_again", str(tmp_path / "go"))
         await ledger.until_started(task_id)
         async with running(database_url, processes=1) as heir:
+            stopped_at = await ledger.now()
             async with standing_still(zombie):
                 await until_started_again(ledger, task_id)
+            await note_recoveries(ledger, "F7", pid=zombie.pid, since=stopped_at)
             await until_refused(ledger, task_id)
 
             async def is_beaten_for() -> bool:
@@ -158,12 +163,14 @@ async def test_a_worker_cut_off_for_three_thresholds_is_replaced_and_comes_back(
             first, second = [await send(app, "wait_for_again", str(tmp_path / "go")) for _ in range(2)]
             await ledger.until_started(first, second)
             taken = first if lonely.holds(first) else second
+            cut_at = await ledger.now()
             proxy.freeze()
             await lonely.until(lambda: lonely.silent_s > 3 * THRESHOLD_S)
             (tmp_path / "go").touch()
             rows = await ledger.until_terminal(first, second)
             assert {row["status"] for row in rows.values()} == {"COMPLETED"}
             assert (rows[taken]["claim_token"], rows[taken]["crash_count"]) == (2, 1)
+            await note_recoveries(ledger, "F11", pid=os.getpid(), since=cut_at)
             proxy.heal()
             await lonely.heard(events.WorkerUnfenced)
             await heir.stop()

@@ -80,6 +80,11 @@ class Ledger:
     async def fetch(self, sql: str, *arguments: object) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._connection.fetch(sql, *arguments)]
 
+    async def now(self) -> datetime:
+        """What time it is for the database, to count from."""
+        ((at,),) = await self._connection.fetch("SELECT clock_timestamp()")
+        return at
+
     async def entries(self) -> list[Entry]:
         rows = await self.fetch("SELECT task_id::text, claim_token, attempt, pid, what, at FROM ledger ORDER BY at")
         return [Entry(**row) for row in rows]

@@ -1,0 +1,92 @@
+"""How long recoveries took: fault tests note their times, and `make chaos` has them printed as a table.
+
+Notes are kept where CHAOS_TIMES names a file, a line of JSON each; without one, tests only hold to their bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horsies_ops.cli.output import print_table
+from tests.support.ledger_app import QUICK_RECOVERY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from tests.support.ledger import Ledger
+
+FILE = "CHAOS_TIMES"
+BOUND_S = (QUICK_RECOVERY["running_stale_threshold_ms"] + QUICK_RECOVERY["check_interval_ms"]) / 1000
+"""In which a worker promises to settle the work of one that fell silent; claimed and running tasks have the same."""
+
+RECOVERED = """
+SELECT extract(epoch FROM e.at - $2)::float AS seconds
+  FROM horsies_events AS e
+  JOIN horsies_workers AS w ON w.id::text = e.evidence->>'owner'
+ WHERE e.kind = 'task_recovered' AND w.pid = $1 AND e.at > $2
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long something took after a fault, and how long it may."""
+
+    scenario: str
+    what: str
+    seconds: float
+    bound_s: float
+
+
+def note(scenario: str, what: str, *seconds: float, bound_s: float) -> None:
+    """Keep these times for the table, where one is wanted."""
+    if FILE in os.environ:
+        timings = (Timing(scenario=scenario, what=what, seconds=each, bound_s=bound_s) for each in seconds)
+        lines = "".join(json.dumps(asdict(each)) + "\n" for each in timings)
+        with Path(os.environ[FILE]).open("a", encoding="utf-8") as file:  # one write, which others' do not cut
+            file.write(lines)
+
+
+async def note_recoveries(ledger: Ledger, scenario: str, *, pid: int, since: datetime) -> None:
+    """Note when each task of the worker with this pid was settled, counted from the moment of the fault."""
+    rows = await ledger.fetch(RECOVERED, pid, since)
+    note(scenario, "work of a silent worker settled", *(row["seconds"] for row in rows), bound_s=BOUND_S)
+
+
+def print_timings(timings: Iterable[Timing]) -> None:
+    """A line for each scenario and what was timed in it; `!` marks what took longer than it may."""
+    grouped: defaultdict[tuple[str, str, float], list[float]] = defaultdict(list)
+    for each in timings:
+        grouped[each.scenario, each.what, each.bound_s].append(each.seconds)
+    columns = ("", "from the fault until", "times", "p50 s", "p99 s", "max s", "bound s")
+    rows = [(*key[:2], *_figures(sorted(times), key[2])) for key, times in sorted(grouped.items(), key=_by_number)]
+    print_table(columns, rows, right=columns[2:])
+
+
+def _figures(times: Sequence[float], bound_s: float) -> tuple[str, ...]:
+    excess = "!" if times[-1] > bound_s else ""
+    p50, p99 = _percentile(times, 50), _percentile(times, 99)
+    return str(len(times)), f"{p50:.2f}", f"{p99:.2f}", f"{excess}{times[-1]:.2f}", f"{bound_s:.2f}"
+
+
+def _percentile(times: Sequence[float], percent: int) -> float:
+    """By nearest rank: a time that was measured, not one between two."""
+    return times[ceil(len(times) * percent / 100) - 1]
+
+
+def _by_number(item: tuple[tuple[str, str, float], object]) -> tuple[int, str]:
+    scenario, what, _ = item[0]
+    return int(scenario[1:]), what
+
+
+if __name__ == "__main__":
+    kept = Path(sys.argv[1])
+    lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
+    print_timings(Timing(**json.loads(line)) for line in lines)
