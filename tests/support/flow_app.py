@@ -19,7 +19,8 @@ from horsies import (
     WorkflowSpec,
     from_node,
 )
-from tests.support.ledger_app import CONFIG, URL, ledger_app, on_record
+from tests.support.ledger_app import CONFIG, ledger_app
+from tests.support.ledger_pen import URL, on_record
 
 
 def step(value: int, seconds: float = 0.0) -> TaskResult[int, TaskError]:

@@ -7,7 +7,7 @@ import pytest
 from horsies.testing import drain
 from tests.support.flow_app import add_flows
 from tests.support.flow_specs import diamond, nested
-from tests.support.ledger_app import URL
+from tests.support.ledger_pen import URL
 from tests.support.tasks import app_on, ask
 
 if TYPE_CHECKING:
