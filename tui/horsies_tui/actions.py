@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 RULES: Final = (
     "Outside a preview, a lower-case key never changes the database.",
-    "A capital letter changes it, and always opens a preview first (G and Y only move and copy).",
+    "A capital letter changes it, and always opens a preview first (G, N and Y only move and copy).",
     "Esc goes one step back; it never quits.",
 )
 
@@ -101,7 +101,7 @@ class Action:
 _APP = frozenset({Place.APP})
 _LIST = frozenset({Place.LIST})
 _ROWS = frozenset({Place.TASKS, Place.STALE})
-_FILTERED = frozenset({Place.TASKS, Place.FLOWS, Place.EVENTS})
+_FILTERED = frozenset({Place.TASKS, Place.TASK, Place.FLOWS, Place.EVENTS, Place.QUEUES, Place.WORKERS, Place.SCHED})
 _THINGS = frozenset({Place.TASKS, Place.TASK, Place.STALE, Place.QUEUES, Place.WORKERS, Place.FLOWS, Place.SCHED})
 
 
@@ -120,13 +120,6 @@ ACTIONS: Final = (
     _shown("mark.toggle", "space", "mark", "mark the row and move down", _ROWS),
     _shown("mark.page", "a", "page", "mark all loaded rows", _ROWS),
     _shown("mark.match", "ctrl+a", "match", "mark everything that matches the filter", frozenset({Place.TASKS})),
-    _shown(
-        "plan.dry",
-        "d",
-        "dry-run",
-        "what a sweep, or R on these rows, would do, without doing it",
-        frozenset({Place.STALE, Place.MAINT, Place.TASKS, Place.TASK}),
-    ),
     _shown("op.sweep", "S", "sweep", "recover what is stale, now", frozenset({Place.STALE, Place.MAINT}), mutates=True),
     Action(
         id="op.requeue",
@@ -170,8 +163,22 @@ ACTIONS: Final = (
         frozenset({Place.MAINT}),
         mutates=True,
     ),
+    _shown(
+        "plan.dry",
+        "d",
+        "dry-run",
+        "what a sweep, or R on these rows, would do, without doing it",
+        frozenset({Place.STALE, Place.MAINT, Place.TASKS, Place.TASK}),
+    ),
     _shown("nav.open", "enter", "open", "open what the cursor is on", _LIST),
-    _shown("filter.edit", "slash", "filter", "edit the filter; in a detail: search", _FILTERED),
+    Action(
+        id="filter.edit",
+        keys=("slash",),
+        label="filter",
+        labels={Place.TASK: "search"},
+        help="edit the filter; in a detail: search",
+        where=_FILTERED,
+    ),
     _shown(
         "filter.facets",
         "f",
@@ -208,6 +215,8 @@ ACTIONS: Final = (
     _shown("app.help", "question_mark f1", "help", "the keys of this screen", _APP),
     _shown("app.quit", "q", "quit", "quit; from a detail: back", _APP),
     _hidden("filter.clear", "backslash", "clear the filter", _FILTERED),
+    _hidden("find.next", "n", "the next hit of the search", frozenset({Place.TASK})),
+    _hidden("find.prev", "N", "the hit before", frozenset({Place.TASK})),
     _hidden("mark.range", "v", "start or end a range of marks", _ROWS),
     _hidden("mark.none", "u", "clear the marks", _ROWS),
     _hidden("view.preview", "i", "show or hide the preview", frozenset({Place.TASKS})),

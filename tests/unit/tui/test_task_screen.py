@@ -14,6 +14,7 @@ from horsies_tui.messages import RunWanted, TasksWanted, TaskWanted
 from horsies_tui.screens.flows import FlowsScreen
 from horsies_tui.screens.task_detail import TaskScreen
 from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.widgets.page import Page, Section
 from tests.support.screens import NOON, compare, dialog, eventually, lines, running, settled, shown, still
 
 if TYPE_CHECKING:
@@ -60,6 +61,28 @@ async def test_a_stale_task_shows_its_silence_and_what_a_sweep_would_do() -> Non
         assert "silent" in shown(pilot)
         assert "┄┄┄┄" in shown(pilot)
         assert "a sweep would retry it" in shown(pilot)
+
+
+async def test_what_is_searched_in_a_task_is_marked_and_the_next_hit_is_scrolled_to() -> None:
+    system = still()
+    task_id = next(task.id for task in system.tasks.values() if task.name == "mail.send")
+    async with running(Demo(system, pace_s=None), size=(80, 15)) as pilot:
+        screen = await _open(pilot, task_id)
+        page = screen.query_one(Page)
+        assert "ada@example.org" not in shown(pilot)
+        await pilot.press("slash", *"ADA@example", "enter")
+        await eventually(pilot, lambda: "ada@example.org" in shown(pilot))
+        assert page.has_focus
+        await pilot.press("slash", *["backspace"] * 11, *"mail", "enter")
+        await eventually(pilot, lambda: "Search ▸ mail" in shown(pilot) and "1 of " in shown(pilot))
+        await pilot.press("N")
+        count = len([hit for section in page.query(Section) for hit in section.hits])
+        await eventually(pilot, lambda: f"{count} of {count}" in shown(pilot))
+        await pilot.press("n")
+        await eventually(pilot, lambda: f"1 of {count}" in shown(pilot))
+        await pilot.press("escape")
+        await eventually(pilot, lambda: "Search" not in shown(pilot))
+        assert isinstance(pilot.app.screen, TaskScreen)
 
 
 async def test_secrets_among_the_arguments_are_masked_also_in_copies() -> None:

@@ -42,6 +42,7 @@ class QueuesScreen(SortedScreen[QueueLine]):
         self._detail: QueueDetail | None = None
 
     def body(self) -> ComposeResult:
+        yield self.narrowing
         yield self.list
         yield QueueView(classes="detail")
 

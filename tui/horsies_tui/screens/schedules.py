@@ -14,7 +14,8 @@ from horsies_tui.actions import Place, bindings
 from horsies_tui.format import clock, plural, short_id
 from horsies_tui.messages import TasksWanted
 from horsies_tui.schedule_columns import SCHEDULE_COLUMNS, UNKNOWN, fortunes, when
-from horsies_tui.screens.main_screen import ANY_TASK, MainScreen
+from horsies_tui.screens.main_screen import ANY_TASK
+from horsies_tui.screens.narrowed import NarrowedScreen
 from horsies_tui.store import Want
 from horsies_tui.widgets.page import Section
 from horsies_tui.widgets.row_list import RowList
@@ -36,7 +37,7 @@ They are written in horsies.toml, as [[schedule.entries]], or given to the app,
 and run by `horsies scheduler`."""
 
 
-class SchedulesScreen(MainScreen):
+class SchedulesScreen(NarrowedScreen):
     """The soonest first. Nothing can be changed here: schedules belong to the settings."""
 
     place = Place.SCHED
@@ -54,6 +55,7 @@ class SchedulesScreen(MainScreen):
 
     def body(self) -> ComposeResult:
         yield Static(NONE_YET, id="no-schedules")
+        yield self.narrowing
         yield self.list
         yield Section(name="schedule")
 
@@ -83,17 +85,21 @@ class SchedulesScreen(MainScreen):
             self._show()
 
     def _show(self) -> None:
-        shown = [row for row in self._schedules if not (self._is_brief and row.is_enabled is False)]
+        listed = [row for row in self._schedules if not (self._is_brief and row.is_enabled is False)]
+        shown = self.narrowed(listed)
         self.list.show(shown)
         self.set_class(not self._schedules, "-none")
         self._describe()
-        hidden = len(self._schedules) - len(shown)
+        hidden = len(self._schedules) - len(listed)
         self.say(
             plural(len(shown), "schedule"),
             f"{hidden} disabled hidden" if hidden else "",
             "view only",
             self._offset(),
         )
+
+    def narrow(self) -> None:
+        self._show()
 
     def _offset(self) -> str:
         return f"clock offset {self.desk.clock.offset.total_seconds():+.1f}s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from horsies_tui.screens.narrowed import NarrowedScreen
 from horsies_tui.screens.proposing import ProposingScreen
 from horsies_tui.widgets.row_list import RowList
 from horsies_tui.widgets.sort_picker import Order, SortPicker
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SortedScreen(ProposingScreen, Generic[T]):
+class SortedScreen(NarrowedScreen, ProposingScreen, Generic[T]):
     """A subclass names its columns and the orders; `detail` is what it wants about the row under the cursor."""
 
     sorts: ClassVar[Mapping[str, Callable[[Any], Any]]]
@@ -35,7 +36,11 @@ class SortedScreen(ProposingScreen, Generic[T]):
     def show_rows(self, rows: Sequence[T]) -> None:
         """Take these rows as all there are."""
         self._rows = tuple(rows)
-        self.list.show(self.order.sort(self.shown(self._rows), self.sorts))
+        self.list.show(self.order.sort(self.narrowed(self.shown(self._rows)), self.sorts))
+
+    def narrow(self) -> None:
+        self.show_rows(self._rows)
+        self.show_detail()
 
     def shown(self, rows: Sequence[T]) -> Sequence[T]:
         """Those of all rows that are to be seen."""

@@ -28,6 +28,7 @@ from horsies_tui.widgets.beat_strip import strip
 from horsies_tui.widgets.page import Page, Section
 from horsies_tui.widgets.payload import given, pretty, whole
 from horsies_tui.widgets.payload import shown as allowed
+from horsies_tui.widgets.word_line import WordLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +77,7 @@ class TaskScreen(ActingScreen):
         self._among = opened.among or (opened.task_id,)
         self._shown: Shown | None = None
         self._has_events = False
+        self._search = WordLine(prompt=desk.glyphs.prompt, title="Search")
 
     @property
     def tab(self) -> Place:
@@ -83,6 +85,7 @@ class TaskScreen(ActingScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="task-head")
+        yield self._search
         with Page():
             yield Section("State", name="task-state")
             yield Section("Attempts and heartbeats", name="task-strip")
@@ -169,6 +172,34 @@ class TaskScreen(ActingScreen):
     def on_resize(self, _: events.Resize) -> None:
         if self._shown is not None and self.is_drawn:
             self._draw(self._shown)
+
+    def on_word_line_changed(self) -> None:
+        self.query_one(Page).seek(self._search.meant)
+        self._find()
+
+    def on_word_line_left(self) -> None:
+        self.query_one(Page).focus()
+        self._search.leave()
+
+    def step_back(self) -> bool:
+        return self._search.step_back()
+
+    def action_filter_edit(self) -> None:
+        self._search.edit()
+
+    def action_filter_clear(self) -> None:
+        self._search.clear()
+
+    def action_find_next(self) -> None:
+        self._find(1)
+
+    def action_find_prev(self) -> None:
+        self._find(-1)
+
+    def _find(self, step: int = 0) -> None:
+        if self._search.meant:
+            at, count = self.query_one(Page).go_to_hit(step)
+            self._search.say(f"{at} of {count}, n next" if count else "not here")
 
     def action_nav_prev(self) -> None:
         self._go(-1)

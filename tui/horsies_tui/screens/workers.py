@@ -52,6 +52,7 @@ class WorkersScreen(SortedScreen[WorkerRow]):
         self._wanted: UUID | None = None
 
     def body(self) -> ComposeResult:
+        yield self.narrowing
         yield self.list
         yield WorkerView(classes="detail")
 

@@ -28,9 +28,9 @@ class QueryLine(Horizontal):
     class Left(Message):
         """Whoever typed is done; the list may have the keys back."""
 
-    def __init__(self, *, prompt: str) -> None:
+    def __init__(self, *, prompt: str, title: str = "Filter") -> None:
         super().__init__()
-        self._prompt = prompt
+        self._prompt = f" {title} {prompt} "
         self._pause: Timer | None = None
         self._said = ""
         self._told = ""
@@ -46,7 +46,7 @@ class QueryLine(Horizontal):
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        yield Static(f" Filter {self._prompt} ", id="filter-prompt")
+        yield Static(self._prompt, id="filter-prompt")
         yield Input(
             placeholder="everything; / to narrow down", suggester=self.completion, compact=True, id="filter-text"
         )

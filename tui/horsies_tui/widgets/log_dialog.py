@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widgets import Static
 
 from horsies_ops.reads.events import AuditRow
-from horsies_tui.format import number
-from horsies_tui.operator_log import about
+from horsies_tui.format import number, safe
+from horsies_tui.operator_log import about, whole
 from horsies_tui.widgets.columns import Cell, Column, Tone
 from horsies_tui.widgets.row_list import RowList
 
@@ -47,10 +49,18 @@ class LogDialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="log"):
             yield self.list
+            yield Static(id="log-row")
 
     def on_mount(self) -> None:
         self.query_one("#log").border_title = f"Operator log, the last {len(self._rows):,}"
         self.list.show(self._rows)
+
+    def on_row_list_cursor_moved(self) -> None:
+        """Say all about the row under the cursor: the columns have no room for it."""
+        row = self.list.current
+        self.query_one("#log-row", Static).update(
+            Content("\n").join([safe(line) for line in whole(row)] if row is not None else [])
+        )
 
     def on_row_list_opened(self) -> None:
         self.action_leave()

@@ -114,7 +114,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     ) -> None:
         super().__init__(id=id)
         self.selection: Selection[Any] = Selection()
-        self._columns = tuple(columns)
+        self.columns = tuple(columns)
         self._key = key
         self._now = now
         self._glyphs = glyphs
@@ -342,13 +342,13 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         """Bring columns further to the right, or to the left, into view; the first one stays."""
         if self._skipped is None:
             return
-        is_at_end = self._placed[-1].column is self._columns[-1]
+        is_at_end = self._placed[-1].column is self.columns[-1]
         if columns < 0 or not is_at_end:
             self._skipped = max(self._skipped + columns, 0)
             self._place_columns()
 
     def _place_columns(self) -> None:
-        offered = [each for each in self._columns if self.is_wide or each.title not in self._left_out]
+        offered = [each for each in self.columns if self.is_wide or each.title not in self._left_out]
         self._placed = place(offered, self.size.width, indent=GUTTER, skipped=self._skipped)
         self._drawn.clear()
         self.refresh()

@@ -1,0 +1,38 @@
+"""A few words narrow down the short lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from horsies_tui.actions import Place
+from tests.support.screens import eventually, running, shown
+
+if TYPE_CHECKING:
+    from horsies_tui.screens.narrowed import NarrowedScreen
+
+
+@pytest.mark.parametrize(
+    ("place", "typed", "left", "gone"),
+    [
+        (Place.QUEUES, "mai", "mail", "scraping"),
+        (Place.WORKERS, "host-2", "host-2:877", "host-1:901"),
+        (Place.WORKERS, "lost host", "host-3:4121", "host-1:901"),
+        (Place.SCHED, "etl", "nightly-etl", "digest"),
+    ],
+)
+async def test_only_rows_with_every_word_are_left_until_they_are_taken_back(
+    place: Place, typed: str, left: str, gone: str
+) -> None:
+    async with running(place=place) as pilot:
+        await eventually(pilot, lambda: left in shown(pilot) and gone in shown(pilot))
+        screen = cast("NarrowedScreen", pilot.app.screen)
+        count = len(screen.list.rows)
+        await pilot.press("slash", *typed, "enter")
+        await eventually(pilot, lambda: 0 < len(screen.list.rows) < count)
+        assert screen.list.has_focus
+        assert left in shown(pilot)
+        assert gone not in shown(pilot)
+        await pilot.press("escape")
+        await eventually(pilot, lambda: len(screen.list.rows) == count)
