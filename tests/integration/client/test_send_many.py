@@ -73,3 +73,22 @@ async def test_a_bulk_send_can_be_part_of_the_callers_transaction(
     assert len((await options.send_many_async([(1,), (2,)])).unwrap()) == 2
     await transaction.rollback()
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0
+
+
+async def test_a_bad_item_that_is_met_on_the_way_leaves_the_callers_transaction_usable(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    items: list[tuple[object, ...]] = [(number,) for number in range(ITEMS)]
+    async with connection.transaction():
+        options = doubling(app).with_options(connection=connection)
+        assert (await options.send_async(5)).is_ok()
+        assert "item 2400" in (await options.send_many_async([*items[:2400], ("no number",)])).unwrap_err().message
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
+
+
+def test_a_blocking_bulk_send_looks_at_every_item_in_the_callers_thread(
+    blocking_app: Horsies, database_url: str
+) -> None:
+    items: list[tuple[object, ...]] = [*((number,) for number in range(ITEMS)), ("no number",)]
+    assert f"item {ITEMS}" in doubling(blocking_app).send_many(items).unwrap_err().message
+    assert count_tasks(database_url) == 0

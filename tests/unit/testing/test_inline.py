@@ -242,6 +242,17 @@ async def test_bulk_sends_run_in_a_loop_too(app: Horsies) -> None:
     assert [handle.get().ok_value for handle in handles] == [2, 4]
 
 
+async def test_of_a_bulk_with_a_bad_item_nothing_runs_however_late_it_comes(app: Horsies) -> None:
+    @app.task("double")
+    async def double(number: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=2 * number)
+
+    late: list[tuple[object, ...]] = [*((number,) for number in range(1500)), ("no number",)]
+    with inline(app) as ended:
+        assert "item 1500" in (await double.send_many_async(late)).unwrap_err().message
+    assert ended == []
+
+
 def test_one_idempotency_key_runs_one_task(app: Horsies) -> None:
     ran: list[int] = []
 
