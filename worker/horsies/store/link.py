@@ -76,6 +76,8 @@ class Link:
     """A prepared statement keeps its first general plan. For the few statements of a worker, whose plans do not depend
     on their arguments: the server would plan a claim anew each time, which takes four times as long as the claim."""
     application_name: str = f"horsies {__version__}"
+    direct: Link | None = None
+    """The way past the pooler, where one stands in between."""
 
     @property
     def session_settings(self) -> dict[str, str]:

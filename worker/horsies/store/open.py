@@ -92,7 +92,8 @@ def _links(settings: PostgresConfig, lease: Lease | None, *, read_only: bool) ->
     if settings.session_database_url is not None:
         session = settings.session_database_url
         direct = replace(direct, url=session.reveal(), masked_url=session.masked)
-    return Links(pooled=base, direct=direct, embedded_folder=lease.folder if lease else None)
+    usual = replace(base, direct=direct) if base.pooled else base
+    return Links(pooled=usual, direct=direct, embedded_folder=lease.folder if lease else None)
 
 
 def _keepalive(settings: PostgresConfig) -> Keepalive | None:

@@ -10,6 +10,8 @@ from uuid import UUID
 
 from horsies.model.recovery.judging import Fleet
 from horsies.model.recovery.published import FleetMember
+from horsies.store.db import Database
+from horsies.store.pool import PoolSize
 from horsies.store.queries import Query, load
 from horsies.store.tasks import StoredId  # noqa: TC001  # `load` reads the annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from horsies.model.task import TaskStatus
-    from horsies.store.db import Database, Transaction
+    from horsies.store.db import Transaction
 
 PAGE: Final = 1000
 EXPIRY_BATCH: Final = 500
@@ -256,9 +258,12 @@ class RecoveryStore:
         """Do `work` while nobody else sweeps; None where somebody does.
 
         The turn is a lock of a transaction that does nothing else, on a connection of its own, and an economy: two
-        sweeps at once would cost twice and settle the same. So a turn that is lost meanwhile changes nothing.
+        sweeps at once would cost twice and settle the same. So a turn that is lost meanwhile changes nothing. It is
+        taken past a pooler, which may have one connection for all of us: who kept that would wait for himself.
         """
-        async with self.database.aside() as transaction:
+        direct = self.database.link.direct
+        keeper = self.database if direct is None else Database(direct, PoolSize(largest=1))
+        async with keeper.aside() as transaction:
             (turn,) = await transaction.fetch(RECOVERY.take_turn)
             return await work() if turn.is_ours else None
 

@@ -1,0 +1,87 @@
+"""F20: behind PgBouncer in transaction mode, with one server connection for everybody, nobody waits for himself."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies import PostgresConfig
+from horsies.model.events import EventKind
+from horsies.model.recovery.options import SweepOptions
+from horsies.recovery.report import SweepStatus
+from horsies_ops.ops import open_ops
+from horsies_ops.reads.filter import TaskFilter
+from tests.support.ledger import Ledger
+from tests.support.old_rows import HOUR, ended_task
+from tests.support.orphans import Orphan
+from tests.support.pooler import PGBOUNCER, pgbouncer
+from tests.support.workers import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from horsies_ops.ops import Ops
+
+pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="needs the pgbouncer package")
+
+LIMIT_S = 15
+"""Much longer than any of it takes, and half as long as a statement waits for a connection before it gives up."""
+
+
+@pytest.fixture
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    async with Ledger.open(database_url) as ledger:
+        yield ledger
+
+
+def _behind(pooler: str, database_url: str) -> dict[str, Any]:
+    return {"database_url": pooler, "session_database_url": database_url, "pgbouncer_transaction_mode": True}
+
+
+@asynccontextmanager
+async def _ops_behind_one_connection(database_url: str) -> AsyncGenerator[Ops]:
+    with pgbouncer(database_url, pool_size=1) as pooler:
+        async with open_ops(PostgresConfig(**_behind(pooler, database_url))) as ops, asyncio.timeout(LIMIT_S):
+            yield ops
+
+
+async def test_a_worker_runs_tasks_and_settles_those_of_a_dead_one(ledger: Ledger, database_url: str) -> None:
+    orphan = await Orphan().put(ledger)
+    with pgbouncer(database_url, pool_size=1) as pooler:
+        broker = _behind(pooler, database_url)
+        config = {"database_url": broker.pop("database_url"), "broker": broker}
+        async with running(database_url, config=config, processes=2) as worker:
+            sent = [await worker.send("work") for _ in range(10)]
+            rows = await ledger.until_terminal(orphan, *sent, within_s=LIMIT_S)
+    assert [rows[each]["status"] for each in sent] == ["COMPLETED"] * 10
+    assert rows[orphan]["error_code"] == "WORKER_CRASHED"
+
+
+async def test_a_sweep_keeps_its_turn_and_works_beside_it(ledger: Ledger, database_url: str) -> None:
+    orphan = await Orphan(silent_s=3600).put(ledger)
+    async with _ops_behind_one_connection(database_url) as ops:
+        report = await ops.sweep(SweepOptions(force=True))
+    assert (report.status, [str(task.task_id) for task in report.tasks]) == (SweepStatus.DONE, [orphan])
+
+
+async def test_a_cleanup_goes_through(ledger: Ledger, database_url: str) -> None:
+    await ended_task(database_url, age=10_000 * HOUR)
+    async with _ops_behind_one_connection(database_url) as ops:
+        report = await ops.cleanup()
+    assert report.cleaned.counts["tasks"] == 1
+    assert len(await ledger.events(EventKind.RETENTION_FINISHED)) == 1
+
+
+async def test_all_that_screens_ask_for_at_once_is_answered(ledger: Ledger, database_url: str) -> None:
+    orphan = await Orphan(silent_s=3600).put(ledger)
+    async with _ops_behind_one_connection(database_url) as ops, asyncio.TaskGroup() as questions:
+        stale = questions.create_task(ops.stale_candidates(SweepOptions(force=True)))
+        for asked in (
+            ops.overview(), ops.list_queues(), ops.list_tasks(TaskFilter(names=["nobody"])), ops.count_tasks(),
+            ops.facets(), ops.list_workflows(), ops.events(), ops.storage(), ops.cleanup_candidates(),
+        ):  # fmt: skip
+            questions.create_task(asked)
+    assert [str(task.task_id) for task in (await stale).tasks] == [orphan]
