@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 import pytest
 
 from horsies.errors import BrokerError
 from horsies.recovery.retention import Category, Windows, clean, clean_heartbeats, would_clean
+from horsies.store.db import Database
 from tests.support.old_rows import HOUR, ago, beat, count, ended_task, ids, worker, workflow_run
 from tests.support.task_rows import insert, insert_task
 from tests.support.waiting import until_someone_waits
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from horsies.store.db import Database
+    from horsies.store.db import Transaction
+    from horsies.store.link import Link
+
+A = TypeVar("A")
 
 EVERYTHING = Windows(heartbeats=HOUR, worker_states=HOUR, terminal_records=HOUR, events=HOUR, audit=HOUR)
 TASKS_ONLY = Windows(terminal_records=HOUR)
@@ -235,6 +239,33 @@ async def _turn_of_another(url: str, purpose: str) -> AsyncGenerator[None]:
             yield
     finally:
         await other.close()
+
+
+async def test_who_finds_another_cleaning_leaves_out_that_batch_and_tries_the_later_categories(
+    database: Database, database_url: str
+) -> None:
+    await beat(database_url, await insert_task(database_url), age=2 * HOUR)
+    await ended_task(database_url, age=2 * HOUR)
+    async with AsyncExitStack() as other:
+        await other.enter_async_context(_turn_of_another(database_url, "retention"))
+        found = CollisionsHeard(database.link, heard=other.aclose)
+        async with found:
+            cleaned = await clean(found, Windows(heartbeats=HOUR, terminal_records=HOUR), budget_s=10)
+    assert (cleaned.counts, cleaned.is_busy, cleaned.is_complete) == ({"tasks": 1}, True, False)
+
+
+class CollisionsHeard(Database):
+    """A database that tells when a batch was left out because another had the turn."""
+
+    def __init__(self, link: Link, *, heard: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(link)
+        self._heard = heard
+
+    async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
+        answer = await super().run(work)
+        if answer is None:
+            await self._heard()
+        return answer
 
 
 async def test_the_beats_that_go_at_every_tick_and_a_whole_pass_do_not_wait_for_each_other(
