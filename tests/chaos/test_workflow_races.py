@@ -14,6 +14,7 @@ import pytest
 from horsies.flows import control
 from horsies.store.db import Database
 from horsies.store.link import Link
+from tests.support.deadlocks import deadlocks
 from tests.support.flows import Bench, Known, node, plan, run_of, sub_node
 
 if TYPE_CHECKING:
@@ -51,11 +52,8 @@ async def test_nothing_starts_once_a_pause_or_a_cancel_was_answered(database_url
                 await asyncio.sleep(0.05)
         stop.set()
         await asyncio.gather(*workers)
-        deadlocks = await connection.fetchval(
-            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-        )
+    assert await deadlocks(connection) == 0
     await connection.close()
-    assert deadlocks == 0
 
 
 async def _start(database: Database) -> UUID:
