@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
-from horsies.model.info import TaskInfo
 from horsies.model.recovery.answers import RecoveryContext
 from horsies.model.recovery.deciding import asks_hooks, decide
 from horsies.model.recovery.evidence import MISSING, Evidence, LiveTask, Owner
@@ -15,6 +14,7 @@ from horsies.model.recovery.verdicts import Expire, Fail, Hold, Leave, RecoveryR
 from horsies.model.retry import RetryPolicy
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import GOOD_UNTIL, SweptTask
+from horsies.store.infos import stale_task_info
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -92,7 +92,7 @@ class Case:
     def context(self, *, recovering_worker_id: UUID | None, dry_run: bool) -> RecoveryContext:
         """What hooks are told."""
         return RecoveryContext(
-            task=info_of(self.row),
+            task=stale_task_info(self.row),
             recovering_worker_id=None if recovering_worker_id is None else str(recovering_worker_id),
             previous_worker_id=None if self.row.owner_id is None else str(self.row.owner_id),
             reason=self.reason or RecoveryReason.HEARTBEAT_LOST,
@@ -172,29 +172,3 @@ def _policy(task_options: str) -> RetryPolicy | None:
 def _object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def info_of(row: StaleRow) -> TaskInfo:
-    return TaskInfo(
-        task_id=str(row.id),
-        task_name=row.task_name,
-        status=TaskStatus(row.status),
-        queue_name=row.queue_name,
-        priority=row.priority,
-        retry_count=row.retry_count,
-        max_retries=row.max_retries,
-        crash_count=row.crash_count,
-        flags=_object(row.flags),
-        sent_at=row.sent_at,
-        enqueued_at=row.enqueued_at,
-        claimed_at=row.claimed_at,
-        started_at=row.started_at,
-        good_until=row.good_until,
-        worker_id=None if row.owner_id is None else str(row.owner_id),
-        worker_hostname=row.worker_hostname,
-        worker_pid=row.worker_pid,
-        worker_process_name=row.worker_process_name,
-        workflow_id=None if row.workflow_id is None else str(row.workflow_id),
-        retry_of=None if row.retry_of is None else str(row.retry_of),
-        failed_reason=row.failed_reason,
-    )
