@@ -1,0 +1,81 @@
+"""Where nobody has listened for long enough, a sweep holds back, and says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from horsies.model.recovery.judging import WorkerJudge
+from horsies.model.recovery.options import SweepOptions
+from horsies.model.settings import RecoveryConfig
+from horsies.recovery.report import SweepStatus
+from horsies.recovery.sweeping import sweep
+from tests.support.silence import BY_HAND, a_task, a_worker, ago
+
+if TYPE_CHECKING:
+    from horsies.store.db import Database
+    from tests.support.swept import Field
+
+PATIENT_WITH_WORKERS: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "worker_stale_threshold_ms": 300_000}
+
+
+async def test_where_nobody_has_listened_long_enough_the_sweep_says_so_and_until_when(
+    database: Database, database_url: str
+) -> None:
+    await a_worker(database_url, listens_s=10)
+    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    assert (report.status, report.tasks[0].reason) == (SweepStatus.AMNESTY, "amnesty")
+    assert report.tasks[0].held_until is not None
+    forced = await sweep(database, SweepOptions(force=True), judge=BY_HAND)
+    assert (forced.status, forced.recovered_count) == (SweepStatus.DONE, 1)
+
+
+async def test_a_worker_that_may_only_stand_still_is_not_judged_by_the_silence_of_its_tasks(
+    database: Database, database_url: str
+) -> None:
+    owner = await a_worker(database_url, silent_s=90, **PATIENT_WITH_WORKERS)
+    task_id = await a_task(database_url, "RUNNING", owner=owner, silent_s=90)
+    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    assert (report.status, [task.task_id for task in report.tasks]) == (SweepStatus.AMNESTY, [task_id])
+    forced = await sweep(database, SweepOptions(force=True), judge=BY_HAND)
+    assert forced.recovered_count == 1
+
+
+async def test_past_its_own_threshold_the_only_worker_there_is_counts_as_dead(
+    database: Database, database_url: str
+) -> None:
+    owner = await a_worker(database_url, silent_s=310, **PATIENT_WITH_WORKERS)
+    await a_task(database_url, "RUNNING", owner=owner, silent_s=310)
+    assert (await sweep(database, SweepOptions(), judge=BY_HAND)).recovered_count == 1
+
+
+async def test_a_worker_that_just_started_does_not_keep_others_from_settling(field: Field) -> None:
+    await a_worker(field.url, listens_s=1)
+    await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
+    assert (await field.sweep()).recovered_count == 1
+
+
+async def test_amnesty_beside_a_certain_death_is_a_warning(database: Database, database_url: str) -> None:
+    await a_worker(database_url, listens_s=10)
+    stopped = await a_worker(database_url, state="stopped")
+    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    await a_task(database_url, "RUNNING", owner=stopped, silent_s=1)
+    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    assert (report.status, report.recovered_count) == (SweepStatus.DONE, 1)
+    assert report.warnings == ("1 held back: nobody has listened for a whole threshold yet",)
+
+
+async def test_amnesty_beside_a_hold_is_no_more_than_a_warning(database: Database, database_url: str) -> None:
+    await a_worker(database_url, listens_s=10)
+    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000, recovery_hold_until=ago(-3_600))
+    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    assert report.status == SweepStatus.NOTHING
+    assert report.warnings == ("1 held back: nobody has listened for a whole threshold yet",)
+
+
+async def test_a_reaper_that_has_not_listened_does_not_even_read(field: Field) -> None:
+    await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
+    judge = WorkerJudge(worker_id=uuid4(), config=RecoveryConfig(), listening_since=ago(1))
+    assert (await sweep(field.database, SweepOptions(), judge=judge)).tasks == ()
