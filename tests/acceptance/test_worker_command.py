@@ -55,6 +55,7 @@ async def _workers_seen(database_url: str) -> int:
         (["nowhere:app"], "error[HRS-207]: there is no module nowhere"),
         (["main:horse"], "error[HRS-207]: there is no 'horse' in main"),
         (["main:app", "--queues", "mail"], "error[HRS-103]: worker.queues: no queue 'mail'"),
+        (["main:app", "--queues", ""], "worker.queues: must be a list of queue names, not empty"),
         (["main:app", "--processes", "0"], "worker.processes: must be a whole number of at least 1, got 0"),
         (["main:app", "--grace-s", "soon"], "worker.grace_s: must be a number of seconds of at least 0, or none"),
         (["main:app", "--grace-s", "-2"], "worker.grace_s: must be a number of seconds of at least 0, or none"),

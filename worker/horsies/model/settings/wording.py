@@ -25,13 +25,15 @@ class Says:
     """States the rule of a field in our own words, for rules that the annotation cannot express."""
 
     text: str
+    unset: str = "none"
+    """What there is where the field is left out, if it has no default."""
 
 
 def expectation(field: FieldInfo) -> str:
     """What the field must be, as the end of a sentence that starts with "must be"."""
     kinds = members(field.annotation)
-    said = next((item.text for item in field.metadata if isinstance(item, Says)), None)
-    text = said or _kind(kinds[0]) + _bounds(field)
+    said = _said(field)
+    text = said.text if said else _kind(kinds[0]) + _bounds(field)
     return f"{text}, or none" if type(None) in kinds else text
 
 
@@ -40,7 +42,14 @@ def default_in_words(field: FieldInfo) -> str | None:
     if field.is_required():
         return None
     default = field.get_default(call_default_factory=True)
-    return "leave it out for none" if default is None else f"the default is {json.dumps(default, default=str)}"
+    if default is not None:
+        return f"the default is {json.dumps(default, default=str)}"
+    said = _said(field)
+    return f"leave it out for {said.unset if said else 'none'}"
+
+
+def _said(field: FieldInfo) -> Says | None:
+    return next((item for item in field.metadata if isinstance(item, Says)), None)
 
 
 def members(annotation: Any) -> tuple[Any, ...]:

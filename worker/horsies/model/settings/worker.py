@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 
 from pydantic import Field, Strict
 
@@ -27,13 +27,17 @@ def usable_cpus() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+_QUEUES: Final = Says("a list of queue names, not empty", unset="all")
+
+
 class WorkerSettings(Settings):
     """The `[worker]` section: how much a worker takes on and how it ends."""
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_WORKER
 
     processes: Annotated[int, at_least(1)] = Field(default_factory=usable_cpus)
-    queues: Annotated[list[str] | None, Says("a list of queue names")] = None
+    # Not an empty one: a script whose variable is unset would serve every queue.
+    queues: Annotated[list[str] | None, Field(min_length=1), _QUEUES] = None
     max_claim_batch: Annotated[int, at_least(0)] = 0
     max_claim_per_worker: Annotated[int, at_least(0)] = 0
     max_tasks_per_child: Annotated[int, at_least(0)] = 0
