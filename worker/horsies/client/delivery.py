@@ -69,6 +69,8 @@ class BrokerDelivery:
         payload: TaskSendPayload,
         connection: object | None,
     ) -> TaskSendResult[AnyHandle]:
+        if not self._pauses_s:
+            return await self._store(payload, connection)
         return await self._resent(lambda: self._store(payload, connection), connection)
 
     def many(self, task: TaskDefinition, payloads: Bulk) -> TaskSendResult[list[AnyHandle]]:
@@ -110,28 +112,32 @@ class BrokerDelivery:
         return Ok([TaskHandle(task_id, self._results) for task_id in batches.bulk.ids])
 
     async def _store(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
-        wait_s = self._broker().settings.pool_timeout
         try:
-            with waiting_for_key(payload, wait_s=wait_s):
-                if connection is None:
-                    sent = await self._store_alone(payload)
-                else:
-                    async with self._within(connection) as (session, transaction):
-                        sent = await session.tasks.enqueue(payload, within=transaction, timeout_s=wait_s)
+            if connection is None and payload.idempotency_key is None:
+                sent = await self._store_alone(payload)
+            else:
+                sent = await self._store_waiting(payload, connection)
         except HorsiesError as error:
             return Err(_enqueue_failed(error, payload))
         refused = refusal_of(sent.outcome, payload, sent.task_id)
         return Ok(TaskHandle(sent.task_id, self._results)) if refused is None else Err(refused)
 
-    async def _store_alone(self, payload: TaskSendPayload) -> Sent:
+    async def _store_waiting(self, payload: TaskSendPayload, connection: object | None) -> Sent:
+        """Store where other transactions may have to be waited for, though not for ever."""
+        wait_s = self._broker().settings.pool_timeout
+        with waiting_for_key(payload, wait_s=wait_s):
+            if connection is None:
+                session = await self._broker().session()
+                async with session.key_turns.turn() as left_s:
+                    return await self._store_alone(payload, timeout_s=left_s)
+            async with self._within(connection) as (session, transaction):
+                return await session.tasks.enqueue(payload, within=transaction, timeout_s=wait_s)
+
+    async def _store_alone(self, payload: TaskSendPayload, *, timeout_s: float | None = None) -> Sent:
         """Store in a transaction of its own, and see to it that workers hear of it."""
         session = await self._broker().session()
         asked_at = time.monotonic()
-        if payload.idempotency_key is None:
-            sent = await session.tasks.enqueue(payload)
-        else:
-            async with session.key_turns.turn() as wait_s:
-                sent = await session.tasks.enqueue(payload, timeout_s=wait_s)
+        sent = await session.tasks.enqueue(payload, timeout_s=timeout_s)
         if sent.is_announced:
             session.announcements.announced(payload.queue_name, asked_at=asked_at)
         elif sent.is_announced is False and not payload.enqueue_delay_seconds:

@@ -78,7 +78,9 @@ def command_sha(task_name: str, arguments: EncodedArguments, shape: Shape) -> st
 
 
 def instant_json(at: datetime | None) -> str:
-    return "null" if at is None else f'"{at.astimezone(UTC).isoformat()}"'
+    if at is None:
+        return "null"
+    return f'"{(at if at.tzinfo is UTC else at.astimezone(UTC)).isoformat()}"'
 
 
 def _number(seconds: float | None) -> str:

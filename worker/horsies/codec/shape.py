@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from horsies.codec.wire import PayloadRefused
@@ -24,6 +24,7 @@ class Shape:
     required: tuple[str, ...]
     rest: str | None
     extra: str | None
+    _by_position: dict[int, tuple[str, ...]] = field(default_factory=dict["int", "tuple[str, ...]"], compare=False)
 
     @classmethod
     def of(cls, signature: inspect.Signature) -> Shape:
@@ -52,6 +53,16 @@ class Shape:
         for name in self.required:
             if name not in filled and not (name in keywords and name in self.keywords):
                 raise PayloadRefused("missing", parameter=name)
+
+    def names_taken(self, count: int, keywords: Collection[str]) -> tuple[str, ...]:
+        """Refuse as `check` does, else say as `names_of` does; for calls by position alone it is found out once."""
+        if not keywords and (names := self._by_position.get(count)) is not None:
+            return names
+        self.check(count, keywords)
+        names = self.names_of(count)
+        if not keywords and count <= len(self.positional):
+            self._by_position[count] = names
+        return names
 
     def names_of(self, count: int) -> tuple[str, ...]:
         """The parameter that takes each of so many positional arguments."""

@@ -81,12 +81,11 @@ class TaskCodec:
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Arguments in stored form; `PayloadRefused` names the first that is missing, unknown, doubled or unfit."""
-        self.shape.check(len(args), kwargs)
-        names = self.shape.names_of(len(args))
+        names = self.shape.names_taken(len(args), kwargs)
         by_position = list(map(self._dumped, names, args))
         return EncodedArguments(
-            args_json=stored_text(by_position, map(self._part, names, by_position)) if args else "[]",
-            kwargs_json=self.encode_keywords(kwargs) if kwargs else "{}",
+            stored_text(by_position, map(self._part, names, by_position)) if args else "[]",
+            self.encode_keywords(kwargs) if kwargs else "{}",
         )
 
     def encode_keywords(self, kwargs: Mapping[str, object]) -> str:
@@ -111,16 +110,17 @@ class TaskCodec:
             raise PayloadRefused("stored arguments must be an array and an object")
         if results:
             kwargs = {**kwargs, **results}
-        self.shape.check(len(args), {**kwargs, **injected} if injected else kwargs)
-        names = self.shape.names_of(len(args))
+        names = self.shape.names_taken(len(args), {**kwargs, **injected} if injected else kwargs)
         by_name = {key: self._loaded(self.shape.name_of(key), value) for key, value in kwargs.items()}
         return Call(
             args=tuple(self._loaded(name, value) for name, value in zip(names, args, strict=True)),
             kwargs={**by_name, **injected} if injected else by_name,
         )
 
-    def _dumped(self, name: str, value: object) -> JsonValue:
+    def _dumped(self, name: str, value: Any) -> JsonValue:
         codec = self.values[name]
+        if type(value) is codec.as_is:
+            return value
         try:
             return codec.dump(codec.check(value))
         except PayloadRefused as refused:

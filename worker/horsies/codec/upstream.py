@@ -31,6 +31,7 @@ class ResultValue:
     ok: Value
     is_optional: bool
     max_depth: int = MAX_PARSED_DEPTH
+    as_is: type | None = None
 
     def check(self, value: object) -> object:
         if value is None and self.is_optional:
@@ -59,6 +60,7 @@ class InjectedValue:
     """A parameter that only a workflow fills: nothing is ever sent or stored for it."""
 
     max_depth: int = MAX_PARSED_DEPTH
+    as_is: type | None = None
 
     def check(self, value: object) -> object:
         if value is None:

@@ -58,6 +58,11 @@ class Value(Protocol):
         """How deep a stored value may be nested and still be read."""
         ...
 
+    @property
+    def as_is(self) -> type | None:
+        """The type whose very values are their own checked and stored form, if there is one."""
+        ...
+
     def check(self, value: object) -> object:
         """The value as its annotation wants it; `PayloadRefused` when it does not fit."""
         ...
@@ -75,6 +80,7 @@ class PlainValue:
     """Without an annotation only plain JSON is taken. What comes out is equal, though keys may have another order."""
 
     max_depth = MAX_DEPTH
+    as_is = None
 
     def check(self, value: object) -> object:
         if fault := fault_in(value):
@@ -92,7 +98,6 @@ class TypedValue:
     """The annotation decides, as pydantic reads it in lax mode; no class names travel with the data."""
 
     __slots__ = (
-        "_as_is",
         "_dump",
         "_is_compared",
         "_is_loose",
@@ -101,6 +106,7 @@ class TypedValue:
         "_reads_alike",
         "_schema",
         "_validate",
+        "as_is",
         "max_depth",
     )
 
@@ -111,7 +117,7 @@ class TypedValue:
         found = kinds(schema)
         is_strict = any(node.get("strict") for node in nodes(schema))
         kind: Any = type(None) if annotation is None else annotation
-        self._as_is: Any = kind if kind in _OWN_FORM else None
+        self.as_is: Any = kind if kind in _OWN_FORM else None
         self._schema = schema
         self._validate = adapter.validator.validate_python
         self._dump = adapter.serializer.to_python
@@ -124,10 +130,10 @@ class TypedValue:
         self.max_depth = MAX_DEPTH if self._reads_alike else MAX_PARSED_DEPTH
 
     def check(self, value: object) -> object:
-        return value if type(value) is self._as_is else self._accepted(self._validate, value)
+        return value if type(value) is self.as_is else self._accepted(self._validate, value)
 
     def dump(self, checked: Any) -> JsonValue:
-        if type(checked) is self._as_is:
+        if type(checked) is self.as_is:
             return checked
         try:
             plain = self._written(checked)

@@ -59,9 +59,12 @@ class Pool:
 
     async def acquire(self) -> Connection:
         """A connection of the caller's own until `release`; DatabaseUnreachable when all are in use for too long."""
-        await self._turn()
+        if self._turns.locked():
+            await self._wait_for_turn()
+        else:
+            await self._turns.acquire()
         try:
-            return await self._alive() or await self._link.connect()
+            return self._used_last() or await self._alive() or await self._link.connect()
         except BaseException:
             self._turns.release()
             raise
@@ -90,19 +93,23 @@ class Pool:
         while self._idle:
             self._idle.pop().connection.terminate()
 
-    async def _turn(self) -> None:
+    async def _wait_for_turn(self) -> None:
         # Only those who really have to wait pay for a timer.
-        if self._turns.locked():
-            try:
-                async with asyncio.timeout(self._size.wait_s):
-                    await self._turns.acquire()
-            except TimeoutError:
-                raise DatabaseUnreachable(
-                    f"all {self._size.largest} connections are in use, for {self._size.wait_s:g} s",
-                    hint=f"raise {self._size.setting} or broker.pool_timeout",
-                ) from None
-        else:
-            await self._turns.acquire()
+        try:
+            async with asyncio.timeout(self._size.wait_s):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise DatabaseUnreachable(
+                f"all {self._size.largest} connections are in use, for {self._size.wait_s:g} s",
+                hint=f"raise {self._size.setting} or broker.pool_timeout",
+            ) from None
+
+    def _used_last(self) -> Connection | None:
+        """The connection that was given back last, if so lately that nobody need ask whether it lives."""
+        if not self._idle or time.monotonic() - self._idle[-1].since >= CHECK_AFTER_IDLE_S:
+            return None
+        connection = self._idle.pop().connection
+        return None if connection.is_closed() else connection
 
     async def _alive(self) -> Connection | None:
         """An idle connection, as far as can be known; a restarted server leaves only dead ones, which are dropped."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from horsies.model.sending import ExistingTask, SendOutcome, TaskSendPayload, judge
@@ -29,8 +29,7 @@ class Announced:
     is_announced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """What came of a send, the id of the task that stands for it, and whether workers hear of what it stored."""
 
     outcome: SendOutcome
