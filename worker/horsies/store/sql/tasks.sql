@@ -38,11 +38,13 @@ SELECT id, enqueue_sha, command_sha, true
  WHERE task_name = $2 AND idempotency_key = $3;
 
 -- name: enqueue_many
--- Store tasks that differ in id, arguments and fingerprint only; each of these comes as one text, a value a line.
+-- Store tasks that differ in id, arguments and fingerprint only; each of these comes as one text, a value a line. What
+-- they share is read once.
 INSERT INTO horsies_tasks (id, args, kwargs, enqueue_sha, task_name, queue_name, priority, sent_at, enqueued_at,
                            good_until, max_retries, task_options, flags)
 SELECT row.id, row.args::jsonb, row.kwargs::jsonb, row.sha, $5, $6, $7, $8,
-       clock_timestamp() + make_interval(secs => $9), $10, $11, $12::text::jsonb, $13::text::jsonb
+       (SELECT clock_timestamp() + make_interval(secs => $9)), $10, $11, (SELECT $12::text::jsonb),
+       (SELECT $13::text::jsonb)
   FROM unnest(string_to_array($1, E'\n')::uuid[], string_to_array($2, E'\n'), string_to_array($3, E'\n'),
               string_to_array($4, E'\n')) AS row(id, args, kwargs, sha);
 
