@@ -9,15 +9,17 @@ from uuid import UUID
 
 import typer
 
-from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
+from horsies.errors import ErrorCode, ExitCode, UsageError
 from horsies_ops.cli.option_types import identity
 from horsies_ops.cli.output import print_json, print_line, report
 from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
+from horsies_ops.cli.workflow_refusals import refusal
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from horsies.errors import HorsiesError
     from horsies_ops.actions.report import ActionReport
     from horsies_ops.ops import Ops
 
@@ -81,7 +83,7 @@ def _act(
     *,
     json: bool,
 ) -> int:
-    done = asyncio.run(_changed(options, actor, change))
+    done, refused = asyncio.run(_changed(options, actor, change))
     if json:
         print_json(
             {
@@ -89,27 +91,26 @@ def _act(
                 "changed": done.affected > 0,
                 "nodes": done.nodes,
                 "why": done.skipped[0].why if done.skipped else None,
+                "hint": None if refused is None else refused.help_text,
                 "audit_id": done.audit_id,
             }
         )
-    if done.affected:
-        if not json:
-            print_line(f"{what}, {done.nodes:,} nodes" if done.nodes else what)
-        return ExitCode.DONE
-    return _failed(done, what)
+    if refused is not None:
+        report(refused)
+        return refused.exit_code
+    if not json:
+        print_line(f"{what}, {done.nodes:,} nodes" if done.nodes else what)
+    return ExitCode.DONE
 
 
 async def _changed(
     options: GlobalOptions, actor: str | None, change: Callable[[Ops], Awaitable[ActionReport]]
-) -> ActionReport:
+) -> tuple[ActionReport, HorsiesError | None]:
+    """What was done, or why nothing was, as the run stood a moment later."""
     async with open_ops(options.settings().app, actor=actor, via="cli") as ops:
-        return await change(ops)
-
-
-def _failed(done: ActionReport, what: str) -> int:
-    ((run, why),) = done.skipped
-    error: HorsiesError = (
-        Refused(f"the run {run} cannot be {what}: {why}") if done.matched else NotFound(f"there is no run {run}")
-    )
-    report(error)
-    return error.exit_code
+        done = await change(ops)
+        if done.affected:
+            return done, None
+        (skipped,) = done.skipped
+        detail = await ops.workflow(skipped.id)
+        return done, refusal(done.action, skipped.id, None if detail is None else detail.run)

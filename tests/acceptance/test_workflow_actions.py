@@ -43,6 +43,9 @@ def test_a_run_is_paused_resumed_and_cancelled(horsies: Executable, database_url
 def test_a_run_in_another_state_is_exit_6_and_an_unknown_one_exit_5(horsies: Executable, run: UUID) -> None:
     refused = horsies("workflow", "retry", str(run), "--json")
     assert (refused.code, refused.document["why"]) == (6, "WORKFLOW_NOT_TERMINAL")
+    assert f"horsies workflow cancel {run} first" in refused.document["hint"]
+    horsies("workflow", "pause", str(run))
+    assert f"hint: horsies workflow resume {run} lets it go on" in horsies("workflow", "retry", str(run)).stderr
     assert horsies("workflow", "pause", str(uuid4())).code == 5
 
 

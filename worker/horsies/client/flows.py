@@ -30,7 +30,7 @@ async def start(
 ) -> WorkflowStartResult[WorkflowHandle[Any]]:
     """Store a run of this plan; where there is a run with this id already, its handle and nothing else."""
     if broker is None:
-        message = f"workflow {plan.name!r} has no app, and no broker was given"
+        message = f"workflow {plan.name!r} has no app: make it with app.workflow(…), or give start_workflow a broker"
         return _failed(plan, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED, message)
     try:
         identity = IDS.next() if workflow_id is None else UUID(parse_id(str(workflow_id)))

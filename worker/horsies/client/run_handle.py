@@ -194,9 +194,9 @@ class WorkflowHandle(Generic[T]):
 
 
 _WORDS = {
-    Refusal.NOT_FOUND: "there is none",
-    Refusal.NOT_TERMINAL: "it has not ended",
-    Refusal.NOT_ROOT: "it is part of another; retry that one",
+    Refusal.NOT_FOUND: "there is none, or no longer: retention deletes what ended long ago",
+    Refusal.NOT_TERMINAL: "it has not ended; resume() it where it is paused, and wait for its end, or cancel() it",
+    Refusal.NOT_ROOT: "it is a step of another run; retry_failed() of the root begins it again too",
 }
 
 

@@ -36,7 +36,10 @@ def run_result(
         return failed(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {workflow_id}")
     status = WorkflowStatus(row.status)
     if status is WorkflowStatus.PAUSED:
-        return failed(OutcomeCode.WORKFLOW_PAUSED, f"workflow {workflow_id} is paused{_because(row.error)}")
+        return failed(
+            OutcomeCode.WORKFLOW_PAUSED,
+            f"workflow {workflow_id} is paused{_because(row.error)}; resume() lets it go on",
+        )
     if status is not WorkflowStatus.COMPLETED:
         if row.error is not None:
             return read_result(f'{{"err":{row.error}}}')

@@ -1,0 +1,63 @@
+"""A refusal says how the run stands, and names the command that helps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from horsies_ops.cli.workflow_refusals import refusal
+from horsies_ops.reads.workflows import WorkflowHead
+
+RUN, ROOT = UUID(int=1), UUID(int=2)
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "message", "hint"),
+    [
+        ("pause", "PAUSED", "is PAUSED already", f"horsies workflow resume {RUN}"),
+        ("pause", "COMPLETED", "has ended: it is COMPLETED", f"horsies workflow show {RUN}"),
+        ("pause", "RUNNING", "has just become RUNNING", "try again"),
+        ("resume", "RUNNING", "is RUNNING, not PAUSED", f"horsies workflow show {RUN}"),
+        ("resume", "FAILED", "has ended: it is FAILED", f"horsies workflow retry {RUN}"),
+        ("cancel", "CANCELLED", "has ended: it is CANCELLED", f"horsies workflow retry {RUN}"),
+        ("retry", "PAUSED", "has not ended: it is PAUSED", f"horsies workflow resume {RUN}"),
+        ("retry", "RUNNING", "has not ended: it is RUNNING", f"horsies workflow cancel {RUN} first"),
+        ("retry", "COMPLETED", "none of its nodes has to run again", f"horsies workflow show {RUN}"),
+    ],
+)
+def test_a_refusal_names_the_state_and_what_helps(action: str, status: str, message: str, hint: str) -> None:
+    error = refusal(f"{action}_workflow", RUN, _run(status=status))
+    assert message in error.message
+    assert hint in (error.help_text or "")
+
+
+def test_a_step_of_another_run_is_retried_with_its_root() -> None:
+    error = refusal("retry_workflow", RUN, _run(status="FAILED", parent_id=ROOT, root_id=ROOT))
+    assert error.help_text == f"horsies workflow retry {ROOT}"
+
+
+def test_a_run_that_does_not_exist_is_not_found() -> None:
+    assert refusal("pause_workflow", RUN, None).exit_code == 5
+
+
+def _run(**columns: Any) -> WorkflowHead:
+    usual: dict[str, Any] = {
+        "id": RUN,
+        "name": "w",
+        "definition_key": None,
+        "on_error": "fail",
+        "generation": 1,
+        "parent_id": None,
+        "root_id": RUN,
+        "depth": 0,
+        "created_at": datetime(2026, 1, 1, tzinfo=UTC),
+        "started_at": None,
+        "paused_at": None,
+        "completed_at": None,
+        "error_code": None,
+        "age": timedelta(),
+    }
+    return WorkflowHead(**usual | columns)
