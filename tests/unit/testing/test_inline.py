@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from pydantic import BaseModel, model_serializer, model_validator
 
 from horsies import (
     AppConfig,
@@ -34,6 +35,24 @@ class Invoice:
     total: Decimal
 
 
+class Leaving(BaseModel):
+    """Leaves the process where it is read, or where it is written."""
+
+    when: str
+
+    @model_validator(mode="after")
+    def _be_read(self) -> Leaving:
+        if self.when == "read" and current_task() is not None:
+            raise SystemExit
+        return self
+
+    @model_serializer
+    def _be_written(self) -> dict[str, str]:
+        if self.when == "written":
+            raise SystemExit
+        return {"when": self.when}
+
+
 @pytest.fixture
 def app() -> Horsies:
     return Horsies(AppConfig(exception_mapper={TimeoutError: "SLOW"}))
@@ -46,6 +65,20 @@ def test_a_send_runs_the_task_and_returns_its_result(app: Horsies) -> None:
 
     with inline(app):
         assert double.send(21).unwrap().get().ok_value == 42
+
+
+def test_code_that_leaves_while_arguments_are_read_or_a_result_is_written_fails_the_task(app: Horsies) -> None:
+    @app.task("read")
+    def read(leaving: Leaving) -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    @app.task("write")
+    def write() -> TaskResult[Leaving, TaskError]:
+        return TaskResult(ok=Leaving(when="written"))
+
+    with inline(app):
+        failed = [read.send(Leaving(when="read")).unwrap().get(), write.send().unwrap().get()]
+    assert {result.err_value.error_code for result in failed} == {OperationalErrorCode.WORKER_SERIALIZATION_ERROR}
 
 
 def test_arguments_and_results_take_the_way_through_their_stored_form(app: Horsies) -> None:

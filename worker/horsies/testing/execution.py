@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from horsies.codec.result import AnyResult, StoredResult, stored_result
 from horsies.codec.value import PlainValue
-from horsies.codec.wire import PayloadRefused, cleaned
+from horsies.codec.wire import cleaned
 from horsies.model.codes import BuiltInTaskCode, OperationalErrorCode
 from horsies.model.mapping import ExceptionRules
 from horsies.model.task import TaskAttemptOutcome
-from horsies.model.task_error import TaskError
+from horsies.model.task_error import TaskError, said_by
 from horsies.model.task_result import TaskResult
-from horsies.registry.calling import call, call_async
+from horsies.registry.calling import FAILURES, call, call_async
 from horsies.registry.context import running
 from horsies.registry.injection import decoded
 
@@ -100,13 +100,17 @@ def _decoded(work: Work) -> Call | Execution:
     try:
         args, kwargs = work.arguments
         return decoded(work.task.codec, args, kwargs, work.context, ok_of=work.ok_of)
-    except PayloadRefused as refused:
-        message = f"the stored arguments cannot be read: {refused}"
+    except FAILURES as error:  # validators are user code
+        message = f"the stored arguments cannot be read: {said_by(str, error) or type(error).__qualname__}"
         return worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
 
 
 def _ended(work: Work, result: AnyResult) -> Execution:
-    stored = stored_result(result, work.task.codec.ok)
+    try:
+        stored = stored_result(result, work.task.codec.ok)
+    except FAILURES as error:  # so are serializers
+        message = f"the result cannot be stored: {type(error).__qualname__}"
+        return worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
     if stored.error is None:
         return Execution(stored=stored, outcome=TaskAttemptOutcome.COMPLETED)
     # A success that could not be stored is no failure of the task's own.
