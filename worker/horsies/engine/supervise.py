@@ -7,7 +7,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from horsies.engine.deaths import Cause, ChildDied, Sentence, WaitStatus
+from horsies.engine.deaths import ChildDied, Sentence, WaitStatus
 from horsies.engine.hand import Hand
 from horsies.engine.line import Line
 from horsies.engine.liveness import Liveness
@@ -28,6 +28,7 @@ from horsies.engine.messages import (
 )
 from horsies.engine.pipes import PipeLines
 from horsies.engine.process import Process, call_at_end
+from horsies.model.crashes import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
