@@ -75,11 +75,8 @@ def is_on() -> bool:
 
 def is_asked_for(arguments: Sequence[str]) -> bool:
     """Whether the command line, or else the environment, wants it: known before any setting could be read."""
-    given = [
-        value or following
-        for (option, _, value), following in pairwise([*(each.partition("=") for each in arguments), ("", "", "")])
-        if option == _OPTION
-    ]
+    given = [following for option, following in pairwise(arguments) if option == _OPTION]
+    given += [each.removeprefix(f"{_OPTION}=") for each in arguments if each.startswith(f"{_OPTION}=")]
     return (given or [os.environ.get("HORSIES_LOG__FORMAT", "")])[-1] == "json"
 
 

@@ -99,6 +99,12 @@ def test_a_start_that_is_refused_says_why_in_objects(
 
 
 @pytest.mark.usefixtures("project")
-def test_the_environment_may_ask_for_it_too(horsies: Executable) -> None:
-    answer = horsies("worker", "nowhere:app", "--processes", "0", HORSIES_LOG__FORMAT="json")
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [((), {"HORSIES_LOG__FORMAT": "json"}), (("--log-format", "json"), {}), (("--log-format=json",), {})],
+)
+def test_it_can_be_asked_for_in_each_way_before_settings_are_read(
+    horsies: Executable, options: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    answer = horsies("worker", "nowhere:app", "--processes", "0", *options, **environment)
     assert [error["hint"] is not None for error in objects(answer.stderr)] == [True]
