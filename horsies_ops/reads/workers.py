@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import json
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from horsies.model.ids import parse_id
+from horsies.model.recovery.published import instant_in
 from horsies.store.fleet import WorkerState
 from horsies.store.queries import Query, load
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_WORKERS: Final = 1_000
 MOST_SNAPSHOTS: Final = 2_000
+INSTANTS: Final = ("listening_since", "amnesty_until", "last_pass_at")
+"""What a worker's health tells the time of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +31,8 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRow:
-    """A run of a worker that has not stopped. Load is of its newest snapshot, the tasks are those it holds now."""
+class WorkerFacts:
+    """What the columns say of a worker."""
 
     worker_id: UUID
     hostname: str
@@ -50,11 +54,29 @@ class WorkerRow:
     """Of the worker and its children together."""
     memory_percent: float | None
     listener: str | None
+    disabled_operations: Sequence[str]
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWorker(WorkerFacts):
+    health_json: str
+
+    def row(self) -> WorkerRow:
+        """As operators see it; an instant in its health that is none is left out, and hides no other worker."""
+        health = json.loads(self.health_json)
+        told = cast("dict[str, object]", health) if isinstance(health, dict) else {}
+        facts: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(WorkerFacts)}
+        return WorkerRow(**facts | {name: instant_in(told, name) for name in INSTANTS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow(WorkerFacts):
+    """A run of a worker that has not stopped. Load is of its newest snapshot, the tasks are those it holds now."""
+
     listening_since: datetime | None
     amnesty_until: datetime | None
     last_pass_at: datetime | None
-    disabled_operations: Sequence[str]
-    warnings: Sequence[str]
 
     @property
     def is_alive(self) -> bool:
@@ -83,7 +105,7 @@ class Snapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReadQueries:
     live: Query[Counted]
-    active: Query[WorkerRow]
+    active: Query[StoredWorker]
     history: Query[Snapshot]
 
 
@@ -98,7 +120,7 @@ async def live_workers(database: Database, *, threshold: timedelta) -> int:
 
 async def list_active_workers(database: Database, threshold: timedelta) -> tuple[WorkerRow, ...]:
     """Workers that have not stopped, the newest beat first; stale ones have been silent for `threshold`."""
-    return tuple(await database.fetch(WORKER_READS.active, threshold, MOST_WORKERS))
+    return tuple(stored.row() for stored in await database.fetch(WORKER_READS.active, threshold, MOST_WORKERS))
 
 
 async def worker_history(database: Database, worker_id: str | UUID, window: timedelta) -> tuple[Snapshot, ...]:

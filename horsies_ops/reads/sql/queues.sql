@@ -50,8 +50,9 @@ WITH waiting AS (
      GROUP BY queue_name
 ), configured AS (
     SELECT DISTINCT ON (queue_name) queue_name,
-           (snapshot.queue_priorities ->> queue_name)::integer      AS priority,
-           (snapshot.queue_max_concurrency ->> queue_name)::integer AS max_concurrency
+           -- What is no number of at most nine digits is none: an odd row of one worker must not hide the queues.
+           substring(snapshot.queue_priorities ->> queue_name FROM '^\d{1,9}$')::integer      AS priority,
+           substring(snapshot.queue_max_concurrency ->> queue_name FROM '^\d{1,9}$')::integer AS max_concurrency
       FROM worker
      CROSS JOIN LATERAL (SELECT queue_priorities, queue_max_concurrency
                            FROM horsies_worker_states

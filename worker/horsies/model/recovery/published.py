@@ -82,12 +82,17 @@ class FleetMember:
 
     def instant(self, name: str) -> datetime | None:
         """An instant that its health tells of."""
-        value = self.health.get(name)
-        try:
-            instant = datetime.fromisoformat(value) if isinstance(value, str) else None
-        except ValueError:
-            return None
-        return instant if instant is not None and instant.utcoffset() is not None else None
+        return instant_in(self.health, name)
+
+
+def instant_in(health: Mapping[str, object], name: str) -> datetime | None:
+    """An instant as a worker publishes it; None for what is none."""
+    value = health.get(name)
+    try:
+        instant = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return instant if instant is not None and instant.utcoffset() is not None else None
 
 
 def most_patient(live: Iterable[FleetMember]) -> RecoveryConfig | None:
