@@ -67,7 +67,8 @@ class StoredWorker(WorkerFacts):
         health = json.loads(self.health_json)
         told = cast("dict[str, object]", health) if isinstance(health, dict) else {}
         facts: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(WorkerFacts)}
-        return WorkerRow(**facts | {name: instant_in(told, name) for name in INSTANTS})
+        instants: dict[str, Any] = {name: instant_in(told, name) for name in INSTANTS}
+        return WorkerRow(**facts, **instants)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
