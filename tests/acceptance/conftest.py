@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,3 +36,11 @@ def embedded(tmp_path: Path) -> Iterator[Executable]:
     yield horsies
     horsies("db", "stop", "--force")
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def port() -> int:
+    """One of this machine that nobody listens at."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -26,13 +25,6 @@ sys.modules["textual_serve"] = None
 from horsies_ops.cli.main import main
 main()
 """
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @pytest.fixture

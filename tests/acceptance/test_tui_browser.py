@@ -1,0 +1,38 @@
+"""`horsies tui --serve` in a real browser: what is typed there reaches the screens, and what they draw is seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.browser import browsing, installed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.executable import Executable
+
+BROWSER = installed()
+BLANK = 10_000
+"""A picture of nothing has fewer bytes."""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
+async def test_the_screens_are_seen_and_keys_are_heard_in_chromium(
+    horsies: Executable, port: int, tmp_path: Path
+) -> None:
+    with horsies.at_work("tui", "--demo", "--serve", "--port", str(port)) as server:
+        server.until_said("the screens:")
+        async with browsing(str(BROWSER), tmp_path / "browser") as page:
+            await page.open(f"http://127.0.0.1:{port}/")
+            await page.until_heard(b"[1Dash]", b"NEEDS ATTENTION", b"RO")
+            dashboard = await page.picture()
+            await page.click(400, 400)
+            await page.press("3")
+            await page.until_heard(b"[3Tasks]", b"rows loaded")
+            tasks = await page.picture()
+        assert server.stop() == 0
+    assert len(dashboard) > BLANK
+    assert len(tasks) > BLANK
+    assert dashboard != tasks
