@@ -20,7 +20,6 @@ from uuid import UUID
 
 from bench.machine import load, look
 from bench.server import connected, durable_server, make_tables, refuse_unsafe
-from horsies.client.recovering import NothingDefined
 from horsies.model.recovery.judging import WorkerJudge
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.retention import Windows
@@ -126,12 +125,12 @@ async def passes(url: str, *, running: int, rounds: int) -> list[float]:
     config = RecoveryConfig()
     windows = Windows(heartbeats=timedelta(hours=24))
     taken: list[float] = []
-    async with Timed(Link(url=url, masked_url=url)) as database:
+    async with Timed(Link(url=url, masked_url=url, plans_once=True)) as database:
         now = (await RecoveryStore(database).fleet()).now
         judge = WorkerJudge(worker_id=OWNER, config=config, listening_since=now - timedelta(days=1))
         for _ in range(rounds + 1):
             database.spent_s = 0.0
-            healing = Healing.by_worker(database, NothingDefined())
+            healing = Healing.by_worker(database, wake=lambda: None)
             report = await make_pass(database, SweepOptions(), judge=judge, healing=healing, budget_s=30)
             await clean_heartbeats(database, windows, budget_s=15)
             assert (report.tasks, report.failures) == ((), ())

@@ -57,6 +57,9 @@ class Connection(_DriverConnection):
             keepalive.apply_to(sock)
 
 
+_FOR_MANY_ROWS = ("enable_seqscan",)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """An address, and the session state that each statement there may rely on.
@@ -74,7 +77,9 @@ class Link:
     keepalive: Keepalive | None = field(default_factory=Keepalive)
     plans_once: bool = False
     """A prepared statement keeps its first general plan. For the few statements of a worker, whose plans do not depend
-    on their arguments: the server would plan a claim anew each time, which takes four times as long as the claim."""
+    on their arguments: the server would plan a claim anew each time, which takes four times as long as the claim.
+    They look rows up by their keys, and are held to that: a plan that is made while a table is empty would read the
+    whole of it later, with thousands of rows."""
     application_name: str = f"horsies {__version__}"
     direct: Link | None = None
     """The way past the pooler, where one stands in between."""
@@ -86,7 +91,7 @@ class Link:
             return {}
         settings = {"application_name": self.application_name, "jit": "off", **self._state}
         if self.plans_once:
-            settings["plan_cache_mode"] = "force_generic_plan"
+            settings |= {"plan_cache_mode": "force_generic_plan"} | dict.fromkeys(_FOR_MANY_ROWS, "off")
         return {**settings, "default_transaction_read_only": "on"} if self.read_only else settings
 
     @property

@@ -4,7 +4,8 @@
 -- In each queue it goes from one priority present to the next along the claim index, and in each as far as rows are due
 -- and wanted, so that neither the backlog is sorted nor work of tomorrow looked at. A lapsed lease is taken as well, but
 -- not started in the same breath, nor is a node of a workflow that another hand holds: everybody else locks the node
--- before the task, so the node is not waited for here.
+-- before the task, so the node is not waited for here. The node's status is asked for in a way that no index serves:
+-- that of its run would be multiplied with the batch where the statistics are old.
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[]) AS asked(queue_name, room, cap)
 ), in_flight AS MATERIALIZED (
@@ -79,7 +80,7 @@ WITH asked AS (
 ), nodes AS MATERIALIZED (
     SELECT n.id, n.task_id
       FROM unnest(ARRAY(SELECT id FROM chosen WHERE is_workflow_task)) AS wanted(id)
-      JOIN horsies_workflow_tasks AS n ON n.task_id = wanted.id AND n.status IN ('ENQUEUED', 'RUNNING')
+      JOIN horsies_workflow_tasks AS n ON n.task_id = wanted.id AND n.status || '' IN ('ENQUEUED', 'RUNNING')
        FOR NO KEY UPDATE OF n SKIP LOCKED
 ), placed AS MATERIALIZED (
     SELECT id, place, is_workflow_task,
@@ -90,7 +91,7 @@ WITH asked AS (
     UPDATE horsies_workflow_tasks AS n
        SET status = 'RUNNING', started_at = now()
       FROM unnest(ARRAY(SELECT id FROM placed WHERE is_workflow_task AND pid IS NOT NULL)) AS started(id)
-     WHERE n.task_id = started.id AND n.status = 'ENQUEUED'
+     WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
 )
 UPDATE horsies_tasks AS t
    SET status = CASE WHEN taken.pid IS NULL THEN 'CLAIMED' ELSE 'RUNNING' END,
@@ -123,7 +124,7 @@ WITH asked AS (
     -- Before the tasks, as everybody who moves a workflow does.
     SELECT n.id
       FROM asked
-      JOIN horsies_workflow_tasks AS n ON n.task_id = asked.id AND n.status = 'ENQUEUED'
+      JOIN horsies_workflow_tasks AS n ON n.task_id = asked.id AND n.status || '' = 'ENQUEUED'
      ORDER BY n.id
        FOR NO KEY UPDATE OF n
 ), held AS (
@@ -147,7 +148,7 @@ WITH asked AS (
     UPDATE horsies_workflow_tasks AS n
        SET status = 'RUNNING', started_at = now()
       FROM started
-     WHERE n.task_id = started.id AND n.status = 'ENQUEUED'
+     WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
 )
 SELECT id, claim_token FROM started;
 

@@ -62,13 +62,15 @@ WITH due AS MATERIALIZED (
      WHERE w.id = ANY(ARRAY(SELECT workflow_id FROM due))
      ORDER BY w.id
        FOR NO KEY UPDATE OF w SKIP LOCKED
-), asked AS (
-    SELECT workflow_id, array_agg(task_id) AS rows FROM due GROUP BY workflow_id
 )
-SELECT asked.workflow_id AS id, locked.status, locked.on_error, locked.success_policy::text AS success_policy,
-       locked.output_task_index, asked.rows AS asked
-  FROM asked
-  LEFT JOIN locked ON locked.id = asked.workflow_id;
+-- Brought together by grouping: a worker's connection joins by looking keys up, for which neither of the two has an index.
+SELECT id, max(status) AS status, max(on_error) AS on_error, max(success_policy) AS success_policy,
+       max(output_task_index) AS output_task_index, array_remove(array_agg(task_id), NULL) AS asked
+  FROM (SELECT workflow_id, task_id, NULL, NULL, NULL, NULL::integer FROM due
+         UNION ALL
+        SELECT id, NULL, status, on_error, success_policy::text, output_task_index FROM locked)
+       AS found(id, task_id, status, on_error, success_policy, output_task_index)
+ GROUP BY id;
 
 -- name: due
 -- The runs that ask to be advanced, for a look at each by itself.
