@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
-from horsies.model.actions import Action
+from horsies.model.actions import Action, Refusal
 from horsies.model.text import safe
 from horsies_ops.actions.selector import Selector
 from horsies_ops.cli.naming import task_named
@@ -148,8 +148,16 @@ def _exit_code(plan: Plan, done: ActionReport, manner: Manner) -> ExitCode:
     if manner.is_dry_run:
         return ExitCode.WORK_FOUND if manner.has_exit_code and plan.targets else ExitCode.DONE
     if plan.matched and not done.affected:
-        return _failed(Refused(f"no task was in a state in which it can be {DONE[plan.action]}"))
+        message = f"no task was in a state in which it can be {DONE[plan.action]}"
+        return _failed(Refused(message, hint=_instead(plan, done)))
     return ExitCode.DONE
+
+
+def _instead(plan: Plan, done: ActionReport) -> str | None:
+    """What helps where tasks were passed over because they are steps of a run."""
+    if all(skipped.why != Refusal.TASK_IS_WORKFLOW_TASK for skipped in done.skipped):
+        return None
+    return f"a step goes with its run: horsies task show names it, horsies workflow {plan.action} ID does it"
 
 
 def _failed(error: HorsiesError) -> ExitCode:

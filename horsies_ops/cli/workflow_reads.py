@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
@@ -141,4 +142,4 @@ def _counts(detail: WorkflowDetail) -> str:
 
 def _shown(value: object) -> str:
     plain = to_json(value)
-    return plain if isinstance(plain, str) else str(plain)
+    return plain if isinstance(plain, str) else dumps(plain, ensure_ascii=False)

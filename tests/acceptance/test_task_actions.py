@@ -62,6 +62,14 @@ def test_an_action_on_an_id_is_done_without_asking(
     assert audit == [(answer.document["audit_id"], "ada", "cli", action, "a flood", 1)]
 
 
+@pytest.mark.parametrize("action", ["cancel", "retry"])
+def test_a_step_of_a_run_is_left_to_the_commands_for_runs(horsies: Executable, database_url: str, action: str) -> None:
+    task_id = _stored(database_url, status="PENDING", is_workflow_task=True, workflow_id=uuid4())
+    answer = horsies("task", action, task_id)
+    assert answer.code == 6
+    assert f"horsies workflow {action} ID does it" in answer.stderr
+
+
 def test_a_retry_prints_the_new_id(horsies: Executable, database_url: str) -> None:
     task_id = _stored(database_url, status="FAILED")
     answer = horsies("task", "retry", task_id)
