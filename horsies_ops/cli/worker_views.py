@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horsies.model.broker import WorkerPong
     from horsies_ops.reads.workers import WorkerRow
 
-COLUMNS: Final = ("id", "host:pid", "queues", "running", "claimed", "cpu", "memory", "beat", "up", "state")
+COLUMNS: Final = ("id", "host:pid", "queues", "run/proc", "claimed", "cpu", "memory", "beat", "up", "state")
 ANSWERS: Final = ("id", "host:pid", "latency", "answer")
 
 _PLAIN = (

@@ -124,7 +124,7 @@ class _Feed:
             async with asyncio.timeout(self._pace.answer_s):
                 await ping(self._database)
         except (TimeoutError, HorsiesError) as error:
-            self._tell(Feed.LOST, str(error) or "no answer in time")
+            self._tell(Feed.LOST, error.message if isinstance(error, HorsiesError) else "no answer in time")
         else:
             if not self._is_hearing:
                 self._tell(Feed.POLLING, self._listener.failure)

@@ -16,23 +16,26 @@ FEW: Final = 2
 
 
 def log_line(row: AuditRow) -> str:
-    """`12:01:08 ana       retry         41 tasks    changed 41 skipped 0  "smtp is back"`."""
+    """`12:01:08 ana        retry           41 matched         changed 41 skipped 0  "smtp is back"`."""
     why = f'  "{clean(row.reason, limit=200)}"' if row.reason else ""
     done = "dry run" if row.dry_run else f"changed {row.affected:,} skipped {row.skipped:,}"
-    return f"{clock(row.at)} {fit(row.actor, 10)} {fit(row.action, 12)} {fit(about(row), 18)} {done}{why}"
+    return f"{clock(row.at)} {fit(row.actor, 10)} {fit(row.action, 15)} {fit(about(row), 18)} {done}{why}"
 
 
 def whole(row: AuditRow) -> list[str]:
     """Everything that is on record about one action."""
-    what = f"{row.action}{' (dry run)' if row.dry_run else ''}"
     named, more = " ".join(map(str, row.task_ids[:FEW])), len(row.task_ids) - FEW
     return [
-        f"{row.id}  {row.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z  {row.actor} on {row.host} by {row.via}  {what}",
+        f"{row.id}  {row.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z  {row.actor} on {row.host} by {row.via}  {did(row)}",
         f"matched {row.matched:,}  changed {row.affected:,}  skipped {row.skipped:,}",
         *([f"asked for {row.filter_json}"] if row.filter_json else []),
         *([f"tasks {named}{f' and {more:,} more' if more > 0 else ''}"] if named else []),
         f"why  {row.reason or '-'}",
     ]
+
+
+def did(row: AuditRow) -> str:
+    return f"{row.action} (dry run)" if row.dry_run else row.action
 
 
 def about(row: AuditRow) -> str:

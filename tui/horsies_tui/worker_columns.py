@@ -50,10 +50,11 @@ def worker_columns(glyphs: Glyphs) -> tuple[Column[WorkerRow], ...]:
 
     return (
         Column(title="WORKER", width=8, cell=lambda worker, _: Cell(short_id(worker.worker_id))),
-        Column(title="HOST:PID", width=13, grows=2, cell=lambda worker, _: Cell(f"{worker.hostname}:{worker.pid}")),
+        Column(title="HOST:PID", width=12, grows=2, cell=lambda worker, _: Cell(f"{worker.hostname}:{worker.pid}")),
         Column(title="QUEUES", width=9, grows=3, rank=3, cell=lambda worker, _: Cell(",".join(worker.queues))),
         Column(
-            title="RUN/OF", width=7, right=True,
+            # Tasks and processes: one that runs coroutines has several tasks.
+            title="RUN/PROC", width=8, right=True,
             cell=lambda worker, _: Cell(f"{worker.tasks_running}/{worker.processes}"),
         ),
         Column(title="CLM", width=3, right=True, rank=2, cell=lambda worker, _: Cell(str(worker.tasks_claimed))),

@@ -98,12 +98,12 @@ class WorkersScreen(SortedScreen[WorkerRow]):
 
     def _say(self) -> None:
         alive = [worker for worker in self._rows if worker.is_alive]
-        running, slots = sum(each.tasks_running for each in alive), sum(each.processes for each in alive)
+        busy, slots = sum(each.children_busy for each in alive), sum(each.processes for each in alive)
         hidden = " (hidden)" if self._hides_gone else ""
         self.say(
             f"{len(alive)} up",
             *(f"{count} {standing}{hidden}" for standing, count in missing(self._rows)),
-            f"{running:,} of {slots:,} slots busy",
+            f"{busy:,} of {slots:,} slots busy",
             f"[ ] window {short_age(self.window)}",
             str(self.order),
         )

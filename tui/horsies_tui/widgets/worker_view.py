@@ -68,7 +68,7 @@ def _charts(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
     cpu = [each.cpu_percent or 0.0 for each in detail.history]
     memory = [each.memory_percent or 0.0 for each in detail.history]
     slots = float(max(each.processes for each in detail.history))
-    last = f"{newest.tasks_running} of {newest.processes}   last snapshot {clock(newest.at)}"
+    last = f"{newest.tasks_running}/{newest.processes}   last snapshot {clock(newest.at)}"
     megabytes = "" if newest.memory_mb is None else f"   {newest.memory_mb:,.0f} MB in all"
     return [
         f"running  {spark(sampled(running, CHART), glyphs, top=slots)}  {last}",
