@@ -46,9 +46,9 @@ def test_the_list_has_the_documented_fields_the_newest_task_first(tasks: Executa
     ids = [_stored(database_url) for _ in range(2)]
     document = tasks("task", "list", "--json").document
     assert [task["id"] for task in document["tasks"]] == ids[::-1]
-    assert set(document) == {"tasks", "next", "total"}
+    assert set(document) == {"tasks", "next", "searched_to", "total"}
     assert set(document["tasks"][0]) == LISTED
-    assert (document["next"], document["total"]) == (None, None)
+    assert (document["next"], document["searched_to"], document["total"]) == (None, None, None)
 
 
 def test_the_table_fits_eighty_columns_and_shows_short_ids(tasks: Executable, database_url: str) -> None:
