@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import psutil
 from textual.drivers.headless_driver import HeadlessDriver
 
 from bench.machine import load, look
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from horsies_tui.source import Source
 
 SIZE = (120, 36)
+STARTS = 3
+"""What else the machine does makes a start slower, never faster."""
 LISTS = ("list_tasks", "tasks_by_id")
 WORKED_OFF_S = 0.2
 """Until then everything that a key sets off has happened; nothing else does meanwhile."""
@@ -211,7 +214,16 @@ async def _until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def first_paint(url: str) -> Figure:
+def first_paint(url: str) -> list[Figure]:
+    """The start of the command at its quickest: how long it took, and how much of a processor."""
+    starts = [_first_paint(url) for _ in range(STARTS)]
+    return [
+        Figure(name="first paint", value=min(passed for passed, _ in starts), unit="s", most=1),
+        Figure(name="first paint: processor time", value=min(spent for _, spent in starts), unit="s"),
+    ]
+
+
+def _first_paint(url: str) -> tuple[float, float]:
     """From the start of the command to the first thing drawn on its terminal."""
     end, other_end = pty.openpty()
     command = [sys.executable, "-m", "horsies_ops.cli", "tui", "--database-url", url]
@@ -221,11 +233,11 @@ def first_paint(url: str) -> Figure:
     drawn = b""
     while b"horsies" not in drawn and select.select([end], [], [], 30)[0]:
         drawn += os.read(end, 65_536)
-    passed = time.monotonic() - began
+    passed, times = time.monotonic() - began, psutil.Process(program.pid).cpu_times()
     program.send_signal(signal.SIGKILL)
     program.wait()
     os.close(end)
-    return Figure(name="first paint", value=passed, unit="s", most=1)
+    return passed, times.user + times.system
 
 
 async def run(url: str, *, tasks: int, seconds: float, presses: int) -> None:
@@ -233,7 +245,7 @@ async def run(url: str, *, tasks: int, seconds: float, presses: int) -> None:
     await make_tables(url)
     await fill(url, tasks)
     paint = await asyncio.to_thread(first_paint, url)
-    figures = [*await measure(url, seconds=seconds, presses=presses), paint]
+    figures = [*await measure(url, seconds=seconds, presses=presses), *paint]
     machine = await look(url, load_before=before)
     print(f"{machine.date}, {tasks:,} tasks, {machine.processors} processors, Python {machine.python}, load", end=" ")
     print(f"{machine.load_before} before and {machine.load_after} after.\n")
