@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from horsies.app.check import first_failed_phase
 from horsies.app.hooks import ChildHooks, ChildProcessStartHook
 from horsies.app.modules import expand_globs, import_modules
 from horsies.app.refusals import refuse
@@ -14,7 +13,7 @@ from horsies.app.workflows import Builders, WorkflowBuilder, spec_or_stand_in
 from horsies.client.broker import PostgresBroker, Role
 from horsies.client.delivery import BrokerDelivery, Delivery
 from horsies.client.monitoring import Monitoring
-from horsies.client.recovering import RecoveryTerms
+from horsies.client.recovery_terms import RecoveryTerms
 from horsies.client.results import Results, blocking
 from horsies.client.task_function import AsyncTaskFunction, TaskFunction
 from horsies.client.workflow.known import AppDefinitions
@@ -23,7 +22,6 @@ from horsies.config import load
 from horsies.errors import ErrorCode, HorsiesError, SourceLocation, TaskDefinitionError
 from horsies.model.queues import DEFAULT_QUEUE, queue_fault
 from horsies.model.workflow.plan import OnError
-from horsies.recovery.hooks import Asking
 from horsies.recovery.registered import RecoveryHooks
 from horsies.registry import TaskRegistry, define
 from horsies.sync import BRIDGE
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from horsies.model.task_error import TaskError
     from horsies.model.task_result import TaskResult
     from horsies.model.workflow.names import Keyed
+    from horsies.recovery.hooks import Asking
     from horsies.recovery.registered import InterruptedHook, RecoveryHook, WorkersRecoveredHook
 
 P = ParamSpec("P")
@@ -86,7 +85,7 @@ class Horsies:
         self._broker = PostgresBroker(self.config.broker, role=self.role)
         self._broker.recovery_terms = RecoveryTerms(
             local=self.config.recovery,
-            hooks=lambda: Asking(self.recovery_hooks),
+            hooks=self._asking,
             definitions=self.definitions,
         )
         self._broker.ok_of = self._ok_of
@@ -220,8 +219,15 @@ class Horsies:
         """Import the discovered modules, or those given; sends are suppressed meanwhile."""
         return import_modules(self._modules if modules is None else modules)
 
+    def _asking(self) -> Asking:
+        from horsies.recovery.hooks import Asking
+
+        return Asking(self.recovery_hooks)
+
     def check(self, *, live: bool = False) -> list[HorsiesError]:
         """Every error of the first phase of validation that has one; `live` also asks the database."""
+        from horsies.app.check import first_failed_phase
+
         failed = first_failed_phase(self, live=live)
         return list(failed.errors) if failed else []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from horsies.app.live import live_faults
 from horsies.app.modules import is_missing_file
 from horsies.app.workflow_checks import builder_faults, definition_faults, undecorated_builders
 from horsies.errors import (
@@ -101,6 +100,8 @@ def _schedule_faults(app: Horsies, schedule: TaskSchedule) -> Iterator[HorsiesEr
 
 
 def _live(app: Horsies) -> Iterable[HorsiesError]:
+    from horsies.app.live import live_faults
+
     return BRIDGE.run(live_faults(app.get_broker()))
 
 

@@ -16,13 +16,10 @@ from horsies.client.forks import in_each_child
 from horsies.client.keys import KeyTurns
 from horsies.client.loops import PerLoop
 from horsies.client.reaching import SharedReach
-from horsies.client.recovering import RecoveryTerms, expired_tasks, heal_workflows, settle, silence_of, stale_tasks
+from horsies.client.recovery_terms import RecoveryTerms
 from horsies.client.waiting import Waiters, is_at_rest, is_settled
-from horsies.embedded import other_clusters
-from horsies.recovery.report import Step
 from horsies.store.db import Database, PoolSize
 from horsies.store.flow_reads import FlowReadStore
-from horsies.store.migrate import migrate
 from horsies.store.notify import TASK_DONE, WORKFLOW_DONE
 from horsies.store.open import Reached, reach
 from horsies.store.tasks import TaskStore
@@ -101,27 +98,42 @@ class PostgresBroker:
 
     async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[dict[str, Any]]:
         """RUNNING tasks without a sign of life for so long, the longest silent first."""
-        return await stale_tasks(self, silence_of(stale_threshold_minutes, unit=timedelta(minutes=1)))
+        from horsies.client import recovering
+
+        silence = recovering.silence_of(stale_threshold_minutes, unit=timedelta(minutes=1))
+        return await recovering.stale_tasks(self, silence)
 
     async def mark_stale_tasks_as_failed(self, stale_threshold_ms: float = 300_000) -> int:
         """Settle RUNNING tasks that were silent for so long, as their retry policies say; returns how many."""
-        return await settle(self, Step.RUNNING, silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1)))
+        from horsies.client import recovering
+
+        silence = recovering.silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1))
+        return await recovering.settle(self, recovering.Step.RUNNING, silence)
 
     async def requeue_stale_claimed(self, stale_threshold_ms: float = 120_000) -> int:
         """Put CLAIMED tasks back whose owner was silent for so long; returns how many."""
-        return await settle(self, Step.CLAIMED, silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1)))
+        from horsies.client import recovering
+
+        silence = recovering.silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1))
+        return await recovering.settle(self, recovering.Step.CLAIMED, silence)
 
     async def recover_stuck_workflows(self) -> int:
         """Put right runs of workflows that nobody would advance any more; returns how many."""
-        return await heal_workflows(self)
+        from horsies.client import recovering
+
+        return await recovering.heal_workflows(self)
 
     async def get_expired_tasks(self) -> list[dict[str, Any]]:
         """Tasks that wait and are past their good_until, the longest expired first."""
-        return await expired_tasks(self)
+        from horsies.client import recovering
+
+        return await recovering.expired_tasks(self)
 
     async def expire_pending_tasks(self) -> int:
         """End those; returns how many."""
-        return await settle(self, Step.PENDING)
+        from horsies.client import recovering
+
+        return await recovering.settle(self, recovering.Step.PENDING)
 
     async def close(self) -> None:
         """Close what the running loop has open; safe twice.
@@ -162,6 +174,8 @@ class PostgresBroker:
     async def _prepare(self, session: Session) -> None:
         # The embedded database is this user's own, so it is brought up to date; any other is left to its operators.
         if self.settings.database_url.is_embedded:
+            from horsies.store.migrate import migrate
+
             await migrate(session.database)
         self._prepared = session.reach
 
@@ -212,5 +226,7 @@ def _say_where(reached: Reached, *, is_named: bool) -> None:
     folder = reached.links.embedded_folder
     assert folder is not None  # noqa: S101  # a lease is of an embedded server
     logger.info("using the embedded PostgreSQL in %s", folder)
+    from horsies.embedded import other_clusters
+
     for other in () if is_named else other_clusters(folder):
         logger.warning("another embedded cluster is at %s; set broker.database_url where both sides must meet", other)

@@ -8,7 +8,6 @@ from uuid import UUID
 from horsies.client.run_handle import WorkflowHandle
 from horsies.codec.ids import IDS
 from horsies.errors import BrokerError, HorsiesError
-from horsies.flows.starting import start as start_run
 from horsies.model.ids import parse_id
 from horsies.model.result import Err, Ok
 from horsies.model.workflow.calls import WorkflowStartError, WorkflowStartErrorCode, WorkflowStartResult
@@ -29,6 +28,8 @@ async def start(
     broker: PostgresBroker | None, plan: WorkflowPlan, workflow_id: str | UUID | None = None
 ) -> WorkflowStartResult[WorkflowHandle[Any]]:
     """Store a run of this plan; where there is a run with this id already, its handle and nothing else."""
+    from horsies.flows.starting import start as start_run
+
     if broker is None:
         message = f"workflow {plan.name!r} has no app: make it with app.workflow(…), or give start_workflow a broker"
         return _failed(plan, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED, message)

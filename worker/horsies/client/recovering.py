@@ -6,48 +6,24 @@ Ages are plain here, and the threshold given counts for every owner: the caller 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.flows.healing import heal
 from horsies.model.recovery.judging import OperatorJudge
 from horsies.model.recovery.options import SweepOptions, check_threshold
-from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import Step, SweepStatus
 from horsies.recovery.sweeping import sweep
 from horsies.store.recovery import EXPIRY_BATCH, PAGE, RecoveryStore, Scan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator
     from datetime import timedelta
 
     from horsies.client.broker import PostgresBroker
-    from horsies.model.workflow.plan import Definitions
-    from horsies.recovery.hooks import Asking
     from horsies.recovery.report import SweepReport
     from horsies.store.recovery import OverdueRow, StaleRow
-
-
-def no_hooks() -> None:
-    """Nobody is asked."""
-
-
-class NothingDefined:
-    """The workflow definitions of a broker without an app: none."""
-
-    def build(self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]) -> None:
-        """Left to a worker that knows it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryTerms:
-    """What a broker knows of its app: settings for where no worker lives, hooks to ask, workflows to build."""
-
-    local: RecoveryConfig = field(default_factory=RecoveryConfig)
-    hooks: Callable[[], Asking | None] = no_hooks
-    definitions: Definitions = field(default_factory=NothingDefined)
 
 
 def silence_of(number: float, *, unit: timedelta) -> timedelta:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from horsies.client.flows import blocking_start, start
 from horsies.client.workflow.arguments import argument_faults
 from horsies.client.workflow.draft import Draft
 from horsies.client.workflow.identity import identity_faults
@@ -93,6 +92,8 @@ class WorkflowSpec(Generic[T]):
 
     def start(self, workflow_id: str | None = None) -> WorkflowStartResult[WorkflowHandle[T]]:
         """Store a run; `Ok` means that it is committed. The id of a run that exists gives the handle of that run."""
+        from horsies.client.flows import blocking_start
+
         return blocking_start(self.start_async(workflow_id), self._plan)
 
     async def start_async(self, workflow_id: str | None = None) -> WorkflowStartResult[WorkflowHandle[T]]:
@@ -108,10 +109,14 @@ class WorkflowSpec(Generic[T]):
             known = None if workflow_id is None else parse_id(str(workflow_id))
         except ValueError as refused:
             return self._refusal(str(refused), code=ErrorCode.WORKFLOW_INVALID_ID)
+        from horsies.client.flows import start
+
         return await start(broker or self._host.get_broker(), self._plan, known)
 
     def retry_start(self, error: WorkflowStartError) -> WorkflowStartResult[WorkflowHandle[T]]:
         """Start again what a failed start was about, under the same id: it is stored at most once."""
+        from horsies.client.flows import blocking_start
+
         return blocking_start(self.retry_start_async(error), self._plan)
 
     async def retry_start_async(self, error: WorkflowStartError) -> WorkflowStartResult[WorkflowHandle[T]]:
