@@ -18,6 +18,7 @@ from horsies.client.loops import PerLoop
 from horsies.client.reaching import SharedReach
 from horsies.client.recovery_terms import RecoveryTerms
 from horsies.client.waiting import Waiters, is_at_rest, is_settled
+from horsies.embedded import other_clusters
 from horsies.store.db import Database, PoolSize
 from horsies.store.flow_reads import FlowReadStore
 from horsies.store.notify import TASK_DONE, WORKFLOW_DONE
@@ -226,7 +227,5 @@ def _say_where(reached: Reached, *, is_named: bool) -> None:
     folder = reached.links.embedded_folder
     assert folder is not None  # noqa: S101  # a lease is of an embedded server
     logger.info("using the embedded PostgreSQL in %s", folder)
-    from horsies.embedded import other_clusters
-
     for other in () if is_named else other_clusters(folder):
         logger.warning("another embedded cluster is at %s; set broker.database_url where both sides must meet", other)

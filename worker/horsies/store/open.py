@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+# Not where it is used: its farewell at exit must come after those of the program, whose handlers may still send.
+from horsies.embedded import EmbeddedServer, Lease
 from horsies.store.db import Database, PoolSize
 from horsies.store.link import Keepalive, Link
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from horsies.embedded import Lease
     from horsies.model.settings import PostgresConfig
 
 MIGRATION_TIMEOUT_S = None
@@ -44,14 +45,8 @@ class Reached:
 def reach(settings: PostgresConfig, *, read_only: bool = False) -> Reached:
     """Find out how to reach the configured database; where it is the embedded one, start or join it. Blocks."""
     url = settings.database_url
-    lease = _embedded(url.embedded_folder) if url.is_embedded else None
+    lease = EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
     return Reached(_links(settings, lease, read_only=read_only), lease)
-
-
-def _embedded(folder: Path | None) -> Lease:
-    from horsies.embedded import EmbeddedServer
-
-    return EmbeddedServer(folder).use()
 
 
 @asynccontextmanager
