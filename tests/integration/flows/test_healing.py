@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -189,6 +190,17 @@ async def test_a_run_that_cannot_be_healed_is_tried_ever_more_seldom(
     await connection.execute("UPDATE horsies_workflow_outbox SET retry_at = now()")
     await bench.outbox.work_off()
     assert await connection.fetchval("SELECT status FROM horsies_workflows") == "COMPLETED"
+
+
+async def test_a_run_that_somebody_holds_does_not_hold_up_the_others(bench: Bench, connection: Connection) -> None:
+    held, free = await bench.start(node(0)), await bench.start(node(0))
+    await bench.finish(await bench.claim())
+    await connection.execute(FORGET)
+    async with connection.transaction():
+        await connection.execute("SELECT FROM horsies_workflows WHERE id = $1 FOR UPDATE", held)
+        async with asyncio.timeout(15):
+            assert [each.workflow_id for each in await put_right(bench.database)] == [free]
+    assert [each.workflow_id for each in await put_right(bench.database)] == [held]
 
 
 async def test_a_dry_run_looks_past_a_run_that_is_damaged(bench: Bench, connection: Connection) -> None:

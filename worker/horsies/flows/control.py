@@ -60,14 +60,16 @@ async def pause_within(transaction: Transaction, workflow_id: UUID) -> bool | Re
 
 async def advance_tree(database: Database, workflow_id: UUID, refusals: Mapping[UUID, TaskError] | None = None) -> bool:
     """Do all that is due in one run, also where that pauses it and the runs below; whether anything was due."""
+    return await database.run(lambda transaction: advance_tree_within(transaction, workflow_id, refusals))
 
-    async def work(transaction: Transaction) -> bool:
-        tree = TreeWrites(transaction)
-        runs = await tree.lock(workflow_id)
-        run = next((each for each in runs if each.id == workflow_id), None)
-        return False if run is None else await _advance_with_tree(tree, run, runs, refusals or {})
 
-    return await database.run(work)
+async def advance_tree_within(
+    transaction: Transaction, workflow_id: UUID, refusals: Mapping[UUID, TaskError] | None = None
+) -> bool:
+    tree = TreeWrites(transaction)
+    runs = await tree.lock(workflow_id)
+    run = next((each for each in runs if each.id == workflow_id), None)
+    return False if run is None else await _advance_with_tree(tree, run, runs, refusals or {})
 
 
 async def _advance_with_tree(

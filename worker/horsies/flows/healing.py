@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from horsies.codec.failure import stored_error
 from horsies.codec.wire import canonical
 from horsies.flows.away import is_away
-from horsies.flows.control import advance_tree
+from horsies.flows.control import advance_tree_within
 from horsies.flows.outbox import Outbox, set_aside
 from horsies.flows.states import by_run, run_state
 from horsies.model.codes import OutcomeCode
 from horsies.model.task_error import TaskError
 from horsies.model.workflow.progress import next_steps
 from horsies.store.events import Event, EventStore
-from horsies.store.flow_healing import FlowHealingStore
+from horsies.store.flow_healing import FlowHealingStore, hurry, is_held
 from horsies.store.flows import FlowStore
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.model.workflow.plan import Definitions
-    from horsies.store.db import Database
+    from horsies.store.db import Database, Transaction
     from horsies.store.flows import DueRun, NodeRow
 
 A_PASS: Final = 200
 """Rows of each case that one pass looks at."""
+PATIENCE_MS: Final = 500
+"""With whoever holds a run; longer than a step of it takes."""
 ORPHANED: Final = "4"
 
 logger = logging.getLogger("horsies.workflow")
@@ -106,17 +109,27 @@ async def _stuck(store: FlowHealingStore, limit: int) -> list[Healed]:
 
 
 async def _advance(database: Database, stuck: Healed) -> bool:
-    """Whether something was due. A run that cannot be advanced is asked for, and so tried again as all of those are."""
+    """Whether something was due. A run that cannot be advanced is asked for, and so tried again as all of those are.
+
+    One that another hand holds is passed by: there will be another pass, and others wait for this one.
+    """
     assert stuck.workflow_id is not None  # noqa: S101  # only orphans have none
     try:
-        return await advance_tree(database, stuck.workflow_id)
+        return await database.run(partial(_advance_at_once, workflow_id=stuck.workflow_id))
     except Exception as error:
+        if is_held(error):
+            return False
         if is_away(error):
             raise
         logger.exception("the run %s could not be healed", stuck.workflow_id)
         await FlowHealingStore(database).ask(stuck.workflow_id)
         await set_aside(database, stuck.workflow_id, error)
         return False
+
+
+async def _advance_at_once(transaction: Transaction, workflow_id: UUID) -> bool:
+    await hurry(transaction, patience_ms=PATIENCE_MS)
+    return await advance_tree_within(transaction, workflow_id)
 
 
 async def _cancel_orphans(store: FlowHealingStore, limit: int) -> Sequence[Healed]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from horsies.store.failures import StatementFailed
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from uuid import UUID
 
-    from horsies.store.db import Database
+    from horsies.store.db import Database, Transaction
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +39,21 @@ class FlowHealingQueries:
     orphans: Query[Orphan]
     cancel_orphans: Query[Orphan]
     ask: Query[None]
+    hurry: Query[None]
     try_quarantined: Query[None]
 
 
 FLOW_HEALING = load(FlowHealingQueries, "horsies.store", "flow_healing")
+
+
+async def hurry(transaction: Transaction, *, patience_ms: int) -> None:
+    """From now on a lock that another hand keeps longer is an error, of which `is_held` is true."""
+    await transaction.execute(FLOW_HEALING.hurry, str(patience_ms))
+
+
+def is_held(error: BaseException) -> bool:
+    """Whether a lock was waited for in vain."""
+    return isinstance(error, StatementFailed) and error.sqlstate == _LOCK_NOT_AVAILABLE
 
 
 @dataclass(frozen=True, slots=True)

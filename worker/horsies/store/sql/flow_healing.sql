@@ -111,6 +111,10 @@ INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
 SELECT gen_random_uuid(), $1, 0
  WHERE NOT EXISTS (SELECT FROM horsies_workflow_outbox WHERE workflow_id = $1 AND needs IS NULL);
 
+-- name: hurry
+-- For no lock of this transaction is waited longer.
+SELECT FROM set_config('lock_timeout', $1, true);
+
 -- name: try_quarantined
 -- Once an hour what was set aside is looked at again; and what asks for a run that is gone asks no more.
 WITH gone AS (
