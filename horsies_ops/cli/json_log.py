@@ -23,6 +23,12 @@ _OPTION: Final = "--log-format"
 logger = logging.getLogger("horsies")
 
 
+class _Handling(threading.local):
+    """Whether this thread is at it."""
+
+    is_going_on = False
+
+
 class LoggedLines(io.RawIOBase):
     """A stream each of whose lines is a record of its own, whatever the level of the log; a flush ends a line."""
 
@@ -32,8 +38,9 @@ class LoggedLines(io.RawIOBase):
         self._handler = handler
         self._descriptor = descriptor
         self._unfinished = b""
-        self._writing = threading.RLock()
-        self._is_handling = False
+        self._joining = threading.RLock()
+        """Never held while the handler works, which has a lock of its own."""
+        self._handling = _Handling()
 
     def as_text(self) -> TextIO:
         return io.TextIOWrapper(self, encoding="utf-8", errors="backslashreplace", write_through=True)
@@ -47,25 +54,26 @@ class LoggedLines(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         taken = bytes(data)
-        with self._writing:
-            if not self._is_handling:  # what the handler says of its own failure would lead back to it
-                *lines, self._unfinished = (self._unfinished + taken).split(b"\n")
-                self._record(lines)
+        with self._joining:
+            *lines, self._unfinished = (self._unfinished + taken).split(b"\n")
+        self._record(lines)
         return len(taken)
 
     def flush(self) -> None:
-        with self._writing:
+        with self._joining:
             rest, self._unfinished = self._unfinished, b""
-            self._record([rest])
+        self._record([rest])
 
     def _record(self, lines: Sequence[bytes]) -> None:
-        self._is_handling = True
+        if self._handling.is_going_on:
+            return  # what the handler says of its own failure would lead back to it
+        self._handling.is_going_on = True
         try:
             for line in filter(None, lines):
                 text = line.decode(errors="replace")
                 self._handler.handle(logging.LogRecord(self.name, self._level, "", 0, "%s", (text,), None))
         finally:
-            self._is_handling = False
+            self._handling.is_going_on = False
 
 
 def is_on() -> bool:

@@ -1,0 +1,53 @@
+"""Streams whose lines are records: what is written is told once, whole, and never leads back to itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+from horsies.log import JsonLines
+from horsies_ops.cli.json_log import LoggedLines
+
+
+def lines_onto(target: io.StringIO) -> LoggedLines:
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(JsonLines())
+    return LoggedLines("stdout", logging.INFO, handler, 1)
+
+
+def test_a_line_is_told_when_it_is_whole_or_flushed() -> None:
+    target = io.StringIO()
+    stream = lines_onto(target).as_text()
+    stream.write("one\ntw")
+    assert [json.loads(line)["message"] for line in target.getvalue().splitlines()] == ["one"]
+    stream.write("o")
+    stream.flush()
+    assert json.loads(target.getvalue().splitlines()[1])["message"] == "two"
+
+
+def test_what_is_no_text_is_told_as_far_as_it_is() -> None:
+    target = io.StringIO()
+    lines_onto(target).write(b"\xff here\n")
+    assert json.loads(target.getvalue())["message"] == "\ufffd here"
+
+
+class Complaining(logging.Handler):
+    """Says on the very stream that it cannot do its work."""
+
+    stream: LoggedLines
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.asked += bool(record.getMessage())
+        self.stream.write(b"no room\n")
+
+
+def test_a_handler_that_complains_is_not_given_its_own_complaint() -> None:
+    handler = Complaining()
+    handler.stream = LoggedLines("stderr", logging.WARNING, handler, 2)
+    handler.stream.write(b"something\n")
+    assert handler.asked == 1
