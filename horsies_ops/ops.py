@@ -9,19 +9,14 @@ from uuid import UUID
 
 from horsies.config import load
 from horsies.model.ids import parse_id
-from horsies.model.retention import Cleaned, Windows
+from horsies.model.retention import Windows
 from horsies.model.settings import AppConfig
-from horsies.recovery.retention import would_clean
 from horsies.store.db import Database
 from horsies.store.open import reaching
 from horsies.store.pool import PoolSize
 from horsies_ops.actions.acting import Acting
-from horsies_ops.actions.hand import Hand
-from horsies_ops.actions.sending import send
-from horsies_ops.cleanup import CleanupReport, cleanup
+from horsies_ops.loading import Lazily
 from horsies_ops.reads.reading import AS_THE_FLEET, Reads
-from horsies_ops.reads.storage import Storage, storage
-from horsies_ops.sweep import Sweeper
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,9 +25,23 @@ if TYPE_CHECKING:
 
     from horsies.app import Horsies
     from horsies.model.recovery.options import SweepOptions
+    from horsies.model.retention import Cleaned
     from horsies.model.settings import PostgresConfig
+    from horsies.recovery import retention
     from horsies.recovery.report import SweepReport
+    from horsies_ops import cleanup as cleaning
+    from horsies_ops import sweep as sweeping
+    from horsies_ops.actions import hand as hands
+    from horsies_ops.actions import sending
     from horsies_ops.actions.report import ActionReport, Progress
+    from horsies_ops.reads import storage as storing
+else:
+    retention = Lazily("horsies.recovery.retention")
+    sweeping = Lazily("horsies_ops.sweep")
+    cleaning = Lazily("horsies_ops.cleanup")
+    hands = Lazily("horsies_ops.actions.hand")
+    sending = Lazily("horsies_ops.actions.sending")
+    storing = Lazily("horsies_ops.reads.storage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +56,8 @@ class Ops(Reads, Acting):
     """By which way they act, for the audit."""
 
     @property
-    def hand(self) -> Hand:
-        return Hand.of(self.actor, via=self.via, on=self.database)
+    def hand(self) -> hands.Hand:
+        return hands.Hand.of(self.actor, via=self.via, on=self.database)
 
     async def send(
         self,
@@ -60,15 +69,15 @@ class Ops(Reads, Acting):
         **others: Any,
     ) -> ActionReport:
         """Send a task by its name, with arguments that a worker will check; `priority` and `reason` may be given."""
-        return await send(self.hand, self.settings, name, args, kwargs, queue=queue, delay=delay, **others)
+        return await sending.send(self.hand, self.settings, name, args, kwargs, queue=queue, delay=delay, **others)
 
-    async def storage(self) -> Storage:
+    async def storage(self) -> storing.Storage:
         """What our tables take up, and what keeps the server from tidying them."""
-        return await storage(self.reading)
+        return await storing.storage(self.reading)
 
-    def sweeper(self, app: Horsies | None = None) -> Sweeper:
+    def sweeper(self, app: Horsies | None = None) -> sweeping.Sweeper:
         """Sweeps as this side is configured; with an app, its hooks are asked and its workflows known."""
-        return Sweeper(hand=self.hand, reading=self.reading, local=self.settings.recovery, app=app)
+        return sweeping.Sweeper(hand=self.hand, reading=self.reading, local=self.settings.recovery, app=app)
 
     async def sweep(
         self,
@@ -104,14 +113,14 @@ class Ops(Reads, Acting):
         reason: str | None = None,
         progress: Callable[[Progress], None] | None = None,
         stop: asyncio.Event | None = None,
-    ) -> CleanupReport:
+    ) -> cleaning.CleanupReport:
         """Delete what is past its window: the one given, else that of the settings; `stop` ends it after a batch."""
         kept = windows or self.windows
-        return await cleanup(self.hand, kept, dry_run=dry_run, reason=reason, progress=progress, stop=stop)
+        return await cleaning.cleanup(self.hand, kept, dry_run=dry_run, reason=reason, progress=progress, stop=stop)
 
     async def cleanup_candidates(self) -> Cleaned:
         """What a cleanup would delete now; takes no lock and writes nothing, no audit either."""
-        return await would_clean(self.reading, self.windows)
+        return await retention.would_clean(self.reading, self.windows)
 
     @property
     def windows(self) -> Windows:

@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horsies.model.actions import Action, ActionOptions
-from horsies_ops.actions.planning import plan
-from horsies_ops.actions.queues import pause_queue, resume_queue
 from horsies_ops.actions.selector import Selector
-from horsies_ops.actions.workflows import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
+from horsies_ops.loading import Lazily
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
     from uuid import UUID
 
+    from horsies_ops.actions import planning, queues, workflows
     from horsies_ops.actions.hand import Hand
     from horsies_ops.actions.plan import Plan
     from horsies_ops.actions.report import ActionReport, Progress
     from horsies_ops.actions.selector import Which
+else:
+    planning = Lazily("horsies_ops.actions.planning")
+    queues = Lazily("horsies_ops.actions.queues")
+    workflows = Lazily("horsies_ops.actions.workflows")
 
 
 class Acting:
@@ -37,7 +40,7 @@ class Acting:
 
     async def plan(self, action: Action, which: Which, options: ActionOptions | None = None) -> Plan:
         """What `action` would do, exactly; takes no locks and writes nothing."""
-        return await plan(self.hand.database, action, Selector.of(which), options)
+        return await planning.plan(self.hand.database, action, Selector.of(which), options)
 
     async def apply(
         self,
@@ -113,24 +116,24 @@ class Acting:
 
     async def pause_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
         """Nothing new is claimed from the queue; what runs goes on."""
-        return await pause_queue(self.hand, queue, reason=reason)
+        return await queues.pause_queue(self.hand, queue, reason=reason)
 
     async def resume_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
-        return await resume_queue(self.hand, queue, reason=reason)
+        return await queues.resume_queue(self.hand, queue, reason=reason)
 
     async def pause_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
         """Start nothing of a run, nor of the runs below it, until it is resumed; what runs may end."""
-        return await pause_workflow(self.hand, workflow_id, reason=reason)
+        return await workflows.pause_workflow(self.hand, workflow_id, reason=reason)
 
     async def resume_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-        return await resume_workflow(self.hand, workflow_id, reason=reason)
+        return await workflows.resume_workflow(self.hand, workflow_id, reason=reason)
 
     async def cancel_workflow(
         self, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
     ) -> ActionReport:
         """End a run and all below it; with `kill`, the processes of its running tasks too."""
-        return await cancel_workflow(self.hand, workflow_id, kill=kill, reason=reason)
+        return await workflows.cancel_workflow(self.hand, workflow_id, kill=kill, reason=reason)
 
     async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
         """Let a run that has ended begin again where it failed; `nodes` of the report run again."""
-        return await retry_workflow(self.hand, workflow_id, reason=reason)
+        return await workflows.retry_workflow(self.hand, workflow_id, reason=reason)

@@ -7,27 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.settings import AppConfig
-from horsies_ops.reads import (
-    beats,
-    clock,
-    events,
-    following,
-    listening,
-    lookup,
-    matching,
-    overview,
-    payloads,
-    queues,
-    roll_call,
-    schedules,
-    status,
-    tasks,
-    throughput,
-    upkeep,
-    verdicts,
-    workers,
-    workflows,
-)
+from horsies_ops.loading import Lazily
+from horsies_ops.reads import matching, tasks, workflows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -39,8 +20,43 @@ if TYPE_CHECKING:
     from horsies.recovery.report import SweptTask
     from horsies.store.db import Database
     from horsies.store.link import Link
+    from horsies_ops.reads import (
+        beats,
+        clock,
+        events,
+        following,
+        listening,
+        lookup,
+        overview,
+        payloads,
+        queues,
+        roll_call,
+        schedules,
+        status,
+        throughput,
+        upkeep,
+        verdicts,
+        workers,
+    )
     from horsies_ops.reads.counts import Count, Facets
     from horsies_ops.reads.filter import TaskFilter
+else:
+    beats = Lazily("horsies_ops.reads.beats")
+    clock = Lazily("horsies_ops.reads.clock")
+    events = Lazily("horsies_ops.reads.events")
+    following = Lazily("horsies_ops.reads.following")
+    listening = Lazily("horsies_ops.reads.listening")
+    lookup = Lazily("horsies_ops.reads.lookup")
+    overview = Lazily("horsies_ops.reads.overview")
+    payloads = Lazily("horsies_ops.reads.payloads")
+    queues = Lazily("horsies_ops.reads.queues")
+    roll_call = Lazily("horsies_ops.reads.roll_call")
+    schedules = Lazily("horsies_ops.reads.schedules")
+    status = Lazily("horsies_ops.reads.status")
+    throughput = Lazily("horsies_ops.reads.throughput")
+    upkeep = Lazily("horsies_ops.reads.upkeep")
+    verdicts = Lazily("horsies_ops.reads.verdicts")
+    workers = Lazily("horsies_ops.reads.workers")
 
 AS_THE_FLEET: Final = SweepOptions()
 
