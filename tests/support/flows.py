@@ -11,9 +11,10 @@ from horsies.codec.ids import IDS
 from horsies.flows.building import LIMIT_S
 from horsies.flows.outbox import Outbox
 from horsies.flows.starting import start
+from horsies.model.claiming import QueueRoom
 from horsies.model.task import TaskAttemptOutcome
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
-from horsies.store.claims import ClaimRequest, ClaimStore, QueueRoom, Start
+from horsies.store.claims import ClaimRequest, ClaimStore, Start
 from horsies.store.finishes import Finish, FinishStore
 from horsies.store.work import Hold
 
@@ -94,7 +95,7 @@ class Bench:
         request = ClaimRequest(
             worker_id=self.worker_id,
             hostname="here",
-            queues=[QueueRoom(queue_name="default")],
+            queues=[QueueRoom(name="default", room=1000)],
             limit=limit,
             pids=[7] * children,
         )

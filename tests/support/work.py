@@ -9,7 +9,8 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from horsies.store.claims import ClaimedRow, ClaimRequest, ClaimStore, QueueRoom
+from horsies.model.claiming import QueueRoom
+from horsies.store.claims import ClaimedRow, ClaimRequest, ClaimStore
 from horsies.store.work import Hold
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 WORKER = uuid4()
-DEFAULT = (QueueRoom(queue_name="default"),)
+DEFAULT = (QueueRoom(name="default", room=1000),)
 
 FILL = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, enqueued_at)

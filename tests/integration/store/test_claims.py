@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.store.claims import QueueRoom
+from horsies.model.claiming import QueueRoom
 from tests.support.task_rows import insert, insert_task
 from tests.support.work import WORKER, claim, columns_of, fill, hearing
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOW = datetime.now(UTC)
 EARLIER, LATER = NOW - timedelta(minutes=5), NOW + timedelta(hours=1)
-A_AND_B = (QueueRoom(queue_name="a"), QueueRoom(queue_name="b"))
+A_AND_B = (QueueRoom(name="a", room=1000), QueueRoom(name="b", room=1000))
 
 
 async def test_tasks_come_by_priority_then_time_over_all_queues(database: Database, database_url: str) -> None:
@@ -86,7 +86,7 @@ async def test_each_queue_gives_at_most_its_room_and_all_of_them_the_limit(
 ) -> None:
     for queue in ("a", "b", "c"):
         await fill(connection, count=5, queue=queue)
-    rooms = [QueueRoom(queue_name="a", room=2), QueueRoom(queue_name="b", room=0), QueueRoom(queue_name="c")]
+    rooms = [QueueRoom(name="a", room=2), QueueRoom(name="b", room=0), QueueRoom(name="c", room=1000)]
     rows = await claim(database, queues=rooms, limit=4)
     assert sorted(row.queue_name for row in rows) == ["a", "a", "c", "c"]
 
@@ -94,7 +94,7 @@ async def test_each_queue_gives_at_most_its_room_and_all_of_them_the_limit(
 async def test_a_room_is_filled_from_several_priorities(database: Database, database_url: str) -> None:
     for priority in (3, 2, 1, 4):
         await insert_task(database_url, priority=priority)
-    rows = await claim(database, queues=[QueueRoom(queue_name="default", room=3)])
+    rows = await claim(database, queues=[QueueRoom(name="default", room=3)])
     assert len(rows) == 3
     assert await claim(database, limit=0) == []
     assert len(await claim(database)) == 1
@@ -130,7 +130,7 @@ async def test_workers_that_claim_at_once_never_exceed_a_cap(
 ) -> None:
     await fill(connection, count=100, queue="a")
     await fill(connection, count=100, queue="b")
-    queues = [QueueRoom(queue_name="b", cap=queue_cap), QueueRoom(queue_name="a", cap=queue_cap)]
+    queues = [QueueRoom(name="b", room=1000, cap=queue_cap), QueueRoom(name="a", room=1000, cap=queue_cap)]
     expected = min(cluster_cap or 100, 2 * queue_cap if queue_cap else 100)
     for _ in range(5):
         await asyncio.gather(

@@ -11,7 +11,7 @@ from horsies.engine.held import Phase
 from horsies.model.admission import Admission
 from horsies.model.chunks import chunk_size
 from horsies.model.claiming import MOST_CHUNKS, Limits, ServedQueue, next_pass, places_beside, places_free
-from horsies.store.claims import ClaimRequest, QueueRoom
+from horsies.store.claims import ClaimRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +57,7 @@ class Room:
         return ClaimRequest(
             worker_id=parts.identity.worker_id,
             hostname=parts.identity.hostname,
-            queues=[QueueRoom(queue_name=each.name, room=each.room, cap=each.cap) for each in asked.queues],
+            queues=asked.queues,
             limit=asked.limit,
             pids=[*places.free[: asked.startable - asked.beside], *places.beside[: asked.beside]],
             lease_s=None if lease_ms is None else lease_ms / 1000,

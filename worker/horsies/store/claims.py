@@ -14,17 +14,9 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from horsies.model.claiming import QueueRoom
     from horsies.store.db import Database
     from horsies.store.work import Hold
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueRoom:
-    """A queue to claim from: how many this pass may take of it, and how many may be in flight over all workers."""
-
-    queue_name: str
-    room: int | None = None
-    cap: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +39,7 @@ class ClaimRequest:
     def is_held_back(self) -> bool:
         """Whether it may return less than `limit` though there is more: caps, and rooms of single queues."""
         return self.cluster_cap is not None or any(
-            queue.cap is not None or (queue.room is not None and queue.room < self.limit) for queue in self.queues
+            queue.cap is not None or queue.room < self.limit for queue in self.queues
         )
 
 
@@ -121,7 +113,7 @@ class ClaimStore:
         """
         rows = await self.database.fetch(
             CLAIMS.claim,
-            [queue.queue_name for queue in request.queues],
+            [queue.name for queue in request.queues],
             [queue.room for queue in request.queues],
             [queue.cap for queue in request.queues],
             request.limit,
