@@ -70,19 +70,25 @@ async def test_a_start_whose_answer_is_lost_is_given_back_and_runs_once(
 
 
 @pytest.mark.parametrize(
-    ("task", "arguments", "codes"),
+    ("task", "arguments", "statement", "codes"),
     [
-        ("work", (), [None]),
-        ("refuse", ("LISTED",), ["LISTED"] * 3),
-        ("kill_self", (), ["WORKER_CRASHED"]),
+        ("work", (), "complete", [None]),
+        ("refuse", ("LISTED",), "finish", ["LISTED"] * 3),
+        ("kill_self", (), "finish", ["WORKER_CRASHED"]),
     ],
 )
 async def test_an_outcome_whose_answer_is_lost_is_stored_once_and_never_called_late(
-    ledger: Ledger, proxy: Proxy, database_url: str, task: str, arguments: tuple[Any, ...], codes: list[str | None]
+    ledger: Ledger,
+    proxy: Proxy,
+    database_url: str,
+    task: str,
+    arguments: tuple[Any, ...],
+    statement: str,
+    codes: list[str | None],
 ) -> None:
     async with running(database_url, config={"database_url": proxy.url}, processes=1) as worker:
         task_id = await worker.send(task, *arguments)
-        proxy.lose_answer("finishes.finish", holding=UUID(task_id).bytes)
+        proxy.lose_answer(f"finishes.{statement}", holding=UUID(task_id).bytes)
         await ledger.until_terminal(task_id)
         await worker.until(lambda: proxy.lost == 1)
         assert [each["error_code"] for each in await ledger.attempts(task_id)] == codes
