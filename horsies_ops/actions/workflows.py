@@ -51,15 +51,17 @@ async def _on_record(
 ) -> ActionReport:
     """Change the run and write that down in one transaction: neither is ever seen without the other."""
     run = UUID(parse_id(str(workflow_id)))
-    deed = Deed(operator=hand.operator, action=action, reason=reason, filter={"workflow_id": str(run)}, matched=1)
+    named = {"workflow_id": str(run)}
 
     async def work(transaction: Transaction) -> ActionReport:
         answer = await change(transaction, run)
         is_changed = not isinstance(answer, control.Refusal) and answer > 0
         done = Done(affected=int(is_changed), skipped=int(not is_changed))
+        matched = int(answer is not control.Refusal.NOT_FOUND)
+        deed = Deed(operator=hand.operator, action=action, reason=reason, filter=named, matched=matched)
         return ActionReport(
             action=action,
-            matched=int(answer is not control.Refusal.NOT_FOUND),
+            matched=matched,
             affected=done.affected,
             skipped=() if is_changed else (Skipped(run, _why(answer)),),
             skipped_count=done.skipped,

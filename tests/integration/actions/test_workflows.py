@@ -75,10 +75,11 @@ async def test_a_run_in_another_state_is_left_alone_and_that_is_on_record(
     assert (await columns_of(connection, "horsies_audit", *AUDIT))[-2:] == (0, 1)
 
 
-async def test_a_run_that_nobody_knows_is_not_found(ops: Ops) -> None:
+async def test_a_run_that_nobody_knows_is_not_found(ops: Ops, connection: Connection) -> None:
     unknown = uuid4()
     report = await ops.cancel_workflow(unknown)
     assert (report.matched, report.skipped) == (0, ((unknown, Refusal.WORKFLOW_NOT_FOUND),))
+    assert await columns_of(connection, "horsies_audit", "matched", "affected", "skipped") == (0, 0, 1)
 
 
 # Ends the session that writes down that something was done, at that very moment.
