@@ -27,30 +27,24 @@ class Batches:
         """Whether any of them may have reached the server; before that, nothing can be stored."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """`ItemRefused` where an item cannot be sent that was not looked at before."""
         self.are_begun = True
         bulk, like = self.bulk, self.bulk[0]
         sent_at_json = instant_json(bulk.sent_at)
-        done = 0
-        while done < len(bulk) or bulk.encode(BATCH_ROWS):
-            for span in spans(bulk.arguments, start=done):
-                rows = bulk.arguments[span]
-                yield Batch(
-                    like=like,
-                    ids="\n".join(bulk.ids[span]),
-                    args="\n".join([row.args_json for row in rows]),
-                    kwargs="\n".join([row.kwargs_json for row in rows]),
-                    shas="\n".join([bulk.pattern.seal.sha(row, sent_at_json) for row in rows]),
-                )
-            done = len(bulk)
+        for span in spans(bulk.arguments):
+            rows = bulk.arguments[span]
+            yield Batch(
+                like=like,
+                ids="\n".join(bulk.ids[span]),
+                args="\n".join([row.args_json for row in rows]),
+                kwargs="\n".join([row.kwargs_json for row in rows]),
+                shas="\n".join([bulk.pattern.seal.sha(row, sent_at_json) for row in rows]),
+            )
 
 
-def spans(rows: Sequence[EncodedArguments], *, start: int = 0) -> Iterator[slice]:
-    """Where each batch from `start` on begins and ends; only a row that is too long by itself makes one longer than it
-    should be."""
-    characters = 0
-    for index in range(start, len(rows)):
-        row = rows[index]
+def spans(rows: Sequence[EncodedArguments]) -> Iterator[slice]:
+    """Where each batch begins and ends; only a row that is too long by itself makes one longer than it should be."""
+    start = characters = 0
+    for index, row in enumerate(rows):
         length = len(row.args_json) + len(row.kwargs_json)
         if index - start == BATCH_ROWS or (characters + length > BATCH_CHARACTERS and index > start):
             yield slice(start, index)

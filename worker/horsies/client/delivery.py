@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from horsies.client.batches import Batches
 from horsies.client.handle import TaskHandle
 from horsies.client.keys import KeyIsHeld, waiting_for_key
-from horsies.client.pattern import ItemRefused
 from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.sending import SendOutcome, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
@@ -103,8 +102,6 @@ class BrokerDelivery:
         try:
             async with self._within(connection) as (session, transaction):
                 await session.tasks.enqueue_many(batches, within=transaction)
-        except ItemRefused as refused:
-            return Err(refused.error)
         except HorsiesError as error:
             # The ids were made for this bulk alone: rows that have them are its own, of a try whose answer was lost.
             if not (isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION):

@@ -6,7 +6,7 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from horsies.client.pattern import Bulk, ItemRefused, Pattern
+from horsies.client.pattern import Bulk, Pattern
 from horsies.client.sending import (
     PLAIN,
     SendOptions,
@@ -25,14 +25,12 @@ from horsies.model.sending import TaskSendError, TaskSendErrorCode, TaskSendPayl
 from horsies.registry.definition import flags_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from horsies.codec.task import EncodedArguments
     from horsies.model.settings import AppConfig
     from horsies.registry import TaskDefinition
 
-ENCODED_AT_ONCE = 1000
-"""Items of a bulk send that are looked at before anything is sent; so many make one statement."""
 LONGEST_UTF8 = 4
 """Bytes of the longest character, so that short text need not be encoded to be measured."""
 
@@ -66,8 +64,10 @@ class Mould:
         return Ok(pattern.payload(str(IDS.next()), encoded, datetime.now(UTC)))
 
     def cast_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[Bulk]:
-        """The payloads of a bulk send, the first thousand of them made already; an item that cannot be sent is named by
-        its index, now or when its turn comes."""
+        """The payloads of a bulk send; the first item that cannot be sent is named by its index.
+
+        Each item is written down before the next is asked for: whoever makes them may use one and the same row again.
+        """
         if options.idempotency_key is not None:
             return Err(refusal(f"{self._task.name}: idempotency_key is for single sends"))
         try:
@@ -75,25 +75,21 @@ class Mould:
             each = iter(items)
         except (ValueError, TypeError) as refused:
             return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
-        # Gone through now, whatever the caller does with theirs while the first are on their way.
-        bulk = Bulk(pattern, datetime.now(UTC), self._encoded(list(each)))
-        try:
-            bulk.encode(ENCODED_AT_ONCE)
-        except ItemRefused as refused:
-            return Err(refused.error)
-        return Ok(bulk)
+        arguments: list[EncodedArguments] = []
+        for index, item in enumerate(each):
+            encoded = self._encoded(index, item)
+            if isinstance(encoded, Err):
+                return encoded
+            arguments.append(encoded)
+        return Ok(Bulk(pattern=pattern, sent_at=datetime.now(UTC), ids=IDS.take(len(arguments)), arguments=arguments))
 
-    def _encoded(self, items: Sequence[object]) -> Iterator[EncodedArguments]:
-        encode = self._task.codec.encode
-        for index, item in enumerate(items):
-            try:
-                encoded = encode(*arguments_of(item))
-            except ValueError as refused:
-                text = f"item {index}: {self._task.name}: {refused}"
-                raise ItemRefused(refusal(text, exception=refused)) from None
-            if (too_large := self._size_error(encoded, f"item {index}: ")) is not None:
-                raise ItemRefused(too_large)
-            yield encoded
+    def _encoded(self, index: int, item: object) -> EncodedArguments | Err[TaskSendError]:
+        try:
+            encoded = self._task.codec.encode(*arguments_of(item))
+        except ValueError as refused:
+            return Err(refusal(f"item {index}: {self._task.name}: {refused}", exception=refused))
+        too_large = self._size_error(encoded, f"item {index}: ")
+        return encoded if too_large is None else Err(too_large)
 
     def _size_error(self, encoded: EncodedArguments, where: str = "") -> TaskSendError | None:
         """Refuse arguments above the limit; warn once of large ones."""

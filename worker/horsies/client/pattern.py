@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, overload
 
 from horsies.codec.fingerprint import EnqueueSeal, command_sha, instant_json
-from horsies.codec.ids import IDS
-from horsies.model.sending import TaskSendError, TaskSendPayload
+from horsies.model.sending import TaskSendPayload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from horsies.codec.shape import Shape
@@ -55,40 +52,14 @@ class Pattern:
         )
 
 
-class ItemRefused(Exception):
-    """An item of a bulk send cannot be sent, and so none of them is."""
-
-    def __init__(self, error: TaskSendError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bulk(Sequence[TaskSendPayload]):
-    """The payloads of one bulk send, in the order of its items. Thousands of them share all but a few fields, so each
-    is made when looked at; and items are encoded some at a time, so that the first can be on their way meanwhile."""
+    """The payloads of one bulk send. Thousands of them share all but a few fields, so each is made when looked at."""
 
-    def __init__(self, pattern: Pattern, sent_at: datetime, encoded: Iterator[EncodedArguments]) -> None:
-        self.pattern = pattern
-        self.sent_at = sent_at
-        self.ids: list[str] = []
-        self.arguments: list[EncodedArguments] = []
-        self._encoded = encoded
-
-    def encode(self, count: int | None = None) -> bool:
-        """Encode so many more of the items, or all of them; whether there were any. `ItemRefused` names the first that
-        cannot be sent."""
-        more = list(islice(self._encoded, count))
-        self.arguments += more
-        self.ids += IDS.take(len(more))
-        return bool(more)
-
-    def complete(self) -> TaskSendError | None:
-        """Encode all that is left; returns what is wrong with one of them."""
-        try:
-            self.encode()
-        except ItemRefused as refused:
-            return refused.error
-        return None
+    pattern: Pattern
+    sent_at: datetime
+    ids: Sequence[str]
+    arguments: Sequence[EncodedArguments]
 
     def __len__(self) -> int:
         return len(self.ids)

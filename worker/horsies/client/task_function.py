@@ -187,9 +187,6 @@ class TaskFunction(Generic[P, T]):
             return Err(refusal(f"{self.task_name}: {NO_CONNECTION}"))
         if is_inside_event_loop():
             return Err(_async_context(None))
-        # Here, and not on the way, which is another thread's: validators are the caller's code.
-        if (refused := prepared.value.complete()) is not None:
-            return Err(refused)
         return self.host.delivery.many(self.definition, prepared.value)
 
     async def send_many_with_async(

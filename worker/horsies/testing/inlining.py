@@ -15,10 +15,9 @@ from horsies.testing.execution import execute, execute_async, rules_of
 from horsies.testing.inline_run import InlineRun
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from horsies.app import Horsies
-    from horsies.client.pattern import Bulk
     from horsies.model.info import TaskInfo
     from horsies.model.mapping import ExceptionRules
     from horsies.registry import TaskDefinition
@@ -71,14 +70,12 @@ class InlineDelivery:
             run.record(await execute_async(run.work, attempt))
         return Ok(self._end(run))
 
-    def many(self, task: TaskDefinition, payloads: Bulk) -> TaskSendResult[list[AnyHandle]]:
+    def many(self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]) -> TaskSendResult[list[AnyHandle]]:
         return Ok([self.one(task, payload).unwrap() for payload in payloads])
 
     async def many_async(
-        self, task: TaskDefinition, payloads: Bulk, connection: object | None
+        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload], connection: object | None
     ) -> TaskSendResult[list[AnyHandle]]:
-        if (refused := payloads.complete()) is not None:
-            return Err(refused)
         return Ok([(await self.one_async(task, payload, connection)).unwrap() for payload in payloads])
 
     def _standing(self, payload: TaskSendPayload) -> TaskSendResult[AnyHandle] | None:
