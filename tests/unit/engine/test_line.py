@@ -14,6 +14,8 @@ from horsies.engine.messages import Began, Key, encode
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    import pytest
+
     from horsies.engine.messages import Report
 
 
@@ -27,11 +29,16 @@ class Reader:
         self.line = Line(
             loop,
             sock,
-            take=self.taken.put_nowait,
+            take=self._take,
             broken=self._broken,
             closed=self.closed.set,
             is_flowing=lambda: self.is_flowing,
         )
+
+    def _take(self, report: Report) -> None:
+        if isinstance(report, Began) and report.key.task_id == "refused":
+            raise ValueError("refused")
+        self.taken.put_nowait(report)
 
     def _broken(self, why: str) -> None:
         raise AssertionError(why)
@@ -110,3 +117,15 @@ async def test_what_was_sent_before_the_end_is_drained_though_its_time_has_not_c
         _say(child, "b", "c")
         reader.line.drain()
         assert reader.taken.qsize() == 2
+
+
+async def test_a_report_that_nobody_can_take_leaves_the_line_open_for_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with _reading() as (reader, child):
+        reader.is_flowing = True
+        for name in ("a", "refused", "b", "refused", "c"):
+            _say(child, name)
+            await asyncio.sleep(3 * PACE_S)
+        assert await _next(reader, 3) == ["a", "b", "c"]
+    assert "refused" in caplog.text

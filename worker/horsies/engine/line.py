@@ -72,10 +72,14 @@ class Line:
 
     def _read_on(self) -> None:
         """Take what has come meanwhile; where nothing has, or nothing is about to, wait to be woken again."""
-        if self._read() and self._is_flowing():
-            self._read_soon()
-        elif not self._is_over:
-            self._loop.add_reader(self._sock, self._woken)
+        is_flowing = False
+        try:
+            is_flowing = self._read() and self._is_flowing()
+        finally:  # whatever became of one report, the next ones are read
+            if is_flowing:
+                self._read_soon()
+            elif not self._is_over:
+                self._loop.add_reader(self._sock, self._woken)
 
     def _stop_reading(self) -> None:
         self._is_over = True
