@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from horsies.codec.result import AnyResult, stored_result
 from horsies.codec.value import PlainValue
@@ -25,6 +25,7 @@ from horsies.registry.injection import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
 
     from horsies.codec.task import Call
     from horsies.codec.value import Value
@@ -88,7 +89,7 @@ class Execution:
         """Run a `def` task here and now; also the place where an unknown one ends."""
         try:
             task = self._resolved(assignment)
-            with running(partial(_context_of, assignment)):
+            with running(_told_of(assignment)):
                 arguments = self._decoded(task, assignment)
                 return self._ended(task, self._called(task, arguments))
         except Failed as failed:
@@ -98,7 +99,7 @@ class Execution:
         """Run an `async def` task on the running loop."""
         try:
             task = self._resolved(assignment)
-            with running(partial(_context_of, assignment)):
+            with running(_told_of(assignment)):
                 arguments = self._decoded(task, assignment)
                 return self._ended(task, await self._awaited(task, arguments))
         except Failed as failed:
@@ -139,12 +140,9 @@ class Execution:
             return self._result_of(raised, task)
 
     def _result_of(self, raised: BaseException, task: TaskDefinition) -> AnyResult:
-        """What `call` lets pass: orders to stop that only the task's own code can have given, and failing checks."""
+        """What `call` lets pass: orders to stop that only the task's own code can have given."""
         if isinstance(raised, MemoryError):
             raise raised
-        if isinstance(raised, Exception):
-            message = f"the returned value cannot be checked: {type(raised).__qualname__}"
-            raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from raised
         return TaskResult(err=error_from(raised, task=task.exception_rules, app=self._rules))
 
     def _ended(self, task: TaskDefinition, result: AnyResult) -> Ending:
@@ -203,19 +201,53 @@ def _failed_ending(error: TaskError, outcome: TaskAttemptOutcome, document: byte
     )
 
 
-def _context_of(assignment: Assignment) -> TaskContext:
-    flags: dict[str, Any] = {} if assignment.flags == b"{}" else json.loads(assignment.flags)
+def _told_of(assignment: Assignment) -> Callable[[], TaskContext]:
+    """What the task may ask about itself, put together if it does.
+
+    The arguments are left out: timers and threads that a task leaves behind keep what they were told.
+    """
+    return partial(
+        _context,
+        assignment.task_id,
+        assignment.task_name,
+        assignment.queue_name,
+        assignment.attempt,
+        assignment.retry_count,
+        assignment.claim_token,
+        assignment.sent_at,
+        assignment.good_until,
+        assignment.timeout_ms,
+        assignment.worker_id,
+        assignment.flags,
+        assignment.possible_overlap,
+    )
+
+
+def _context(
+    task_id: str,
+    task_name: str,
+    queue_name: str,
+    attempt: int,
+    retry_count: int,
+    claim_token: int,
+    sent_at: datetime,
+    good_until: datetime | None,
+    timeout_ms: int | None,
+    worker_id: str,
+    flags: bytes,
+    possible_overlap: bool,  # noqa: FBT001  # all by position, for each task is told so
+) -> TaskContext:
     return TaskContext(
-        task_id=assignment.task_id,
-        task_name=assignment.task_name,
-        queue_name=assignment.queue_name,
-        attempt=assignment.attempt,
-        retry_count=assignment.retry_count,
-        claim_token=assignment.claim_token,
-        sent_at=assignment.sent_at,
-        good_until=assignment.good_until,
-        timeout_ms=assignment.timeout_ms,
-        worker_id=assignment.worker_id,
-        flags=flags,
-        possible_overlap=assignment.possible_overlap,
+        task_id=task_id,
+        task_name=task_name,
+        queue_name=queue_name,
+        attempt=attempt,
+        retry_count=retry_count,
+        claim_token=claim_token,
+        sent_at=sent_at,
+        good_until=good_until,
+        timeout_ms=timeout_ms,
+        worker_id=worker_id,
+        flags={} if flags == b"{}" else json.loads(flags),
+        possible_overlap=possible_overlap,
     )
