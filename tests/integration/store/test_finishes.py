@@ -10,15 +10,18 @@ from uuid import uuid4
 import pytest
 
 from horsies.model.task import TaskAttemptOutcome
+from horsies.store.db import Database
+from horsies.store.failures import StatementFailed
 from horsies.store.finishes import Finish, FinishStore
+from horsies.store.link import Link
 from horsies.store.work import Hold
+from tests.support.deadlocks import deadlocks
 from tests.support.task_rows import insert_task
 from tests.support.work import WORKER, claim, columns_of, fill, hearing, held, one_running
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from horsies.store.db import Database
     from tests.support.work import Connection
 
 COMPLETED, FAILED = TaskAttemptOutcome.COMPLETED, TaskAttemptOutcome.FAILED
@@ -184,15 +187,18 @@ async def test_events_ride_along_even_where_every_row_is_refused(database: Datab
         assert await heard() == [("horsies_events", "moved")]
 
 
+@pytest.mark.parametrize("end", [_completed, _failed])
 async def test_batches_with_the_same_rows_in_other_orders_do_not_deadlock(
-    database: Database, connection: Connection
+    database_url: str, connection: Connection, end: Callable[[Hold], Finish]
 ) -> None:
     await fill(connection, count=200)
-    batch = [_completed(held(row)) for row in await claim(database, limit=200, pids=range(1, 201))]
-    stored = await asyncio.gather(
-        *(_finish(database, *order) for order in (batch, batch[::-1], batch[::2], batch[1::2]))
-    )
+    async with Database(Link(url=database_url, masked_url="test", plans_once=True)) as workers:
+        batch = [end(held(row)) for row in await claim(workers, limit=200, pids=range(1, 201))]
+        stored = await asyncio.gather(
+            *(_finish(workers, *order) for order in (batch, batch[::-1], batch[::2], batch[1::2]))
+        )
     assert sum(map(len, stored)) == 200
+    assert await deadlocks(connection) == 0
 
 
 async def test_a_claim_and_a_finish_write_two_versions_of_each_row(connection: Connection, database: Database) -> None:
@@ -219,3 +225,15 @@ async def test_a_batch_of_all_kinds_leaves_each_where_it_belongs(
     assert sorted(moved) == ["COMPLETED", "FAILED", "PENDING"]
     attempts = await connection.fetch("SELECT outcome FROM horsies_task_attempts ORDER BY outcome")
     assert [each["outcome"] for each in attempts] == ["COMPLETED", "FAILED", "FAILED"]
+
+
+async def test_where_an_end_is_refused_nothing_of_its_batch_is_stored(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    for _ in range(2):
+        await insert_task(database_url)
+    done, failed = (held(row) for row in await claim(database, limit=2, pids=(1, 2)))
+    broken = Finish(hold=done, outcome=COMPLETED, document="no JSON")
+    with pytest.raises(StatementFailed):
+        await _finish(database, _failed(failed), broken)
+    assert await connection.fetchval("SELECT count(*) FROM horsies_task_attempts") == 0

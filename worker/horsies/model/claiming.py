@@ -27,7 +27,7 @@ class ChildLoad:
     is_async: bool = False
     """All that it runs are `async def`."""
     is_short: bool = False
-    """All that it holds should end within one chunk's time, so something may wait behind it."""
+    """All that it holds should end within one chunk's time, so something may wait behind it; never with two chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,9 +92,12 @@ class FinishStore:
         completed = [each for each in finishes if each.outcome is TaskAttemptOutcome.COMPLETED]
         if len(completed) == len(finishes):
             return await self._complete(completed, events)
+        # These first: where one is refused, nothing of the batch is stored, as if it were one statement.
+        moved = await self._complete(completed, ()) if completed else []
         judged = [each for each in finishes if each.outcome is not TaskAttemptOutcome.COMPLETED]
-        moved = await self.database.fetch(FINISHES.finish, *_columns(judged), max_crashes, CANCELLED_DOCUMENTS, events)
-        return moved + await self._complete(completed, ()) if completed else moved
+        return moved + await self.database.fetch(
+            FINISHES.finish, *_columns(judged), max_crashes, CANCELLED_DOCUMENTS, events
+        )
 
     async def _complete(self, finishes: Sequence[Finish], events: Sequence[str]) -> list[MovedRow]:
         return await self.database.fetch(

@@ -57,7 +57,7 @@ class Connection(_DriverConnection):
             keepalive.apply_to(sock)
 
 
-_FOR_MANY_ROWS = ("enable_seqscan",)
+_PLANNED_ONCE = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,8 @@ class Link:
     plans_once: bool = False
     """A prepared statement keeps its first general plan. For the few statements of a worker, whose plans do not depend
     on their arguments: the server would plan a claim anew each time, which takes four times as long as the claim.
-    They look rows up by their keys, and are held to that: a plan that is made while a table is empty would read the
-    whole of it later, with thousands of rows."""
+    No table is read whole where an index will do: claims and ends look rows up by their keys, and a plan that was made
+    while a table was empty would otherwise go through thousands of rows for each of them later."""
     application_name: str = f"horsies {__version__}"
     direct: Link | None = None
     """The way past the pooler, where one stands in between."""
@@ -91,7 +91,7 @@ class Link:
             return {}
         settings = {"application_name": self.application_name, "jit": "off", **self._state}
         if self.plans_once:
-            settings |= {"plan_cache_mode": "force_generic_plan"} | dict.fromkeys(_FOR_MANY_ROWS, "off")
+            settings |= _PLANNED_ONCE
         return {**settings, "default_transaction_read_only": "on"} if self.read_only else settings
 
     @property
