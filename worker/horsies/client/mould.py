@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from horsies.client.pattern import Bulk, Pattern
@@ -46,6 +47,9 @@ class Mould:
     def __init__(self, task: TaskDefinition, config: AppConfig) -> None:
         self._task = task
         self._limits = config.payload
+        limits = [each for each in (config.payload.warn_bytes, config.payload.reject_bytes) if each is not None]
+        self._unnoticed = min(limits, default=inf) / LONGEST_UTF8
+        """Characters of arguments that are surely below every limit."""
         self._queue_priority = next((q.priority for q in config.custom_queues or () if q.name == task.queue_name), None)
         self._options_json = task.stored_options
         self._plain = self._pattern(PLAIN)
@@ -93,10 +97,9 @@ class Mould:
 
     def _size_error(self, encoded: EncodedArguments, where: str = "") -> TaskSendError | None:
         """Refuse arguments above the limit; warn once of large ones."""
-        warn, reject = self._limits.warn_bytes, self._limits.reject_bytes
-        limit = warn if reject is None or (warn is not None and warn < reject) else reject
-        if limit is None or LONGEST_UTF8 * (len(encoded.args_json) + len(encoded.kwargs_json)) <= limit:
+        if len(encoded.args_json) + len(encoded.kwargs_json) <= self._unnoticed:
             return None
+        warn, reject = self._limits.warn_bytes, self._limits.reject_bytes
         name, size = self._task.name, encoded.size_bytes
         if reject is not None and size > reject:
             text = f"{where}{name}: arguments of {size} bytes, payload_reject_bytes is {reject}"
