@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 SEED = 11
 RUNS = 8
 RUNNING = """
-SELECT t.id::text, t.claim_token
+SELECT clock_timestamp() AS since, coalesce(array_agg(t.id::text), '{}') AS ids,
+       coalesce(array_agg(t.claim_token), '{}') AS tokens
   FROM horsies_tasks AS t
   JOIN horsies_workflows AS w ON w.id = t.workflow_id
  WHERE w.root_workflow_id = $1::text::uuid AND t.status = 'RUNNING'
@@ -111,7 +112,6 @@ async def _disturb(database_url: str, run: WorkflowHandle[int], chance: Random) 
 
 
 async def _answered(connection: Connection, run: WorkflowHandle[int]) -> tuple[datetime, set[tuple[str, int]]]:
-    """When the answer was there, and what ran then."""
-    since = await connection.fetchval("SELECT clock_timestamp()")
-    rows = await connection.fetch(RUNNING, run.workflow_id)
-    return since, {(row["id"], row["claim_token"]) for row in rows}
+    """When the answer was there, and what ran then: one statement, or a start in between would be excused."""
+    (row,) = await connection.fetch(RUNNING, run.workflow_id)
+    return row["since"], set(zip(row["ids"], row["tokens"], strict=True))
