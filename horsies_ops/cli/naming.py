@@ -1,4 +1,4 @@
-"""Which task or worker is meant by the eight digits that people copy from a list."""
+"""Which task, run or worker is meant by the eight digits that people copy from a list."""
 
 from __future__ import annotations
 
@@ -27,6 +27,19 @@ async def task_named(ops: Ops, named: str) -> UUID:
             hint="give the whole id: horsies task list --full shows it",
         )
     return _the_one("tasks", named, found)
+
+
+async def run_named(ops: Ops, named: str) -> UUID:
+    """The same for runs of workflows."""
+    if not is_short_form(named):
+        return UUID(named)
+    found = {each.id: f"{each.status}  {safe(each.name, limit=80)}" for each in await ops.runs_ending(named)}
+    if not found:
+        raise NotFound(
+            f"no run that has not ended, and none of the newest {NEWEST_LOOKED_AT:,}, ends in {named}",
+            hint="give the whole id: horsies workflow list shows it",
+        )
+    return _the_one("runs", named, found)
 
 
 async def worker_named(ops: Ops, named: str) -> UUID:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
-from horsies.model.ids import parse_id
+from horsies.model.ids import SHORT_FORM_DIGITS, parse_id
 from horsies.model.task import TaskStatus
 from horsies_ops.cli.durations import duration
 from horsies_ops.reads.lookup import is_short_form
@@ -17,17 +17,35 @@ from horsies_ops.reads.lookup import is_short_form
 _WITHOUT_DASHES = re.compile("[0-9a-fA-F]{32}")
 
 
+def whole_id(text: str) -> UUID:
+    """An id with its dashes or without; `ValueError` where it is none."""
+    return UUID(text) if _WITHOUT_DASHES.fullmatch(text) else UUID(parse_id(text))
+
+
 def identity(text: str) -> UUID:
-    """A whole id, with its dashes or without."""
+    """A whole id, and nothing else will do."""
     try:
-        return UUID(text) if _WITHOUT_DASHES.fullmatch(text) else UUID(parse_id(text))
+        return whole_id(text)
     except ValueError as error:
         raise typer.BadParameter(f"{error}; --full and --json show whole ids") from None
 
 
 def identity_or_short_form(text: str) -> str:
     """A whole id, or the eight digits that lists show of it; text in both cases."""
-    return text if is_short_form(text) else str(identity(text))
+    if is_short_form(text):
+        return text
+    try:
+        return str(whole_id(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; its last {SHORT_FORM_DIGITS} digits would do") from None
+
+
+Run = Annotated[
+    str,
+    typer.Argument(
+        parser=identity_or_short_form, metavar="ID", help="The whole id of a run, or its last eight digits."
+    ),
+]
 
 
 def values(text: str) -> list[str]:

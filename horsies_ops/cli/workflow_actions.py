@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from typing import TYPE_CHECKING, Annotated
-from uuid import UUID
 
 import typer
 
 from horsies.errors import ErrorCode, ExitCode, UsageError
-from horsies_ops.cli.option_types import identity
+from horsies_ops.cli.naming import run_named
+from horsies_ops.cli.option_types import Run
 from horsies_ops.cli.output import print_json, print_line, report
 from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
 from horsies_ops.cli.workflow_refusals import refusal
@@ -18,12 +18,14 @@ from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from uuid import UUID
 
     from horsies.errors import HorsiesError
     from horsies_ops.actions.report import ActionReport
     from horsies_ops.ops import Ops
 
-Run = Annotated[UUID, typer.Argument(parser=identity, metavar="ID", help="The run, by its whole id.")]
+    Change = Callable[[Ops, UUID], Awaitable[ActionReport]]
+
 Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")]
 As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")]
 
@@ -36,12 +38,14 @@ def add_actions(app: typer.Typer) -> None:
 
 def pause(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As = None, json: Json = False) -> int:
     """Start nothing of a run until it is resumed; what runs may end. Exit 5: no such run; 6: it is not running."""
-    return _act(options, actor, "paused", lambda ops: ops.pause_workflow(run, reason=reason), json=json)
+    return _act(options, run, actor, "paused", lambda ops, run_id: ops.pause_workflow(run_id, reason=reason), json=json)
 
 
 def resume(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As = None, json: Json = False) -> int:
     """Let a paused run go on. Exit 5: no such run; 6: it is not paused."""
-    return _act(options, actor, "resumed", lambda ops: ops.resume_workflow(run, reason=reason), json=json)
+    return _act(
+        options, run, actor, "resumed", lambda ops, run_id: ops.resume_workflow(run_id, reason=reason), json=json
+    )
 
 
 def cancel(
@@ -57,15 +61,24 @@ def cancel(
     """End a run and all below it. Exit 5: no such run; 6: it has ended."""
     if kill and not yes:
         _ask(run)
-    return _act(options, actor, "cancelled", lambda ops: ops.cancel_workflow(run, kill=kill, reason=reason), json=json)
+    return _act(
+        options,
+        run,
+        actor,
+        "cancelled",
+        lambda ops, run_id: ops.cancel_workflow(run_id, kill=kill, reason=reason),
+        json=json,
+    )
 
 
 def retry(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As = None, json: Json = False) -> int:
     """Let a run that has ended begin again where it failed. Exit 5: no such run; 6: nothing of it can."""
-    return _act(options, actor, "begun again", lambda ops: ops.retry_workflow(run, reason=reason), json=json)
+    return _act(
+        options, run, actor, "begun again", lambda ops, run_id: ops.retry_workflow(run_id, reason=reason), json=json
+    )
 
 
-def _ask(run: UUID) -> None:
+def _ask(run: str) -> None:
     if not sys.stdin.isatty():
         raise UsageError(
             "--kill ends running code, and there is no terminal to ask on",
@@ -77,13 +90,14 @@ def _ask(run: UUID) -> None:
 
 def _act(
     options: GlobalOptions,
+    run: str,
     actor: str | None,
     what: str,
-    change: Callable[[Ops], Awaitable[ActionReport]],
+    change: Change,
     *,
     json: bool,
 ) -> int:
-    done, refused = asyncio.run(_changed(options, actor, change))
+    done, refused = asyncio.run(_changed(options, run, actor, change))
     if json:
         print_json(
             {
@@ -104,11 +118,11 @@ def _act(
 
 
 async def _changed(
-    options: GlobalOptions, actor: str | None, change: Callable[[Ops], Awaitable[ActionReport]]
+    options: GlobalOptions, run: str, actor: str | None, change: Change
 ) -> tuple[ActionReport, HorsiesError | None]:
     """What was done, or why nothing was, as the run stood a moment later."""
     async with open_ops(options.settings().app, actor=actor, via="cli") as ops:
-        done = await change(ops)
+        done = await change(ops, await run_named(ops, run))
         if done.affected:
             return done, None
         (skipped,) = done.skipped

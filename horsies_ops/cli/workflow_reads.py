@@ -13,7 +13,8 @@ from horsies.errors import NotFound
 from horsies.model.text import safe
 from horsies.model.workflow.status import WorkflowStatus
 from horsies_ops.cli.ages import age
-from horsies_ops.cli.option_types import flat, identity, one_id, several, values
+from horsies_ops.cli.naming import run_named
+from horsies_ops.cli.option_types import Run, flat, one_id, several, values
 from horsies_ops.cli.output import print_facts, print_json, print_line, print_table, to_json
 from horsies_ops.cli.session import GlobalOptions, Json, with_global_options
 from horsies_ops.cli.workflow_tree import tree_lines
@@ -70,13 +71,13 @@ def list_(
 
 def show(
     options: GlobalOptions,
-    workflow_id: Annotated[UUID, typer.Argument(parser=identity, metavar="ID", help="The whole id of a run.")],
+    run: Run,
     *,
     full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
     json: Json = False,
 ) -> None:
     """Draw one run with its nodes as a tree. Exit 5 when there is none."""
-    detail = asyncio.run(_detail(options, workflow_id))
+    detail = asyncio.run(_detail(options, run))
     if json:
         print_json(_detail_document(detail))
         return
@@ -93,8 +94,9 @@ async def _page(options: GlobalOptions, wanted: WorkflowFilter, after: UUID | No
         return await ops.list_workflows(wanted, after=after, limit=limit)
 
 
-async def _detail(options: GlobalOptions, workflow_id: UUID) -> WorkflowDetail:
+async def _detail(options: GlobalOptions, named: str) -> WorkflowDetail:
     async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+        workflow_id = await run_named(ops, named)
         detail = await ops.workflow(workflow_id)
     if detail is None:
         raise NotFound(f"there is no run {workflow_id}", hint="horsies workflow list shows the runs there are")

@@ -142,6 +142,10 @@ class Reads:
         """The tasks whose id ends in these eight digits, among those not yet ended and the newest 10,000."""
         return await lookup.tasks_ending(self.reading, short_form)
 
+    async def runs_ending(self, short_form: str) -> tuple[lookup.Found, ...]:
+        """The runs whose id ends in these eight digits, newest first; old runs that have ended are left out."""
+        return await lookup.runs_ending(self.reading, short_form)
+
     async def near_limit(self, within: timedelta, options: SweepOptions = AS_THE_FLEET) -> tuple[SweptTask, ...]:
         """Live tasks that are not yet stale, and will be after `within` more of silence."""
         return await verdicts.near_limit(self.reading, options, within=within, local=self.settings.recovery)

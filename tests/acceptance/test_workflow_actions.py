@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.executable import Executable
+from tests.support.flow_rows import insert_run
 from tests.support.task_rows import insert
 from tests.support.tasks import ask
 
@@ -53,3 +54,16 @@ def test_a_kill_is_asked_for(horsies: Executable, database_url: str, run: UUID) 
     assert horsies("workflow", "cancel", str(run), "--kill").code == 2
     assert ask(database_url, "SELECT status FROM horsies_workflows") == [("RUNNING",)]
     assert horsies("workflow", "cancel", str(run), "--kill", "--yes").code == 0
+
+
+def test_a_run_is_known_by_its_last_eight_digits_where_they_fit_one_only(
+    horsies: Executable, database_url: str, run: UUID
+) -> None:
+    short = str(run)[-8:]
+    assert f"{run}" in horsies("workflow", "show", short).stdout
+    assert horsies("workflow", "pause", short).stdout == "paused\n"
+    alike = asyncio.run(insert_run(database_url, id=UUID(f"01890a5d-ac96-7000-8000-0000{short}")))
+    refused = horsies("workflow", "cancel", short)
+    assert (refused.code, f"2 runs end in {short}" in refused.stderr, str(alike) in refused.stderr) == (2, True, True)
+    assert horsies("workflow", "cancel", "0badcafe").code == 5
+    assert "its last 8 digits would do" in horsies("workflow", "show", short[:6]).stderr

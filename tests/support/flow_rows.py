@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 async def insert_run(database_url: str, **columns: Any) -> UUID:
     """Store a run with these columns; the others are as in a root that runs."""
-    run_id = IDS.next()
+    run_id: UUID = columns.get("id") or IDS.next()
     row = {"id": run_id, "name": "digest", "status": "RUNNING", "on_error": "fail", "sent_at": datetime.now(UTC)}
     await insert(database_url, "horsies_workflows", **row | {"root_workflow_id": run_id} | columns)
     return run_id

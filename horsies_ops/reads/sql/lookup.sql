@@ -13,3 +13,15 @@ SELECT near.id, near.name, near.status
           WHERE right(id::text, 8) = $1)) AS near
  ORDER BY near.id DESC
  LIMIT $3;
+
+-- name: runs_ending
+-- The same for runs of workflows.
+SELECT near.id, near.name, near.status
+  FROM ((SELECT id, name, status FROM horsies_workflows
+          WHERE status IN ('PENDING', 'RUNNING', 'PAUSED') AND right(id::text, 8) = $1)
+        UNION
+        (SELECT id, name, status
+           FROM (SELECT id, name, status FROM horsies_workflows ORDER BY id DESC LIMIT $2) AS newest
+          WHERE right(id::text, 8) = $1)) AS near
+ ORDER BY near.id DESC
+ LIMIT $3;
