@@ -10,6 +10,7 @@ import pytest
 
 from horsies.store.claims import CLAIMS
 from horsies.store.finishes import FINISHES
+from horsies.store.flow_healing import FLOW_HEALING
 from horsies.store.link import Link
 from tests.support.work import WORKER
 
@@ -36,8 +37,33 @@ WITH run AS (
 INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, is_workflow_task, workflow_id, workflow_task_index)
 SELECT task_id, 'noop', now(), '', true, workflow_id, task_index FROM node
 """
+RUNS = f"""
+WITH run AS (
+    INSERT INTO horsies_workflows (id, name, status, on_error, root_workflow_id, sent_at)
+    SELECT id, 'run', status, 'fail', id, now()
+      FROM (SELECT gen_random_uuid() AS id, status
+              FROM generate_series(1, {STORED}), unnest(ARRAY['RUNNING', 'COMPLETED']) AS status) AS made
+    RETURNING id, status
+), node AS (
+    INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, queue_name, priority, status,
+                                        task_id, dependencies)
+    SELECT gen_random_uuid(), run.id, index, 'n' || index, 'noop', 'default', 100,
+           (ARRAY['COMPLETED', 'RUNNING', 'PENDING'])[1 + index], gen_random_uuid(),
+           CASE index WHEN 2 THEN '{{1}}'::integer[] ELSE '{{}}' END
+      FROM run, generate_series(0, 2) AS index
+     WHERE run.status = 'RUNNING'
+    RETURNING task_id, workflow_id, task_index
+), task AS (
+    INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, is_workflow_task, workflow_id, workflow_task_index,
+                               status)
+    SELECT task_id, 'noop', now(), '', true, workflow_id, task_index, 'RUNNING' FROM node WHERE task_index = 1
+)
+INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+SELECT task_id, workflow_id, task_index FROM node
+"""
 PIDS = ",".join(str(1 + each) for each in range(BATCH))
 ASKED = f"ARRAY['default'], ARRAY[{BATCH}], ARRAY[NULL]::integer[], {BATCH}, NULL, NULL"
+STUCK = "EXECUTE stuck(200)"
 CLAIM = f"EXECUTE claim({ASKED}, '{WORKER}', 'here', '{{{PIDS}}}')"
 
 
@@ -48,8 +74,10 @@ async def early(database_url: str) -> AsyncIterator[Connection]:
     connection = await asyncpg.connect(database_url, server_settings=link.session_settings)
     await connection.execute(f"PREPARE claim AS {CLAIMS.claim.sql}")
     await connection.execute(f"PREPARE complete AS {FINISHES.complete.sql}")
+    await connection.execute(f"PREPARE stuck AS {FLOW_HEALING.stuck.sql}")
     await connection.execute(CLAIM)
     await connection.execute(_completing([]))
+    await connection.execute(STUCK)
     await connection.execute(NODES)
     yield connection
     await connection.close()
@@ -90,3 +118,8 @@ async def test_an_end_goes_through_what_it_ends(early: Connection) -> None:
     holds = [(row["id"], row["claim_token"]) for row in running]
     assert await _most_rows(early, _completing(holds)) <= 2 * BATCH
     assert await early.fetchval("SELECT count(*) FROM horsies_tasks WHERE status = 'COMPLETED'") == BATCH
+
+
+async def test_runs_that_are_stuck_are_found_by_going_through_all_runs_a_few_times(early: Connection) -> None:
+    await early.execute(RUNS)
+    assert await _most_rows(early, STUCK) <= 4 * STORED

@@ -1,14 +1,15 @@
 -- name: stuck
 -- Runs in which something is due that nobody has asked for of late, each with the case that it is of. So many of a case.
--- One that could not be advanced is left alone for as long as it is not to be tried again.
-WITH running AS MATERIALIZED (
+-- One that could not be advanced is left alone for as long as it is not to be tried again. Whatever the tables held when this was
+-- planned, what is NOT IN a set is looked up in a hash of it, and what a lateral join with a limit asks for by its key.
+WITH aside AS MATERIALIZED (
+    SELECT workflow_id
+      FROM horsies_workflow_outbox
+     WHERE needs IS NULL AND (quarantined_at IS NOT NULL OR retry_at > now())
+), running AS MATERIALIZED (
     SELECT w.id
       FROM horsies_workflows AS w
-     WHERE w.status = 'RUNNING'
-       AND NOT EXISTS (SELECT
-                         FROM horsies_workflow_outbox AS o
-                        WHERE o.workflow_id = w.id AND o.needs IS NULL
-                          AND (o.quarantined_at IS NOT NULL OR o.retry_at > now()))
+     WHERE w.status = 'RUNNING' AND w.id NOT IN (SELECT workflow_id FROM aside)
 ), fresh AS (
     SELECT task_id FROM horsies_workflow_outbox WHERE created_at > now() - interval '10 seconds'
 ), decidable AS (
@@ -34,25 +35,28 @@ WITH running AS MATERIALIZED (
       JOIN horsies_workflow_tasks AS n ON n.workflow_id = running.id AND n.status = 'READY'
      WHERE NOT n.is_subworkflow OR NOT EXISTS (SELECT FROM horsies_workflow_outbox AS o WHERE o.task_id = n.id)
      LIMIT $1
+), held AS MATERIALIZED (
+    SELECT n.workflow_id, n.status, n.task_id, n.sub_workflow_id
+      FROM running
+      JOIN horsies_workflow_tasks AS n ON n.workflow_id = running.id AND n.status IN ('ENQUEUED', 'RUNNING')
 ), untold AS (
     SELECT DISTINCT n.workflow_id
-      FROM running
-      JOIN horsies_workflow_tasks AS n ON n.workflow_id = running.id AND n.status = 'RUNNING'
-      JOIN horsies_workflows AS child ON child.id = n.sub_workflow_id
-                                     AND child.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
-     WHERE child.id NOT IN (SELECT task_id FROM fresh)
+      FROM held AS n
+     CROSS JOIN LATERAL (
+           SELECT w.id, w.status FROM horsies_workflows AS w WHERE w.id = n.sub_workflow_id LIMIT 1) AS child
+     WHERE n.status = 'RUNNING' AND child.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+       AND child.id NOT IN (SELECT task_id FROM fresh)
      LIMIT $1
 ), ended AS (
     SELECT DISTINCT n.workflow_id
-      FROM running
-      JOIN horsies_workflow_tasks AS n ON n.workflow_id = running.id AND n.status IN ('ENQUEUED', 'RUNNING')
-      JOIN horsies_tasks AS t ON t.id = n.task_id AND t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
-     WHERE t.id NOT IN (SELECT task_id FROM fresh)
+      FROM held AS n
+     CROSS JOIN LATERAL (SELECT t.id, t.status FROM horsies_tasks AS t WHERE t.id = n.task_id LIMIT 1) AS task
+     WHERE task.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+       AND task.id NOT IN (SELECT task_id FROM fresh)
      LIMIT $1
 ), bereft AS (
     SELECT DISTINCT n.workflow_id
-      FROM running
-      JOIN horsies_workflow_tasks AS n ON n.workflow_id = running.id AND n.status IN ('ENQUEUED', 'RUNNING')
+      FROM held AS n
      WHERE n.sub_workflow_id IS NULL AND NOT EXISTS (SELECT FROM horsies_tasks AS t WHERE t.id = n.task_id)
      LIMIT $1
 ), unclosed AS (
