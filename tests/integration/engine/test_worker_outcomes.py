@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from horsies import Horsies, TaskError, TaskResult
+from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.workers import RunningWorker, running, send
 
@@ -124,6 +125,16 @@ async def test_what_another_app_sends_and_this_one_cannot_read_fails_by_itself(
     row = (await scene.ledger.until_terminal(task_id))[task_id]
     (attempt,) = await scene.attempts_of(row)
     assert (row["error_code"], attempt["outcome"]) == (code, "WORKER_FAILURE")
+    await other.close_async()
+
+
+async def test_a_worker_says_once_which_task_its_app_does_not_know(scene: Scene) -> None:
+    other = Horsies(scene.worker.app.config)
+    other.task("from afar")(_stranger)
+    ids = [await send(other, "from afar", "text") for _ in range(2)]
+    await scene.ledger.until_terminal(*ids)
+    (told,) = [event for event in scene.worker.of(events.TaskUnknown) if event.task_name == "from afar"]
+    assert told.app is not None
     await other.close_async()
 
 

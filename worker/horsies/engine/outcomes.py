@@ -73,6 +73,7 @@ class Outcomes:
         stored: Callable[[], None],
         retried: Callable[[float], None],
         nodes_ended: Callable[[], None],
+        unknown: Callable[[str], None],
     ) -> None:
         self._store = store
         self._desk = desk
@@ -82,6 +83,7 @@ class Outcomes:
         self._stored = stored
         self._retried = retried
         self._nodes_ended = nodes_ended
+        self._unknown = unknown
         self._lane: Lane[Ended, MovedRow] = Lane(
             self.name,
             self._send,
@@ -101,6 +103,8 @@ class Outcomes:
         delay_s = None
         if ending.outcome is not TaskAttemptOutcome.COMPLETED:
             delay_s = retry_delay_s(held.policy, held.row.retry_count, ending.error_code, jitter=random.random())  # noqa: S311  # spreads retries, guards nothing
+            if ending.error_code == OperationalErrorCode.WORKER_RESOLUTION_ERROR:
+                self._unknown(held.row.task_name)
         finish = Finish(
             hold=held.hold,
             outcome=ending.outcome,

@@ -28,6 +28,7 @@ _LEVELS: dict[type[events.Event], int] = {
     events.LateResultRefused: logging.WARNING,
     events.LateBeatRefused: logging.WARNING,
     events.TaskPoisoned: logging.ERROR,
+    events.TaskUnknown: logging.WARNING,
     events.ChildDied: logging.WARNING,
     events.ChildSilent: logging.WARNING,
     events.WorkerFenced: logging.WARNING,

@@ -221,6 +221,7 @@ class Worker:
             stored=lambda: parts.wake(),  # noqa: PLW0108
             retried=lambda delay_s: parts.expect(delay_s),  # noqa: PLW0108
             nodes_ended=parts.runs_are_due.set,
+            unknown=self._tell_unknown(reporter),
         )
         parts.asking = Asking(self._hooks, failed=self._tell_hook_failed(reporter))
         parts.interruptions = Interruptions(parts.asking, TaskStore(database), parts.backoff("interruptions"))
@@ -242,6 +243,17 @@ class Worker:
             reporter.emit(
                 events.HookFailed(worker_id=worker_id, hook=failure.hook, error=failure.error, task_id=failure.task_id)
             )
+
+        return tell
+
+    def _tell_unknown(self, reporter: Reporter) -> Callable[[str], None]:
+        told: set[str] = set()
+
+        def tell(name: str) -> None:
+            if name not in told:
+                told.add(name)
+                worker_id = str(self.identity.worker_id)
+                reporter.emit(events.TaskUnknown(worker_id=worker_id, task_name=name, app=self._worker.app_locator))
 
         return tell
 

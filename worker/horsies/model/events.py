@@ -1,7 +1,7 @@
 """Everything that the engine reports: to its log, to metrics, to tests, and where it matters to `horsies_events`.
 
 a task:        TaskClaimed, TaskStarted, TaskFinished, TaskReleased, TaskPoisoned,
-               ClaimLost, LateResultRefused, LateBeatRefused
+               TaskUnknown, ClaimLost, LateResultRefused, LateBeatRefused
 a child:       ChildReady, ChildDied, ChildSilent, ChunkRecalled
 a worker:      WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped, ServiceDied
 recovery:      HookFailed, RecoveryRefused, OperationDisabled, OperationEnabled, PassFinished
@@ -96,6 +96,14 @@ class TaskReleased(TaskEvent):
     """It was given back without having begun; nothing is counted."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskUnknown(Event):
+    """A task of a name that this worker's app does not have was failed for that; told once for each name."""
+
+    task_name: str
+    app: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
