@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from horsies.store.db import Transaction
     from horsies_ops.actions.hand import Hand
 
+SEND = "send"
+
 
 def as_given(name: str, queue: str | None = None) -> TaskDefinition:
     """Stands for a task whose code is elsewhere: takes whatever is plain JSON; a wrong name is refused."""
@@ -70,11 +72,9 @@ async def send(
         return await write_down(transaction, _deed(hand, payload, reason), Done(affected=1, task_ids=[task_id]))
 
     audit_id = await hand.run(store)
-    return ActionReport(
-        action="send", matched=1, affected=1, task_ids=(task_id,), audit_id=audit_id, new_ids=(task_id,)
-    )
+    return ActionReport(action=SEND, matched=1, affected=1, task_ids=(task_id,), audit_id=audit_id, new_ids=(task_id,))
 
 
 def _deed(hand: Hand, payload: TaskSendPayload, reason: str | None) -> Deed:
     sent = {"name": payload.task_name, "queue": payload.queue_name}
-    return Deed(operator=hand.operator, action="send", reason=reason, filter=sent, matched=1)
+    return Deed(operator=hand.operator, action=SEND, reason=reason, filter=sent, matched=1)

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from horsies.store.db import Transaction
     from horsies_ops.actions.hand import Hand
 
+STEERING = PAUSE, RESUME, CANCEL, RETRY = "pause_workflow", "resume_workflow", "cancel_workflow", "retry_workflow"
+"""What the audit calls each of these."""
+
 
 async def pause_workflow(hand: Hand, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
     """Start nothing of the run, nor of the runs below it, until it is resumed; what runs may end."""
-    return await _on_record(hand, "pause_workflow", workflow_id, reason, control.pause_within)
+    return await _on_record(hand, PAUSE, workflow_id, reason, control.pause_within)
 
 
 async def resume_workflow(hand: Hand, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-    return await _on_record(hand, "resume_workflow", workflow_id, reason, control.resume_within)
+    return await _on_record(hand, RESUME, workflow_id, reason, control.resume_within)
 
 
 async def cancel_workflow(
@@ -34,12 +37,12 @@ async def cancel_workflow(
 ) -> ActionReport:
     """End the run and all below it; with `kill`, the processes of its running tasks too."""
     cancel = partial(control.cancel_within, kill=kill)
-    return await _on_record(hand, "cancel_workflow", workflow_id, reason, cancel)
+    return await _on_record(hand, CANCEL, workflow_id, reason, cancel)
 
 
 async def retry_workflow(hand: Hand, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
     """Let a run that has ended begin again where it failed."""
-    return await _on_record(hand, "retry_workflow", workflow_id, reason, control.retry_within)
+    return await _on_record(hand, RETRY, workflow_id, reason, control.retry_within)
 
 
 async def _on_record(
@@ -66,7 +69,7 @@ async def _on_record(
             skipped=() if is_changed else (Skipped(run, _why(answer)),),
             skipped_count=done.skipped,
             audit_id=await write_down(transaction, deed, done),
-            nodes=answer if action == "retry_workflow" and isinstance(answer, int) else 0,
+            nodes=answer if action == RETRY and isinstance(answer, int) else 0,
         )
 
     return await hand.run(work)

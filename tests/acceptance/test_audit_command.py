@@ -56,6 +56,13 @@ def test_the_last_ones_are_shown_the_newest_last_and_others_can_be_left_out(hors
     assert [each["action"] for each in resumed] == ["resume_queue"]
 
 
+def test_an_action_that_nobody_can_have_done_is_refused_with_those_there_are(horsies: Executable) -> None:
+    refused = horsies("audit", "--action", "retyr")
+    assert (refused.code, "'retyr' is not among requeue, fail" in refused.stderr) == (2, True)
+    assert "retry_workflow" in refused.stderr
+    assert horsies("audit", "--action", "retry,cleanup").code == 0
+
+
 def test_where_nothing_was_done_it_says_so(horsies: Executable) -> None:
     assert "no actions" in horsies("audit").stderr
     assert horsies("audit", "--json").document == {"actions": []}

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from horsies.codec.wire import canonical
-from horsies_ops.cli.option_types import flat, several
+from horsies.model.actions import Action
+from horsies_ops.actions.queues import PAUSE, RESUME
+from horsies_ops.actions.sending import SEND
+from horsies_ops.actions.workflows import STEERING
+from horsies_ops.cleanup import ACTION as CLEANUP
+from horsies_ops.cli.option_types import flat, several, values
 from horsies_ops.cli.output import print_json, print_table, to_json
 from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.ops import open_ops
+from horsies_ops.sweep import RELEASE, SWEEP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +30,15 @@ _COUNTS = ("matched", "moved", "skipped")
 _COLUMNS = ("id", "at", "actor", "via", "action", *_COUNTS, "reason", "about")
 FEW = 3
 """So many ids are named; the document has more."""
+KNOWN = (*Action, SWEEP, RELEASE, CLEANUP, SEND, PAUSE, RESUME, *STEERING)
+"""All that is ever put on record."""
+
+
+def known(text: str) -> list[str]:
+    """Actions by name; one that nobody can have done is a slip."""
+    if strange := [each for each in values(text) if each not in KNOWN]:
+        raise typer.BadParameter(f"{strange[0]!r} is not among {', '.join(KNOWN)}")
+    return values(text)
 
 
 @app.command()
@@ -31,7 +46,7 @@ FEW = 3
 def audit(
     options: GlobalOptions,
     *,
-    action: Annotated[list[Any] | None, several("Only these actions, as retry or sweep.")] = None,
+    action: Annotated[list[Any] | None, several("Only these actions, as retry or sweep.", parser=known)] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most; the last ones.")] = 50,
     json: Json = False,
 ) -> None:
