@@ -230,6 +230,19 @@ async def test_what_fails_too_often_is_set_aside_and_tried_again_after_an_hour(
     assert (await run_of(connection, bad))["status"] == "COMPLETED"
 
 
+async def test_what_was_set_aside_is_forgotten_by_an_advance_that_goes_well(
+    bench: Bench, connection: Connection
+) -> None:
+    workflow_id = await bench.start(node(0), node(1), node(2, 0))
+    first, second = await bench.claim()
+    await bench.finish([first])
+    await connection.execute("UPDATE horsies_workflow_outbox SET quarantined_at = now()")
+    await bench.finish([second])
+    await bench.outbox.work_off()
+    assert await nodes_of(connection, workflow_id) == ["COMPLETED", "COMPLETED", "ENQUEUED"]
+    assert await connection.fetchval("SELECT count(*) FROM horsies_workflow_outbox") == 0
+
+
 async def _heals(bench: Bench, connection: Connection, workflow_id: UUID) -> str:
     """The case that is found; told beforehand, put right once, and written down."""
     foreseen = await would_heal(bench.database)

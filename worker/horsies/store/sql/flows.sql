@@ -64,13 +64,19 @@ WITH due AS MATERIALIZED (
        FOR NO KEY UPDATE OF w SKIP LOCKED
 )
 -- Brought together by grouping: a worker's connection joins by looking keys up, for which neither of the two has an index.
+-- What was set aside is answered with the rest: an advance does all that is due, so it would be in the way of healing only.
 SELECT id, max(status) AS status, max(on_error) AS on_error, max(success_policy) AS success_policy,
        max(output_task_index) AS output_task_index, array_remove(array_agg(task_id), NULL) AS asked
-  FROM (SELECT workflow_id, task_id, NULL, NULL, NULL, NULL::integer FROM due
+  FROM (SELECT workflow_id, true, task_id, NULL, NULL, NULL, NULL::integer FROM due
          UNION ALL
-        SELECT id, NULL, status, on_error, success_policy::text, output_task_index FROM locked)
-       AS found(id, task_id, status, on_error, success_policy, output_task_index)
- GROUP BY id;
+        SELECT workflow_id, false, task_id, NULL, NULL, NULL, NULL
+          FROM horsies_workflow_outbox
+         WHERE quarantined_at IS NOT NULL AND needs IS NULL
+         UNION ALL
+        SELECT id, false, NULL, status, on_error, success_policy::text, output_task_index FROM locked)
+       AS found(id, is_due, task_id, status, on_error, success_policy, output_task_index)
+ GROUP BY id
+HAVING bool_or(is_due);
 
 -- name: due
 -- The runs that ask to be advanced, for a look at each by itself.
