@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import pytest
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.tasks import Order, TaskPage
 from horsies_tui.actions import ACTIONS, Place, actions_at
 from horsies_tui.demo import Demo
 from horsies_tui.demo.catalogue import KINDS
@@ -15,10 +17,15 @@ from horsies_tui.screens import SCREENS, screen_class
 from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.widgets.filter_line import FilterLine
 from horsies_tui.widgets.row_list import RowList
+from tests.support.hurried import EVERYTHING, HITS, Hurried, make_hits
 from tests.support.screens import NOON, dialog, eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from textual.pilot import Pilot
+
+    from horsies_tui.demo.system import System
 
 
 MUTATING = [action for action in ACTIONS if action.mutates]
@@ -274,3 +281,37 @@ async def test_a_dry_run_says_what_would_be_done_to_the_marked_rows_and_does_not
         assert "Retry 2 tasks — dry run" in shown(pilot)
         await pilot.press("y")
         assert system.tasks == before
+
+
+class Stepping(Hurried):
+    """Goes on with a search upwards only when it may."""
+
+    def __init__(self, system: System, may_go_on: asyncio.Event) -> None:
+        super().__init__(system, looks_at=300)
+        self._may_go_on = may_go_on
+
+    async def list_tasks(
+        self,
+        filter: TaskFilter = EVERYTHING,  # noqa: A002
+        *,
+        order: Order = Order.NEWEST_FIRST,
+        after: UUID | None = None,
+        limit: int = 50,
+    ) -> TaskPage:
+        if order is Order.OLDEST_FIRST and after is not None:
+            await self._may_go_on.wait()
+        return await super().list_tasks(filter, order=order, after=after, limit=limit)
+
+
+async def test_the_oldest_match_is_searched_for_as_long_as_it_takes() -> None:
+    system, may_go_on = still(1500), asyncio.Event()
+    hits = make_hits(system, range(-400, 0))
+    async with running(Stepping(system, may_go_on), size=(120, 24)) as pilot:
+        await _narrow(pilot, HITS)
+        await pilot.press("G")
+        await eventually(pilot, lambda: "searched up to" in shown(pilot))
+        assert "still searching" in shown(pilot)
+        assert "nothing matches" not in shown(pilot)
+        may_go_on.set()
+        await eventually(pilot, lambda: bool(_screen(pilot).window.rows))
+        assert _screen(pilot).window.ids[-1] == hits[-1]

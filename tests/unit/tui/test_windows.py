@@ -3,41 +3,21 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.tasks import Order, TaskPage
 from horsies_tui import windows
 from horsies_tui.demo.catalogue import KINDS
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.windows import PAGE, TaskWindow
+from tests.support.hurried import EVERYTHING, HITS, Hurried, make_hits
 from tests.support.screens import NOON, still
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies_tui.demo.system import System
-
-EVERYTHING = TaskFilter()
-
-
-class Hurried(DemoSource):
-    """Looks at a hundred tasks a page, as if its time were over then; what is asked for by id it finds."""
-
-    async def list_tasks(
-        self,
-        filter: TaskFilter = EVERYTHING,  # noqa: A002
-        *,
-        order: Order = Order.NEWEST_FIRST,
-        after: UUID | None = None,
-        limit: int = 50,
-    ) -> TaskPage:
-        page = await super().list_tasks(filter, order=order, after=after, limit=limit)
-        ahead = [each for each in _newest_first(self.system) if after is None or each < after]
-        if filter.ids or order is Order.OLDEST_FIRST or len(ahead) <= 100:
-            return page
-        found = tuple(task for task in page.tasks if task.id in ahead[:100])
-        return TaskPage(tasks=found, next=ahead[99], searched_to=NOON)
-
 
 RARE = TaskFilter(text="such a word is nowhere")
 
@@ -50,19 +30,80 @@ async def _searched(source: DemoSource, wanted: TaskFilter, times: int) -> TaskW
 
 
 async def test_scrolling_on_searches_on_until_the_end_also_where_nothing_was_found_yet() -> None:
-    source = Hurried(still(1000), read_only=False, pace_s=None)
+    source = Hurried(still(1000))
     halfway, whole = await _searched(source, RARE, 4), await _searched(source, RARE, 20)
     assert (halfway.rows, halfway.has_older, halfway.searched_to) == ((), True, NOON)
     assert (whole.rows, whole.has_older, whole.searched_to) == ((), False, None)
 
 
 async def test_what_was_found_further_back_stays_when_a_search_anew_does_not_come_as_far() -> None:
-    source = Hurried(still(1000), read_only=False, pace_s=None)
+    source = Hurried(still(1000))
     failed = TaskFilter(statuses=(TaskStatus.FAILED,))
     window = await _searched(source, failed, 4)
     fresh = await windows.again(source, window, cursor=None)
     assert len(window.rows) > len((await windows.newest(source, failed)).rows)
     assert (fresh.ids, fresh.next, fresh.searched_to) == (window.ids, window.next, NOON)
+
+
+async def test_the_oldest_are_searched_for_until_one_is_found() -> None:
+    system = still(1000)
+    hits = make_hits(system, range(450, 460))
+    source = Hurried(system)
+    window = await windows.oldest(source, HITS)
+    assert (window.rows, window.is_at_top, window.searched_up_to, window.newer) == ((), False, NOON, 0)
+    for _ in range(4):
+        window = await windows.again(source, window, cursor=None)
+    assert (window.ids, window.has_older) == (hits, False)
+
+
+async def test_a_search_upwards_that_ended_early_is_no_sign_that_nothing_is_there() -> None:
+    system = still(1000)
+    hits = make_hits(system, (0, 1, 500, 990))
+    source = Hurried(system)
+    window = await windows.oldest(source, HITS)
+    for _ in range(8):
+        window = await windows.again(source, window, cursor=window.ids[0])
+        assert window.ids == hits[-2:]
+    assert (window.is_at_top, window.newer) == (False, 1)
+    while not window.is_at_top:
+        window = await windows.newer(source, window, most=500)
+    assert window.ids == hits
+
+
+async def test_the_top_is_known_once_everything_above_was_searched() -> None:
+    system = still(1000)
+    make_hits(system, (0,))
+    source = Hurried(system)
+    window = await windows.oldest(source, HITS)
+    for _ in range(len(system.order) // 100):
+        window = await windows.again(source, window, cursor=window.ids[0])
+    assert (len(window.rows), window.is_at_top, window.searched_up_to) == (1, True, None)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+async def test_so_many_new_rows_that_a_search_does_not_meet_the_old_ones_leave_no_gap(place: int) -> None:
+    system = still(1000)
+    make_hits(system, (-150, -50))
+    source = Hurried(system)
+    old = await _searched(source, HITS, 1)
+    for _ in range(350):
+        system.send(KINDS[0], at=NOON + timedelta(seconds=1))
+    hits = make_hits(system, (-320, -10, -400, -500))
+    window = await windows.again(source, old, cursor=old.ids[place])
+    assert (window.ids, window.is_at_top) == (old.ids, False)
+    fresh = await windows.again(source, old, cursor=None)
+    assert (fresh.ids, fresh.has_older) == (hits[:1], True)
+
+
+async def test_what_was_searched_without_a_hit_is_not_searched_again_when_some_rows_came_in() -> None:
+    system = still(1000)
+    source = Hurried(system)
+    old = await _searched(source, HITS, 5)
+    for _ in range(30):
+        system.send(KINDS[0], at=NOON + timedelta(seconds=1))
+    hits = make_hits(system, (-1,))
+    window = await windows.again(source, old, cursor=None)
+    assert (window.ids, window.next, window.is_at_top) == (hits, old.next, True)
 
 
 def _source(size: int = 1000) -> tuple[System, DemoSource]:

@@ -157,6 +157,8 @@ class TasksScreen(TaskTable):
             self.list.selection.unmark(tuple(lost))
             self.notify(f"{plural(len(lost), 'marked row')} no longer there")
         self.show_rows(window.rows)
+        if not window.rows and not window.is_at_top and self._ask is Ask.AGAIN:
+            self._look(Ask.NEWER)
 
     def _offer(self, facets: Facets) -> None:
         self._facets = facets
@@ -181,6 +183,9 @@ class TasksScreen(TaskTable):
     def _extent(self) -> str:
         if self.window.searched_to is not None:
             return f"searched back to {day_and_time(self.window.searched_to)}, further down goes on"
+        if self.window.searched_up_to is not None:
+            going_on = "further up goes on" if self.window.rows else "still searching"
+            return f"searched up to {day_and_time(self.window.searched_up_to)}, {going_on}"
         if not self.window.rows:
             return "nothing matches" if not self.filter.is_empty else "no tasks yet"
         return "more below" if self.window.has_older else "to the end"
