@@ -114,10 +114,10 @@ def _outcome(report: SweepReport) -> Outcome:
             missed = sum(task.is_due and not task.applied for task in report.tasks)
             parts += [f"{missed:,} had moved meanwhile"] if missed else []
             nothing = "nothing was changed" if report.was_stopped else "nothing was stale any more"
-            stopped = "stopped before the end; the rest is as it was" if report.was_stopped else ""
+            stopped = ("stopped before the end; the rest is as it was",) if report.was_stopped else ()
             failed = tuple(f"{each.step}: {each.error.message}" for each in report.failures)
             return Outcome(
                 title="Swept",
-                lines=("   ".join(parts) or nothing, stopped, *failed, *report.warnings),
+                lines=("   ".join(parts) or nothing, *stopped, *failed, *report.warnings),
                 changed=tuple(task.task_id for task in moved),
             )

@@ -77,7 +77,7 @@ async def test_what_is_held_back_is_shown_and_not_counted() -> None:
 )
 async def test_the_result_says_what_was_done_and_not_what_was_planned(done: SweepReport, told: str) -> None:
     outcome = await _outcome(a_sweep(swept(), swept()), replace(done, dry_run=False))
-    assert outcome.lines[0] == told
+    assert outcome.lines == (told,)
 
 
 async def test_a_sweep_that_was_stopped_says_so() -> None:
