@@ -73,7 +73,7 @@ class Sweeper:
         self, options: SweepOptions, action: str, reason: str | None = None, stop: asyncio.Event | None = None
     ) -> tuple[SweepReport, int | None]:
         if options.dry_run:
-            return await self._sweep(self.reading, options), None
+            return await self._sweep(self.reading, options, stop=stop), None
         self.hand.require_writing()
         deed = Deed(operator=self.hand.operator, action=action, reason=reason, filter=_asked(options), matched=0)
         record = _Record(self.hand, deed)

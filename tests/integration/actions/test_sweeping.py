@@ -175,3 +175,16 @@ async def test_a_sweep_that_is_stopped_half_way_keeps_what_is_done_and_says_so(
     assert (report.recovered_count, report.was_stopped) == (ROWS_AT_A_TIME, True)
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks WHERE status = 'RUNNING'") == 5
     assert await _on_record(connection) == ("sweep", ROWS_AT_A_TIME, ROWS_AT_A_TIME, 0)
+
+
+async def test_a_dry_run_that_is_stopped_half_way_lists_what_it_has_seen(ops: Ops, database_url: str) -> None:
+    stop = asyncio.Event()
+
+    def stopping(_: RecoveryContext) -> None:
+        stop.set()
+
+    gone = await a_worker(database_url, state="lost", silent_s=3_600)
+    for _ in range(ROWS_AT_A_TIME + 5):
+        await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
+    report = await ops.sweep(SweepOptions(dry_run=True), app=_app(database_url, stopping), stop=stop)
+    assert (len(report.tasks), report.was_stopped) == (ROWS_AT_A_TIME, True)

@@ -42,7 +42,7 @@ async def sweep(
     """
     store = RecoveryStore(database)
     if options.dry_run:
-        report = await make_pass(database, options, judge=judge, hooks=hooks, healing=healing, steps=steps)
+        report = await make_pass(database, options, judge=judge, hooks=hooks, healing=healing, steps=steps, stop=stop)
     else:
         report = await store.in_turn(
             lambda: make_pass(
