@@ -53,6 +53,7 @@ async def _workers_seen(database_url: str) -> int:
     ("arguments", "message"),
     [
         (["nowhere:app"], "error[HRS-207]: there is no module nowhere"),
+        (["list"], "hint: did you mean horsies workers list? "),
         (["main:horse"], "error[HRS-207]: there is no 'horse' in main"),
         (["main:app", "--queues", "mail"], "error[HRS-103]: worker.queues: no queue 'mail'"),
         (["main:app", "--queues", ""], "worker.queues: must be a list of queue names, not empty"),

@@ -22,6 +22,9 @@ from horsies_ops.cli.session import GlobalOptions, group, with_global_options
 
 app = group("worker")
 
+OF_WORKERS = {"list": "list", "show": "list", "ping": "ping"}
+"""What is easily asked of this command, and which of `horsies workers` answers it."""
+
 
 @app.command()
 @with_global_options
@@ -60,10 +63,19 @@ def worker(  # each is an option that the settings have too
     settings = settings_for_app(options, **given)
     if settings.log.format == "json":
         json_log.begin()
-    found = find_app(locator, settings)
+    found = _found(locator, settings)
     if failed := first_failed_phase(found, live=False):
         raise_together(failed.phase, failed.errors)
     return _run(options, settings, found, locator)
+
+
+def _found(locator: str | None, settings: LoadedSettings) -> Horsies:
+    try:
+        return find_app(locator, settings)
+    except ConfigurationError as error:
+        if error.code is ErrorCode.WORKER_INVALID_LOCATOR and locator in OF_WORKERS:
+            error.help_text = f"did you mean horsies workers {OF_WORKERS[locator]}? {error.help_text}"
+        raise
 
 
 def _run(options: GlobalOptions, settings: LoadedSettings, found: Horsies, locator: str | None) -> int:
