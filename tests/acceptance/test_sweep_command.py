@@ -137,6 +137,11 @@ def test_a_threshold_below_two_beats_is_refused_unless_forced(at: Executable, da
     assert at("sweep", "--threshold", "10s", "--force").code == 0
 
 
+def test_a_threshold_that_is_no_time_to_wait_is_refused_in_words_of_the_command_line(at: Executable) -> None:
+    refused = at("sweep", "--threshold", "0s", "--force")
+    assert (refused.code, "must be a time such as 90s or 5m" in refused.stderr) == (2, True)
+
+
 def test_a_sweep_is_on_record_and_a_dry_run_is_not(at: Executable, database_url: str) -> None:
     tasks = _crash(database_url)
     at("sweep", "--dry-run")

@@ -55,8 +55,10 @@ class SweepOptions:
 
 def check_threshold(threshold: object, called: str) -> None:
     """Refuse in words what is no silence that anybody could wait for."""
+    if not isinstance(threshold, timedelta):
+        raise ValueError(f"{called} must be a timedelta above 0")  # noqa: TRY004  # one kind of refusal, whatever is wrong
     if not _is_duration(threshold, least=timedelta(microseconds=1)):
-        raise ValueError(f"{called} must be a timedelta above 0 and of at most {LONGEST.days} days")
+        raise ValueError(f"{called} must be a time such as 90s or 5m, above 0 and of at most {LONGEST.days} days")
 
 
 def _is_duration(value: object, *, least: timedelta) -> bool:
