@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SERVICES: Final = frozenset({"worker", "scheduler", "metrics"})
+SERVICES: Final = frozenset({"worker", "metrics"})
 """Commands that run until they are stopped and tell what they do in their log."""
 
 COMMANDS: Final = {

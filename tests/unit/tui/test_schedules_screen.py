@@ -37,10 +37,10 @@ async def test_enter_shows_the_tasks_that_a_schedule_sends() -> None:
         assert wanted.filter == TaskFilter(names=("etl.load",))
 
 
-async def test_where_there_are_none_the_screen_says_how_to_have_some() -> None:
+async def test_where_there_are_none_the_screen_says_how_to_have_some_and_what_becomes_of_them() -> None:
     async with running(Demo(System(lambda: NOON), pace_s=None), place=Place.SCHED) as pilot:
         await eventually(pilot, lambda: "There are no schedules" in shown(pilot))
-        assert "horsies scheduler" in shown(pilot)
+        assert "No command runs them yet" in shown(pilot)
 
 
 async def test_nothing_can_be_changed_here() -> None:

@@ -34,7 +34,8 @@ RECENT = 20
 NONE_YET = """There are no schedules.
 
 They are written in horsies.toml, as [[schedule.entries]], or given to the app,
-and run by `horsies scheduler`."""
+and listed here with what the database remembers of them.
+No command runs them yet."""
 
 
 class SchedulesScreen(NarrowedScreen):

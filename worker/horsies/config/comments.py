@@ -52,7 +52,7 @@ COMMENTS: dict[str, dict[str, str]] = {
         "grace_s": 'seconds for running tasks at shutdown; "none" waits for ever',
         "kill_wait_s": "seconds for killed processes to be gone",
         "snapshot_interval_ms": "how often a worker writes its state row",
-        "with_scheduler": "run the scheduler inside this worker",
+        "with_scheduler": "for a scheduler inside this worker; there is none yet, and this has no effect",
     },
     "queues.NAME": {
         "priority": "1 is served first, 100 last",
@@ -121,7 +121,7 @@ COMMENTS: dict[str, dict[str, str]] = {
         "filters": "named filters for the palette",
     },
     "log": {
-        "level": "DEBUG, INFO, WARNING, ERROR or CRITICAL, of worker and scheduler; other commands only warn",
+        "level": "DEBUG, INFO, WARNING, ERROR or CRITICAL, of worker and metrics; other commands only warn",
         "format": '"text" for people, "json" for machines',
         "statements": "log every SQL statement with its duration",
     },

@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+from horsies_ops.cli.table import COMMANDS, SERVICES
+
+
+def test_every_service_is_a_command_that_exists() -> None:
+    assert COMMANDS.keys() >= SERVICES
