@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Annotated
 
 import typer
@@ -88,8 +89,17 @@ def _run(options: GlobalOptions, settings: LoadedSettings, found: Horsies, locat
     config = WorkerConfig.of(found.config, settings.worker, settings.project)
     config = config.model_copy(update={"app_locator": locator or settings.locator})
     introduce(found, config, settings, say=options.talk)
+    _collect_seldom()
     asyncio.run(_work(found, config))
     return ExitCode.DONE
+
+
+def _collect_seldom() -> None:
+    """Look for garbage in cycles less often: a worker makes thousands of values a second, hardly one in a cycle, and
+    what is loaded by now stays."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 async def _work(found: Horsies, config: WorkerConfig) -> None:
