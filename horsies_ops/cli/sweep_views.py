@@ -116,7 +116,7 @@ def _total(report: SweepReport) -> str:
             until = max((task.held_until for task in report.tasks if task.held_until), default=None)
             when = "" if until is None else f" until {instant(until)}"
             return f"amnesty: nobody has listened for a whole threshold; all {len(report.tasks)} held back{when}"
-        case SweepStatus.NOTHING if not report.refused:
+        case SweepStatus.NOTHING if not report.refused and not report.held:
             return "nothing to do"
         case SweepStatus.NOTHING | SweepStatus.DONE | SweepStatus.WOULD_ACT:
             return _counted(report)
@@ -129,4 +129,5 @@ def _counted(report: SweepReport) -> str:
     missed = sum(task.is_due and not task.applied and not task.refusal for task in report.tasks)
     parts += [f"{missed} had moved meanwhile"] if missed and not report.dry_run else []
     parts += [f"{len(report.refused)} refused by the database"] if report.refused else []
+    parts += [f"{len(report.held)} workflows held by others"] if report.held else []
     return ("would be: " if report.dry_run else "") + (", ".join(parts) or f"{len(report.worker_ids)} workers lost")

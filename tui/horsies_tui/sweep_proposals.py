@@ -113,6 +113,7 @@ def _outcome(report: SweepReport) -> Outcome:
             parts += [f"healed {plural(len(report.workflows), 'workflow')}"] if report.workflows else []
             missed = sum(task.is_due and not task.applied for task in report.tasks)
             parts += [f"{missed:,} had moved meanwhile"] if missed else []
+            parts += [f"{plural(len(report.held), 'workflow')} held by others"] if report.held else []
             nothing = "nothing was changed" if report.was_stopped else "nothing was stale any more"
             stopped = ("stopped before the end; the rest is as it was",) if report.was_stopped else ()
             failed = tuple(f"{each.step}: {each.error.message}" for each in report.failures)

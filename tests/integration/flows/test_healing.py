@@ -192,15 +192,17 @@ async def test_a_run_that_cannot_be_healed_is_tried_ever_more_seldom(
     assert await connection.fetchval("SELECT status FROM horsies_workflows") == "COMPLETED"
 
 
-async def test_a_run_that_somebody_holds_does_not_hold_up_the_others(bench: Bench, connection: Connection) -> None:
-    held, free = await bench.start(node(0)), await bench.start(node(0))
+async def test_runs_that_somebody_holds_do_not_hold_up_the_others(bench: Bench, connection: Connection) -> None:
+    held, free = [await bench.start(node(0)) for _ in range(40)], await bench.start(node(0))
     await bench.finish(await bench.claim())
     await connection.execute(FORGET)
     async with connection.transaction():
-        await connection.execute("SELECT FROM horsies_workflows WHERE id = $1 FOR UPDATE", held)
+        await connection.execute("SELECT FROM horsies_workflows WHERE id = ANY($1::uuid[]) FOR UPDATE", held)
         async with asyncio.timeout(15):
-            assert [each.workflow_id for each in await put_right(bench.database)] == [free]
-    assert [each.workflow_id for each in await put_right(bench.database)] == [held]
+            righted = await put_right(bench.database)
+        assert [each.workflow_id for each in righted.healed] == [free]
+        assert set(righted.held) == set(held)
+    assert {each.workflow_id for each in (await put_right(bench.database)).healed} == set(held)
 
 
 async def test_a_dry_run_looks_past_a_run_that_is_damaged(bench: Bench, connection: Connection) -> None:

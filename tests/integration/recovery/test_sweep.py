@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from horsies.errors import ConfigurationError
+from horsies.flows.healing import Healed, Righted, put_right
 from horsies.model.recovery.options import SweepOptions
-from horsies.recovery.healing import Healing
-from horsies.recovery.report import Step, SweepStatus, SweptWorkflow
+from horsies.recovery.healing import Healing, told
+from horsies.recovery.report import Step, SweepStatus
 from horsies.recovery.sweeping import sweep
 from tests.support.fleet_rows import insert_worker
+from tests.support.flow_rows import insert_run
 from tests.support.silence import BY_HAND, a_task, a_worker, ago
 from tests.support.task_rows import insert_task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.swept import Field
 
 
@@ -63,20 +68,46 @@ async def test_a_row_that_the_server_refuses_costs_no_other(field: Field) -> Non
 
 
 async def test_a_run_that_was_stuck_is_told_and_one_that_goes_on_because_of_the_sweep_is_not(field: Field) -> None:
-    stuck, moved = SweptWorkflow(id=uuid4(), case="1"), SweptWorkflow(id=uuid4(), case="1.7")
-    links = {"is_workflow_task": True, "workflow_id": stuck.id, "workflow_task_index": 1}
+    stuck, moved = Healed(workflow_id=uuid4(), case="1"), Healed(workflow_id=uuid4(), case="1.7")
+    links = {"is_workflow_task": True, "workflow_id": stuck.workflow_id, "workflow_task_index": 1}
     await a_task(field.url, "RUNNING", owner=None, silent_s=9_000, **links)
 
-    async def heal() -> list[SweptWorkflow]:
-        return [stuck, moved]
+    async def heal(_: Callable[[], bool]) -> Righted:
+        return Righted(healed=[stuck, moved])
 
-    async def foresee() -> list[SweptWorkflow]:
+    async def foresee() -> list[Healed]:
         return [stuck]
 
     healing = Healing(heal=heal, foresee=foresee)
     looked = await sweep(field.database, SweepOptions(dry_run=True), judge=BY_HAND, healing=healing)
     report = await sweep(field.database, SweepOptions(), judge=BY_HAND, healing=healing)
-    assert looked.workflows == report.workflows == (stuck,)
+    assert looked.workflows == report.workflows == tuple(told([stuck]))
+
+
+@pytest.mark.parametrize(("runs", "was_stopped"), [(1, False), (3, True)])
+async def test_a_sweep_that_is_stopped_while_it_heals_leaves_the_runs_that_it_did_not_get_to(
+    field: Field, runs: int, was_stopped: bool
+) -> None:
+    stop = asyncio.Event()
+    stuck = [await insert_run(field.url) for _ in range(runs)]
+
+    async def heal(is_over: Callable[[], bool]) -> Righted:
+        stop.set()
+        return await put_right(field.database, is_over=is_over)
+
+    report = await sweep(field.database, SweepOptions(), judge=BY_HAND, healing=Healing(heal=heal), stop=stop)
+    assert ([each.id in stuck for each in report.workflows], report.was_stopped) == ([True], was_stopped)
+
+
+async def test_a_run_in_another_hand_is_foreseen_and_then_a_warning(field: Field) -> None:
+    held, healing = await insert_run(field.url), Healing.by_hand(field.database)
+    async with field.connection.transaction():
+        await field.connection.execute("SELECT FROM horsies_workflows FOR UPDATE")
+        looked = await sweep(field.database, SweepOptions(dry_run=True), judge=BY_HAND, healing=healing)
+        report = await sweep(field.database, SweepOptions(), judge=BY_HAND, healing=healing)
+    assert [each.id for each in looked.workflows] == [held]
+    assert (report.workflows, report.held) == ((), (held,))
+    assert report.warnings == (f"run {held} is held by another transaction, left to the next sweep",)
 
 
 async def test_a_step_that_fails_stops_no_other_and_is_raised_at_the_end(field: Field) -> None:

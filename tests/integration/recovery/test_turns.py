@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horsies.flows.healing import Righted
 from horsies.model.recovery.options import SweepOptions
 from horsies.recovery.healing import Healing
-from horsies.recovery.report import SweepStatus, SweptWorkflow
+from horsies.recovery.report import SweepStatus
 from horsies.recovery.sweeping import sweep
 from horsies.store.db import Database, PoolSize
 from horsies.store.link import Link
@@ -14,6 +15,8 @@ from horsies.store.recovery import RecoveryStore
 from tests.support.silence import BY_HAND, a_task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.swept import Field
 
 OUR_ADVISORY = "locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -39,9 +42,9 @@ async def test_a_turn_that_is_lost_meanwhile_costs_nothing_that_was_done(field: 
     task_id = await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
     holder = f"SELECT pid FROM pg_locks WHERE {OUR_ADVISORY}"
 
-    async def heal() -> list[SweptWorkflow]:
+    async def heal(_: Callable[[], bool]) -> Righted:
         await field.connection.execute(f"SELECT pg_terminate_backend(({holder}))")
-        return []
+        return Righted()
 
     report = await sweep(field.database, SweepOptions(), judge=BY_HAND, healing=Healing(heal=heal))
     assert (report.status, report.recovered_count) == (SweepStatus.DONE, 1)
@@ -54,9 +57,9 @@ async def test_a_turn_outlives_the_limit_of_the_server_for_idle_transactions(fie
     await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
     still_held = f"SELECT count(*) FROM pg_locks WHERE {OUR_ADVISORY} AND pg_sleep(0.3) IS NOT NULL"
 
-    async def heal() -> list[SweptWorkflow]:
+    async def heal(_: Callable[[], bool]) -> Righted:
         assert await field.connection.fetchval(still_held) == 1
-        return []
+        return Righted()
 
     report = await sweep(field.database, SweepOptions(), judge=BY_HAND, healing=Healing(heal=heal))
     assert report.recovered_count == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta, timezone
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from horsies.model.recovery.verdicts import Decision
 from horsies.recovery.report import SweepReport, SweepStatus
@@ -37,6 +39,13 @@ def test_what_the_database_refused_had_not_moved(capsys: pytest.CaptureFixture[s
     lines = _printed(nothing, capsys)
     assert lines[1].endswith("refused: integer out of range")
     assert lines[-1] == "1 refused by the database"
+
+
+def test_a_sweep_that_met_held_workflows_does_not_say_that_there_was_nothing_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = replace(a_sweep(status=SweepStatus.NOTHING, dry_run=False), held=(uuid4(),))
+    assert _printed(report, capsys) == ["1 workflows held by others"]
 
 
 def test_an_amnesty_is_told_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:

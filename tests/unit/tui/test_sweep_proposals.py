@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
+from uuid import uuid4
 
 import pytest
 
@@ -72,6 +73,7 @@ async def test_what_is_held_back_is_shown_and_not_counted() -> None:
     [
         (a_sweep(swept(applied=True), swept(), status=SweepStatus.DONE), "retried 1   1 had moved meanwhile"),
         (a_sweep(status=SweepStatus.NOTHING), "nothing was stale any more"),
+        (replace(a_sweep(status=SweepStatus.NOTHING), held=(uuid4(),)), "1 workflow held by others"),
         (a_sweep(status=SweepStatus.BUSY), "somebody else is sweeping; try again in a minute"),
     ],
 )

@@ -7,7 +7,7 @@ changes nothing.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +25,7 @@ from horsies.store.flow_healing import FlowHealingStore, hurry, is_held
 from horsies.store.flows import FlowStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from horsies.model.workflow.plan import Definitions
@@ -36,6 +36,8 @@ A_PASS: Final = 200
 """Rows of each case that one pass looks at."""
 PATIENCE_MS: Final = 500
 """With whoever holds a run; longer than a step of it takes."""
+IMPATIENCE_MS: Final = 1
+"""With the others of a pass that has met one: who holds one for long may hold hundreds."""
 ORPHANED: Final = "4"
 
 logger = logging.getLogger("horsies.workflow")
@@ -50,19 +52,28 @@ class Healed:
     task_id: UUID | None = None
 
 
+@dataclass(slots=True, kw_only=True)
+class Righted:
+    """What came of one pass. What it did not get to is there for the next."""
+
+    healed: list[Healed] = field(default_factory=list[Healed])
+    held: list[UUID] = field(default_factory=list["UUID"])
+    """Runs that another hand held, left as they are."""
+
+
 async def heal(database: Database, definitions: Definitions, *, limit: int = A_PASS) -> list[Healed]:
     """Put right what is stuck, then work off what is asked for; each run in a transaction of its own.
 
     Waits for definitions that take their time, for as long as they are given.
     """
     await try_quarantined(database)
-    healed = await put_right(database, limit=limit)
+    righted = await put_right(database, limit=limit)
     outbox = Outbox(database, definitions)
     try:
         await outbox.work_off()
     finally:
         outbox.abandon()
-    return healed
+    return righted.healed
 
 
 async def try_quarantined(database: Database) -> None:
@@ -70,14 +81,21 @@ async def try_quarantined(database: Database) -> None:
     await FlowHealingStore(database).try_quarantined()
 
 
-async def put_right(database: Database, *, limit: int = A_PASS) -> list[Healed]:
-    """Put right what is stuck, and nothing else; what a run then asks for is for a worker to do."""
+async def put_right(database: Database, *, limit: int = A_PASS, is_over: Callable[[], bool] = lambda: False) -> Righted:
+    """Put right what is stuck, and nothing else; what a run then asks for is for a worker to do.
+
+    Asks whether it `is_over` where there is more to do, but never before the first run: each pass gets on.
+    """
     store = FlowHealingStore(database)
-    healed = [each for each in await _stuck(store, limit) if await _advance(database, each)]
-    healed += await _cancel_orphans(store, limit)
-    for each in healed:
+    righted = Righted()
+    for number, each in enumerate(await _stuck(store, limit)):
+        if number and is_over():
+            break
+        await _put_one_right(database, each, righted)
+    righted.healed += await _cancel_orphans(store, limit, is_over)
+    for each in righted.healed:
         await EventStore(database).record(_event(each))
-    return healed
+    return righted
 
 
 async def would_heal(database: Database, *, limit: int = A_PASS) -> list[Healed]:
@@ -108,33 +126,35 @@ async def _stuck(store: FlowHealingStore, limit: int) -> list[Healed]:
     return [Healed(workflow_id=workflow_id, case=case) for workflow_id, case in cases.items()]
 
 
-async def _advance(database: Database, stuck: Healed) -> bool:
-    """Whether something was due. A run that cannot be advanced is asked for, and so tried again as all of those are.
+async def _put_one_right(database: Database, stuck: Healed, righted: Righted) -> None:
+    """Heal where something is due. A run that cannot be advanced is asked for, and so tried again as all of those are.
 
     One that another hand holds is passed by: there will be another pass, and others wait for this one.
     """
     assert stuck.workflow_id is not None  # noqa: S101  # only orphans have none
+    patience_ms = IMPATIENCE_MS if righted.held else PATIENCE_MS
     try:
-        return await database.run(partial(_advance_at_once, workflow_id=stuck.workflow_id))
+        if await database.run(partial(_advance_at_once, workflow_id=stuck.workflow_id, patience_ms=patience_ms)):
+            righted.healed.append(stuck)
     except Exception as error:
         if is_held(error):
-            return False
+            righted.held.append(stuck.workflow_id)
+            return
         if is_away(error):
             raise
         logger.exception("the run %s could not be healed", stuck.workflow_id)
         await FlowHealingStore(database).ask(stuck.workflow_id)
         await set_aside(database, stuck.workflow_id, error)
-        return False
 
 
-async def _advance_at_once(transaction: Transaction, workflow_id: UUID) -> bool:
-    await hurry(transaction, patience_ms=PATIENCE_MS)
+async def _advance_at_once(transaction: Transaction, workflow_id: UUID, patience_ms: int) -> bool:
+    await hurry(transaction, patience_ms=patience_ms)
     return await advance_tree_within(transaction, workflow_id)
 
 
-async def _cancel_orphans(store: FlowHealingStore, limit: int) -> Sequence[Healed]:
+async def _cancel_orphans(store: FlowHealingStore, limit: int, is_over: Callable[[], bool]) -> Sequence[Healed]:
     orphans = await store.orphans(limit)
-    if not orphans:
+    if not orphans or is_over():
         return []
     error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="orphaned: no node of a workflow waits for it")
     document = canonical({"err": stored_error(error)})

@@ -122,6 +122,8 @@ class SweepReport:
     workflows: tuple[SweptWorkflow, ...] = ()
     warnings: tuple[str, ...] = ()
     failures: tuple[StepFailure, ...] = ()
+    held: tuple[UUID, ...] = ()
+    """Runs to be put right that another transaction held; the next sweep has them."""
     was_stopped: bool = False
     """Whether somebody ended it before it had seen everything; what it settled until then is settled."""
 

@@ -26,6 +26,7 @@ class Tally:
     lost: list[UUID] = field(default_factory=list[UUID])
     warnings: list[str] = field(default_factory=list[str])
     failures: list[StepFailure] = field(default_factory=list[StepFailure])
+    held: list[UUID] = field(default_factory=list[UUID])
     was_stopped: bool = False
 
     @property
@@ -47,8 +48,14 @@ class Tally:
             worker_ids=tuple(sorted(owners | set(self.lost))),
             tasks=tuple(self.tasks),
             workflows=tuple(self.workflows),
-            warnings=(*self.ruling.warnings, *self.warnings, *self._held_back(status)),
+            warnings=(
+                *self.ruling.warnings,
+                *self.warnings,
+                *self._held_back(status),
+                *map(_in_another_hand, self.held),
+            ),
             failures=tuple(self.failures),
+            held=tuple(self.held),
             was_stopped=self.was_stopped,
         )
 
@@ -73,3 +80,7 @@ class Tally:
         if not self._spared or status is SweepStatus.AMNESTY:
             return []
         return [f"{self._spared} held back: nobody has listened for a whole threshold yet"]
+
+
+def _in_another_hand(workflow_id: UUID) -> str:
+    return f"run {workflow_id} is held by another transaction, left to the next sweep"

@@ -18,6 +18,7 @@ from horsies.model.recovery.published import disagreements
 from horsies.model.recovery.verdicts import Decision, Fail
 from horsies.model.task import TaskStatus
 from horsies.recovery.cases import Case
+from horsies.recovery.healing import told
 from horsies.recovery.hooks import ROWS_AT_A_TIME
 from horsies.recovery.moves import expiry_document, move_of
 from horsies.recovery.record import Book
@@ -84,9 +85,8 @@ class Pass:
         if Step.WORKFLOWS in steps:
             await self._try(Step.WORKFLOWS, self._foresee)
         for step in Step:
-            if step in steps and not self._is_stopped:
+            if step in steps:
                 await self._try(step, partial(self._make, step))
-        self._tally.was_stopped = self._is_stopped
         report = self._tally.report()
         if report.status is SweepStatus.DONE:
             await self._tell(report)
@@ -114,6 +114,8 @@ class Pass:
                 assert_never(step)
 
     async def _mark_lost(self) -> None:
+        if self._is_stopped():
+            return
         silent = [each for each in self._fleet.members if self._is_asked_for(each.worker_id) and self._is_lost(each)]
         if self._options.dry_run:
             self._tally.lost += [each.worker_id for each in silent]
@@ -146,14 +148,14 @@ class Pass:
             with_held=self._is_manual,
         )
         after = None
-        while not self._is_over:
+        while not self._is_over():
             rows = await self._store.stale(scan, after=after)
             if rows and self._is_later_than_it_seems(rows[0].now):
                 return
             cases = [case for row in rows if not (case := Case.of(row, self._ruling)).is_fresh]
             # A few at a time, so that hooks that are slow about every task leave something settled in each pass.
             for first in range(0, len(cases), ROWS_AT_A_TIME):
-                if not self._is_over:
+                if not self._is_over():
                     await self._settle_some(await self._asked(cases[first : first + ROWS_AT_A_TIME]))
             if len(rows) < PAGE:
                 return
@@ -216,7 +218,7 @@ class Pass:
             return
         last: OverdueRow | None = None
         for _ in range(MOST_EXPIRY_BATCHES):
-            if self._is_over:
+            if self._is_over():
                 return
             rows = await self._store.overdue(after=last)
             documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
@@ -235,7 +237,7 @@ class Pass:
 
     async def _foresee(self) -> None:
         if self._healing is not None and self._healing.foresee is not None:
-            self._stuck = await self._healing.foresee()
+            self._stuck = told(await self._healing.foresee())
 
     async def _heal(self) -> None:
         if self._healing is None:
@@ -244,24 +246,31 @@ class Pass:
             ended = {task.task_id for task in self._tally.tasks if task.decision in {Decision.FAIL, Decision.EXPIRE}}
             self._tally.workflows += [each for each in self._stuck if each.task_id not in ended]
             return
-        healed = await self._healing.heal()
+        if self._is_stopped():
+            return
+        righted = await self._healing.heal(self._is_over)
+        healed, held = told(righted.healed), righted.held
         if self._healing.foresee is not None:
             # What is due in a run because of what was settled just now goes on by itself; no dry run could name it.
-            done = {(each.id, each.task_id) for each in healed}
+            done, stuck = {(each.id, each.task_id) for each in healed}, {each.id for each in self._stuck}
             healed = [each for each in self._stuck if (each.id, each.task_id) in done]
+            held = [each for each in held if each in stuck]
         self._tally.workflows += healed
+        self._tally.held += held
         await self._book.healed(len(healed))
+        await self._book.skipped(len(held))
 
     def _context(self, case: Case) -> RecoveryContext:
         return case.context(recovering_worker_id=self._sweeper, dry_run=self._options.dry_run)
 
-    @property
     def _is_over(self) -> bool:
-        return self._is_stopped or (self._ends_at is not None and time.monotonic() > self._ends_at)
+        return self._is_stopped() or (self._ends_at is not None and time.monotonic() > self._ends_at)
 
-    @property
     def _is_stopped(self) -> bool:
-        return self._stop is not None and self._stop.is_set()
+        """Whether somebody ended it; asked where there is more to do, so that where it is so, the report says it."""
+        is_stopped = self._stop is not None and self._stop.is_set()
+        self._tally.was_stopped |= is_stopped
+        return is_stopped
 
     def _is_later_than_it_seems(self, now: datetime) -> bool:
         """Whether the database's clock went further than this pass may last: it jumped, or we stood still, and what
