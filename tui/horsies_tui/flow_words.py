@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from horsies.model.workflow.names import default_node_id
 from horsies.model.workflow.plan import JoinType
 from horsies.model.workflow.status import WorkflowTaskStatus
 from horsies_tui.flow_graph import LOST
@@ -58,7 +59,13 @@ def said(nodes: Sequence[NodeRow], detail: WorkflowDetail, signs: Glyphs) -> str
     if len(nodes) > 1:
         return f"{sign} ×{len(nodes)} {first.name}"
     star = f" {signs.output}" if first.index == detail.run.output_index else ""
-    return f"{sign} [{first.index}] {first.name}{star}{_child(first, detail)}{_joined(first)}"
+    return f"{sign} [{first.index}] {_named(first)}{star}{_child(first, detail)}{_joined(first)}"
+
+
+def _named(node: NodeRow) -> str:
+    """What it runs, after its own id where that says more."""
+    is_plain = node.node_id in (node.name, default_node_id(node.name, node.index))
+    return node.name if is_plain else f"{node.node_id} ({node.name})"
 
 
 def _child(node: NodeRow, detail: WorkflowDetail) -> str:

@@ -44,6 +44,13 @@ def _lines(detail: WorkflowDetail, view: View | None = None) -> list[FlowLine]:
     return [line for line in lines_of(detail, view or View(), UNICODE) if isinstance(line, FlowLine)]
 
 
+def test_a_node_with_an_id_of_its_own_is_drawn_with_it() -> None:
+    detail = _run(Blueprint(name="prices", steps=(Step(name="price"), Step(name="price")), output=1), "DD")
+    apple, pear = detail.nodes
+    named = replace(detail, nodes=(replace(apple, node_id="apple"), pear))
+    assert [line.text for line in _lines(named)] == ["✓ [0] apple (price)", "✓ [1] price ★"]
+
+
 def test_a_node_stands_below_the_first_it_waits_for_and_the_others_point_to_it() -> None:
     assert _drawn(_run(DIGEST, "DFDSDSDDDS")) == [
         "├─✓ [0] scrape.page",
