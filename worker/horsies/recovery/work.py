@@ -240,13 +240,11 @@ class Pass:
             self._stuck = told(await self._healing.foresee())
 
     async def _heal(self) -> None:
-        if self._healing is None:
+        if self._healing is None or self._is_stopped():
             return
         if self._options.dry_run:
             ended = {task.task_id for task in self._tally.tasks if task.decision in {Decision.FAIL, Decision.EXPIRE}}
             self._tally.workflows += [each for each in self._stuck if each.task_id not in ended]
-            return
-        if self._is_stopped():
             return
         righted = await self._healing.heal(self._is_over)
         healed, held = told(righted.healed), righted.held
