@@ -52,8 +52,22 @@ class Candidate:
     @property
     def is_alive(self) -> bool:
         """Silent though its worker still reports: blocked or busy rather than dead, so it may well be running."""
+        return self._is_undeclared and not self._has_silent_owner
+
+    @property
+    def silent_owner(self) -> WorkerRow | None:
+        """Its worker where that has been silent for as long as condemns the task, and nobody has declared it lost."""
+        return self.owner if self._is_undeclared and self._has_silent_owner else None
+
+    @property
+    def _is_undeclared(self) -> bool:
         is_stale = not self.is_near and self.task.reason == RecoveryReason.HEARTBEAT_LOST
         return is_stale and self.task.state is TaskStatus.RUNNING
+
+    @property
+    def _has_silent_owner(self) -> bool:
+        limit = self.task.effective_threshold
+        return self.owner is not None and limit is not None and self.owner.heartbeat_age >= limit
 
     def silence(self, now: datetime) -> timedelta | None:
         is_held = self.task.last_beat_age is not None
@@ -161,6 +175,8 @@ def why(candidate: Candidate, facts: TaskFacts | None, upkeep: Upkeep, now: date
     yield " ".join(_consequence(candidate, facts, now))
     if candidate.is_alive:
         yield "its worker still reports: it may be blocked, or busy, and still at work"
+    if (silent := candidate.silent_owner) is not None:
+        yield f"its worker is silent as well, since {clock(silent.last_heartbeat_at)}"
     yield _unasked(task, upkeep, now)
 
 

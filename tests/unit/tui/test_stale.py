@@ -16,7 +16,9 @@ from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweptTask
 from horsies_ops.reads.upkeep import Upkeep
 from horsies_tui.demo.source import DemoSource
+from horsies_tui.format import clock
 from horsies_tui.stale import Candidate, owner, staleness, verdict, why
+from tests.support.fleet_values import a_worker
 from tests.support.screens import NOON, still
 
 WORKER = UUID(int=0xA7)
@@ -105,6 +107,15 @@ def test_the_evidence_says_whether_anybody_acts_unasked(config: RecoveryConfig |
 def test_the_evidence_of_a_live_owner_warns() -> None:
     lines = list(why(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), None, UPKEEP, NOON))
     assert any("still at work" in line for line in lines)
+
+
+def test_an_owner_that_is_as_silent_as_its_task_is_not_said_to_report() -> None:
+    silent = a_worker(last_heartbeat_at=NOON - timedelta(minutes=6), heartbeat_age=timedelta(minutes=6))
+    candidate = replace(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), owner=silent)
+    lines = list(why(candidate, None, UPKEEP, NOON))
+    assert f"its worker is silent as well, since {clock(silent.last_heartbeat_at)}" in lines
+    assert not any("still reports" in line for line in lines)
+    assert verdict(candidate, NOON) == "retry, 2 left"
 
 
 async def test_what_ran_comes_first_and_of_that_what_is_furthest_past_its_limit() -> None:
