@@ -14,6 +14,7 @@ from horsies_ops.cli.output import print_line, print_table, warn
 
 if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport, SweptTask
+    from horsies_ops.reads.verdicts import Silent
 
 _COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "verdict", "reason", "note")
 _WIDEST_NAME = 40
@@ -25,7 +26,7 @@ _DONE = {
 }
 
 
-def document(report: SweepReport) -> dict[str, Any]:
+def document(report: SweepReport, silent: Silent | None = None) -> dict[str, Any]:
     """What `sweep --json` prints."""
     thresholds = report.thresholds
     return {
@@ -44,18 +45,29 @@ def document(report: SweepReport) -> dict[str, Any]:
         "warnings": report.warnings,
         "tasks": [_task(task) for task in report.tasks],
         "workflows": report.workflows,
+        "not_yet_stale": _silent(silent),
     }
 
 
-def show(report: SweepReport) -> None:
+def show(report: SweepReport, silent: Silent | None = None) -> None:
     """One line for each task and workflow, then what came of it all."""
     if report.tasks:
         print_table(_COLUMNS, [_cells(task) for task in report.tasks], right=("silent", "limit"))
     for workflow in report.workflows:
         print_line(f"workflow {workflow.id}  heal  case {safe(workflow.case)}")
     print_line(_total(report))
+    if silent is not None:
+        tasks = "1 task" if silent.count == 1 else f"{silent.count:,} tasks"
+        when = f"stale from {instant(silent.stale_at)}; --threshold judges sooner"
+        print_line(f"{tasks} silent for {age(silent.longest)}, {when}")
     for warning in report.warnings:
         warn(warning)
+
+
+def _silent(silent: Silent | None) -> dict[str, Any] | None:
+    if silent is None:
+        return None
+    return {"count": silent.count, "longest_s": silent.longest, "stale_at": silent.stale_at}
 
 
 def _task(task: SweptTask) -> dict[str, Any]:

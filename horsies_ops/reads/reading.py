@@ -150,6 +150,10 @@ class Reads:
         """Live tasks that are not yet stale, and will be after `within` more of silence."""
         return await verdicts.near_limit(self.reading, options, within=within, local=self.settings.recovery)
 
+    async def not_yet_stale(self, options: SweepOptions = AS_THE_FLEET) -> verdicts.Silent | None:
+        """Tasks that have missed a beat and that a sweep would not take yet; None where there are none."""
+        return await verdicts.not_yet_stale(self.reading, options, local=self.settings.recovery)
+
     async def upkeep(self) -> upkeep.Upkeep:
         """What the workers do unasked to keep the house in order, and when they last did."""
         return await upkeep.upkeep(self.reading)

@@ -14,6 +14,7 @@ from horsies.store.queries import Query, load
 from horsies.store.recovery import PAGE, RecoveryStore, Scan, StaleRow
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 
 MOST_PAGES: Final = 10
+BEATS_MISSED: Final = 1.5
+"""So many beats without one, and a task is silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,16 @@ class StaleNow:
 
     claimed: int
     running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silent:
+    """Tasks that have missed a beat, and are not stale yet. At most a page of each state is looked at."""
+
+    count: int
+    longest: timedelta
+    stale_at: datetime
+    """When the first of them will be, unless it beats again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +122,34 @@ async def near_limit(
     return tuple(
         case.swept(applied=False) for case in cases if case.is_fresh and case.silence >= case.threshold - within
     )
+
+
+async def not_yet_stale(database: Database, options: SweepOptions, *, local: RecoveryConfig) -> Silent | None:
+    """What a sweep with these options passes over though it is silent; None where nothing is."""
+    store = RecoveryStore(database)
+    fleet = await store.fleet()
+    ruled, quiet = (
+        ruling(OperatorJudge(local=local), options, fleet),
+        _missed([each.config for each in fleet.live], local),
+    )
+    scans = [
+        Scan(status=status, threshold=quiet, owner_id=options.worker_id)
+        for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING)
+    ]
+    cases = [Case.of(row, ruled) for scan in scans for row in await store.stale(scan, after=None)]
+    silent = [case for case in cases if case.is_fresh]
+    if not silent:
+        return None
+    return Silent(
+        count=len(silent),
+        longest=max(case.silence for case in silent),
+        stale_at=min(case.row.last_beat_at + case.threshold for case in silent),
+    )
+
+
+def _missed(fleet: Sequence[RecoveryConfig], local: RecoveryConfig) -> timedelta:
+    beats = (max(each.claimer_heartbeat_interval_ms, each.runner_heartbeat_interval_ms) for each in fleet or (local,))
+    return BEATS_MISSED * timedelta(milliseconds=max(beats))
 
 
 def _scans(ruled: Ruling, within: timedelta, owner_id: UUID | None) -> list[Scan]:

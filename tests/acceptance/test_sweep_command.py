@@ -92,6 +92,18 @@ def test_for_people_there_is_a_line_for_each_task_and_a_total(at: Executable, da
     assert at("sweep").stdout.splitlines()[-1] == "1 requeued, 1 retried, 1 failed, 1 expired"
 
 
+def test_where_nothing_is_stale_yet_it_says_what_is_silent_and_from_when_it_will_be(
+    at: Executable, database_url: str
+) -> None:
+    gone = asyncio.run(a_worker(database_url, silent_s=100))
+    asyncio.run(a_task(database_url, "RUNNING", owner=gone, silent_s=100))
+    asyncio.run(a_task(database_url, "RUNNING", owner=asyncio.run(a_worker(database_url)), silent_s=20))
+    said = at("sweep", "--dry-run", "--worker", str(gone)).stdout
+    assert said.startswith("nothing to do\n1 task silent for 1m4")
+    assert "stale from" in said
+    assert at("sweep", "--json").document["not_yet_stale"]["count"] == 1
+
+
 def test_exit_codes_of_a_dry_run(at: Executable, database_url: str) -> None:
     assert (at("sweep", "--dry-run", "--exit-code").code, at("sweep").code) == (0, 0)
     _crash(database_url)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from horsies.config import LoadedSettings
     from horsies.model.settings import AppConfig
     from horsies.recovery.report import SweepReport
+    from horsies_ops.reads.verdicts import Silent
 
 app = group("sweep")
 
@@ -66,8 +67,8 @@ def sweep(
     with redirect_stdout(sys.stderr):  # what the app and its hooks print is not our data
         found = _app(locator, settings)
         configured = found.config if found else settings.app
-        report = asyncio.run(_sweep(configured, asked, found, worker=worker, actor=actor, reason=reason))
-    print_json(document(report)) if json else show(report)
+        report, silent = asyncio.run(_sweep(configured, asked, found, worker=worker, actor=actor, reason=reason))
+    print_json(document(report, silent)) if json else show(report, silent)
     return _exit_code(report, tells_work=exit_code)
 
 
@@ -99,10 +100,13 @@ async def _sweep(
     worker: str | None,
     actor: str | None,
     reason: str | None,
-) -> SweepReport:
+) -> tuple[SweepReport, Silent | None]:
+    """The report and, where there was nothing to do, what may be there to do soon."""
     async with open_ops(settings, actor=actor, via="cli") as ops:
         only = None if worker is None else await worker_named(ops, worker)
-        return await ops.sweep(replace(asked, worker_id=only), app=found, reason=reason)
+        meant = replace(asked, worker_id=only)
+        report = await ops.sweep(meant, app=found, reason=reason)
+        return report, await ops.not_yet_stale(meant) if report.status is SweepStatus.NOTHING else None
 
 
 def _exit_code(report: SweepReport, *, tells_work: bool) -> int:
