@@ -14,7 +14,7 @@ from horsies.store.queries import Query, load
 from horsies.store.recovery import PAGE, RecoveryStore, Scan, StaleRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -137,7 +137,11 @@ async def not_yet_stale(database: Database, options: SweepOptions, *, local: Rec
         for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING)
     ]
     cases = [Case.of(row, ruled) for scan in scans for row in await store.stale(scan, after=None)]
-    silent = [case for case in cases if case.is_fresh]
+    return silent_of(case for case in cases if case.is_fresh)
+
+
+def silent_of(cases: Iterable[Case]) -> Silent | None:
+    silent = list(cases)
     if not silent:
         return None
     return Silent(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from horsies_ops.reads.tasks import Order, TaskDetail, TaskPage, TaskSummary
     from horsies_ops.reads.throughput import ErrorCount, QueueBucket, Throughput
     from horsies_ops.reads.upkeep import Upkeep
+    from horsies_ops.reads.verdicts import Silent
     from horsies_ops.reads.workers import Snapshot, WorkerRow
     from horsies_ops.reads.workflows import WorkflowDetail, WorkflowFilter, WorkflowPage
 
@@ -127,6 +128,8 @@ class Source(Protocol):
     ) -> SweepReport: ...
 
     async def near_limit(self, within: timedelta, options: SweepOptions = ...) -> tuple[SweptTask, ...]: ...
+
+    async def not_yet_stale(self, options: SweepOptions = ...) -> Silent | None: ...
 
     async def upkeep(self) -> Upkeep: ...
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from horsies_ops.reads.events import EventRow
     from horsies_ops.reads.storage import Storage
     from horsies_ops.reads.upkeep import Upkeep
+    from horsies_ops.reads.verdicts import Silent
     from horsies_tui.demo.system import System
 
 _AS_USUAL: Final = SweepOptions()
@@ -33,6 +34,9 @@ class KeepingAnswers:
 
     async def near_limit(self, within: timedelta, options: SweepOptions = _AS_USUAL) -> tuple[SweptTask, ...]:
         return sweeping.near_limit(self.system, options, within)
+
+    async def not_yet_stale(self, options: SweepOptions = _AS_USUAL) -> Silent | None:
+        return sweeping.not_yet_stale(self.system, options)
 
     async def upkeep(self) -> Upkeep:
         return self.system.keeping.upkeep()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from horsies.errors import Refused
@@ -16,15 +17,18 @@ from horsies.model.task import TaskStatus
 from horsies.recovery.cases import Case
 from horsies.recovery.report import SweepReport, SweepStatus
 from horsies.store.recovery import StaleRow
+from horsies_ops.reads.verdicts import silent_of
 from horsies_tui.demo.catalogue import WORKERS
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from horsies.model.recovery.options import SweepOptions
     from horsies.recovery.report import SweptTask
     from horsies_ops.reads.tasks import TaskFacts
+    from horsies_ops.reads.verdicts import Silent
     from horsies_tui.demo.system import System
+
+MISSED = timedelta(seconds=45)
+"""A beat and a half."""
 
 _RETRIES = {"max_retries": 3, "intervals": [60, 60, 60], "auto_retry_for": ["WORKER_CRASHED"]}
 
@@ -46,6 +50,13 @@ def near_limit(system: System, options: SweepOptions, within: timedelta) -> tupl
     return tuple(
         case.swept(applied=False) for case in cases if case.is_fresh and case.silence >= case.threshold - within
     )
+
+
+def not_yet_stale(system: System, options: SweepOptions) -> Silent | None:
+    """What has missed a beat, and is not stale yet."""
+    ruling, live = _ruling(options), system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING)
+    cases = [Case.of(_row(system, task), ruling) for task in live if options.worker_id in (None, task.worker_id)]
+    return silent_of(case for case in cases if case.is_fresh and case.silence >= MISSED)
 
 
 def sweep(system: System, options: SweepOptions, *, reason: str | None, read_only: bool) -> SweepReport:
