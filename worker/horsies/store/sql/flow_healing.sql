@@ -1,7 +1,8 @@
 -- name: stuck
 -- Runs in which something is due that nobody has asked for of late, each with the case that it is of. So many of a case.
--- One that could not be advanced is left alone for as long as it is not to be tried again. Whatever the tables held when this was
--- planned, what is NOT IN a set is looked up in a hash of it, and what a lateral join with a limit asks for by its key.
+-- One that could not be advanced is left alone for as long as it is not to be tried again.
+-- Whatever the tables held when this was planned, what is NOT IN a set is looked up in a hash of it, and what a lateral
+-- join with a limit asks for is looked up by its key.
 WITH aside AS MATERIALIZED (
     SELECT workflow_id
       FROM horsies_workflow_outbox

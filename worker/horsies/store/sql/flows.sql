@@ -64,7 +64,8 @@ WITH due AS MATERIALIZED (
        FOR NO KEY UPDATE OF w SKIP LOCKED
 )
 -- Brought together by grouping: a worker's connection joins by looking keys up, for which neither of the two has an index.
--- What was set aside is answered with the rest: an advance does all that is due, so it would be in the way of healing only.
+-- What was set aside is answered with the rest: an advance does all that is due, so it would only be in the way of
+-- healing.
 SELECT id, max(status) AS status, max(on_error) AS on_error, max(success_policy) AS success_policy,
        max(output_task_index) AS output_task_index, array_remove(array_agg(task_id), NULL) AS asked
   FROM (SELECT workflow_id, true, task_id, NULL, NULL, NULL, NULL::integer FROM due
