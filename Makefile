@@ -23,13 +23,13 @@ test: $(READY)  ## run the tests (needs nothing but Python)
 	    echo "what failed is run once more, alone: fault tests have limits in seconds, which a starved machine may miss"; \
 	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
-chaos: $(READY)  ## the fault scenarios again and again, ROUNDS=10 says how often, and how long recoveries took
+chaos: $(READY)  ## the fault scenarios again and again, ROUNDS=10 says how often; fails also where a p99 of recovery is above its bound
 	@times=$$(mktemp); export CHAOS_TIMES=$$times; failed=0; \
 	for round in $$(seq $(ROUNDS)); do \
 	    echo "round $$round of $(ROUNDS)"; \
 	    $(BIN)/python -m pytest -n auto -q --hypothesis-profile=chaos tests/chaos || { failed=1; break; }; \
 	done; \
-	$(BIN)/python -m tests.support.recovery_times $$times; rm -f $$times; exit $$failed
+	$(BIN)/python -m tests.support.recovery_times $$times || failed=1; rm -f $$times; exit $$failed
 
 lint: $(READY)  ## format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tests.support.recovery_times import Timing, print_timings
+from tests.support.recovery_times import Timing, main, print_series, series_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     import pytest
 
 
@@ -12,12 +17,28 @@ def _timings(scenario: str, *seconds: float) -> list[Timing]:
     return [Timing(scenario=scenario, what="settled", seconds=each, bound_s=1.3) for each in seconds]
 
 
+def _kept(folder: Path, timings: Iterable[Timing]) -> Path:
+    file = folder / "times"
+    file.write_text("".join(json.dumps(asdict(each)) + "\n" for each in timings))
+    return file
+
+
 def test_times_are_shown_by_scenario_beside_their_bound_and_what_exceeds_it_is_marked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_timings([*_timings("F11", 0.5, 1.4), *_timings("F2", *(each / 100 for each in range(100, 0, -1)))])
+    quick = (each / 100 for each in range(100, 0, -1))
+    print_series(series_of([*_timings("F11", 0.5, 1.4), *_timings("F2", *quick)]))
     _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [
         ["F2", "settled", "100", "0.50", "0.99", "1.00", "1.30"],
-        ["F11", "settled", "2", "0.50", "1.40", "!1.40", "1.30"],
+        ["F11", "settled", "2", "0.50", "!1.40", "!1.40", "1.30"],
     ]
+
+
+def test_a_p99_above_its_bound_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_kept(tmp_path, [*_timings("F1", 0.5), *_timings("F2", 0.5, 1.4)])) == 1
+    assert "F2, settled: p99 is 1.40 s, the bound 1.30 s" in capsys.readouterr().err
+
+
+def test_one_late_recovery_in_a_hundred_is_none(tmp_path: Path) -> None:
+    assert main(_kept(tmp_path, _timings("F2", *[0.5] * 99, 1.4))) == 0
