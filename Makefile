@@ -43,9 +43,8 @@ format: $(READY)  ## rewrite the code in our format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## measure sending and draining against plain asyncpg, on durable servers of their own
-	@$(BIN)/python -m bench.run
-	@$(BIN)/python -m bench.draining
+bench: $(READY)  ## measure sending, draining, workflows, recovery and screens, on durable servers of their own
+	@for what in run draining workflows recovery screens; do $(BIN)/python -m bench.$$what || exit 1; done
 
 lock: $(READY)  ## resolve the dependencies anew into requirements/dev.txt (needs uv)
 	@command -v uv > /dev/null || { echo "error: make lock needs uv; hint: pip install uv" >&2; exit 1; }
