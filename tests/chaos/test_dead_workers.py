@@ -1,4 +1,7 @@
-"""A worker is killed with everything in its hands: the others find it, and do what was promised, in time."""
+"""A worker is killed with everything in its hands: the others find it, and do what was promised, in time.
+
+The loop of kills is short; `--hypothesis-profile=chaos` makes it ten times as long.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from horsies import RecoveryConfig
 from horsies.model.recovery.judging import OperatorJudge
@@ -144,11 +148,12 @@ async def test_the_reaper_does_what_a_dry_run_said_it_would(
     assert sorted(said.values()) == ["fail", "fail", "retry", "retry"]
 
 
-KILLS = 2
+KILLS = 1 + settings().max_examples // 100
 PROCESSES = 2
-MANY = 200
+MANY = 2 * settings().max_examples
 
 
+@pytest.mark.timeout(600)
 async def test_workers_killed_one_after_the_other_lose_nothing_and_do_nothing_twice(
     ledger: Ledger, app: Horsies, database_url: str
 ) -> None:
