@@ -51,7 +51,8 @@ def asked(found: ClaimPass | None) -> dict[str, int]:
         (ChildLoad(held=12, is_async=True), UNKNOWN, 0),
         (ONE_CHUNK, QUICK, 64),
         (ONE_CHUNK, SLOW, 1),
-        (TWO_CHUNKS, QUICK, 0),
+        (TWO_CHUNKS, QUICK, 32),
+        (ChildLoad(held=97, chunks=2, is_short=True), QUICK, 0),
         (TWO_CHUNKS, SLOW, 0),
     ],
 )
@@ -64,7 +65,7 @@ def test_a_child_offers_what_it_can_run_now_or_after_a_chunk(child: ChildLoad, q
 def test_places_of_all_children_add_up() -> None:
     found = next_pass([QUICK], [IDLE, ONE_CHUNK, TWO_CHUNKS, BUSY], Limits(), claimed=0)
 
-    assert found == ClaimPass(limit=192, startable=192, queues=(QueueRoom(name="quick", room=192),))
+    assert found == ClaimPass(limit=224, startable=224, queues=(QueueRoom(name="quick", room=224),))
 
 
 def test_queues_of_unknown_speed_share_the_children() -> None:

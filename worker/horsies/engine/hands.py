@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.engine.held import Phase
 from horsies.model.chunks import CHUNK_MS, Prospect, RunTimes, cut, recall_after_ms
-from horsies.model.claiming import MOST_CHUNKS, ChildLoad
+from horsies.model.claiming import MOST_CHUNKS, PORTIONS, ChildLoad
 from horsies.model.crashes import Kill, KillReason
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from horsies.engine.held import Held
     from horsies.engine.supervise import Child
 
+MOST_HAND_OVERS: Final = MOST_CHUNKS * PORTIONS
 CANCEL_GRACE_S: Final = 2.0
 """How long a cancelled coroutine may take to go before its child gets no more work."""
 NEIGHBOURS_GRACE_S: Final = 10.0
@@ -92,8 +93,8 @@ class Hands:
             held=len(occupancy.held),
             chunks=chunks,
             is_async=self._is_all_async(occupancy),
-            # Where no chunk fits any more, nobody needs to look at every task.
-            is_short=chunks < MOST_CHUNKS and self._is_short(occupancy),
+            # Where nothing fits any more, nobody needs to look at every task.
+            is_short=chunks < MOST_HAND_OVERS and self._is_short(occupancy),
         )
 
     def is_async(self, held: Held) -> bool:
@@ -201,12 +202,16 @@ class Hands:
             return run_ms
         return max(run_ms, (time.monotonic() - held.began_at) * 1000)
 
-    def _has_room(self, occupancy: Occupancy, helds: Iterable[Held]) -> bool:
-        """For coroutines beside others; for the rest behind one chunk, if it is not of coroutines that take long."""
+    def _has_room(self, occupancy: Occupancy, helds: Sequence[Held]) -> bool:
+        """For coroutines beside others; for the rest behind one chunk, if it is not of coroutines that take long.
+
+        A chunk of short ones may come in portions, and so may the one behind it.
+        """
         if not occupancy.held or self._runs_beside(occupancy, helds):
             return True
         is_held_up = self._is_all_async(occupancy) and not self._is_short(occupancy)
-        return len(occupancy.chunks) < MOST_CHUNKS and not is_held_up
+        are_short = all(each.share_ms <= CHUNK_MS for each in self._prospects(helds))
+        return len(occupancy.chunks) < (MOST_HAND_OVERS if are_short else MOST_CHUNKS) and not is_held_up
 
     def _is_all_async(self, occupancy: Occupancy) -> bool:
         return bool(occupancy.held) and all(map(self.is_async, occupancy.held.values()))

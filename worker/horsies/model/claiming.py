@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MOST_CHUNKS: Final = 2
 """In a child's hands: one at work, one waiting."""
+PORTIONS: Final = 2
+"""In how many parts a chunk of short tasks is handed over: a child that waited for whole ones to end would run dry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class ChildLoad:
     is_async: bool = False
     """All that it runs are `async def`."""
     is_short: bool = False
-    """All that it holds should end within one chunk's time, so something may wait behind it; never with two chunks."""
+    """All that it holds should end within one chunk's time, so something may wait behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +81,14 @@ class ClaimPass:
 def places_free(child: ChildLoad, chunk_size: int, *, depth: int) -> int:
     """How many tasks of a queue a child can take now: run at once, or have waiting behind a chunk of short ones.
 
-    At most `depth` chunks are in a child's hands. Nothing ever waits behind a task that may take its time.
+    At most `depth` chunks are in a child's hands, and what is missing is offered in portions: a claim for each task
+    would cost more than the task. Nothing ever waits behind a task that may take its time.
     """
     if child.held and (child.is_async or not child.is_short):
         return 0
     if chunk_size > 1:
-        return chunk_size * max(0, depth - child.chunks)
+        portion = max(1, chunk_size // PORTIONS)
+        return max(0, chunk_size * depth - child.held) // portion * portion
     return 1 if child.chunks < MOST_CHUNKS else 0
 
 
