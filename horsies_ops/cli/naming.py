@@ -11,35 +11,24 @@ from horsies.model.text import safe
 from horsies_ops.reads.lookup import NEWEST_LOOKED_AT, is_short_form
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from horsies_ops.ops import Ops
+    from horsies_ops.reads.lookup import Found
 
 
 async def task_named(ops: Ops, named: str) -> UUID:
     """The id itself, or that of the only task whose short form it is; what fits several tasks is refused."""
     if not is_short_form(named):
         return UUID(named)
-    found = {each.id: f"{each.status}  {safe(each.name, limit=80)}" for each in await ops.tasks_ending(named)}
-    if not found:
-        raise NotFound(
-            f"no task that has not ended, and none of the newest {NEWEST_LOOKED_AT:,}, ends in {named}",
-            hint="give the whole id: horsies task list --full shows it",
-        )
-    return _the_one("tasks", named, found)
+    return _of_the_newest("task", named, await ops.tasks_ending(named), shown_by="horsies task list --full")
 
 
 async def run_named(ops: Ops, named: str) -> UUID:
     """The same for runs of workflows."""
     if not is_short_form(named):
         return UUID(named)
-    found = {each.id: f"{each.status}  {safe(each.name, limit=80)}" for each in await ops.runs_ending(named)}
-    if not found:
-        raise NotFound(
-            f"no run that has not ended, and none of the newest {NEWEST_LOOKED_AT:,}, ends in {named}",
-            hint="give the whole id: horsies workflow list shows it",
-        )
-    return _the_one("runs", named, found)
+    return _of_the_newest("run", named, await ops.runs_ending(named), shown_by="horsies workflow list")
 
 
 async def worker_named(ops: Ops, named: str) -> UUID:
@@ -58,6 +47,16 @@ async def worker_named(ops: Ops, named: str) -> UUID:
             hint="give the whole id: horsies workers list --full shows it",
         )
     return _the_one("workers", named, found)
+
+
+def _of_the_newest(what: str, named: str, ending: Iterable[Found], *, shown_by: str) -> UUID:
+    found = {each.id: f"{each.status}  {safe(each.name, limit=80)}" for each in ending}
+    if not found:
+        raise NotFound(
+            f"no {what} that has not ended, and none of the newest {NEWEST_LOOKED_AT:,}, ends in {named}",
+            hint=f"give the whole id: {shown_by} shows it",
+        )
+    return _the_one(f"{what}s", named, found)
 
 
 def _the_one(what: str, named: str, found: Mapping[UUID, str]) -> UUID:
