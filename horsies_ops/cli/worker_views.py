@@ -19,9 +19,9 @@ COLUMNS: Final = ("id", "host:pid", "queues", "run/proc", "claimed", "cpu", "mem
 ANSWERS: Final = ("id", "host:pid", "latency", "answer")
 
 _PLAIN = (
-    "hostname", "pid", "version", "state", "queues", "processes", "started_at", "last_heartbeat_at", "is_stale",
-    "tasks_running", "tasks_claimed", "cpu_percent", "memory_mb", "listener", "listening_since", "amnesty_until",
-    "last_pass_at", "disabled_operations", "warnings",
+    "hostname", "pid", "version", "state", "queues", "processes", "started_at", "last_heartbeat_at", "is_silent",
+    "is_stale", "tasks_running", "tasks_claimed", "cpu_percent", "memory_mb", "listener", "listening_since",
+    "amnesty_until", "last_pass_at", "disabled_operations", "warnings",
 )  # fmt: skip
 
 
@@ -47,9 +47,12 @@ def cells(worker: WorkerRow, *, full: bool) -> tuple[str, ...]:
 
 
 def warnings_of(workers: Sequence[WorkerRow]) -> Iterator[str]:
-    """What is wrong with those that are alive, each by its name."""
-    for worker in filter(lambda each: each.is_alive, workers):
+    """What is wrong with those that nobody has given up, each by its name."""
+    for worker in filter(lambda each: not each.is_given_up, workers):
         who = f"worker {short_form(worker.worker_id)} on {worker.hostname}"
+        if worker.is_silent:
+            yield f"{who}: silent since {worker.last_heartbeat_at:%H:%M:%S}Z, and may be dead"
+            continue
         yield from (f"{who}: {warning}" for warning in worker.warnings)
         yield from (
             f"{who}: {operation} keeps failing, and is tried rarely" for operation in worker.disabled_operations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horsies.model.ids import short_form
 from horsies.model.recovery.published import disagreements
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.doctor.findings import Finding, fail, ok, skip, warn
@@ -27,17 +28,30 @@ async def workers(patient: Patient) -> Finding:
 
 
 def judge_workers(found: Fleet) -> Finding:
-    live, silent = found.live, sum(each.given_up_at <= found.now for each in found.members)
-    detail = f"{len(live)} live" + (f", {silent} silent for longer than their threshold" if silent else "")
+    silent = [each for each in found.live if each.is_silent(found.now)]
+    live = [each for each in found.live if each not in silent]
+    gone = sum(each.given_up_at <= found.now for each in found.members)
+    parts = [
+        f"{len(live)} live",
+        *map(_since, silent),
+        *([f"{gone} silent for longer than their threshold"] * bool(gone)),
+    ]
+    detail = ", ".join(parts)
     if not live:
         return warn(detail, hint="start one: horsies worker")
-    if silent:
+    if gone:
         return warn(detail, hint="horsies workers list --stale; a worker that lives will mark them lost")
+    if silent:
+        return warn(detail, hint="horsies workers ping asks them; one that is dead is declared lost by those that live")
     degraded = [each for each in live if each.health.get("listener") == "degraded"]
     if degraded:
         hint = "their log says why; until then they find work by the poll"
         return warn(f"{detail}, {len(degraded)} of them hear no notifications", hint=hint)
     return ok(detail)
+
+
+def _since(member: FleetMember) -> str:
+    return f"{short_form(member.worker_id)} silent since {member.last_heartbeat_at:%H:%M:%S}Z"
 
 
 async def fleet_config(patient: Patient) -> Finding:

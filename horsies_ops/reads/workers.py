@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from horsies.model.ids import parse_id
-from horsies.model.recovery.published import instant_in
+from horsies.model.recovery.published import config_in, instant_in, is_silent
 from horsies.store.fleet import WorkerState
 from horsies.store.queries import Query, load
 
@@ -61,14 +61,14 @@ class WorkerFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWorker(WorkerFacts):
     health_json: str
+    config_json: str
 
     def row(self) -> WorkerRow:
         """As operators see it; an instant in its health that is none is left out, and hides no other worker."""
-        health = json.loads(self.health_json)
-        told = cast("dict[str, object]", health) if isinstance(health, dict) else {}
+        health, config = _document(self.health_json), config_in(_document(self.config_json))
         facts: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(WorkerFacts)}
-        instants: dict[str, Any] = {name: instant_in(told, name) for name in INSTANTS}
-        return WorkerRow(**facts, **instants)
+        instants: dict[str, Any] = {name: instant_in(health, name) for name in INSTANTS}
+        return WorkerRow(**facts, **instants, is_silent=is_silent(self.heartbeat_age, config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +78,30 @@ class WorkerRow(WorkerFacts):
     listening_since: datetime | None
     amnesty_until: datetime | None
     last_pass_at: datetime | None
+    is_silent: bool
+    """Several of its own beats are missing; it may be dead, though the silence that proves it is longer."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Lost, or silent for so long that it will be declared so."""
+        return self.is_stale or self.state == WorkerState.LOST
 
     @property
     def is_alive(self) -> bool:
-        """Neither lost nor silent for too long."""
-        return not self.is_stale and self.state != WorkerState.LOST
+        """Neither given up nor silent."""
+        return not (self.is_given_up or self.is_silent)
 
     @property
     def standing(self) -> str:
-        """The one word for how it is: its state, or `stale` while it is silent and nobody has declared it lost."""
-        return "stale" if self.is_stale and self.state != WorkerState.LOST else self.state
+        """The one word for how it is: its state, or `silent` and later `stale` until somebody declares it lost."""
+        if self.is_alive or self.state == WorkerState.LOST:
+            return self.state
+        return "stale" if self.is_stale else "silent"
+
+
+def _document(text: str) -> dict[str, object]:
+    found = json.loads(text)
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,19 @@ def test_workers_are_listed_and_a_silent_one_is_stale(horsies: Executable, datab
     assert horsies("workers", "list", "--stale", "--threshold", "2h").stdout == ""
 
 
+def test_a_worker_killed_two_minutes_ago_is_silent_and_told_with_since_when(
+    horsies: Executable, database_url: str
+) -> None:
+    _stored(insert_worker(database_url, last_heartbeat_at=datetime.now(UTC) - timedelta(minutes=2)))
+    answer = horsies("workers", "list")
+    assert "silent" in answer.stdout
+    assert "running" not in answer.stdout
+    assert "silent since" in answer.stderr
+    (worker,) = horsies("workers", "list", "--json").document["workers"]
+    assert (worker["state"], worker["is_silent"], worker["is_stale"]) == ("running", True, False)
+    assert horsies("workers", "ping", "--timeout", "10ms").code == 1
+
+
 def test_whole_ids_of_workers_are_shown_in_full(horsies: Executable, database_url: str) -> None:
     worker = _stored(insert_worker(database_url))
     assert str(worker) not in horsies("workers", "list").stdout

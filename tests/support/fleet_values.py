@@ -36,6 +36,7 @@ def a_worker(**fields: Any) -> WorkerRow:
         started_at=NOON - timedelta(hours=3), last_heartbeat_at=NOON, heartbeat_age=timedelta(0), is_stale=False,
         tasks_running=0, tasks_claimed=0, children_busy=0, cpu_percent=None, memory_mb=None, memory_percent=None,
         listener=None, listening_since=None, amnesty_until=None, last_pass_at=None, disabled_operations=(), warnings=(),
+        is_silent=False,
     )  # fmt: skip
     return replace(worker, **fields)
 

@@ -128,7 +128,7 @@ def _workers(workers: Sequence[WorkerRow]) -> Iterator[Concern]:
             seen = f"{who} {worker.standing}, last seen {age(worker.heartbeat_age)} ago"
             yield Concern(
                 key=f"gone {worker.worker_id}",
-                severity=Severity.BAD if held else Severity.WARN,
+                severity=Severity.BAD if held and worker.is_given_up else Severity.WARN,
                 text=f"{seen}, holds {plural(held, 'task')}" if held else f"{seen}, holds nothing",
                 behind=worker.worker_id,
             )

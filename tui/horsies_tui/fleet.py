@@ -26,7 +26,7 @@ async def workers_of(source: Source) -> tuple[WorkerRow, ...]:
 
 
 def missing(workers: Iterable[WorkerRow]) -> list[tuple[str, int]]:
-    """How many of them are stale, and how many lost; what there is none of is left out."""
+    """How many of them are silent, stale or lost; what there is none of is left out."""
     return sorted(Counter(worker.standing for worker in workers if not worker.is_alive).items())
 
 

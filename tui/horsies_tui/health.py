@@ -33,6 +33,8 @@ class WorkerHealth(StrEnum):
     HOT = "hot"
     """Its processor or its memory is nearly used up."""
     DRAINING = "draining"
+    SILENT = "silent"
+    """Several of its beats are missing: it may be dead."""
     STALE = "stale"
     """Silent for so long that it will be declared lost."""
     LOST = "lost"

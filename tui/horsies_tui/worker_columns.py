@@ -20,6 +20,7 @@ _TONES = {
     WorkerHealth.STARTING: Tone.BUSY,
     WorkerHealth.HOT: Tone.WARN,
     WorkerHealth.DRAINING: Tone.DIM,
+    WorkerHealth.SILENT: Tone.WARN,
     WorkerHealth.STALE: Tone.BAD,
     WorkerHealth.LOST: Tone.BAD,
     WorkerHealth.STOPPED: Tone.DIM,
@@ -40,6 +41,7 @@ def worker_columns(glyphs: Glyphs) -> tuple[Column[WorkerRow], ...]:
     signs = {
         WorkerHealth.HOT: glyphs.warn,
         WorkerHealth.DRAINING: glyphs.paused,
+        WorkerHealth.SILENT: glyphs.warn,
         WorkerHealth.STALE: glyphs.bad,
         WorkerHealth.LOST: glyphs.bad,
     }

@@ -89,7 +89,7 @@ async def _ping(options: GlobalOptions, named: str | None, within: timedelta) ->
     async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
         worker = None if named is None else await worker_named(ops, named)
         known = await ops.list_active_workers(_threshold(ops.settings, None))
-        alive = {each.worker_id: each for each in known if each.is_alive and worker in {None, each.worker_id}}
+        alive = {each.worker_id: each for each in known if not each.is_given_up and worker in {None, each.worker_id}}
         pongs = await ops.ping_workers(within=within, worker_id=worker, enough=len(alive) or None)
     answers = {UUID(pong.worker_id): pong for pong in pongs}
     return [Asked(worker_id=each, row=alive.get(each), pong=answers.get(each)) for each in alive | answers]

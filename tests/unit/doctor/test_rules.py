@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from horsies.model.ids import short_form
 from horsies.model.recovery.judging import Fleet
 from horsies.model.recovery.published import FleetMember
 from horsies.model.retention import Windows
@@ -112,6 +113,19 @@ def test_workers_are_live_heard_and_listening() -> None:
     assert fleet.judge_workers(seen()).detail == "0 live"
     assert fleet.judge_workers(seen(member(), member(silent_s=301))).status is Status.WARN
     assert "hear no" in fleet.judge_workers(seen(member(health={"listener": "degraded"}))).detail
+
+
+def test_a_worker_that_missed_several_of_its_own_beats_is_named_with_since_when() -> None:
+    quiet = member(silent_s=91)
+    found = fleet.judge_workers(
+        seen(
+            member(silent_s=90),
+            quiet,
+            member(silent_s=91, runner_heartbeat_interval_ms=60_000, claimer_heartbeat_interval_ms=60_000),
+        )
+    )
+    assert found.status is Status.WARN
+    assert found.detail == f"2 live, {short_form(quiet.worker_id)} silent since 11:58:29Z"
 
 
 def test_live_workers_judge_alike() -> None:

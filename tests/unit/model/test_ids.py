@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.ids import RANDOM_BYTES, mint, parse_id, series, short_form
+from horsies.model.ids import RANDOM_BYTES, id_text, id_texts, parse_id, rising, short_form
 
 milliseconds = st.integers(0, 2**48 - 2)
 chance = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES)
@@ -14,42 +14,48 @@ chance = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES)
 
 @given(time_ms=milliseconds, random_bytes=chance)
 def test_an_id_is_a_uuid_7_of_its_millisecond(time_ms: int, random_bytes: bytes) -> None:
-    minted = mint(time_ms, random_bytes)
+    minted = UUID(id_text(rising(time_ms, random_bytes)))
 
     assert (minted.version, minted.variant) == (7, RFC_4122)
     assert minted.int >> 80 == time_ms
 
 
+@given(time_ms=milliseconds, random_bytes=chance)
+def test_all_of_the_chance_that_has_room_is_in_the_id(time_ms: int, random_bytes: bytes) -> None:
+    minted = UUID(id_text(rising(time_ms, random_bytes))).int
+
+    tail = (minted >> 64 & 0xFFF) << 62 | minted & ((1 << 62) - 1)
+    assert tail == int.from_bytes(random_bytes, "big") & ((1 << 74) - 1)
+
+
 @given(draws=st.lists(st.tuples(milliseconds, chance), min_size=2))
 def test_ids_rise_whatever_the_clock_does(draws: list[tuple[int, bytes]]) -> None:
-    ids: list[UUID] = []
+    last, ids = None, list[str]()
     for time_ms, random_bytes in draws:
-        ids.append(mint(time_ms, random_bytes, ids[-1] if ids else None))
+        last = rising(time_ms, random_bytes, last)
+        ids.append(id_text(last))
 
     assert ids == sorted(set(ids))
-    assert [str(each) for each in ids] == sorted(str(each) for each in ids)
-    assert all((each.version, each.variant) == (7, RFC_4122) for each in ids)
+    assert all((UUID(each).version, UUID(each).variant) == (7, RFC_4122) for each in ids)
 
 
 def test_a_full_tail_borrows_the_next_millisecond() -> None:
-    last_of_its_ms = mint(5, b"\xff" * RANDOM_BYTES)
+    last_of_its_ms = rising(5, b"\xff" * RANDOM_BYTES)
 
-    minted = mint(5, b"\0" * RANDOM_BYTES, last_of_its_ms)
-
-    assert minted == mint(6, b"\0" * RANDOM_BYTES)
+    assert rising(5, b"\0" * RANDOM_BYTES, last_of_its_ms) == rising(6, b"\0" * RANDOM_BYTES)
 
 
 def test_the_known_layout() -> None:
-    assert str(mint(0x018F00000001, bytes(range(10)))) == "018f0000-0001-7004-8203-040506070809"
+    assert id_text(rising(0x018F00000001, bytes(range(10)))) == "018f0000-0001-7004-8203-040506070809"
 
 
 @pytest.mark.parametrize("tail", [bytes(10), b"\xff" * 10, b"\x00" * 4 + b"\xff" * 6], ids=["low", "full", "carry"])
-def test_a_series_is_what_minting_one_by_one_would_give(tail: bytes) -> None:
-    minted = [mint(1000, tail)]
+def test_ids_in_a_row_are_what_one_by_one_would_give(tail: bytes) -> None:
+    orders = [rising(1000, tail)]
     for _ in range(4):
-        minted.append(mint(1000, tail, minted[-1]))
-    assert series(minted[0], 5) == [str(each) for each in minted]
-    assert series(minted[0], 0) == []
+        orders.append(rising(1000, tail, orders[-1]))
+    assert id_texts(orders[0], 5) == [id_text(each) for each in orders]
+    assert id_texts(orders[0], 0) == []
 
 
 def test_an_id_is_held_in_lower_case() -> None:

@@ -64,6 +64,11 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
             "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds 5 tasks",
         ),
         (
+            Seen(workers=[a_worker(is_silent=True, heartbeat_age=timedelta(minutes=2), tasks_running=1)]),
+            WARN,
+            "worker 000000a7 host-3:4121 silent, last seen 2m00s ago, holds 1 task",
+        ),
+        (
             Seen(workers=[a_worker(**GONE)]),
             WARN,
             "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds nothing",

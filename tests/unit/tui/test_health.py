@@ -35,6 +35,8 @@ def test_a_queue_is_as_what_is_worst_about_it(fields: dict[str, Any], health: Qu
         ({"cpu_percent": 85.0}, WorkerHealth.HOT),
         ({"memory_percent": 96.0}, WorkerHealth.HOT),
         ({"state": "draining", "cpu_percent": 99.0}, WorkerHealth.DRAINING),
+        ({"is_silent": True, "cpu_percent": 99.0}, WorkerHealth.SILENT),
+        ({"is_silent": True, "is_stale": True}, WorkerHealth.STALE),
         ({"is_stale": True, "state": "draining"}, WorkerHealth.STALE),
         ({"is_stale": True, "state": "lost"}, WorkerHealth.LOST),
     ],

@@ -87,6 +87,7 @@ def _worker_row(system: System, member: Member) -> WorkerRow:
         listening_since=system.began - timedelta(hours=1),
         amnesty_until=None,
         last_pass_at=now - timedelta(seconds=14),
+        is_silent=member.is_gone,
         disabled_operations=(),
         warnings=(),
     )

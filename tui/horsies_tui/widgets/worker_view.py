@@ -52,9 +52,11 @@ def _title(worker: WorkerRow) -> str:
 
 
 def _said(worker: WorkerRow, now: datetime) -> list[str]:
-    """What it says about itself, where that is worth a line."""
+    """What it says about itself, or no longer says, where that is worth a line."""
     lines = [f"! {operation} keeps failing, and is tried rarely" for operation in worker.disabled_operations]
     lines += [f"! {warning}" for warning in worker.warnings]
+    if worker.is_silent and not worker.is_given_up:
+        lines.append(f"! silent since {clock(worker.last_heartbeat_at)}: it may be dead")
     if worker.amnesty_until is not None and worker.amnesty_until > now:
         lines.append(f"amnesty until {clock(worker.amnesty_until)}: it has not listened long enough to condemn anyone")
     return lines

@@ -65,7 +65,7 @@ class Mould:
             return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
         if (too_large := self._size_error(encoded)) is not None:
             return Err(too_large)
-        return Ok(pattern.payload(str(IDS.next()), encoded, datetime.now(UTC)))
+        return Ok(pattern.payload(IDS.text(), encoded, datetime.now(UTC)))
 
     def cast_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[Bulk]:
         """The payloads of a bulk send; the first item that cannot be sent is named by its index.

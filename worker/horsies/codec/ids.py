@@ -7,7 +7,7 @@ import threading
 import time
 from uuid import UUID
 
-from horsies.model.ids import RANDOM_BYTES, mint, series
+from horsies.model.ids import RANDOM_BYTES, id_text, id_texts, rising
 
 
 class IdSource:
@@ -21,25 +21,29 @@ class IdSource:
         os.register_at_fork(after_in_child=self._start_afresh)
 
     def next(self) -> UUID:
+        return UUID(self.text())
+
+    def text(self) -> str:
+        """The next id as text, which is how a task's is held and sent."""
         with self._lock:
-            return self._minted()
+            self._last = order = self._order_after(self._last)
+        return id_text(order)
 
     def take(self, count: int) -> list[str]:
         """So many ids in a row, as text."""
         with self._lock:
-            taken = series(self._minted(), count)
-            self._last = UUID(taken[-1]) if taken else self._last
-            return taken
+            first = self._order_after(self._last)
+            self._last = first + count - 1 if count else self._last
+        return id_texts(first, count)
 
-    def _minted(self) -> UUID:
-        self._last = mint(time.time_ns() // 1_000_000, os.urandom(RANDOM_BYTES), self._last)
-        return self._last
+    def _order_after(self, last: int | None) -> int:
+        return rising(time.time_ns() // 1_000_000, os.urandom(RANDOM_BYTES), last)
 
     def _start_afresh(self) -> None:
         # Two processes that counted on from the same id would make the same ids; and the lock may have been held
         # by a thread that the child does not have.
         self._lock = threading.Lock()
-        self._last: UUID | None = None
+        self._last: int | None = None
 
 
 IDS = IdSource()

@@ -44,7 +44,7 @@ class InlineDelivery:
     def __init__(self, rules: ExceptionRules) -> None:
         self.ended: list[TaskInfo] = []
         self._rules = rules
-        self._worker_id = str(IDS.next())
+        self._worker_id = IDS.text()
         self._by_id: dict[str, TaskSendPayload] = {}
         self._by_key: dict[tuple[str, str], TaskSendPayload] = {}
         self._handles: dict[str, AnyHandle] = {}

@@ -23,6 +23,8 @@ COMPARED: Final = (
     "max_crashes",
 )
 """What has to be equal in a fleet for its workers to judge alike."""
+MISSED_BEATS: Final = 3
+"""A worker that has been quiet for more than so many of its own beats is silent, long before anybody gives it up."""
 _FIELDS: Final = RecoveryConfig.model_fields
 
 
@@ -60,9 +62,7 @@ class FleetMember:
     @property
     def config(self) -> RecoveryConfig:
         """The settings that it judges by; what its row leaves out, or what makes no sense there, is the default."""
-        return RecoveryConfig.unchecked(
-            **{name: value for name, value in self.stored_config.items() if _makes_sense(name, value)}
-        )
+        return config_in(self.stored_config)
 
     @property
     def given_up_at(self) -> datetime:
@@ -72,6 +72,10 @@ class FleetMember:
     def is_live(self, now: datetime) -> bool:
         """Whether it is at work, and has given a sign of life within its own threshold."""
         return self.state in {"running", "draining"} and now < self.given_up_at
+
+    def is_silent(self, now: datetime) -> bool:
+        """Whether so many of its beats are missing that it may well be dead."""
+        return is_silent(now - self.last_heartbeat_at, self.config)
 
     def listening_since(self, now: datetime) -> datetime | None:
         """The start of its series of beats; None where that is broken, as it is by a beat that is overdue."""
@@ -83,6 +87,16 @@ class FleetMember:
     def instant(self, name: str) -> datetime | None:
         """An instant that its health tells of."""
         return instant_in(self.health, name)
+
+
+def config_in(stored: Mapping[str, object]) -> RecoveryConfig:
+    """Settings as a worker publishes them; what is left out, or makes no sense, is the default."""
+    return RecoveryConfig.unchecked(**{name: value for name, value in stored.items() if _makes_sense(name, value)})
+
+
+def is_silent(quiet: timedelta, config: RecoveryConfig) -> bool:
+    """Whether a worker with these settings would have been heard by now, had it lived."""
+    return quiet > MISSED_BEATS * timedelta(milliseconds=config.worker_beat_ms)
 
 
 def instant_in(health: Mapping[str, object], name: str) -> datetime | None:
