@@ -16,9 +16,10 @@ SHORT_FORM_DIGITS = 8
 _TAIL_BITS = 74
 _LOW_BITS = 62
 _NODE_DIGITS = 12
-_NODE_BITS = 4 * _NODE_DIGITS
 _TAIL_MASK = (1 << _TAIL_BITS) - 1
-_NODE_MASK = (1 << _NODE_BITS) - 1
+_LOW_MASK = (1 << _LOW_BITS) - 1
+_NODE_MASK = (1 << 4 * _NODE_DIGITS) - 1
+_VARIANT = 2 << _LOW_BITS
 _CANONICAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -36,13 +37,8 @@ def rising(time_ms: int, random_bytes: bytes, previous: int | None = None) -> in
 
 def id_text(order: int) -> str:
     """The UUIDv7 of this order, in lower case."""
-    return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031  # three times as quick as taking a UUID apart
-        order >> _TAIL_BITS + 16,
-        order >> _TAIL_BITS & 0xFFFF,
-        order >> _LOW_BITS & 0xFFF,
-        order >> _NODE_BITS & 0x3FFF | 0x8000,
-        order & _NODE_MASK,
-    )
+    high, low = (order >> _LOW_BITS).to_bytes(8, "big").hex(), (order & _LOW_MASK | _VARIANT).to_bytes(8, "big").hex()
+    return f"{high[1:9]}-{high[9:13]}-7{high[13:]}-{low[:4]}-{low[4:]}"
 
 
 def id_texts(first: int, count: int) -> list[str]:
