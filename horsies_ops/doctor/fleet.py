@@ -72,15 +72,30 @@ def judge_fleet_config(found: Fleet) -> Finding:
 async def stale(patient: Patient) -> Finding:
     reading = patient.reads.reading
     found = await stale_now(reading, local=patient.settings.recovery)
-    return judge_stale(claimed=found.claimed, running=found.running, orphans=await orphans(reading))
+    fleet = await _fleet(patient)
+    return judge_stale(fleet, claimed=found.claimed, running=found.running, orphans=await orphans(reading))
 
 
-def judge_stale(*, claimed: int, running: int, orphans: int) -> Finding:
+def judge_stale(found: Fleet, *, claimed: int, running: int, orphans: int) -> Finding:
+    """Stale work is to be looked at; where nobody is going to recover it, it is a failure."""
     if not (claimed or running or orphans):
         return ok("no work without a sign of life")
     detail = f"{claimed} claimed and {running} running tasks are silent, {orphans} have an owner that is gone"
-    hint = "horsies sweep --dry-run shows what would become of them; a live worker does it by itself"
-    return warn(detail, hint=hint)
+    shown = "horsies sweep --dry-run shows what would become of them"
+    if why := _why_nobody_recovers(found, claimed=claimed, running=running):
+        return fail(f"{detail}, and {why}", hint=f"{shown}, horsies sweep does it")
+    return warn(detail, hint=f"{shown}; a live worker does it by itself")
+
+
+def _why_nobody_recovers(found: Fleet, *, claimed: int, running: int) -> str | None:
+    live = [each.config for each in found.live if not each.is_silent(found.now)]
+    if not live:
+        return "no worker lives to recover them"
+    if claimed and not any(each.auto_requeue_stale_claimed for each in live):
+        return "no worker recovers them by itself: auto_requeue_stale_claimed is off"
+    if running and not any(each.auto_fail_stale_running for each in live):
+        return "no worker recovers them by itself: auto_fail_stale_running is off"
+    return None
 
 
 async def amnesty(patient: Patient) -> Finding:

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from tests.support.old_rows import HOUR, ended_task, worker
+from tests.support.silence import a_task, a_worker
 from tests.support.task_rows import insert_task
 
 if TYPE_CHECKING:
@@ -44,10 +45,21 @@ def test_what_is_wrong_is_told_with_what_to_do(horsies: Executable, database_url
     asyncio.run(spoil())
     answer = horsies("doctor", "--json", "--database-url", database_url)
     found = statuses(answer)
-    assert (answer.code, found["listen"], found["retention"], found["stale"]) == (1, "fail", "warn", "warn")
+    assert (answer.code, found["listen"], found["retention"], found["stale"]) == (1, "fail", "warn", "fail")
     as_text = horsies("doctor", "--database-url", database_url)
     assert "hint: retention: horsies cleanup" in as_text.stderr
     assert "horsies_tasks_announce" in as_text.stderr
+
+
+def test_a_stale_task_that_no_worker_will_recover_is_a_failure_and_says_what_to_run(
+    horsies: Executable, database_url: str
+) -> None:
+    asyncio.run(a_task(database_url, "RUNNING", owner=asyncio.run(a_worker(database_url, silent_s=900)), silent_s=900))
+    answer = horsies("doctor", "--database-url", database_url)
+    assert answer.code == 1
+    assert "hint: stale: horsies sweep --dry-run" in answer.stderr
+    asyncio.run(a_worker(database_url))
+    assert horsies("doctor", "--database-url", database_url).code == 0
 
 
 def test_a_database_without_tables_is_looked_at_and_left_without(horsies: Executable, empty_database_url: str) -> None:

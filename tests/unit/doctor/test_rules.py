@@ -151,9 +151,17 @@ def test_an_operation_that_keeps_failing_is_a_failure() -> None:
     assert fleet.judge_disabled(seen(member())).status is Status.OK
 
 
-def test_silent_work_and_work_without_an_owner_is_told() -> None:
-    assert fleet.judge_stale(claimed=0, running=0, orphans=0).status is Status.OK
-    assert fleet.judge_stale(claimed=0, running=0, orphans=2).status is Status.WARN
+def test_stale_work_is_a_warning_while_a_worker_recovers_it_and_a_failure_where_none_does() -> None:
+    def judged(*members: FleetMember, claimed: int = 0, running: int = 0, orphans: int = 0) -> Finding:
+        return fleet.judge_stale(seen(*members), claimed=claimed, running=running, orphans=orphans)
+
+    assert judged().status is Status.OK
+    assert judged(member(), orphans=2).status is Status.WARN
+    assert judged(member(silent_s=91), running=1).status is Status.FAIL
+    assert judged(member(auto_fail_stale_running=False), claimed=1).status is Status.WARN
+    nobody = judged(member(auto_fail_stale_running=False), running=1)
+    assert (nobody.status, "auto_fail_stale_running is off" in nobody.detail) == (Status.FAIL, True)
+    assert "horsies sweep --dry-run" in (nobody.hint or "")
 
 
 @pytest.mark.parametrize(
