@@ -1,5 +1,20 @@
 -- The schema after all migrations, as pg_dump writes it. Made by `make schema`; a test compares it.
 
+CREATE TYPE public.horsies_task_state AS (
+	status text,
+	terminal_at timestamp with time zone,
+	priority smallint,
+	claimed boolean,
+	no_restart text
+);
+
+CREATE DOMAIN public.horsies_sound_task_state AS public.horsies_task_state
+	CONSTRAINT horsies_tasks_claimed CHECK (((NOT (VALUE).claimed) OR ((VALUE).status = 'CLAIMED'::text)))
+	CONSTRAINT horsies_tasks_no_restart CHECK (((VALUE).no_restart = ANY (ARRAY['paused'::text, 'cancelled'::text])))
+	CONSTRAINT horsies_tasks_priority CHECK ((((VALUE).priority >= 1) AND ((VALUE).priority <= 100)))
+	CONSTRAINT horsies_tasks_status CHECK (((VALUE).status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text])))
+	CONSTRAINT horsies_tasks_terminal CHECK ((((VALUE).terminal_at IS NOT NULL) = ((VALUE).status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]))));
+
 CREATE FUNCTION public.horsies_announce_new_tasks() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -344,11 +359,7 @@ CREATE TABLE public.horsies_tasks (
     no_restart text,
     idempotency_key text,
     command_sha text,
-    CONSTRAINT horsies_tasks_claimed CHECK (((NOT claimed) OR (status = 'CLAIMED'::text))),
-    CONSTRAINT horsies_tasks_no_restart CHECK ((no_restart = ANY (ARRAY['paused'::text, 'cancelled'::text]))),
-    CONSTRAINT horsies_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
-    CONSTRAINT horsies_tasks_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text, 'RUNNING'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]))),
-    CONSTRAINT horsies_tasks_terminal CHECK (((terminal_at IS NOT NULL) = (status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text]))))
+    CONSTRAINT horsies_tasks_state CHECK (((ROW(status, terminal_at, priority, claimed, no_restart))::public.horsies_sound_task_state IS DISTINCT FROM NULL))
 )
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_insert_scale_factor='0.01');
 

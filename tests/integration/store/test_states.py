@@ -1,0 +1,56 @@
+"""What the database itself refuses of a task's state, whoever writes it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.support.task_rows import insert_task
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+UNSOUND: list[tuple[str, dict[str, Any]]] = [
+    ("horsies_tasks_status", {"status": "DONE"}),
+    ("horsies_tasks_priority", {"priority": 0}),
+    ("horsies_tasks_priority", {"priority": 101}),
+    ("horsies_tasks_claimed", {"claimed": True}),
+    ("horsies_tasks_claimed", {"status": "RUNNING", "claimed": True}),
+    ("horsies_tasks_terminal", {"status": "RUNNING", "terminal_at": NOW}),
+    ("horsies_tasks_terminal", {"status": "FAILED", "terminal_at": None}),
+    ("horsies_tasks_no_restart", {"no_restart": "stopped"}),
+]
+
+
+@pytest.mark.parametrize(("rule", "columns"), UNSOUND)
+async def test_an_unsound_state_is_not_stored_and_the_rule_is_named(
+    database_url: str, rule: str, columns: dict[str, Any]
+) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match=rule):
+        await insert_task(database_url, **columns)
+
+
+@pytest.mark.parametrize(("rule", "columns"), UNSOUND)
+async def test_nor_does_a_stored_task_become_unsound(database_url: str, rule: str, columns: dict[str, Any]) -> None:
+    task_id = await insert_task(database_url)
+    changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(columns, 2))
+    connection = await asyncpg.connect(database_url)
+    try:
+        with pytest.raises(asyncpg.CheckViolationError, match=rule):
+            await connection.execute(f"UPDATE horsies_tasks SET {changes} WHERE id = $1", task_id, *columns.values())
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"priority": 1},
+        {"status": "CLAIMED", "claimed": True},
+        {"status": "RUNNING", "no_restart": "paused"},
+        {"status": "FAILED", "terminal_at": NOW},
+    ],
+)
+async def test_a_sound_one_is_stored(database_url: str, columns: dict[str, Any]) -> None:
+    await insert_task(database_url, **columns)
