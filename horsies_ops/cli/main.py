@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import typer
 
@@ -17,9 +17,6 @@ from horsies_ops.cli.lazy import LazyGroup
 from horsies_ops.cli.output import Colour, fault, print_json, report
 from horsies_ops.cli.session import GlobalOptions, with_global_options
 from horsies_ops.cli.table import COMMANDS, SERVICES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # One paragraph: the formatter joins what stands on lines of their own.
 EXIT_CODES = (
@@ -97,8 +94,6 @@ def _unexpected(error: Exception) -> HorsiesError:
 
 def fail(error: HorsiesError, arguments: list[str]) -> int:
     """Say what went wrong to the person and, where a document was asked for, to the program that reads it."""
-    if error.code is ErrorCode.SCHEMA_NOT_MIGRATED:
-        error.help_text = "".join([error.help_text or "", *_same_place(arguments)])
     if json_log.is_on() or (_command(arguments) == "worker" and json_log.is_asked_for(arguments)):
         json_log.record(error)
         return error.exit_code
@@ -108,13 +103,6 @@ def fail(error: HorsiesError, arguments: list[str]) -> int:
         print_json({"error": fault(error)})
     report(error)
     return error.exit_code
-
-
-def _same_place(arguments: list[str]) -> Iterator[str]:
-    """What the command of a hint has to be told as well, lest it work on another database."""
-    for option in ("--database-url", "--config"):
-        if any(each.partition("=")[0] == option for each in arguments):
-            yield f", with the same {option}"
 
 
 def _open_what_is_closed() -> None:

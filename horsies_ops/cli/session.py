@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
+from horsies.errors import ErrorCode, HorsiesError
 from horsies.version import __version__
 from horsies_ops.cli.output import talk
 from horsies_ops.cli.table import COMMANDS, SERVICES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from horsies.config import LoadedSettings
 
+
+MIGRATE: Final = "horsies db migrate"
+"""As hints have it."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 
@@ -62,6 +67,21 @@ class GlobalOptions:
             return self
         return replace(outer, **{f.name: value for f in fields(self) if (value := getattr(self, f.name))})
 
+    def there(self, hint: str) -> str:
+        """The hint, with the command to migrate made one for the same database: by the options given, as given.
+
+        A password is masked; whoever typed it knows it.
+        """
+        return hint.replace(MIGRATE, " ".join([MIGRATE, *self._place()]))
+
+    def _place(self) -> Iterator[str]:
+        from horsies.model.settings.url import DatabaseUrl
+
+        if self.database_url is not None:
+            yield f"--database-url {shlex.quote(DatabaseUrl.parse(self.database_url).masked)}"
+        if self.config is not None:
+            yield f"--config {shlex.quote(str(self.config))}"
+
     def talk(self, line: str) -> None:
         if not self.quiet:
             talk(line)
@@ -86,6 +106,12 @@ class GlobalOptions:
         return loaded.log.level if is_told or self.command in SERVICES else "WARNING"
 
 
+def point_there(error: HorsiesError, options: GlobalOptions) -> None:
+    """Have the hint of a schema that is missing or old lead to the database that was meant."""
+    if error.code is ErrorCode.SCHEMA_NOT_MIGRATED and error.help_text:
+        error.help_text = options.there(error.help_text)
+
+
 _OPTIONS = [each for each in fields(GlobalOptions) if each.name != "command"]
 
 
@@ -107,7 +133,11 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
         given = {field.name: values.pop(field.name) for field in _OPTIONS}
         inner = GlobalOptions(**given, command=_context.info_name or "")
         options = _context.obj = inner.over(_context.obj)
-        return command(options, **values)
+        try:
+            return command(options, **values)
+        except HorsiesError as error:
+            point_there(error, options)
+            raise
 
     every = [*own, *shared, context]
     wrapped.__signature__ = signature.replace(parameters=every)  # pyright: ignore[reportAttributeAccessIssue]

@@ -53,7 +53,7 @@ def judge_schema(status: DatabaseStatus) -> Finding:
     if not found.checksums_ok:
         return fail(f"{detail}: one was changed after it had been applied", hint="install the horsies that applied it")
     if found.pending:
-        return fail(f"{detail}: {len(found.pending)} pending", hint="horsies db migrate")
+        return fail(f"{detail}: {len(found.pending)} pending", hint="run: horsies db migrate")
     return ok(detail)
 
 

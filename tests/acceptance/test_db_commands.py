@@ -109,6 +109,19 @@ def test_status_is_exit_1_for_a_schema_that_cannot_be_worked_on(
     assert said in status.stdout
 
 
+@pytest.mark.parametrize(
+    "command", [("db", "status"), ("doctor",), ("queue", "list"), ("check", "horsies.sample:app", "--live")], ids=str
+)
+def test_the_hint_to_migrate_names_the_database_that_was_given_and_no_password(
+    horsies: Executable, empty_database_url: str, command: tuple[str, ...]
+) -> None:
+    answer = horsies(*command, "--database-url", empty_database_url.replace("horsies@", "horsies:hunter2@"))
+    said = answer.stdout + answer.stderr
+    masked = empty_database_url.replace("horsies@", "horsies:***@")
+    assert f"horsies db migrate --database-url '{masked}'" in said
+    assert "hunter2" not in said
+
+
 def test_a_role_that_owns_its_schema_can_migrate_into_it(horsies: Executable, empty_database_url: str) -> None:
     execute(empty_database_url, "CREATE ROLE owner_of_one LOGIN")
     execute(empty_database_url, "CREATE SCHEMA own AUTHORIZATION owner_of_one")

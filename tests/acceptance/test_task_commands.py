@@ -243,7 +243,7 @@ def test_a_database_without_tables_is_told_how_to_get_them_and_gets_none(
     answer = horsies("task", *command, "--database-url", empty_database_url)
     assert answer.code == 1
     assert "error[HRS-219]" in answer.stderr
-    assert "horsies db migrate, with the same --database-url" in answer.stderr
+    assert f"run: horsies db migrate --database-url '{empty_database_url}'" in answer.stderr
     assert horsies("db", "status", "--json", "--database-url", empty_database_url).document["tables"] == []
 
 

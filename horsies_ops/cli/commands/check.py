@@ -14,7 +14,7 @@ from horsies.discover import locate_app
 from horsies.errors import ExitCode, HorsiesError, ValidationReport
 from horsies_ops.cli.application import AppArgument, settings_for_app
 from horsies_ops.cli.output import fault, print_json, print_line, report, warn
-from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.session import GlobalOptions, Json, group, point_there, with_global_options
 
 app = group("check")
 
@@ -60,7 +60,10 @@ def _examine(options: GlobalOptions, locator: str | None, *, live: bool) -> Verd
     except HorsiesError as error:
         return Verdict(tasks=0, failed=ValidationReport(phase=phase, errors=error.faults))
     try:
-        return Verdict(failed=first_failed_phase(found, live=live), tasks=len(found.tasks))
+        failed = first_failed_phase(found, live=live)
+        for error in failed.errors if failed else ():
+            point_there(error, options)
+        return Verdict(failed=failed, tasks=len(found.tasks))
     finally:
         found.close()
 

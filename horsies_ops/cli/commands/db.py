@@ -55,7 +55,7 @@ def status(options: GlobalOptions, *, json: Json = False) -> int:
     if json:
         print_json({**to_json(found), "error": fault(unreachable) if unreachable else None})
     else:
-        _print_status(found, is_stopped=isinstance(unreachable, Stopped))
+        _print_status(found, options, is_stopped=isinstance(unreachable, Stopped))
     if unreachable is None:
         return ExitCode.DONE if found.is_current else ExitCode.FAILED
     if not isinstance(unreachable, Stopped):
@@ -175,7 +175,7 @@ async def _ask(broker: PostgresConfig) -> DatabaseStatus:
         return await database_status(database, embedded=broker.database_url.is_embedded)
 
 
-def _print_status(status: DatabaseStatus, *, is_stopped: bool) -> None:
+def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped: bool) -> None:
     facts = {"url": status.url, "reachable": "yes" if status.reachable else "no"}
     if is_stopped:
         facts["server"] = "stopped; starts on first use"
@@ -183,7 +183,7 @@ def _print_status(status: DatabaseStatus, *, is_stopped: bool) -> None:
         facts |= {
             "server": f"PostgreSQL {status.server_version}" + (" (in recovery)" if status.in_recovery else ""),
             "schema": status.schema or "(none)",
-            "migrations": _migrations(status.migrations),
+            "migrations": options.there(_migrations(status.migrations)),
             "connections": f"{status.connections.used} of {status.connections.max}",
             "oldest transaction": _age(status.oldest_transaction_s),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from horsies_ops.doctor import diagnose
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
-    from horsies_ops.doctor import Diagnosis
+    from collections.abc import Sequence
+
+    from horsies_ops.doctor import Check
 
 app = group("doctor")
 
@@ -23,15 +26,16 @@ app = group("doctor")
 def doctor(options: GlobalOptions, *, json: Json = False) -> int:
     """Look at everything and say what to do; exit 1 when a check fails."""
     diagnosis = asyncio.run(diagnose(options.settings, partial(open_ops, read_only=True, via="cli")))
+    checks = [replace(check, hint=check.hint and options.there(check.hint)) for check in diagnosis.checks]
     if json:
-        print_json({"ok": diagnosis.ok, "checks": diagnosis.checks})
+        print_json({"ok": diagnosis.ok, "checks": checks})
     else:
-        _show(diagnosis)
+        _show(checks)
     return ExitCode.DONE if diagnosis.ok else ExitCode.FAILED
 
 
-def _show(diagnosis: Diagnosis) -> None:
-    print_table(("check", "status", "detail"), [(check.name, check.status, check.detail) for check in diagnosis.checks])
-    for check in diagnosis.checks:
+def _show(checks: Sequence[Check]) -> None:
+    print_table(("check", "status", "detail"), [(check.name, check.status, check.detail) for check in checks])
+    for check in checks:
         if check.hint:
             talk(f"hint: {check.name}: {check.hint}")

@@ -46,7 +46,7 @@ async def _queues(options: GlobalOptions) -> Sequence[QueueRow]:
             # A database that is not ours yet has no queues, which is an answer too.
             if error.code is not ErrorCode.SCHEMA_NOT_MIGRATED:
                 raise
-            options.talk("the database has no horsies tables; horsies db migrate makes them")
+            options.talk(options.there("the database has no horsies tables; run: horsies db migrate"))
             return ()
 
 
