@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from horsies_tui.format import age, clean, took
+from horsies_tui.format import clean, seconds, took
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,9 +36,15 @@ class Connection:
     """Of the last answer."""
     why: str = ""
     """What happened to it, where it is not up."""
+    hint: str = ""
+    """What a person can do about it."""
     since: datetime | None = None
     attempt: int = 0
+    """Tries to connect that have failed since."""
     retry_in: timedelta | None = None
+    """How long after the last of them the next one comes."""
+    has_been_up: bool = False
+    """Whether there are rows on the screen that it brought."""
 
     @property
     def is_up(self) -> bool:
@@ -49,11 +55,15 @@ class Connection:
     def is_slow(self) -> bool:
         return self.is_up and self.latency is not None and self.latency > SLOW
 
-    def lost(self, why: str, since: datetime, *, retry_in: timedelta | None = None) -> Connection:
-        """The same connection after one more failure; it has been away since the first."""
-        away_since = self.since if self.state is State.LOST else since
-        attempt = self.attempt + 1 if self.state is State.LOST else 1
-        return Connection(state=State.LOST, why=why, since=away_since, attempt=attempt, retry_in=retry_in)
+    def lost(self, why: str, since: datetime, *, attempt: int = 0, retry_in: timedelta | None = None) -> Connection:
+        """The same connection after a failure; it has been away since the first."""
+        return Connection(
+            state=State.LOST,
+            why=why,
+            since=self.since if self.state is State.LOST else since,
+            attempt=attempt,
+            retry_in=retry_in,
+        )
 
 
 def steady(shown: timedelta | None, measured: timedelta) -> timedelta:
@@ -76,7 +86,8 @@ def described(connection: Connection, glyphs: Glyphs, *, poll_s: float) -> str:
         case State.POLLING:
             return f"{glyphs.polling} POLLING {poll_s:g}s {latency}".rstrip()
         case State.LOST:
-            soon = f" in {age(connection.retry_in)}" if connection.retry_in else ""
-            return f"{glyphs.lost} RECONNECTING{soon} ({connection.attempt})"
+            soon = f" in {seconds(connection.retry_in)}" if connection.retry_in else ""
+            tries = f" ({connection.attempt})" if connection.attempt else ""
+            return f"{glyphs.lost} RECONNECTING{soon}{tries}"
         case State.REFUSED:
             return f"{glyphs.bad} {clean(connection.why, limit=40)}"

@@ -70,6 +70,11 @@ def safe(value: object, style: Style | str = "", *, cells: int | None = None) ->
     return Content.styled(shown if cells is None else cut(shown, cells), style)
 
 
+def seconds(span: timedelta) -> str:
+    """`0.5s`, `4s`: a pause that is short."""
+    return f"{span.total_seconds():g}s"
+
+
 def age(span: timedelta | None) -> str:
     """`41s`, `3m12s`, `2h05m`, `3d04h`: two units, never wider than six columns below a hundred days."""
     if span is None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from horsies.errors import ConfigurationError, DatabaseUnreachable, HorsiesError
+from horsies.errors import BrokerErrorCode, ConfigurationError, DatabaseUnreachable, HorsiesError
 from horsies_tui.connection import Connection, State, steady
 from horsies_tui.feed import hear
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 FIRST_RETRY_S: Final = 0.5
 LAST_RETRY_S: Final = 10.0
+MOST_DOUBLINGS: Final = 10
 MEASURED_EVERY_S: Final = 15.0
 GIVEN_UP_AFTER: Final = timedelta(seconds=3)
 """A question that ran out of time took at least so long."""
@@ -46,6 +48,8 @@ class Session:
         self._say = tell
         self._feed = State.CONNECTING
         self._again = asyncio.Event()
+        self._failed_tries = 0
+        """In a row, of connecting or of reaching the database again."""
 
     def try_now(self) -> None:
         """Do not wait for the next try."""
@@ -59,26 +63,39 @@ class Session:
             # A question too heavy for the time it has. Whether anybody is there at all, the next measurement tells.
             self._tell(replace(self.connection, latency=GIVEN_UP_AFTER))
         else:
-            self._tell(self.connection.lost(error.message, self._clock.now()))
+            self._lose(error.message)
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
-        failures = 0
         while True:
             try:
                 async with self._opener(read_only=self.read_only) as source:
-                    failures = 0
                     await self._use(source)
                 raise DatabaseUnreachable("the feed has ended")
-            except ConfigurationError as error:
-                # Another schema, or settings that cannot be right: only a person can help.
-                self._tell(Connection(state=State.REFUSED, why=f"{error.code} {error.message}"))
-                await self._until_asked(LAST_RETRY_S)
             except HorsiesError as error:
-                failures += 1
-                wait_s = min(FIRST_RETRY_S * 2 ** (failures - 1), LAST_RETRY_S)
-                self._tell(self.connection.lost(error.message, self._clock.now(), retry_in=timedelta(seconds=wait_s)))
-                await self._until_asked(wait_s)
+                if _is_final(error):
+                    self._refuse(error)
+                    await self._until_asked(None)
+                else:
+                    await self._until_asked(self._missed(error))
+
+    def _refuse(self, error: HorsiesError) -> None:
+        why = error.message if error.code is None else f"{error.code} {error.message}"
+        self._tell(Connection(state=State.REFUSED, why=why, hint=error.help_text or ""))
+
+    def _missed(self, error: HorsiesError) -> float:
+        """One more try has failed; returns how many seconds to rest before the next, ever longer."""
+        self._failed_tries += 1
+        wait_s = min(FIRST_RETRY_S * 2 ** min(self._failed_tries - 1, MOST_DOUBLINGS), LAST_RETRY_S)
+        retry_in = timedelta(seconds=wait_s)
+        now = self._clock.now()
+        self._tell(self.connection.lost(error.message, now, attempt=self._failed_tries, retry_in=retry_in))
+        return wait_s
+
+    def _lose(self, why: str) -> None:
+        """The connection is gone; whether it can be had again is tried at once."""
+        self._tell(self.connection.lost(why, self._clock.now(), attempt=self._failed_tries))
+        self.try_now()
 
     async def _use(self, source: Source) -> None:
         self.source, self._feed = source, State.CONNECTING
@@ -96,17 +113,22 @@ class Session:
         """The feed says how it stands."""
         self._feed = state
         if state is State.LOST:
-            self._tell(self.connection.lost(detail, self._clock.now()))
+            if self.connection.is_up:
+                self._lose(detail)
         elif state is not self.connection.state:
+            self._failed_tries = 0
             self._tell(Connection(state=state, latency=self.connection.latency))
 
     async def _keep_measuring(self, source: Source) -> None:
+        wait_s = MEASURED_EVERY_S
         while True:
-            await asyncio.sleep(MEASURED_EVERY_S if self.connection.is_up else 1.0)
+            await self._until_asked(wait_s)
             try:
                 await self._measure(source)
             except HorsiesError as error:
-                self._tell(self.connection.lost(error.message, self._clock.now()))
+                wait_s = self._missed(error)
+            else:
+                wait_s = MEASURED_EVERY_S if self.connection.is_up else 1.0
 
     async def _measure(self, source: Source) -> None:
         """Set our clock by the database's, and see how long it takes to answer."""
@@ -114,16 +136,22 @@ class Session:
         at = await source.clock()
         latency = timedelta(seconds=self._clock.ticks() - asked)
         self._clock.heard(at, delay=latency)
+        self._failed_tries = 0
         if self._feed is not State.LOST:
             self._tell(Connection(state=self._feed, latency=steady(self.connection.latency, latency)))
 
     def _tell(self, connection: Connection) -> None:
-        self.connection = connection
-        self._say(connection)
+        self.connection = replace(connection, has_been_up=connection.is_up or self.connection.has_been_up)
+        self._say(self.connection)
 
-    async def _until_asked(self, timeout_s: float) -> None:
+    async def _until_asked(self, timeout_s: float | None) -> None:
         self._again.clear()
-        try:
-            await asyncio.wait_for(self._again.wait(), timeout_s)
-        except TimeoutError:
-            return
+        # Not `wait_for`, which forgets that it was cancelled where the event came first.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._again.wait()
+
+
+def _is_final(error: HorsiesError) -> bool:
+    """Another schema, or settings that cannot be right: trying again would not help."""
+    return isinstance(error, ConfigurationError) or error.code is BrokerErrorCode.SCHEMA_INIT_FAILED

@@ -75,5 +75,5 @@ async def test_too_small_a_terminal_is_told_so() -> None:
 
 
 async def test_a_database_that_is_away_looks_as_in_its_picture() -> None:
-    async with running(_nobody_there, until="Connection lost") as pilot:
+    async with running(_nobody_there, until="Cannot connect") as pilot:
         assert "RECONNECTING" in shown(pilot)

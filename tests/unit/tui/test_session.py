@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
@@ -15,6 +16,7 @@ from tests.support.screens import NOON, still, still_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
+    from datetime import datetime
 
     from horsies_tui.source import Source
 
@@ -25,6 +27,12 @@ class Spoken(DemoSource):
     def __init__(self) -> None:
         super().__init__(still(10), read_only=False, pace_s=None)
         self.feed: asyncio.Queue[Change] = asyncio.Queue()
+        self.refusals: list[HorsiesError] = []
+
+    async def clock(self) -> datetime:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        return await super().clock()
 
     async def listen(self) -> AsyncIterator[Change]:
         while True:
@@ -86,6 +94,29 @@ async def test_a_database_that_is_away_is_tried_again() -> None:
         assert (await line.until(State.LIVE)).is_up
 
 
+async def test_a_database_that_lets_nobody_in_is_tried_ever_more_seldom() -> None:
+    line = Line()
+    line.source.refusals = [DatabaseUnreachable("wrong password") for _ in range(3)]
+    async with _at_work(line):
+        tries: list[tuple[int, timedelta | None]] = []
+        for _ in range(3):
+            lost = await line.until(State.LOST)
+            tries.append((lost.attempt, lost.retry_in))
+            line.session.try_now()
+        assert tries == [(number, timedelta(seconds=pause_s)) for number, pause_s in ((1, 0.5), (2, 1.0), (3, 2.0))]
+
+
+async def test_questions_without_an_answer_are_no_tries_to_connect() -> None:
+    line = Line()
+    async with _at_work(line):
+        line.source.say(Feed.LIVE)
+        await line.until(State.LIVE)
+        line.source.refusals = [DatabaseUnreachable("gone")]
+        for _ in range(3):
+            line.session.failed(DatabaseUnreachable("gone"))
+        assert [(await line.until(State.LOST)).attempt for _ in range(2)] == [0, 1]
+
+
 async def test_a_feed_that_is_lost_and_restored_is_told_each_time() -> None:
     line = Line()
     async with _at_work(line):
@@ -104,15 +135,22 @@ async def test_polling_is_as_good_as_live_for_acting() -> None:
         assert (await line.until(State.POLLING)).is_up
 
 
-async def test_a_schema_that_does_not_fit_is_refused_and_not_called_a_lost_connection() -> None:
-    line = Line(ConfigurationError("the schema is at 5, this is for 9", code=ErrorCode.SCHEMA_NOT_MIGRATED))
+async def test_a_schema_that_does_not_fit_is_refused_and_looked_at_again_only_when_asked() -> None:
+    refusal = ConfigurationError("the schema is at 5, this is for 9", code=ErrorCode.SCHEMA_NOT_MIGRATED, hint="run it")
+    line = Line(refusal)
     async with _at_work(line):
-        assert "schema" in (await line.until(State.REFUSED)).why
+        refused = await line.until(State.REFUSED)
+        assert ("schema" in refused.why, refused.hint, refused.retry_in) == (True, "run it", None)
+        line.session.try_now()
+        line.source.say(Feed.LIVE)
+        await line.until(State.LIVE)
 
 
 def test_the_header_says_how_the_connection_stands() -> None:
-    lost = Connection(state=State.LIVE).lost("gone", NOON).lost("gone", NOON)
-    assert described(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING (2)"
+    lost = Connection(state=State.LIVE).lost("gone", NOON)
+    assert described(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING"
+    again = lost.lost("gone", NOON, attempt=2, retry_in=timedelta(seconds=0.5))
+    assert described(again, UNICODE, poll_s=0.25) == "○ RECONNECTING in 0.5s (2)"
     assert described(Connection(), UNICODE, poll_s=0.25) == "◌ CONNECTING"
     assert described(Connection(state=State.POLLING), UNICODE, poll_s=5) == "◐ POLLING 5s"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
@@ -11,13 +12,14 @@ from horsies_ops.reads.changes import Topic
 from horsies_tui.actions import BY_METHOD, TABS, Place
 from horsies_tui.clipboard import copy
 from horsies_tui.connection import Connection, State
-from horsies_tui.format import age, clock, safe
+from horsies_tui.format import age, clock, plural, safe, seconds
 from horsies_tui.store import Want
 from horsies_tui.widgets.header import Header, Tabs
 from horsies_tui.widgets.status_line import KeyLine, StatusLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from textual.app import ComposeResult
 
@@ -135,19 +137,10 @@ class MainScreen(Screen[None]):
         self.query_one(Header).renew()
         is_away = connection.state in (State.LOST, State.REFUSED)
         self.set_class(is_away, "-offline")
-        self.query_one("#notice", Static).update(safe(self._notice(connection)) if is_away else "")
+        self.query_one("#notice", Static).update(_notice(connection, self.desk.clock.now()) if is_away else "")
         if self.desk.can_act != self._could_act:
             self._could_act = self.desk.can_act
             self.refresh_bindings()
-
-    def _notice(self, connection: Connection) -> str:
-        if connection.state is State.REFUSED:
-            return f" {connection.why}"
-        away = age(self.desk.clock.now() - connection.since) if connection.since else "some time"
-        lost_at = clock(connection.since)
-        return (
-            f" Connection lost {lost_at}, {away} ago: {connection.why}. Rows may be old, actions are off; r tries now"
-        )
 
     def _tick(self) -> None:
         """Once a second, while this is the screen that is seen."""
@@ -164,3 +157,23 @@ class MainScreen(Screen[None]):
         if known is not None and known.takes_keyboard and isinstance(self.focused, Input):
             return False
         return super().check_action(action, parameters)
+
+
+def _notice(connection: Connection, now: datetime) -> Content:
+    """What is wrong, what can be done about it, and when it is tried again."""
+    lines = _refusal(connection) if connection.state is State.REFUSED else _absence(connection, now)
+    return Content("\n").join([safe(f" {line}") for line in lines])
+
+
+def _refusal(connection: Connection) -> list[str]:
+    return [connection.why, *filter(None, [connection.hint]), "r looks again, q leaves"]
+
+
+def _absence(connection: Connection, now: datetime) -> list[str]:
+    soon = f"trying again in {seconds(connection.retry_in)}" if connection.retry_in else "trying again"
+    tries = f"{soon}, {plural(connection.attempt, 'attempt')} failed; r tries now"
+    if not connection.has_been_up:
+        return [f"Cannot connect: {connection.why}", tries]
+    away = age(now - connection.since) if connection.since else "some time"
+    lost = f"Connection lost {clock(connection.since)}, {away} ago: {connection.why}"
+    return [lost, f"Rows may be old, actions are off; {tries}"]
