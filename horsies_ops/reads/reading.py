@@ -77,6 +77,10 @@ class Reads:
         """How the database is; needs none of our tables."""
         return await status.database_status(self.reading, embedded=self.is_embedded)
 
+    async def refuse_unless_current(self) -> None:
+        """Raise where the schema is missing, older or newer than this horsies."""
+        await status.refuse_unless_current(self.reading)
+
     async def clock(self) -> datetime:
         """What time it is for the database, by which every age is reckoned."""
         return await clock.clock(self.reading)

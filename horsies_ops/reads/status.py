@@ -74,6 +74,11 @@ class DatabaseStatus:
         return found is not None and not found.pending and found.checksums_ok and found.current <= found.latest
 
 
+async def refuse_unless_current(database: Database) -> None:
+    """Raise where the schema is missing, older or newer than this horsies; what to run is in the hint."""
+    (await schema_state(database)).refuse_unless_current()
+
+
 async def database_status(database: Database, *, embedded: bool) -> DatabaseStatus:
     """Ask the database how it is; creates nothing and needs none of our tables."""
     (server,) = await database.fetch(STATUS.server)

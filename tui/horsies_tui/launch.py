@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horsies.config import Rank
-from horsies.errors import ConfigurationError, ErrorCode
+from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.log import configure
 from horsies_tui.served import end_with_the_server, is_served
 
@@ -44,6 +44,8 @@ class Options:
     is_slow: bool = False
     has_mouse: bool = True
     log_file: Path | None = None
+    there: Callable[[str], str] = str
+    """Has the command of a hint lead to the same database."""
 
     @property
     def arguments(self) -> list[str]:
@@ -64,7 +66,7 @@ class Database:
     """Opens the configured database for the screens."""
 
     settings: LoadedSettings
-    actor: str | None
+    options: Options
 
     @asynccontextmanager
     async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:
@@ -73,12 +75,17 @@ class Database:
         async with ops_module.open_ops(
             self.settings.app,
             read_only=read_only,
-            actor=self.actor,
+            actor=self.options.actor,
             via="tui",
             read_timeout_s=PATIENCE_S,
             connections=CONNECTIONS,
             application_name="horsies-tui",
         ) as ops:
+            try:
+                await ops.refuse_unless_current()
+            except HorsiesError as error:
+                error.help_text = self.options.there(error.help_text or "")
+                raise
             yield ops
 
 
@@ -139,7 +146,7 @@ def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
 def _opener(settings: LoadedSettings, options: Options) -> tuple[Opener, str]:
     """Where the data comes from, and what that is called."""
     if not options.is_demo:
-        return Database(settings, options.actor), database_name(settings.app.broker.database_url)
+        return Database(settings, options), database_name(settings.app.broker.database_url)
     from horsies_tui.demo import NAME, Demo
 
     return Demo(), NAME

@@ -42,8 +42,9 @@ def tui(
     from horsies_tui.launch import Options, is_served, launch, show_in_browsers
 
     shown = Options(
-        actor=actor, is_read_only=read_only, is_demo=demo, is_slow=slow, has_mouse=not no_mouse, log_file=log_file
-    )
+        actor=actor, is_read_only=read_only, is_demo=demo, is_slow=slow, has_mouse=not no_mouse, log_file=log_file,
+        there=options.there,
+    )  # fmt: skip
     settings = options.settings(**{"tui.ascii": ascii or None})
     if serve:
         rights = "whoever reaches it may act" if read_write and not read_only else "read-only"

@@ -128,7 +128,9 @@ class SchemaState:
         self.refuse_unless_ours()
         if self.pending:
             raise ConfigurationError(
-                f"the database is at migration {self.current}, this horsies needs {self.latest}",
+                f"the database is at migration {self.current}, this horsies needs {self.latest}"
+                if self.applied
+                else "the database has no horsies tables",
                 code=ErrorCode.SCHEMA_NOT_MIGRATED,
                 hint="run: horsies db migrate",
             )

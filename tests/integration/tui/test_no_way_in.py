@@ -1,0 +1,49 @@
+"""What the screens say where there is nothing to show: no tables, no such database."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from horsies.config import load
+from horsies.model.settings import TuiConfig
+from horsies.store.migrate import migrate
+from horsies_tui.app import HorsiesApp
+from horsies_tui.launch import Database, Options
+from tests.support.screens import eventually, shown
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from textual.pilot import Pilot
+
+    from horsies.store.db import Database as Store
+
+
+@asynccontextmanager
+async def _screens(url: str) -> AsyncGenerator[Pilot[None]]:
+    settings = load(options={"broker.database_url": url})
+    options = Options(there=lambda hint: f"{hint} --database-url there")
+    app = HorsiesApp(Database(settings, options), TuiConfig(), database="test")
+    async with app.run_test(size=(120, 36)) as pilot:
+        yield pilot
+
+
+async def test_without_tables_the_command_that_makes_them_is_named_and_r_looks_again(
+    empty_database_url: str, empty_database: Store
+) -> None:
+    async with _screens(empty_database_url) as pilot:
+        await eventually(pilot, lambda: "the database has no horsies tables" in shown(pilot))
+        assert "run: horsies db migrate --database-url there" in shown(pilot)
+        await migrate(empty_database)
+        await pilot.press("r")
+        await eventually(pilot, lambda: "LIVE" in shown(pilot))
+
+
+async def test_a_database_that_does_not_exist_is_named_with_when_it_is_tried_again(database_url: str) -> None:
+    missing = database_url.replace("/test_", "/nope_").replace("horsies@", "horsies:hunter2@")
+    async with _screens(missing) as pilot:
+        await eventually(pilot, lambda: "RECONNECTING in 1s (2)" in shown(pilot))
+        assert "Cannot connect: the database does not exist" in shown(pilot)
+        assert "horsies:***@" in shown(pilot)
+        assert "hunter2" not in shown(pilot)
