@@ -15,24 +15,17 @@ if TYPE_CHECKING:
 DOCUMENTS = ("README.md", "docs/tasks.md", "docs/testing.md", "docs/workflows.md")
 
 
-def complaints_about(folder: Path) -> list[str]:
-    """What pyright says in strict mode, each with its place."""
-    paths = [str(folder), str(ROOT / "worker")]
-    (folder / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict", "extraPaths": paths}))
-    command = [
-        sys.executable,
-        "-m",
-        "pyright",
-        "--pythonpath",
-        sys.executable,
-        "--outputjson",
-        "--project",
-        str(folder),
-    ]
-    report = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
-    assert report["summary"]["filesAnalyzed"] > 0
+def complaints_about(folders: list[Path], within: Path) -> list[str]:
+    """What pyright says in strict mode, each with its place. One run for all: most of it goes to our own types."""
+    roots = [{"root": str(each), "extraPaths": [str(each), str(ROOT / "worker")]} for each in folders]
+    config = {"typeCheckingMode": "strict", "executionEnvironments": roots}
+    (within / "pyrightconfig.json").write_text(json.dumps(config))
+    options = ["--pythonpath", sys.executable, "--outputjson", "--project", str(within)]
+    ended = subprocess.run([sys.executable, "-m", "pyright", *options], capture_output=True, text=True)
+    report = json.loads(ended.stdout)
+    assert report["summary"]["filesAnalyzed"] >= len(folders)
     return [
-        f"{each['file'].removeprefix(str(folder))}:{each['range']['start']['line'] + 1}: {each['message']}"
+        f"{each['file'].removeprefix(str(within))}:{each['range']['start']['line'] + 1}: {each['message']}"
         for each in report["generalDiagnostics"]
     ]
 
@@ -43,5 +36,5 @@ def test_the_examples_pass_pyright_in_strict_mode(tmp_path: Path) -> None:
         folder.mkdir()
         write_files_of(document, folder)
         (folder / "examples_in_order.py").write_text(program_of(document))
-    found = [line for folder in tmp_path.iterdir() for line in complaints_about(folder)]
+    found = complaints_about(list(tmp_path.iterdir()), tmp_path)
     assert not found, "\n".join(found)
