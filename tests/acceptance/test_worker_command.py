@@ -177,6 +177,34 @@ def test_the_log_can_be_lines_of_json(horsies: Executable, database_url: str) ->
     assert started["level"] == "INFO"
 
 
+MIXED = """
+from horsies import Horsies, TaskError, TaskResult
+app = Horsies()
+
+@app.task("mixed")
+def mixed(is_well: bool) -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None) if is_well else TaskResult(err=TaskError(error_code="TOO_BAD", message="no"))
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_log_says_who_started_where_what_failed_and_how_much_was_run(
+    horsies: Executable, project: Project, database_url: str, form: str
+) -> None:
+    project.write("main.py", MIXED)
+    url = {"HORSIES_BROKER__DATABASE_URL": database_url.replace("horsies@", "horsies:hunter2@")}
+    with horsies.at_work("worker", "main:app", "--processes", "1", "--log-format", form, **url) as worker:
+        worker.until_said("worker started")
+        for is_well in ("true", "false"):
+            horsies("task", "send", "mixed", "--args", f"[{is_well}]", "--app", "main:app", "--wait", **url)
+        assert worker.stop() == 0
+    (started,) = [line for line in worker.said.splitlines() if "worker started" in line]
+    assert f":{worker.popen.pid}  queues=default  processes=1  database=postgresql://horsies:***@" in started
+    assert "tasks failed  task_name=mixed  count=1  error_code=TOO_BAD  task_id=" in worker.said
+    (stopped,) = [line for line in worker.said.splitlines() if "worker stopped" in line]
+    assert "ran=2  failed=1  unstored=0" in stopped
+
+
 @pytest.mark.usefixtures("project")
 def test_a_running_worker_answers_a_ping_and_writes_its_state(horsies: Executable, database_url: str) -> None:
     app = app_on(database_url)

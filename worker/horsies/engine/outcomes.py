@@ -19,7 +19,7 @@ from horsies.store.finishes import Finish
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from horsies.engine.backoff import Backoff
     from horsies.engine.held import Desk, Held
@@ -209,9 +209,20 @@ class Outcomes:
         for (name, queue), theirs in ids.items():
             status = TaskStatus(name)
             self._reporter.moved(_MOVES[status], queue, TaskStatus.RUNNING, status, theirs)
+            self._reporter.account.ended(status, len(theirs))
+            if status is TaskStatus.FAILED:
+                self._tell_failed(batch, frozenset(theirs))
         if any(ended.held.row.is_workflow_task for ended in batch):
             self._nodes_ended()
         self._stored()
+
+    def _tell_failed(self, batch: list[Ended], failed: Container[str]) -> None:
+        for ended in batch:
+            held = ended.held
+            if held.key.task_id in failed:
+                name, code = held.row.task_name, ended.finish.error_code
+                self._reporter.account.failed(name, error_code=code, task_id=held.key.task_id)
+        self._reporter.tell_failing(str(batch[0].held.hold.worker_id))
 
     def _tell_finished(self, ended: Ended, status: TaskStatus) -> None:
         held = ended.held

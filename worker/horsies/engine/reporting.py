@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import fields
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from horsies.model import events
+from horsies.model.account import Account
 from horsies.model.summary import Moved, Summary
 from horsies.model.task import TaskStatus
 from horsies.store.events import Event as Record
@@ -29,6 +31,7 @@ _LEVELS: dict[type[events.Event], int] = {
     events.LateBeatRefused: logging.WARNING,
     events.TaskPoisoned: logging.ERROR,
     events.TaskUnknown: logging.WARNING,
+    events.TasksFailed: logging.WARNING,
     events.ChildDied: logging.WARNING,
     events.ChildSilent: logging.WARNING,
     events.WorkerFenced: logging.WARNING,
@@ -41,6 +44,7 @@ _LEVELS: dict[type[events.Event], int] = {
     events.OperationDisabled: logging.ERROR,
     events.ServiceDied: logging.CRITICAL,
     events.WorkerStarted: logging.INFO,
+    events.TasksRan: logging.INFO,
     events.WorkerDraining: logging.INFO,
     events.WorkerStopped: logging.INFO,
     events.WorkerUnfenced: logging.INFO,
@@ -50,6 +54,9 @@ _LEVELS: dict[type[events.Event], int] = {
     events.OperationEnabled: logging.INFO,
     events.ClaimLost: logging.INFO,
 }
+
+_OF_ITSELF = (events.WorkerStarted, events.WorkerReturned, events.WorkerStopped)
+"""Where the log says which worker it is that of."""
 
 _UNBEGUN = {
     (TaskStatus.CLAIMED, TaskStatus.RUNNING): "start",
@@ -74,6 +81,7 @@ class Reporter:
         self._records: asyncio.Queue[Record | None] = asyncio.Queue()
         self._listeners: list[Callable[[events.Event], None]] = []
         self.summary = Summary()
+        self.account = Account()
         self.has_moved = asyncio.Event()
         """Set when there is something in the summary, by whoever puts it there."""
 
@@ -97,6 +105,19 @@ class Reporter:
         """Count a move for those who watch; it is told with the next statement that can take it along."""
         self.summary.add(Moved(kind=kind, queue=queue, source=source, target=target), ids)
         self.has_moved.set()
+
+    def tell_failing(self, worker_id: str) -> None:
+        """Tell which tasks failed, of each name no more than once a minute."""
+        for each in self.account.take_failing(time.monotonic()):
+            self.emit(
+                events.TasksFailed(
+                    worker_id=worker_id,
+                    task_name=each.task_name,
+                    count=each.count,
+                    error_code=each.error_code,
+                    task_id=each.task_id,
+                )
+            )
 
     def moved_unbegun(self, helds: Iterable[Held], source: TaskStatus, target: TaskStatus) -> None:
         """The same for tasks that have come no further than into our hands."""
@@ -133,9 +154,14 @@ class Reporter:
 def _log(event: events.Event) -> None:
     level = _LEVELS.get(type(event), logging.DEBUG)
     if logger.isEnabledFor(level):
-        values = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "worker_id"}
-        shown = "  ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+        is_shown = {f.name: f.name != "worker_id" or isinstance(event, _OF_ITSELF) for f in fields(event)}
+        values = {name: getattr(event, name) for name, shown in is_shown.items() if shown}
+        shown = "  ".join(f"{name}={_shown(value)}" for name, value in values.items() if value is not None)
         logger.log(level, "%s  %s", _words(type(event).__name__), shown)
+
+
+def _shown(value: object) -> object:
+    return ",".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else value
 
 
 def _words(name: str) -> str:

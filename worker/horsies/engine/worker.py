@@ -22,6 +22,7 @@ from horsies.engine.heartbeat import Heartbeat
 from horsies.engine.held import Desk
 from horsies.engine.identity import Gate, Identity
 from horsies.engine.interruptions import Interruptions
+from horsies.engine.minutes import Minutes
 from horsies.engine.notices import Notices
 from horsies.engine.outcomes import Outcomes
 from horsies.engine.parts import Parts
@@ -174,6 +175,7 @@ class Worker:
             Bounded(Advance(parts, self._definitions), self._last_tries),
             Bounded(parts.interruptions, self._last_tries),
             Bounded(parts.reporter, self._last_tries),
+            Minutes(parts.reporter, self.identity),
             Bounded(Telling(parts.reporter, EventStore(parts.claims.database)), self._last_tries),
             notices,
             Heartbeat(parts, came_back=lambda: self._come_back(parts)),
@@ -351,14 +353,19 @@ class Worker:
                     await parts.fleet.set_state(worker_id, WorkerState.STOPPED)
         except (HorsiesError, TimeoutError) as error:
             logger.warning("could not write that the worker has stopped: %s", str(error) or NO_ANSWER)
-        parts.reporter.emit(events.WorkerStopped(worker_id=str(self.identity.worker_id), unstored=unstored))
+        ran, worker_id = parts.reporter.account.in_all, str(self.identity.worker_id)
+        parts.reporter.emit(
+            events.WorkerStopped(worker_id=worker_id, ran=ran.count, failed=ran.failed, unstored=unstored)
+        )
 
     def _tell_started(self, parts: Parts) -> None:
         parts.reporter.emit(
             events.WorkerStarted(
                 worker_id=str(self.identity.worker_id),
+                host=f"{self.identity.hostname}:{self.identity.pid}",
                 queues=tuple(self._worker.queues or ()),
                 processes=self._worker.processes,
+                database=parts.claims.database.link.masked_url,
             )
         )
 

@@ -1,6 +1,7 @@
 """Everything that the engine reports: to its log, to metrics, to tests, and where it matters to `horsies_events`.
 
 a task:        TaskClaimed, TaskStarted, TaskFinished, TaskReleased, TaskPoisoned,
+               TasksRan, TasksFailed,
                TaskUnknown, ClaimLost, LateResultRefused, LateBeatRefused
 a child:       ChildReady, ChildDied, ChildSilent, ChunkRecalled
 a worker:      WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped, ServiceDied
@@ -89,6 +90,27 @@ class TaskFinished(TaskEvent):
     status: TaskStatus
     error_code: str | None
     run_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksRan(Event):
+    """So many attempts have ended within this time; told once a minute, unless there were none."""
+
+    count: int
+    failed: int
+    retried: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksFailed(Event):
+    """Tasks of this name failed for good; told at once, and of each name no more than once a minute."""
+
+    task_name: str
+    count: int
+    error_code: str | None
+    """Of the last of them, as the id."""
+    task_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +208,11 @@ class ChunkRecalled(Event):
 class WorkerStarted(Event):
     """It listens and claims."""
 
+    host: str
     queues: tuple[str, ...]
     processes: int
+    database: str
+    """Its address, without a password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +246,10 @@ class WorkerDraining(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped(Event):
-    """It has left; outcomes that could not be stored are left to recovery."""
+    """It has left, having run so many tasks; outcomes that could not be stored are left to recovery."""
 
+    ran: int
+    failed: int
     unstored: int
 
 

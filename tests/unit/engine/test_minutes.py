@@ -1,0 +1,33 @@
+"""The line a minute of a worker's log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from horsies.engine.backoff import Backoff
+from horsies.engine.identity import Identity
+from horsies.engine.minutes import Minutes
+from horsies.engine.reporting import Reporter
+from horsies.model.events import TasksRan
+from horsies.model.settings import WorkerResilienceConfig
+from horsies.model.task import TaskStatus
+
+if TYPE_CHECKING:
+    from horsies.model.events import Event
+    from horsies.store.events import EventStore
+
+
+async def test_what_was_run_is_told_after_the_time_and_then_no_more() -> None:
+    reporter = Reporter(cast("EventStore", None), Backoff(WorkerResilienceConfig()))
+    told: asyncio.Queue[Event] = asyncio.Queue()
+    reporter.listen(told.put_nowait)
+    minutes = asyncio.create_task(Minutes(reporter, Identity.new(), every_s=0.01).run(stop := asyncio.Event()))
+    for count in (5, 7):
+        reporter.account.ended(TaskStatus.COMPLETED, count)
+        event = await asyncio.wait_for(told.get(), 5)
+        assert isinstance(event, TasksRan)
+        assert (event.count, event.failed) == (count, 0)
+    stop.set()
+    await minutes
+    assert told.empty()
