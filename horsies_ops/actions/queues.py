@@ -53,6 +53,8 @@ async def _written_down(
     deed = Deed(operator=hand.operator, action=action, reason=reason, filter={"queue": queue}, matched=1)
     audit_id = await write_down(transaction, deed, Done(affected=affected, skipped=1 - affected))
     unknown = f"no live worker serves {queue} and nothing waits in it"
+    if action == PAUSE:
+        unknown += f"; if that is not its name, horsies queue resume {queue} forgets it"
     return ActionReport(
         action=action,
         matched=1,

@@ -210,13 +210,16 @@ def test_a_queue_is_paused_and_resumed(horsies: Executable, database_url: str) -
     ]
     assert horsies("queue", "pause", "mail").stdout == "mail was paused already\n"
     assert horsies("queue", "resume", "mail", "--json").document["changed"] is True
-    assert ask(database_url, "SELECT paused_at FROM horsies_queues") == [(None,)]
+    assert ask(database_url, "SELECT FROM horsies_queues") == []
 
 
-def test_pausing_a_queue_that_nobody_knows_warns(horsies: Executable) -> None:
+def test_pausing_a_queue_that_nobody_knows_warns_and_resuming_it_forgets_it(horsies: Executable) -> None:
     answer = horsies("queue", "pause", "mial")
     assert answer.code == 0
     assert "warning: no live worker serves mial" in answer.stderr
+    assert "mial" in horsies("queue", "list").stdout
+    assert horsies("queue", "resume", "mial").stdout == "mial resumed\n"
+    assert "mial" not in horsies("queue", "list").stdout
 
 
 def _now(database_url: str) -> Any:

@@ -63,7 +63,7 @@ WITH waiting AS (
      ORDER BY queue_name, worker.last_heartbeat_at DESC
 ), known AS (
     SELECT queue_name FROM waiting UNION SELECT queue_name FROM held UNION SELECT queue_name FROM ended
-    UNION SELECT queue_name FROM served UNION SELECT queue_name FROM horsies_queues
+    UNION SELECT queue_name FROM served UNION SELECT queue_name FROM horsies_queues WHERE paused_at IS NOT NULL
 )
 SELECT queue_name                                    AS name,
        -- Without queues of its own an app has one, of the last priority.

@@ -8,8 +8,8 @@ ON CONFLICT (queue_name) DO UPDATE
 RETURNING q.queue_name;
 
 -- name: resume
-UPDATE horsies_queues
-   SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, updated_at = now()
+-- A queue without a row is not paused; one that nobody knows is forgotten with its pause.
+DELETE FROM horsies_queues
  WHERE queue_name = $1 AND paused_at IS NOT NULL
 RETURNING queue_name;
 
