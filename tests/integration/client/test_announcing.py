@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 
+from horsies.client.sending import PLAIN
+from horsies.model.sending import PlainSend
 from tests.support.tasks import heard_on
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator
 
     from horsies import Horsies
 
 TAKE_THE_TURN = "SELECT pg_try_advisory_xact_lock(horsies_lock_key('announce/default'))"
+TELL_WHAT_IS_STORED = """
+CREATE OR REPLACE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('horsies_task_new', 'stored');
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER tell AFTER INSERT ON horsies_tasks EXECUTE FUNCTION tell();
+"""
 
 
 @pytest.fixture
@@ -88,4 +99,40 @@ async def test_a_send_leaves_the_trigger_on_for_the_next_transaction_of_its_conn
 ) -> None:
     (await app.tasks["double"].send_async(1)).unwrap()
     (await app.tasks["double"].send_many_async([(2,), (3,)])).unwrap()
+    assert await closing_word(heard, other) == ["default", "default"]
+
+
+async def test_a_long_row_of_sends_says_little_and_its_last_word_comes_after_its_last_task(
+    app: Horsies, heard: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies.client.announcing.PAUSE_S", 60)
+    monkeypatch.setattr("horsies.client.announcing.SPEAK_EVERY_S", 60)
+    await other.execute(TELL_WHAT_IS_STORED)
+    for number in range(50):
+        (await app.tasks["double"].send_async(number)).unwrap()
+    words: list[str] = []
+    async with asyncio.timeout(10):
+        # All of them in the order of their commits.
+        while words.count("stored") < 50 or words[-1] != "default":
+            words.append(await heard.get())
+    await other.execute("DROP TRIGGER tell ON horsies_tasks")
+    assert words.count("default") < 50
+
+
+async def test_a_task_of_a_long_row_that_is_there_already_is_stored_once(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    session = await app.get_broker().session()
+    sent = app.tasks["double"].mould.cast(PLAIN, (1,), {}).unwrap()
+    assert isinstance(sent, PlainSend)
+    assert [await session.tasks.enqueue_silently(sent) for _ in range(2)] == [True, False]
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
+
+
+async def test_a_run_that_is_started_after_a_send_is_announced_by_its_transaction(
+    app: Horsies, heard: asyncio.Queue[str], other: asyncpg.Connection[Any]
+) -> None:
+    (await app.tasks["double"].send_async(1)).unwrap()
+    spec = app.workflow("one", [app.tasks["double"].node()(n=5)], definition_key="tests.one")
+    (await spec.start_async()).unwrap()
     assert await closing_word(heard, other) == ["default", "default"]

@@ -134,6 +134,20 @@ async def test_a_statement_that_takes_too_long_is_given_up_and_may_be_asked_agai
         assert await hasty.fetch(number("SELECT 1 AS n")) == [Number(1)]
 
 
+async def test_a_server_that_falls_silent_is_given_up_and_so_is_the_connection(database_url: str) -> None:
+    async with Proxy(database_url).running() as proxy:
+        database = Database(Link(url=proxy.url, masked_url="test", statement_timeout_s=0.2))
+        (before,) = await database.fetch(BACKEND)
+        proxy.freeze()
+        with pytest.raises(DatabaseUnreachable, match="no answer in time") as caught:
+            await database.fetch(BACKEND)
+        assert caught.value.retryable
+        proxy.heal()
+        (after,) = await database.fetch(BACKEND)
+        assert after != before
+        await database.close()
+
+
 async def test_the_server_itself_refuses_writes_on_a_read_only_link(database_url: str) -> None:
     async with Database(Link(url=database_url, masked_url="test", read_only=True)) as viewer:
         with pytest.raises(StatementFailed, match="read-only transaction"):

@@ -38,6 +38,33 @@ async def test_whoever_comes_when_all_are_in_use_gets_the_next_one_released(pool
     pool.release(second)
 
 
+async def test_nobody_overtakes_those_who_wait(pool: Pool) -> None:
+    first, second = await pool.acquire(), await pool.acquire()
+    waiting = asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)
+    pool.release(first)
+    assert pool.at_once() is None
+    assert await waiting is first
+    pool.release(first)
+    pool.release(second)
+
+
+async def test_a_place_that_comes_in_the_moment_of_giving_up_goes_to_the_next(pool: Pool) -> None:
+    first, second = await pool.acquire(), await pool.acquire()
+    impatient, patient = asyncio.create_task(pool.acquire()), asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)
+    pool.release(first)
+    impatient.cancel()
+    assert await patient is first
+    assert impatient.cancelled()
+    pool.release(first)
+    pool.release(second)
+    both = [await pool.acquire() for _ in range(2)]
+    assert set(both) == {first, second}
+    for connection in both:
+        pool.release(connection)
+
+
 async def test_a_failed_connect_gives_its_place_to_the_next(empty_database_url: str) -> None:
     url = empty_database_url.replace("/test_", "/nope_")
     pool = Pool(Link(url=url, masked_url="test"), PoolSize(largest=1, wait_s=5))

@@ -24,6 +24,7 @@ from horsies import (
     is_err,
 )
 from horsies.client.sending import SendOptions, resealed
+from horsies.model.sending import PlainSend, payload_of
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -37,7 +38,7 @@ def task_of(config: AppConfig | None = None, name: str = "greet", **options: Any
 
 
 def cast(task: TaskFunction[..., Any] | None = None, /, **options: Any) -> TaskSendPayload:
-    return (task or task_of()).mould.cast(SendOptions(**options), ("ann",), {"times": 2}).unwrap()
+    return payload_of((task or task_of()).mould.cast(SendOptions(**options), ("ann",), {"times": 2}).unwrap())
 
 
 def refused(task: TaskFunction[..., Any], *args: Any, **options: Any) -> tuple[TaskSendErrorCode, str]:
@@ -179,8 +180,8 @@ def test_the_key_belongs_to_the_arguments_and_not_to_the_moment() -> None:
 
 def test_the_key_belongs_to_the_arguments_and_not_to_how_they_are_given() -> None:
     mould, keyed = task_of().mould, SendOptions(idempotency_key="k")
-    by_position = mould.cast(keyed, ("ann", 2), {}).unwrap()
-    by_name = mould.cast(keyed, (), {"times": 2, "name": "ann"}).unwrap()
+    by_position = payload_of(mould.cast(keyed, ("ann", 2), {}).unwrap())
+    by_name = payload_of(mould.cast(keyed, (), {"times": 2, "name": "ann"}).unwrap())
     assert by_position.command_sha == by_name.command_sha
     assert by_position.enqueue_sha != by_name.enqueue_sha
 
@@ -211,5 +212,30 @@ def test_what_cannot_be_gone_through_is_no_bulk() -> None:
     assert "'NoneType' object is not iterable" in error.message
 
 
+@pytest.mark.parametrize(
+    ("options", "is_plain"),
+    [
+        ({}, True),
+        ({"priority": 3, "flags": ["slow"]}, True),
+        ({"delay": 0}, False),
+        ({"good_until": NOON}, False),
+        ({"idempotency_key": "k"}, False),
+    ],
+)
+def test_a_send_is_plain_where_it_is_due_at_once_never_ends_and_has_no_key(
+    options: dict[str, Any], is_plain: bool
+) -> None:
+    sent = task_of().mould.cast(SendOptions(**options), ("ann",), {}).unwrap()
+    assert isinstance(sent, PlainSend) is is_plain
+
+
+def test_a_plain_send_is_sealed_as_its_payload_is() -> None:
+    task = task_of()
+    payload = cast(task, priority=3)
+    assert resealed(payload, task.definition.codec.shape) == payload
+
+
 def test_the_repr_of_a_payload_hides_its_arguments() -> None:
-    assert "ann" not in repr(cast())
+    plain = task_of().mould.cast(SendOptions(), ("ann",), {}).unwrap()
+    assert isinstance(plain, PlainSend)
+    assert "ann" not in repr(cast()) + repr(plain)

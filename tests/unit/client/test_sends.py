@@ -22,10 +22,12 @@ from horsies import (
     TaskSendPayload,
     TaskSendResult,
 )
+from horsies.model.sending import payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horsies.client.delivery import AnySend
     from horsies.registry import TaskDefinition
 
 AnyHandle = TaskHandle[Any]
@@ -38,15 +40,16 @@ class Wire:
         self.delivered: list[TaskSendPayload] = []
         self.is_down = False
 
-    def one(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
-        return asyncio.run(self.one_async(task, payload, None))
+    def one(self, task: TaskDefinition, send: AnySend) -> TaskSendResult[AnyHandle]:
+        return asyncio.run(self.one_async(task, send, None))
 
     async def one_async(
         self,
         task: TaskDefinition,  # noqa: ARG002  # a wire looks at payloads only
-        payload: TaskSendPayload,
+        send: AnySend,
         connection: object | None,  # noqa: ARG002
     ) -> TaskSendResult[AnyHandle]:
+        payload = payload_of(send)
         if self.is_down:
             code = TaskSendErrorCode.ENQUEUE_FAILED
             return Err(TaskSendError(code=code, message="down", task_id=payload.task_id, payload=payload))

@@ -34,7 +34,7 @@ async def test_an_id_that_is_no_uuid_is_refused(start: Start) -> None:
 
 @pytest.mark.parametrize("start", STARTS)
 async def test_nothing_starts_while_sends_are_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setenv(VARIABLE.decode(), "1")
     refused = (await start(None)).unwrap_err()
     assert (refused.code, refused.retryable) == (WorkflowStartErrorCode.VALIDATION_FAILED, False)
     assert "suppressed" in refused.message

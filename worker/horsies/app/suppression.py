@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
-VARIABLE = "HORSIES_SUPPRESS_SENDS"
+VARIABLE = b"HORSIES_SUPPRESS_SENDS"
+
+# What os.environ is a view of. Asked at every send, it says at once that nothing is set; the view takes 2 µs to.
+_ENVIRONMENT: Mapping[bytes, bytes] = getattr(os.environ, "_data", os.environb)
 
 
 class Suppression:
@@ -22,7 +25,7 @@ class Suppression:
 
     @property
     def is_on(self) -> bool:
-        return self.is_asked_for or Suppression.imports_under_way > 0 or os.environ.get(VARIABLE) == "1"
+        return self.is_asked_for or Suppression.imports_under_way > 0 or _ENVIRONMENT.get(VARIABLE) == b"1"
 
 
 @contextmanager

@@ -1,10 +1,12 @@
-"""Telling workers of tasks that were stored while another send was announcing."""
+"""Telling workers of new tasks: which sends speak, and who speaks for those that did not."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from horsies.errors import HorsiesError
@@ -12,50 +14,105 @@ from horsies.errors import HorsiesError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-WAIT_S = 0.02
+PAUSE_S = 0.001
+"""Sends that follow each other more quickly than this are a loop, or many senders at once."""
+IN_A_ROW = 8
+SPEAK_EVERY_S = 0.005
+WAIT_S = 0.01
+"""How long a silent send waits for a later one of its queue to speak for it."""
 
 logger = logging.getLogger("horsies.send")
 
 
-class Announcements:
-    """The tail of a burst: where sends crowd, most store their task silently, and one message afterwards does for all.
+@dataclass(slots=True)
+class _Queue:
+    """What this process has sent to one queue; times are of the monotonic clock."""
 
-    It leaves after the sender has its answer, and only for queues of which no later send has spoken meanwhile. A
-    process that dies before it costs a poll interval: a notification is a hint.
+    in_a_row: int = 0
+    ended_at: float = -inf
+    spoken_at: float = -inf
+    silent_since: float | None = None
+    silent_until: float = -inf
+
+
+class Announcements:
+    """Speaking costs a send about as much as storing it, and none of a long row of sends needs to: one every few
+    milliseconds speaks, for all that were stored before it left. Where sends of several processes crowd, those that do
+    not get the turn are silent too.
+
+    What nobody has spoken for in time is told by one message afterwards. A process that dies before it costs a poll
+    interval: a notification is a hint.
     """
 
-    def __init__(self, announce: Callable[[list[str]], Awaitable[None]]) -> None:
+    def __init__(self, announce: Callable[[list[str]], Awaitable[None]], *, spares: bool = False) -> None:
         self._announce = announce
-        self._silent_since: dict[str, float] = {}
-        self._waiting: asyncio.Task[None] | None = None
+        self._spares = spares
+        """Whether this process can store a task and say nothing; behind a pooler it cannot."""
+        self._queues: dict[str, _Queue] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._telling: asyncio.Task[None] | None = None
 
-    def stored_silently(self, queue_name: str) -> None:
-        self._silent_since[queue_name] = time.monotonic()
-        if self._waiting is None:
-            self._waiting = asyncio.create_task(self._tell_later())
+    def may_be_silent(self, queue_name: str, *, asked_at: float) -> bool:
+        """Whether a send that leaves now is one of a long row, and one of them has just spoken."""
+        queue = self._queues.get(queue_name)
+        return (
+            queue is not None
+            and queue.in_a_row >= IN_A_ROW
+            and asked_at - queue.ended_at < PAUSE_S
+            and asked_at - queue.spoken_at < SPEAK_EVERY_S
+            and self._spares
+        )
+
+    def stored_silently(self, queue_name: str, *, asked_at: float) -> None:
+        queue = self._ended(queue_name, asked_at)
+        queue.silent_until = queue.ended_at
+        if queue.silent_since is None:
+            queue.silent_since = queue.ended_at
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WAIT_S, self._look)
 
     def announced(self, queue_name: str, *, asked_at: float) -> None:
         """A send that left at `asked_at` has spoken for its queue, and so for all that was stored before it left."""
-        if self._silent_since and self._silent_since.get(queue_name, asked_at) < asked_at:
-            del self._silent_since[queue_name]
+        queue = self._ended(queue_name, asked_at)
+        queue.spoken_at = asked_at
+        if queue.silent_until < asked_at:
+            queue.silent_since = None
 
     async def close(self) -> None:
         """Say at once what is still to be said."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            await asyncio.wait([self._waiting])
-        await self._tell()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._telling is not None:
+            await asyncio.wait([self._telling])
+        await self._tell(self._silent_for(0))
 
-    async def _tell_later(self) -> None:
-        try:
-            await asyncio.sleep(WAIT_S)
-        finally:
-            self._waiting = None
-        await self._tell()
+    def _ended(self, queue_name: str, asked_at: float) -> _Queue:
+        queue = self._queues.get(queue_name)
+        if queue is None:
+            queue = self._queues[queue_name] = _Queue()
+        queue.in_a_row = queue.in_a_row + 1 if asked_at - queue.ended_at < PAUSE_S else 0
+        queue.ended_at = time.monotonic()
+        return queue
 
-    async def _tell(self) -> None:
-        queues = list(self._silent_since)
-        self._silent_since.clear()
+    def _look(self) -> None:
+        self._timer = None
+        if due := self._silent_for(WAIT_S):
+            self._telling = asyncio.create_task(self._tell(due))
+        waiting = [queue.silent_since for queue in self._queues.values() if queue.silent_since is not None]
+        if waiting:
+            left_s = max(min(waiting) + WAIT_S - time.monotonic(), 0)
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
+
+    def _silent_for(self, seconds: float) -> list[str]:
+        """Queues with a task of which nobody has told for so long; from now on they count as told."""
+        since = time.monotonic() - seconds
+        due = [name for name, queue in self._queues.items() if (queue.silent_since or inf) <= since]
+        for name in due:
+            self._queues[name].silent_since = None
+        return due
+
+    async def _tell(self, queues: list[str]) -> None:
         if not queues:
             return
         try:

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -87,6 +87,12 @@ class PostgresBroker:
         self._sessions = PerLoop(Session.close, Session.abandon)
         self._forget()
         in_each_child(self._forget)
+
+    def session_here(self) -> Session | None:
+        """The session of the running loop, where it is open and its database is known to be ready."""
+        session = self._sessions.here()
+        is_ready = session is not None and session.reach is self._prepared and not session.reach.is_lost
+        return session if is_ready else None
 
     async def session(self) -> Session:
         """The session of the running loop."""
@@ -183,7 +189,8 @@ class PostgresBroker:
     def _session_over(self, shared: SharedReach) -> Session:
         links = shared.links
         size = self._pool_size()
-        database = Database(links.pooled, size)
+        link = replace(links.pooled, says_itself=not links.pooled.pooled)
+        database = Database(link, size)
         tasks = TaskStore(database)
         return Session(
             reach=shared,
@@ -192,7 +199,7 @@ class PostgresBroker:
             tasks=tasks,
             waiters=Waiters(links.direct, tasks.outcomes, channel=TASK_DONE, is_settled=is_settled),
             runs=Waiters(links.direct, FlowReadStore(database).outcomes, channel=WORKFLOW_DONE, is_settled=is_at_rest),
-            announcements=Announcements(tasks.announce),
+            announcements=Announcements(tasks.announce, spares=link.says_itself),
             key_turns=KeyTurns(most=max(1, size.largest // 2), wait_s=size.wait_s),
         )
 

@@ -6,20 +6,28 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from horsies.client.batches import Batches
 from horsies.client.handle import TaskHandle
 from horsies.client.keys import KeyIsHeld, waiting_for_key
 from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError
 from horsies.model.result import Err, Ok
-from horsies.model.sending import SendOutcome, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.model.sending import (
+    PlainSend,
+    SendOutcome,
+    TaskSendError,
+    TaskSendErrorCode,
+    TaskSendPayload,
+    TaskSendResult,
+    payload_of,
+)
 from horsies.store.borrowed import savepoint
-from horsies.store.failures import StatementFailed
+from horsies.store.failures import UNIQUE_VIOLATION, StatementFailed
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from horsies.client.broker import PostgresBroker, Session
     from horsies.client.pattern import Bulk
@@ -28,21 +36,21 @@ if TYPE_CHECKING:
     from horsies.store.db import Transaction
     from horsies.store.tasks import Sent
 
-UNIQUE_VIOLATION = "23505"
 RESEND_PAUSES_S = (0.2, 0.4, 0.8)
 
 A = TypeVar("A")
 AnyHandle = TaskHandle[Any]
+AnySend: TypeAlias = PlainSend | TaskSendPayload
 
 
 class Delivery(Protocol):
     """Where payloads go."""
 
-    def one(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]: ...
+    def one(self, task: TaskDefinition, send: AnySend) -> TaskSendResult[AnyHandle]: ...
 
-    async def one_async(
-        self, task: TaskDefinition, payload: TaskSendPayload, connection: object | None
-    ) -> TaskSendResult[AnyHandle]: ...
+    def one_async(
+        self, task: TaskDefinition, send: AnySend, connection: object | None
+    ) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]: ...
 
     def many(self, task: TaskDefinition, payloads: Bulk) -> TaskSendResult[list[AnyHandle]]: ...
 
@@ -59,18 +67,18 @@ class BrokerDelivery:
         self._results = results
         self._pauses_s = RESEND_PAUSES_S if resends else ()
 
-    def one(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
-        return BRIDGE.run(self.one_async(task, payload, None))
+    def one(self, task: TaskDefinition, send: AnySend) -> TaskSendResult[AnyHandle]:
+        return BRIDGE.run(self.one_async(task, send, None))
 
-    async def one_async(
+    def one_async(
         self,
-        task: TaskDefinition,  # noqa: ARG002  # what is stored is all in the payload
-        payload: TaskSendPayload,
+        task: TaskDefinition,  # noqa: ARG002  # what is stored is all in the send
+        send: AnySend,
         connection: object | None,
-    ) -> TaskSendResult[AnyHandle]:
+    ) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]:
         if not self._pauses_s:
-            return await self._store(payload, connection)
-        return await self._resent(lambda: self._store(payload, connection), connection)
+            return self._store(send, connection)
+        return self._resent(lambda: self._store(send, connection), connection)
 
     def many(self, task: TaskDefinition, payloads: Bulk) -> TaskSendResult[list[AnyHandle]]:
         return BRIDGE.run(self.many_async(task, payloads, None))
@@ -87,7 +95,7 @@ class BrokerDelivery:
         return await self._resent(lambda: self._store_many(batches, connection), connection)
 
     async def _resent(
-        self, store: Callable[[], Awaitable[TaskSendResult[A]]], connection: object | None
+        self, store: Callable[[], Coroutine[Any, Any, TaskSendResult[A]]], connection: object | None
     ) -> TaskSendResult[A]:
         """What came of storing, which is tried again under the same ids where the app asks for that."""
         # A caller's transaction is aborted or gone after a failure: sending again is the caller's own decision.
@@ -108,16 +116,30 @@ class BrokerDelivery:
                 return Err(_bulk_failed(error, batches))
         return Ok([TaskHandle(task_id, self._results) for task_id in batches.bulk.ids])
 
-    async def _store(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
+    async def _store(self, send: AnySend, connection: object | None) -> TaskSendResult[AnyHandle]:
+        payload = None
         try:
+            if connection is None and isinstance(send, PlainSend) and await self._is_stored_silently(send):
+                return Ok(TaskHandle(send.task_id, self._results))
+            payload = payload_of(send)
             if connection is None and payload.idempotency_key is None:
                 sent = await self._store_alone(payload)
             else:
                 sent = await self._store_waiting(payload, connection)
         except HorsiesError as error:
-            return Err(_enqueue_failed(error, payload))
+            return Err(_enqueue_failed(error, payload or payload_of(send)))
         refused = refusal_of(sent.outcome, payload, sent.task_id)
         return Ok(TaskHandle(sent.task_id, self._results)) if refused is None else Err(refused)
+
+    async def _is_stored_silently(self, send: PlainSend) -> bool:
+        """Store it without a word, if that will do here and now."""
+        session, asked_at = self._broker().session_here(), time.monotonic()
+        if session is None or not session.announcements.may_be_silent(send.queue_name, asked_at=asked_at):
+            return False
+        if not await session.tasks.enqueue_silently(send):
+            return False
+        session.announcements.stored_silently(send.queue_name, asked_at=asked_at)
+        return True
 
     async def _store_waiting(self, payload: TaskSendPayload, connection: object | None) -> Sent:
         """Store where other transactions may have to be waited for, though not for ever."""
@@ -138,7 +160,7 @@ class BrokerDelivery:
         if sent.is_announced:
             session.announcements.announced(payload.queue_name, asked_at=asked_at)
         elif sent.is_announced is False and not payload.enqueue_delay_seconds:
-            session.announcements.stored_silently(payload.queue_name)
+            session.announcements.stored_silently(payload.queue_name, asked_at=asked_at)
         return sent
 
     @asynccontextmanager

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _OF_THE_PARENT: list[object] = []
+_NOBODY = (None, None)
 
 
 class PerLoop(Generic[R]):
@@ -37,13 +38,17 @@ class PerLoop(Generic[R]):
 
     def here(self) -> R | None:
         """The resource of the running loop; None where it has none."""
-        return self._kept.get(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        if loop is self._latest[0]:
+            return self._latest[1]
+        return self._kept.get(loop)
 
     async def keep(self, resource: R) -> None:
         """Keep this one for the running loop, which has none; no other task runs before `here` finds it."""
         self._abandon_those_of_closed_loops()
         loop = asyncio.get_running_loop()
         self._kept[loop] = resource
+        self._latest = loop, resource
         self._guards[loop] = self._until_the_loop_ends()
         await anext(self._guards[loop])
 
@@ -59,14 +64,19 @@ class PerLoop(Generic[R]):
             # Forgotten first: whoever asks while it closes gets another. Kept, it would keep its loop alive.
             loop = asyncio.get_running_loop()
             del self._guards[loop]
-            await self._close(self._kept.pop(loop))
+            await self._close(self._forgotten(loop))
 
     def _abandon_those_of_closed_loops(self) -> None:
         # A resource keeps its loop alive, so the weak keys alone would let go of neither.
         for loop in [reference() for reference in self._kept.keyrefs()]:
-            if loop is not None and loop.is_closed() and (resource := self._kept.pop(loop, None)) is not None:
+            if loop is not None and loop.is_closed():
                 self._guards.pop(loop, None)
-                self._abandon(resource)
+                self._abandon(self._forgotten(loop))
+
+    def _forgotten(self, loop: asyncio.AbstractEventLoop) -> R:
+        if loop is self._latest[0]:
+            self._latest = _NOBODY
+        return self._kept.pop(loop)
 
     def _begin_in_child(self) -> None:
         # Let go of here, they would be closed here: with a goodbye on sockets that the parent still uses.
@@ -74,6 +84,8 @@ class PerLoop(Generic[R]):
         self._begin()
 
     def _begin(self) -> None:
+        self._latest: tuple[asyncio.AbstractEventLoop, R] | tuple[None, None] = _NOBODY
+        """Most programs have one loop, which need not be looked up."""
         self._kept: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, R] = weakref.WeakKeyDictionary()
         self._guards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = (
             weakref.WeakKeyDictionary()

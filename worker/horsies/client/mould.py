@@ -22,7 +22,7 @@ from horsies.codec.ids import IDS
 from horsies.codec.wire import canonical
 from horsies.model.queues import effective_priority
 from horsies.model.result import Err, Ok
-from horsies.model.sending import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.model.sending import PlainSend, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
 from horsies.registry.definition import flags_of
 
 if TYPE_CHECKING:
@@ -56,16 +56,17 @@ class Mould:
 
     def cast(
         self, options: SendOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> TaskSendResult[TaskSendPayload]:
-        """The payload of one call, or why it cannot be sent."""
+    ) -> TaskSendResult[PlainSend | TaskSendPayload]:
+        """One call as it is sent, or why it cannot be."""
         try:
             pattern = self._plain if options is PLAIN else self._pattern(options)
             encoded = self._task.codec.encode(args, kwargs)
         except ValueError as refused:
             return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
-        if (too_large := self._size_error(encoded)) is not None:
+        is_large = len(encoded.args_json) + len(encoded.kwargs_json) > self._unnoticed
+        if is_large and (too_large := self._size_error(encoded)) is not None:
             return Err(too_large)
-        return Ok(pattern.payload(IDS.text(), encoded, datetime.now(UTC)))
+        return Ok(pattern.send(IDS.text(), encoded, datetime.now(UTC)))
 
     def cast_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[Bulk]:
         """The payloads of a bulk send; the first item that cannot be sent is named by its index.
@@ -141,4 +142,5 @@ class Mould:
                 ),
             ),
             shape=task.codec.shape,
+            is_plain=options.idempotency_key is None and options.good_until is None and delay is None,
         )

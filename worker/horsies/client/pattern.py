@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 from horsies.codec.fingerprint import EnqueueSeal, command_sha, instant_json
-from horsies.model.sending import TaskSendPayload
+from horsies.model.sending import PlainSend, TaskSendPayload
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,6 +31,26 @@ class Pattern:
     idempotency_key: str | None
     seal: EnqueueSeal
     shape: Shape
+    is_plain: bool
+    """Whether its sends are due at once, never end and have no key."""
+
+    def send(self, task_id: str, encoded: EncodedArguments, sent_at: datetime) -> PlainSend | TaskSendPayload:
+        """A call of this pattern, as it is sent."""
+        if not self.is_plain:
+            return self.payload(task_id, encoded, sent_at)
+        return PlainSend(
+            task_id,
+            self.task_name,
+            self.queue_name,
+            self.priority,
+            encoded.args_json,
+            encoded.kwargs_json,
+            sent_at,
+            self.max_retries,
+            self.task_options,
+            self.flags,
+            self.seal.sha(encoded, instant_json(sent_at)),
+        )
 
     def payload(self, task_id: str, encoded: EncodedArguments, sent_at: datetime) -> TaskSendPayload:
         return TaskSendPayload(

@@ -12,7 +12,7 @@ from horsies.client.workflow.factories import FedNodeFactory, NodeFactory
 from horsies.codec.wire import PayloadRefused
 from horsies.model.mapping import ExceptionRules
 from horsies.model.result import Err
-from horsies.model.sending import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.model.sending import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult, payload_of
 from horsies.registry.calling import call, call_async
 from horsies.sync import is_inside_event_loop
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from horsies.client.broker import PostgresBroker
-    from horsies.client.delivery import Delivery
+    from horsies.client.delivery import AnySend, Delivery
     from horsies.client.handle import TaskHandle
     from horsies.client.pattern import Bulk
     from horsies.client.workflow.nodes import AnyNode, NodeSettings
@@ -89,8 +89,8 @@ class TaskFunction(Generic[P, T]):
         """Store the task; `Ok` means that it is committed."""
         return self.send_with(PLAIN, args, kwargs)
 
-    async def send_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
-        return await self.send_with_async(PLAIN, args, kwargs)
+    def send_async(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
+        return self.send_with_async(PLAIN, args, kwargs)
 
     def schedule(self, delay: float | timedelta, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         """Store the task, to be started `delay` seconds from now at the earliest."""
@@ -174,10 +174,14 @@ class TaskFunction(Generic[P, T]):
     async def send_with_async(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> TaskSendResult[TaskHandle[T]]:
-        prepared = self._prepared(options, args, kwargs)
+        # Each call on the way from here to the driver is felt in the rate of sends one by one.
+        host = self.host
+        if host.are_sends_suppressed():
+            return Err(_suppressed())
+        prepared = self.mould.cast(options, args, kwargs)
         if isinstance(prepared, Err):
             return prepared
-        return await self.host.delivery.one_async(self.definition, prepared.value, options.connection)
+        return await host.delivery.one_async(self.definition, prepared.value, options.connection)
 
     def send_many_with(self, options: SendOptions, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         prepared = self._prepared_many(options, items)
@@ -199,7 +203,7 @@ class TaskFunction(Generic[P, T]):
 
     def _prepared(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> TaskSendResult[TaskSendPayload]:
+    ) -> TaskSendResult[AnySend]:
         if self.host.are_sends_suppressed():
             return Err(_suppressed())
         return self.mould.cast(options, args, kwargs)
@@ -209,10 +213,10 @@ class TaskFunction(Generic[P, T]):
             return Err(_suppressed())
         return self.mould.cast_many(options, items)
 
-    def _deliver(self, payload: TaskSendPayload) -> TaskSendResult[TaskHandle[T]]:
+    def _deliver(self, send: AnySend) -> TaskSendResult[TaskHandle[T]]:
         if is_inside_event_loop():
-            return Err(_async_context(payload))
-        return self.host.delivery.one(self.definition, payload)
+            return Err(_async_context(payload_of(send)))
+        return self.host.delivery.one(self.definition, send)
 
     def _replay(self, error: TaskSendError, *, delayed: bool) -> TaskSendResult[TaskHandle[T]]:
         payload = self._replayable(error, delayed=delayed)

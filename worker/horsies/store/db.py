@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import asyncpg
 
+from horsies.store.deadlines import Deadlines
 from horsies.store.failures import LOST_CONNECTION, STEP_BACK, explain, is_failure_of_database
 from horsies.store.pool import CHECK_TIMEOUT_S, Pool, PoolSize
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
+    from horsies.errors import HorsiesError
     from horsies.store.link import Connection, Link, Row
     from horsies.store.queries import Query
 
@@ -54,6 +56,10 @@ class Database:
         self.link = link
         self._size = size or PoolSize()
         self._pool = Pool(link, self._size)
+        # Behind a pooler, and where the server is to refuse writes, no statement is on its own.
+        self._needs_transaction = link.pooled or link.read_only
+        self._deadlines = Deadlines(link.statement_timeout_s)
+        self._no_deadlines = Deadlines(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,26 +79,39 @@ class Database:
 
     async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
         """Run one statement as a transaction of its own and return its rows as records."""
-        return await self._one_statement(lambda transaction: transaction.fetch(query, *arguments))
+        return query.rows(await self.fetch_raw(query, *arguments))
 
     async def fetch_one(self, query: Query[R], *arguments: object) -> R | None:
         rows = await self.fetch(query, *arguments)
         return rows[0] if rows else None
 
-    async def fetch_raw(self, query: Query[Any], *arguments: object, timeout_s: float | None = None) -> list[Row]:
-        return await self._one_statement(lambda each: each.fetch_raw(query, *arguments, timeout_s=timeout_s))
+    def fetch_raw(
+        self, query: Query[Any], *arguments: object, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, list[Row]]:
+        """Its rows as the driver gives them, for paths where a value a row is too dear."""
+        if self._needs_transaction:
+            return self.run(lambda transaction: transaction.fetch_raw(query, *arguments, timeout_s=timeout_s))
+        return self._with_another_try(
+            lambda connection: connection.fetch(query.sql, *arguments, timeout=timeout_s), self._deadlines
+        )
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
-        await self._one_statement(lambda transaction: transaction.execute(query, *arguments))
+        await self.fetch_raw(query, *arguments)
+
+    def put(self, query: Query[None], arguments: tuple[object, ...]) -> Coroutine[Any, Any, object]:
+        """As `execute`, for a statement that is run thousands of times."""
+        if self._needs_transaction:
+            return self.execute(query, *arguments)
+        return self._with_another_try(lambda connection: connection.put(query.sql, arguments), self._deadlines)
 
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
         """Run `work` in one transaction, and from its beginning again when the server chose it to step back."""
 
-        async def inside(transaction: Transaction) -> A:
-            async with self._begun(transaction.connection):
-                return await work(transaction)
+        async def inside(connection: Connection) -> A:
+            async with self._begun(connection):
+                return await work(Transaction(connection, timeout_s=self.link.statement_timeout_s))
 
-        return await self._with_another_try(inside)
+        return await self._with_another_try(inside, self._no_deadlines)
 
     @asynccontextmanager
     async def aside(self) -> AsyncGenerator[Transaction]:
@@ -129,32 +148,30 @@ class Database:
             finally:
                 connection.terminate()
 
-    async def _one_statement(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
-        if self.link.pooled or self.link.read_only:
-            return await self.run(work)
-        return await self._with_another_try(work)
-
-    async def _with_another_try(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
-        try:
-            for tried in range(STEP_BACK_TRIES):
+    async def _with_another_try(self, work: Callable[[Connection], Awaitable[A]], deadlines: Deadlines) -> A:
+        # In one piece: every statement comes through here, and each step in between would cost all of them.
+        tried, is_in_time = 0, True
+        while True:
+            tried += 1
+            pool = self._pool
+            try:
+                connection = pool.at_once() or await pool.acquire()
+                deadlines.begin(connection)
                 try:
-                    return await self._on_a_connection(work)
-                except STEP_BACK:
-                    # Linear and short: whoever won holds its locks for one statement only.
-                    await asyncio.sleep(0.005 * (tried + 1))
-            return await self._on_a_connection(work)
-        except Exception as error:
-            if is_failure_of_database(error):
-                raise explain(error, where=self.link.masked_url, expects_writes=not self.link.read_only) from error
-            raise
+                    return await work(connection)
+                finally:
+                    is_in_time = deadlines.end(connection)
+                    pool.release(connection)
+            except Exception as error:
+                if not is_failure_of_database(error):
+                    raise
+                if tried > STEP_BACK_TRIES or not isinstance(error, STEP_BACK):
+                    raise self._explained(error if is_in_time else TimeoutError()) from error
+            # Linear and short: whoever won holds its locks for one statement only.
+            await asyncio.sleep(0.005 * tried)
 
-    async def _on_a_connection(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
-        pool = self._pool
-        connection = await pool.acquire()
-        try:
-            return await work(Transaction(connection, timeout_s=self.link.statement_timeout_s))
-        finally:
-            pool.release(connection)
+    def _explained(self, error: Exception) -> HorsiesError:
+        return explain(error, where=self.link.masked_url, expects_writes=not self.link.read_only)
 
     @asynccontextmanager
     async def _begun(self, connection: Connection) -> AsyncGenerator[None]:

@@ -18,6 +18,8 @@ from horsies.errors import (
 # The driver says InternalClientError when a connection dies between two steps of one statement.
 LOST_CONNECTION = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
+UNIQUE_VIOLATION = "23505"
+
 # Errors after which the same batch is simply sent again: the server chose us as the one to step back.
 STEP_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 

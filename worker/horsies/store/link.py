@@ -41,15 +41,34 @@ class Keepalive:
 
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from asyncpg.prepared_stmt import PreparedStatement as DriverStatement
+
     _DriverConnection = asyncpg.Connection[Row]
+    PreparedStatement = DriverStatement[Row]
 else:
     _DriverConnection = asyncpg.Connection  # generic for the type checker only
 
 
 class Connection(_DriverConnection):
-    """A connection that can be told when to give up on a silent peer."""
+    """A connection that can be told when to give up on a silent peer, and that keeps statements at hand."""
 
-    __slots__ = ()
+    __slots__ = ("_at_hand",)
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._at_hand: dict[str, PreparedStatement] = {}
+
+    def put(self, sql: str, arguments: tuple[object, ...]) -> Awaitable[object]:
+        """Run a statement that has no answer, for the few that are run thousands of times: the driver need not look for
+        it among all that it has prepared."""
+        statement = self._at_hand.get(sql)
+        return self._first_put(sql, arguments) if statement is None else statement.fetch(*arguments)
+
+    async def _first_put(self, sql: str, arguments: tuple[object, ...]) -> None:
+        self._at_hand[sql] = statement = await self.prepare(sql)
+        await statement.fetch(*arguments)
 
     def keep_alive(self, keepalive: Keepalive) -> None:
         sock = self._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
@@ -80,6 +99,9 @@ class Link:
     on their arguments: the server would plan a claim anew each time, which takes four times as long as the claim.
     No table is read whole where an index will do: claims and ends look rows up by their keys, and a plan that was made
     while a table was empty would otherwise go through thousands of rows for each of them later."""
+    says_itself: bool = False
+    """A statement on its own tells workers of the tasks that it stores, or knows why not: the insert trigger would only
+    cost it time. In a transaction the trigger speaks."""
     application_name: str = f"horsies {__version__}"
     direct: Link | None = None
     """The way past the pooler, where one stands in between."""
@@ -92,14 +114,17 @@ class Link:
         settings = {"application_name": self.application_name, "jit": "off", **self._state}
         if self.plans_once:
             settings |= _PLANNED_ONCE
+        if self.says_itself:
+            settings |= {"horsies.announce": "off"}
         return {**settings, "default_transaction_read_only": "on"} if self.read_only else settings
 
     @property
     def begin(self) -> str:
         """Opens a transaction in one message, with everything that must not outlive it behind a pooler."""
         opening = "BEGIN READ ONLY" if self.read_only else "BEGIN"
-        state = "".join(f"; SET LOCAL {name} = {value}" for name, value in self._state.items())
-        return opening + state if self.pooled else opening
+        if self.pooled:
+            return opening + "".join(f"; SET LOCAL {name} = {value}" for name, value in self._state.items())
+        return f"{opening}; SET LOCAL horsies.announce = 'on'" if self.says_itself else opening
 
     @property
     def _state(self) -> dict[str, str]:

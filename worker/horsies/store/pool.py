@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import asyncpg
 
@@ -37,11 +37,6 @@ class PoolSize:
     """What an operator would raise to have more of them."""
 
 
-class _Idle(NamedTuple):
-    connection: Connection
-    since: float
-
-
 class Pool:
     """At most `largest` connections, the one used last first, so that the others can grow old and be closed.
 
@@ -52,64 +47,87 @@ class Pool:
     def __init__(self, link: Link, size: PoolSize) -> None:
         self._link = link
         self._size = size
-        self._turns = asyncio.Semaphore(size.largest)
-        self._idle: deque[_Idle] = deque()
+        self._free = size.largest
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._idle: deque[tuple[Connection, float]] = deque()
+        """Those that wait for work, each with the time since when; the one used last is on the right."""
         self._ageing: asyncio.TimerHandle | None = None
         self._is_closed = False
 
+    def at_once(self) -> Connection | None:
+        """As `acquire`, where that needs no waiting: a connection that was given back a moment ago; else None."""
+        idle = self._idle
+        if not self._free or not idle or time.monotonic() - idle[-1][1] >= CHECK_AFTER_IDLE_S:
+            return None
+        connection, _ = idle.pop()
+        if connection.is_closed():
+            return None
+        self._free -= 1
+        return connection
+
     async def acquire(self) -> Connection:
         """A connection of the caller's own until `release`; DatabaseUnreachable when all are in use for too long."""
-        if self._turns.locked():
-            await self._wait_for_turn()
+        if self._free:
+            self._free -= 1
         else:
-            await self._turns.acquire()
+            await self._wait_for_turn()
         try:
-            return self._used_last() or await self._alive() or await self._link.connect()
+            return await self._alive() or await self._link.connect()
         except BaseException:
-            self._turns.release()
+            self._hand_on()
             raise
 
     def release(self, connection: Connection) -> None:
-        self._turns.release()
+        self._hand_on()
         if connection.is_closed():  # asked first: of one that was given up the driver knows nothing else
             return
         if self._is_closed or connection.is_in_transaction():
             connection.terminate()
         else:
-            self._idle.append(_Idle(connection, time.monotonic()))
-            self._watch_age()
+            self._idle.append((connection, time.monotonic()))
+            if self._ageing is None:
+                self._watch_age()
 
     async def close(self) -> None:
         """Close what is idle; a connection in use is closed when it is released."""
         self._is_closed = True
         self._stop_watching()
         while self._idle:
-            await _close(self._idle.pop().connection)
+            connection, _ = self._idle.pop()
+            await _close(connection)
 
     def terminate(self) -> None:
         """Drop what is idle without a word; for a process that is going down or was forked."""
         self._is_closed = True
         self._stop_watching()
         while self._idle:
-            self._idle.pop().connection.terminate()
+            connection, _ = self._idle.pop()
+            connection.terminate()
+
+    def _hand_on(self) -> None:
+        """The turn goes to whoever waits longest; it is free only where nobody waits, so that nobody is overtaken."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
     async def _wait_for_turn(self) -> None:
-        # Only those who really have to wait pay for a timer.
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
         try:
             async with asyncio.timeout(self._size.wait_s):
-                await self._turns.acquire()
-        except TimeoutError:
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self._hand_on()  # it came in the very moment in which it was given up
+            if not isinstance(error, TimeoutError):
+                raise
             raise DatabaseUnreachable(
                 f"all {self._size.largest} connections are in use, for {self._size.wait_s:g} s",
                 hint=f"raise {self._size.setting} or broker.pool_timeout",
             ) from None
-
-    def _used_last(self) -> Connection | None:
-        """The connection that was given back last, if so lately that nobody need ask whether it lives."""
-        if not self._idle or time.monotonic() - self._idle[-1].since >= CHECK_AFTER_IDLE_S:
-            return None
-        connection = self._idle.pop().connection
-        return None if connection.is_closed() else connection
 
     async def _alive(self) -> Connection | None:
         """An idle connection, as far as can be known; a restarted server leaves only dead ones, which are dropped."""
@@ -123,8 +141,7 @@ class Pool:
         return None
 
     def _watch_age(self) -> None:
-        if self._ageing is None:
-            self._ageing = asyncio.get_running_loop().call_later(self._size.idle_s, self._drop_old)
+        self._ageing = asyncio.get_running_loop().call_later(self._size.idle_s, self._drop_old)
 
     def _stop_watching(self) -> None:
         if self._ageing is not None:
@@ -134,8 +151,9 @@ class Pool:
     def _drop_old(self) -> None:
         self._ageing = None
         oldest_kept = time.monotonic() - self._size.idle_s
-        while len(self._idle) > self._size.smallest and self._idle[0].since <= oldest_kept:
-            self._idle.popleft().connection.terminate()
+        while len(self._idle) > self._size.smallest and self._idle[0][1] <= oldest_kept:
+            connection, _ = self._idle.popleft()
+            connection.terminate()
         if self._idle:
             self._watch_age()
 

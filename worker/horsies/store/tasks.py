@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from horsies.model.sending import ExistingTask, SendOutcome, TaskSendPayload, judge
+from horsies.model.sending import ExistingTask, PlainSend, SendOutcome, TaskSendPayload, judge
+from horsies.store.failures import UNIQUE_VIOLATION, StatementFailed
 from horsies.store.pipeline import Pipeline
 from horsies.store.queries import Query, load
 
@@ -98,6 +99,7 @@ class AttemptRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueries:
     enqueue: Query[Announced]
+    enqueue_silently: Query[None]
     enqueue_within: Query[Announced]
     announce: Query[Announced]
     in_the_way: Query[ExistingTask]
@@ -150,6 +152,16 @@ class TaskStore:
             if outcome is not SendOutcome.GONE:
                 return Sent(outcome, task_id)
         return Sent(SendOutcome.GONE, payload.task_id)
+
+    async def enqueue_silently(self, send: PlainSend) -> bool:
+        """Store a task and tell nobody; False where its id is taken."""
+        try:
+            await self.database.put(TASKS.enqueue_silently, send)
+        except StatementFailed as error:
+            if error.sqlstate != UNIQUE_VIOLATION:
+                raise
+            return False
+        return True
 
     async def announce(self, queue_names: Iterable[str]) -> None:
         """Tell workers that there is something to do."""

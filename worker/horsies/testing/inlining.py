@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from horsies.client.delivery import AnyHandle, refusal_of
+from horsies.client.delivery import AnyHandle, AnySend, refusal_of
 from horsies.client.handle import TaskHandle
 from horsies.codec.ids import IDS
 from horsies.model.result import Err, Ok
-from horsies.model.sending import ExistingTask, SendOutcome, TaskSendPayload, TaskSendResult, judge
+from horsies.model.sending import ExistingTask, SendOutcome, TaskSendPayload, TaskSendResult, judge, payload_of
 from horsies.testing.execution import execute, execute_async, rules_of
 from horsies.testing.inline_run import InlineRun
 
@@ -49,7 +49,8 @@ class InlineDelivery:
         self._by_key: dict[tuple[str, str], TaskSendPayload] = {}
         self._handles: dict[str, AnyHandle] = {}
 
-    def one(self, task: TaskDefinition, payload: TaskSendPayload) -> TaskSendResult[AnyHandle]:
+    def one(self, task: TaskDefinition, send: AnySend) -> TaskSendResult[AnyHandle]:
+        payload = payload_of(send)
         if (standing := self._standing(payload)) is not None:
             return standing
         run = self._begin(task, payload)
@@ -60,9 +61,10 @@ class InlineDelivery:
     async def one_async(
         self,
         task: TaskDefinition,
-        payload: TaskSendPayload,
+        send: AnySend,
         connection: object | None,  # noqa: ARG002  # there is no transaction to be part of
     ) -> TaskSendResult[AnyHandle]:
+        payload = payload_of(send)
         if (standing := self._standing(payload)) is not None:
             return standing
         run = self._begin(task, payload)
