@@ -6,18 +6,20 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from horsies.model.recovery.verdicts import Decision
-from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweepStatus
 from horsies_ops.actions.report import Progress
-from horsies_tui.format import plural, short_id
+from horsies_tui.fleet import workers_of
+from horsies_tui.format import age, clock, plural, short_id
 from horsies_tui.proposals import Line, Outcome, Proposal
+from horsies_tui.stale import Candidate
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from horsies.model.recovery.options import SweepOptions
     from horsies.recovery.report import SweepReport, SweptTask
+    from horsies_ops.reads.verdicts import Silent
     from horsies_tui.source import Source
 
 FEW = 25
@@ -35,10 +37,15 @@ _DONE = {Decision.REQUEUE: "requeued", Decision.RETRY: "retried", Decision.FAIL:
 
 
 async def for_sweep(source: Source, options: SweepOptions) -> Proposal:
-    """What a sweep with these options would do now; it decides anew when it is carried out."""
+    """What a sweep with these options would do now; it decides anew when it is carried out.
+
+    One that would do nothing says what is silent, and from when that will be stale.
+    """
     seen = await source.stale_candidates(options)
     due = [task for task in seen.tasks if task.is_due]
     healed = len(seen.workflows)
+    alive = await _with_live_owners(source, due) if due else 0
+    silent = None if due or healed else await source.not_yet_stale(options)
 
     async def apply(reason: str | None, progress: Callable[[Progress], None], stop: asyncio.Event) -> Outcome:
         report = await source.sweep(options, reason=reason, stop=stop)
@@ -51,9 +58,9 @@ async def for_sweep(source: Source, options: SweepOptions) -> Proposal:
         verb=f"sweep {len(due) + healed:,}",
         selected_by=_selected_by(options),
         lines=_lines(seen),
-        warnings=(*_warnings(due), *seen.warnings),
+        warnings=(*_warnings(due, alive), *seen.warnings, *_soon(silent)),
         command=command(options),
-        to_type=str(len(due) + healed) if _is_grave(due) else None,
+        to_type=str(len(due) + healed) if len(due) > FEW or alive else None,
         apply=apply,
     )
 
@@ -75,19 +82,23 @@ def _lines(report: SweepReport) -> tuple[Line, ...]:
     return (*tasks, *healed) or (Line(count=0, kind="stale", effect="nothing to do", is_skipped=True),)
 
 
-def _warnings(due: Sequence[SweptTask]) -> tuple[str, ...]:
-    begun = sum(task.decision is Decision.RETRY for task in due)
-    again = (f"side effects may happen again: {begun:,} of these did start",) if begun else ()
-    alive = sum(map(_has_live_owner, due))
-    return (*again, f"{alive:,} of these are silent though their worker still reports") if alive else again
+async def _with_live_owners(source: Source, due: Sequence[SweptTask]) -> int:
+    """How many of these may well be running, by the rule of the list of stale tasks."""
+    workers = {worker.worker_id: worker for worker in await workers_of(source)}
+    owned = [(task, None if task.owner_id is None else workers.get(task.owner_id)) for task in due]
+    return sum(Candidate(task=task, quiet_since=None, owner=owner).is_alive for task, owner in owned)
 
 
-def _is_grave(due: Sequence[SweptTask]) -> bool:
-    return len(due) > FEW or any(map(_has_live_owner, due))
+def _warnings(due: Sequence[SweptTask], alive: int) -> Iterator[str]:
+    if begun := sum(task.decision is Decision.RETRY for task in due):
+        yield f"side effects may happen again: {begun:,} of these did start"
+    if alive:
+        yield f"{alive:,} of these are silent though their worker still reports"
 
 
-def _has_live_owner(task: SweptTask) -> bool:
-    return task.state is TaskStatus.RUNNING and task.owner_state in ("running", "draining")
+def _soon(silent: Silent | None) -> Iterator[str]:
+    if silent is not None:
+        yield f"{plural(silent.count, 'task')} silent for {age(silent.longest)}, stale from {clock(silent.stale_at)}"
 
 
 def command(options: SweepOptions) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
@@ -9,17 +10,24 @@ import pytest
 
 from horsies.model.recovery.options import SweepOptions
 from horsies.model.recovery.verdicts import Decision
+from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweepStatus
+from horsies_ops.reads.verdicts import Silent
+from horsies_tui.format import clock
 from horsies_tui.sweep_proposals import for_sweep
-from tests.support.fleet_values import WORKER, a_sweep, swept
+from tests.support.fleet_values import NOON, WORKER, a_sweep, a_worker, swept
 
 if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport
+    from horsies_ops.reads.workers import WorkerRow
     from horsies_tui.proposals import Outcome, Proposal
     from horsies_tui.source import Source
 
 ONE = SweepOptions(worker_id=WORKER)
+SILENT = Silent(count=2, longest=timedelta(minutes=2, seconds=19), stale_at=NOON)
+WELL = a_worker()
+BLOCKED = swept(owner_state="running", reason="HEARTBEAT_LOST")
 
 
 @dataclass(frozen=True)
@@ -28,10 +36,21 @@ class Swept:
 
     found: SweepReport
     done: SweepReport | None = None
+    owner: WorkerRow = WELL
+
+    settings = AppConfig()
 
     async def stale_candidates(self, options: SweepOptions) -> SweepReport:
         del options
         return self.found
+
+    async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]:
+        del threshold
+        return (self.owner,)
+
+    async def not_yet_stale(self, options: SweepOptions) -> Silent:
+        del options
+        return SILENT
 
     async def sweep(self, options: SweepOptions, *, reason: str | None, stop: asyncio.Event) -> SweepReport:
         del options, reason, stop
@@ -55,11 +74,26 @@ async def test_a_sweep_of_few_tasks_of_the_dead_needs_a_key_and_warns_of_what_ha
 
 @pytest.mark.parametrize(
     ("found", "typed"),
-    [(a_sweep(*[swept()] * 26), "26"), (a_sweep(swept(owner_state="running")), "1")],
+    [(a_sweep(*[swept()] * 26), "26"), (a_sweep(BLOCKED), "1")],
     ids=["many", "its worker lives"],
 )
 async def test_many_tasks_or_one_whose_worker_lives_need_their_number_typed(found: SweepReport, typed: str) -> None:
     assert (await _proposal(found)).to_type == typed
+
+
+async def test_a_worker_as_silent_as_its_task_is_not_said_to_report() -> None:
+    silent = Swept(a_sweep(BLOCKED), owner=a_worker(heartbeat_age=timedelta(minutes=6)))
+    proposal = await for_sweep(cast("Source", silent), ONE)
+    assert proposal.to_type is None
+    assert not any("still reports" in warning for warning in proposal.warnings)
+
+
+async def test_where_nothing_is_stale_the_silent_are_counted_and_it_is_said_from_when_they_will_be() -> None:
+    assert (await _proposal(a_sweep())).warnings == (f"2 tasks silent for 2m19s, stale from {clock(NOON)}",)
+
+
+async def test_where_something_is_stale_that_alone_is_told() -> None:
+    assert not any("silent for" in each for each in (await _proposal(a_sweep(swept()))).warnings)
 
 
 async def test_what_is_held_back_is_shown_and_not_counted() -> None:

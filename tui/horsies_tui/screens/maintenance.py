@@ -25,8 +25,8 @@ from horsies_tui.operator_log import log_line
 from horsies_tui.saving import save_rows
 from horsies_tui.screens.main_screen import ANY_TASK
 from horsies_tui.screens.proposing import ProposingScreen
-from horsies_tui.silence import sweep_or_silence
 from horsies_tui.store import Want
+from horsies_tui.sweep_proposals import for_sweep
 from horsies_tui.widgets.log_dialog import LogDialog
 from horsies_tui.widgets.row_list import RowList
 from horsies_tui.widgets.storage_pane import StoragePane
@@ -145,7 +145,7 @@ class MaintenanceScreen(ProposingScreen):
         self.propose(self._cleaning)
 
     async def _sweeping(self, source: Source) -> Proposal:
-        return await sweep_or_silence(source, SweepOptions())
+        return await for_sweep(source, SweepOptions())
 
     async def _cleaning(self, source: Source) -> Proposal:
         return await for_cleanup(source, where=self.desk.database, now=self.desk.clock.now())

@@ -21,11 +21,10 @@ from horsies_tui.actions import Place, bindings
 from horsies_tui.format import age, clean, plural, safe, short_id
 from horsies_tui.screens.main_screen import ANY_TASK
 from horsies_tui.screens.marking import MarkingScreen
-from horsies_tui.silence import sweep_or_silence
 from horsies_tui.stale import NEAR, Candidate, Staleness, staleness, why
 from horsies_tui.stale_columns import STALE_COLUMNS
 from horsies_tui.store import Want
-from horsies_tui.sweep_proposals import command
+from horsies_tui.sweep_proposals import command, for_sweep
 from horsies_tui.widgets.ask_dialog import AskDialog
 from horsies_tui.widgets.row_list import Heading, RowList
 
@@ -188,7 +187,7 @@ class StaleScreen(MarkingScreen):
             self.dry_run(self._sweep)
 
     async def _sweep(self, source: Source) -> Proposal:
-        return await sweep_or_silence(source, self.options)
+        return await for_sweep(source, self.options)
 
     @work(group="limits", exclusive=True, exit_on_error=False)
     async def action_view_limits(self) -> None:

@@ -16,8 +16,8 @@ from horsies_tui.format import short_age
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.main_screen import ANY_TASK
 from horsies_tui.screens.sorted_screen import SortedScreen
-from horsies_tui.silence import sweep_or_silence
 from horsies_tui.store import Want
+from horsies_tui.sweep_proposals import for_sweep
 from horsies_tui.widgets.worker_view import WorkerView
 from horsies_tui.worker_columns import WORKER_SORTS, worker_columns
 
@@ -120,7 +120,7 @@ class WorkersScreen(SortedScreen[WorkerRow]):
         options = SweepOptions(worker_id=worker.worker_id)
 
         def proposal(source: Source) -> Awaitable[Proposal]:
-            return sweep_or_silence(source, options)
+            return for_sweep(source, options)
 
         self.propose(proposal)
 
