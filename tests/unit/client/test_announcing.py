@@ -61,6 +61,16 @@ async def test_one_every_few_milliseconds_speaks_however_long_the_row() -> None:
     assert not announcements.may_be_silent("mail", asked_at=spoken_at)
 
 
+async def test_whoever_misses_its_turn_does_not_try_again_at_once_and_is_spoken_for() -> None:
+    heard = Heard()
+    announcements = Announcements(heard.announce, spares=True)
+    for _ in range(IN_A_ROW + 1):
+        announcements.missed_its_turn("mail", asked_at=time.monotonic())
+    assert announcements.may_be_silent("mail", asked_at=time.monotonic())
+    await heard.came.wait()
+    assert heard.messages == [["mail"]]
+
+
 async def test_silent_sends_are_announced_together_once_a_queue() -> None:
     heard = Heard()
     announcements = Announcements(heard.announce)

@@ -14,11 +14,11 @@ from horsies.errors import HorsiesError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-PAUSE_S = 0.001
+PAUSE_S = 0.003
 """Sends that follow each other more quickly than this are a loop, or many senders at once."""
 IN_A_ROW = 8
 SPEAK_EVERY_S = 0.005
-WAIT_S = 0.01
+WAIT_S = 0.02
 """How long a silent send waits for a later one of its queue to speak for it."""
 
 logger = logging.getLogger("horsies.send")
@@ -62,6 +62,11 @@ class Announcements:
             and asked_at - queue.spoken_at < SPEAK_EVERY_S
             and self._spares
         )
+
+    def missed_its_turn(self, queue_name: str, *, asked_at: float) -> None:
+        """A send wanted to speak while another process did, and was stored silently."""
+        self.stored_silently(queue_name, asked_at=asked_at)
+        self._queues[queue_name].spoken_at = asked_at  # the next attempt so soon would find the same
 
     def stored_silently(self, queue_name: str, *, asked_at: float) -> None:
         queue = self._ended(queue_name, asked_at)

@@ -160,7 +160,7 @@ class BrokerDelivery:
         if sent.is_announced:
             session.announcements.announced(payload.queue_name, asked_at=asked_at)
         elif sent.is_announced is False and not payload.enqueue_delay_seconds:
-            session.announcements.stored_silently(payload.queue_name, asked_at=asked_at)
+            session.announcements.missed_its_turn(payload.queue_name, asked_at=asked_at)
         return sent
 
     @asynccontextmanager
