@@ -10,6 +10,7 @@ import pytest
 
 from horsies.client.sending import PLAIN
 from horsies.model.sending import PlainSend
+from horsies.store.failures import UNIQUE_VIOLATION, StatementFailed
 from tests.support.tasks import heard_on
 
 if TYPE_CHECKING:
@@ -125,7 +126,10 @@ async def test_a_task_of_a_long_row_that_is_there_already_is_stored_once(
     session = await app.get_broker().session()
     sent = app.tasks["double"].mould.cast(PLAIN, (1,), {}).unwrap()
     assert isinstance(sent, PlainSend)
-    assert [await session.tasks.enqueue_silently(sent) for _ in range(2)] == [True, False]
+    await session.tasks.enqueue_silently(sent)
+    with pytest.raises(StatementFailed) as caught:
+        await session.tasks.enqueue_silently(sent)
+    assert caught.value.sqlstate == UNIQUE_VIOLATION
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
 
 

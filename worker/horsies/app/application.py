@@ -92,7 +92,7 @@ class Horsies:
         self._results = Results(self.get_broker, self._ok_of)
         self._monitoring = Monitoring(self.get_broker)
         self.delivery: Delivery = BrokerDelivery(
-            self.get_broker, self._results, resends=self.config.resend_on_transient_err
+            self._broker, self._results, resends=self.config.resend_on_transient_err
         )
 
     @property

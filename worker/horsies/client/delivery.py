@@ -62,7 +62,7 @@ class Delivery(Protocol):
 class BrokerDelivery:
     """Stores payloads in the database of a broker."""
 
-    def __init__(self, broker: Callable[[], PostgresBroker], results: Results, *, resends: bool) -> None:
+    def __init__(self, broker: PostgresBroker, results: Results, *, resends: bool) -> None:
         self._broker = broker
         self._results = results
         self._pauses_s = RESEND_PAUSES_S if resends else ()
@@ -112,41 +112,42 @@ class BrokerDelivery:
                 await session.tasks.enqueue_many(batches, within=transaction)
         except HorsiesError as error:
             # The ids were made for this bulk alone: rows that have them are its own, of a try whose answer was lost.
-            if not (isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION):
+            if not _is_taken(error):
                 return Err(_bulk_failed(error, batches))
         return Ok([TaskHandle(task_id, self._results) for task_id in batches.bulk.ids])
 
     async def _store(self, send: AnySend, connection: object | None) -> TaskSendResult[AnyHandle]:
-        payload = None
+        # Silent sends are those of a producer in a hurry: theirs is the short way, in one piece.
+        if connection is None and isinstance(send, PlainSend) and (session := self._broker.session_here()) is not None:
+            asked_at, announcements = time.monotonic(), session.announcements
+            if announcements.may_be_silent(send.queue_name, asked_at=asked_at):
+                try:
+                    await session.tasks.enqueue_silently(send)
+                except HorsiesError as error:
+                    if not _is_taken(error):
+                        return Err(_enqueue_failed(error, send.payload))
+                else:
+                    announcements.stored_silently(send.queue_name, asked_at=asked_at)
+                    return Ok(TaskHandle(send.task_id, self._results))
+        return await self._store_aloud(payload_of(send), connection)
+
+    async def _store_aloud(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
         try:
-            if connection is None and isinstance(send, PlainSend) and await self._is_stored_silently(send):
-                return Ok(TaskHandle(send.task_id, self._results))
-            payload = payload_of(send)
             if connection is None and payload.idempotency_key is None:
                 sent = await self._store_alone(payload)
             else:
                 sent = await self._store_waiting(payload, connection)
         except HorsiesError as error:
-            return Err(_enqueue_failed(error, payload or payload_of(send)))
+            return Err(_enqueue_failed(error, payload))
         refused = refusal_of(sent.outcome, payload, sent.task_id)
         return Ok(TaskHandle(sent.task_id, self._results)) if refused is None else Err(refused)
 
-    async def _is_stored_silently(self, send: PlainSend) -> bool:
-        """Store it without a word, if that will do here and now."""
-        session, asked_at = self._broker().session_here(), time.monotonic()
-        if session is None or not session.announcements.may_be_silent(send.queue_name, asked_at=asked_at):
-            return False
-        if not await session.tasks.enqueue_silently(send):
-            return False
-        session.announcements.stored_silently(send.queue_name, asked_at=asked_at)
-        return True
-
     async def _store_waiting(self, payload: TaskSendPayload, connection: object | None) -> Sent:
         """Store where other transactions may have to be waited for, though not for ever."""
-        wait_s = self._broker().settings.pool_timeout
+        wait_s = self._broker.settings.pool_timeout
         with waiting_for_key(payload, wait_s=wait_s):
             if connection is None:
-                session = await self._broker().session()
+                session = await self._broker.session()
                 async with session.key_turns.turn() as left_s:
                     return await self._store_alone(payload, timeout_s=left_s)
             async with self._within(connection) as (session, transaction):
@@ -154,7 +155,7 @@ class BrokerDelivery:
 
     async def _store_alone(self, payload: TaskSendPayload, *, timeout_s: float | None = None) -> Sent:
         """Store in a transaction of its own, and see to it that workers hear of it."""
-        session = await self._broker().session()
+        session = await self._broker.session()
         asked_at = time.monotonic()
         sent = await session.tasks.enqueue(payload, timeout_s=timeout_s)
         if sent.is_announced:
@@ -166,7 +167,7 @@ class BrokerDelivery:
     @asynccontextmanager
     async def _within(self, connection: object | None) -> AsyncGenerator[tuple[Session, Transaction | None]]:
         """The session, and a savepoint in the caller's transaction where there is one."""
-        broker = self._broker()
+        broker = self._broker
         session = await broker.session()
         if connection is None:
             yield session, None
@@ -190,6 +191,10 @@ def refusal_of(outcome: SendOutcome, payload: TaskSendPayload, task_id: str) -> 
     return TaskSendError(
         code=code, message=text, retryable=outcome is SendOutcome.GONE, task_id=payload.task_id, payload=payload
     )
+
+
+def _is_taken(error: HorsiesError) -> bool:
+    return isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION
 
 
 def _enqueue_failed(error: HorsiesError, payload: TaskSendPayload | None) -> TaskSendError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from horsies.client.sending import SendItem, SendOptions, refusal, with_delay
 from horsies.model.result import Err
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
     from datetime import timedelta
 
     from horsies.client.handle import TaskHandle
@@ -29,8 +29,8 @@ class TaskSendOptions(Generic[P, T]):
     def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         return self._task.send_with(self._options, args, kwargs)
 
-    async def send_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
-        return await self._task.send_with_async(self._options, args, kwargs)
+    def send_async(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
+        return self._task.send_with_async(self._options, args, kwargs)
 
     def schedule(self, delay: float | timedelta, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         delayed = self._delayed(delay)

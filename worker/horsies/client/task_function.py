@@ -171,17 +171,14 @@ class TaskFunction(Generic[P, T]):
             return Err(refusal(f"{self.task_name}: {NO_CONNECTION}"))
         return self._deliver(prepared.value)
 
-    async def send_with_async(
+    def send_with_async(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> TaskSendResult[TaskHandle[T]]:
-        # Each call on the way from here to the driver is felt in the rate of sends one by one.
-        host = self.host
-        if host.are_sends_suppressed():
-            return Err(_suppressed())
-        prepared = self.mould.cast(options, args, kwargs)
+    ) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
+        # No coroutine of its own: each step between a call and the driver is felt in the rate of sends one by one.
+        prepared = self._prepared(options, args, kwargs)
         if isinstance(prepared, Err):
-            return prepared
-        return await host.delivery.one_async(self.definition, prepared.value, options.connection)
+            return _known(prepared)
+        return self.host.delivery.one_async(self.definition, prepared.value, options.connection)
 
     def send_many_with(self, options: SendOptions, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         prepared = self._prepared_many(options, items)
@@ -261,6 +258,10 @@ class AsyncTaskFunction(TaskFunction[P, T]):
     ) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
         run: Callable[..., Any] = call_async
         return run(self.definition, args, kwargs, app=self._app_rules())
+
+
+async def _known(refused: Err[TaskSendError]) -> Err[TaskSendError]:
+    return refused
 
 
 def _suppressed() -> TaskSendError:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from horsies.model.sending import ExistingTask, PlainSend, SendOutcome, TaskSendPayload, judge
-from horsies.store.failures import UNIQUE_VIOLATION, StatementFailed
 from horsies.store.pipeline import Pipeline
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
     from datetime import datetime
 
     from horsies.store.db import Database, Transaction
@@ -153,15 +152,9 @@ class TaskStore:
                 return Sent(outcome, task_id)
         return Sent(SendOutcome.GONE, payload.task_id)
 
-    async def enqueue_silently(self, send: PlainSend) -> bool:
-        """Store a task and tell nobody; False where its id is taken."""
-        try:
-            await self.database.put(TASKS.enqueue_silently, send)
-        except StatementFailed as error:
-            if error.sqlstate != UNIQUE_VIOLATION:
-                raise
-            return False
-        return True
+    def enqueue_silently(self, send: PlainSend) -> Coroutine[Any, Any, object]:
+        """Store a task and tell nobody; StatementFailed with UNIQUE_VIOLATION where its id is taken."""
+        return self.database.put(TASKS.enqueue_silently, send)
 
     async def announce(self, queue_names: Iterable[str]) -> None:
         """Tell workers that there is something to do."""
