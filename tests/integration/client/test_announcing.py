@@ -12,6 +12,7 @@ from horsies.client.sending import PLAIN
 from horsies.model.sending import PlainSend
 from horsies.store.failures import UNIQUE_VIOLATION, StatementFailed
 from tests.support.tasks import heard_on
+from tests.support.waiting import until_someone_waits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -118,6 +119,26 @@ async def test_a_long_row_of_sends_says_little_and_its_last_word_comes_after_its
             words.append(await heard.get())
     await other.execute("DROP TRIGGER tell ON horsies_tasks")
     assert words.count("default") < 50
+
+
+async def test_a_send_of_a_long_row_that_is_given_up_is_announced_for_it_may_be_stored(
+    app: Horsies, heard: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies.client.announcing.PAUSE_S", 60)
+    monkeypatch.setattr("horsies.client.announcing.SPEAK_EVERY_S", 60)
+    for number in range(20):
+        (await app.tasks["double"].send_async(number)).unwrap()
+    session = await app.get_broker().session()
+    await session.announcements.close()
+    await closing_word(heard, other)
+    async with other.transaction():
+        await other.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
+        given_up = asyncio.create_task(app.tasks["double"].send_async(20))
+        await until_someone_waits(other)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+    async with asyncio.timeout(10):
+        assert await heard.get() == "default"
 
 
 async def test_a_task_of_a_long_row_that_is_there_already_is_stored_once(

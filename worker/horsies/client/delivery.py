@@ -123,12 +123,12 @@ class BrokerDelivery:
             if announcements.may_be_silent(send.queue_name, asked_at=asked_at):
                 try:
                     await session.tasks.enqueue_silently(send)
+                    return Ok(TaskHandle(send.task_id, self._results))
                 except HorsiesError as error:
                     if not _is_taken(error):
                         return Err(_enqueue_failed(error, send.payload))
-                else:
+                finally:  # also where nobody knows whether it was stored: the answer was lost, or the sender gave up
                     announcements.stored_silently(send.queue_name, asked_at=asked_at)
-                    return Ok(TaskHandle(send.task_id, self._results))
         return await self._store_aloud(payload_of(send), connection)
 
     async def _store_aloud(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
