@@ -118,6 +118,8 @@ def print_detail(detail: TaskDetail, *, full: bool) -> None:
     limit = None if full else LONGEST_VALUE
     document = detail_document(detail)
     attempts, events = document.pop("attempts"), document.pop("events")
+    if detail.verdict is not None:
+        document["verdict"] = detail.verdict.in_words
     if due := _due(detail.task):
         document["status"] += f", {due}"
     _print_part(document, limit)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Final
 
 from horsies.model.recovery.judging import OperatorJudge, ruling
 from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.verdicts import Decision
 from horsies.model.task import TaskStatus
 from horsies.recovery.cases import Case
 from horsies.store.queries import Query, load
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 
 MOST_PAGES: Final = 10
+_WHY_NOT: Final = {
+    "fresh": "it is within its limit",
+    "amnesty": "nobody has listened long enough to judge",
+    "disabled": "the settings forbid it",
+    "hook_skip": "a hook holds it",
+}
 BEATS_MISSED: Final = 1.5
 """So many beats without one, and a task is silent."""
 
@@ -42,6 +49,20 @@ class TaskVerdict:
     run_at: datetime | None = None
     held_until: datetime | None = None
     owner_state: str | None = None
+
+    @property
+    def is_to_act(self) -> bool:
+        """Whether a sweep would do something about it."""
+        return Decision(self.decision) not in (Decision.LEAVE, Decision.HOLD)
+
+    @property
+    def in_words(self) -> str:
+        """What a sweep would do and why, for people; the reason itself is for programs."""
+        if self.is_to_act:
+            code = f" with {self.code}" if self.code else ""
+            return f"a sweep would {self.decision} it{code}: {self.reason or 'too long silent'}"
+        until = "" if self.held_until is None else f" until {self.held_until.astimezone(UTC):%H:%M:%S}Z"
+        return f"a sweep would leave it alone{until}: {_WHY_NOT.get(self.reason or '', self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from tests.support.executable import Executable
+from tests.support.silence import a_task
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
@@ -132,6 +133,11 @@ def test_a_wrong_option_is_exit_2_and_named(tasks: Executable, option: str, valu
     assert answer.code == 2
     assert option in answer.stderr
     assert says in answer.stderr
+
+
+def test_show_says_in_words_what_a_sweep_would_do(tasks: Executable, database_url: str) -> None:
+    task_id = str(asyncio.run(a_task(database_url, "RUNNING", owner=None, silent_s=1)))
+    assert "a sweep would leave it alone: it is within its limit" in tasks("task", "show", task_id).stdout
 
 
 def test_show_has_the_documented_fields(tasks: Executable, database_url: str) -> None:

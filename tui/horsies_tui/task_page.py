@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import humanize
 from textual.content import Content
 
-from horsies.model.recovery.verdicts import Decision
 from horsies.model.task import TaskStatus
 from horsies_tui.format import age, clean, clock, cut, safe, short_id
 from horsies_tui.task_columns import LIVE, silence
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from horsies.model.settings import TuiConfig
     from horsies_ops.reads.tasks import TaskDetail, TaskFacts
     from horsies_tui.glyphs import Glyphs
-
-_LEAVE = (Decision.LEAVE, Decision.HOLD)
 
 
 def head(task_id: UUID, detail: TaskDetail | None, *, back: str, width: int, signs: Glyphs) -> Content:
@@ -43,7 +40,7 @@ def _standing(detail: TaskDetail | None, signs: Glyphs) -> Content:
 
 def is_stale(detail: TaskDetail) -> bool:
     """Whether a sweep would do something about it."""
-    return detail.verdict is not None and Decision(detail.verdict.decision) not in _LEAVE
+    return detail.verdict is not None and detail.verdict.is_to_act
 
 
 def state(detail: TaskDetail, now: datetime, width: int) -> list[str]:
@@ -95,14 +92,9 @@ def _flags(task: TaskFacts) -> list[str]:
 
 
 def _verdict(detail: TaskDetail) -> list[str]:
-    verdict = detail.verdict
-    if verdict is None or TaskStatus(detail.task.status) not in LIVE:
+    if detail.verdict is None or TaskStatus(detail.task.status) not in LIVE:
         return []
-    if Decision(verdict.decision) in _LEAVE:
-        until = f" until {clock(verdict.held_until)}" if verdict.held_until else ""
-        return [f"a sweep would leave it alone{until}"]
-    code = f" with {verdict.code}" if verdict.code else ""
-    return [f"a sweep would {verdict.decision} it{code}: {verdict.reason or 'too long silent'}"]
+    return [detail.verdict.in_words]
 
 
 def timeline(detail: TaskDetail, width: int) -> list[str]:

@@ -49,7 +49,7 @@ class SweepStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptTask:
-    """One task that is not simply fresh, and the verdict on it."""
+    """One task that is not simply within its limit, and the verdict on it."""
 
     task_id: UUID
     task_name: str

@@ -87,7 +87,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Nothing to do: it is fresh, the judge has not listened long enough, or its settings forbid it to act."""
+    """Nothing to do: it is within its limit, the judge has not listened long enough, or its settings forbid it."""
 
     decision: ClassVar[Decision] = Decision.LEAVE
 
