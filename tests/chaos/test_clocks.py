@@ -58,7 +58,9 @@ async def test_a_wrong_clock_of_a_worker_changes_nothing(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(SHIM)
     app = ledger_app(database_url)
-    wrong = horsies_worker(database_url, "--processes", "2", PYTHONPATH=str(tmp_path), CLOCK_OFFSETS_S=offsets_s)
+    wrong = horsies_worker(
+        database_url, "--processes", "2", in_new_interpreter=True, PYTHONPATH=str(tmp_path), CLOCK_OFFSETS_S=offsets_s
+    )
     async with wrong as worker:
         assert worker.said.count("the clock is shifted") == 3, "that of the worker and of both children"
         plain = await send(app, "work", 0.5)

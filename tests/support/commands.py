@@ -1,10 +1,11 @@
 """Commands of `horsies` as processes of their own, forked from one that has loaded the program already.
 
-Loading it takes most of a short command's time, and the tests run hundreds of them.
+Loading it takes most of a short command's time and a second of a worker's start, and the tests run hundreds of them.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+HERE = (sys.executable, "-m", "horsies_ops.cli")
+"""The program of this tree."""
 LARGEST_REQUEST = 1 << 20
 LOADED = ("ops", "reads.workflows", "reads.verdicts", "actions.hand", "actions.planning", "sweep", "cleanup")
 COMMANDS = (
@@ -34,6 +39,7 @@ COMMANDS = (
     "config",
     "db",
     "check",
+    "worker",
 )
 
 
@@ -41,6 +47,39 @@ class Ended(NamedTuple):
     code: int
     stdout: str
     stderr: str
+
+
+class Command:
+    """A command that runs, with what tests ask of a `subprocess.Popen`; it leads a session of its own."""
+
+    def __init__(self, arguments: Sequence[str], answers: socket.socket) -> None:
+        self._arguments = arguments
+        self._answers = answers
+        self.pid = int(answers.recv(64))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._answers.settimeout(timeout)
+            try:
+                self.returncode = int(self._answers.recv(64))
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(list(self._arguments), timeout or 0) from None
+            self._answers.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class CommandServer:
@@ -55,28 +94,62 @@ class CommandServer:
             )
 
     def run(self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], timeout_s: float) -> Ended:
+        """Wait for a command to end, which it does by our hand when its time is over."""
+        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            outputs = stdout.fileno(), stderr.fileno()
+            command = self.start(arguments, cwd=cwd, environment=environment, outputs=outputs)
+            try:
+                code = command.wait(timeout_s)
+            finally:
+                command.kill()
+                command.wait()
+            return Ended(code, *map(_text, outputs))
+
+    def start(
+        self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], outputs: tuple[int, int]
+    ) -> Running:
+        """A command whose stdout and stderr are these files; whoever starts it waits for it."""
         request = json.dumps({"arguments": arguments, "cwd": str(cwd), "environment": environment}).encode()
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr, answers:
-            with theirs:
-                fds = [stdout.fileno(), stderr.fileno(), theirs.fileno()]
-                socket.send_fds(self._line, [request], fds)
-            code = _code(answers, arguments, timeout_s)
-            return Ended(code, _text(stdout.fileno()), _text(stderr.fileno()))
+        with theirs:
+            socket.send_fds(self._line, [request], [*outputs, theirs.fileno()])
+        return Command(arguments, answers)
 
     def close(self) -> None:
         self._line.close()
         self._process.wait()
 
 
-def _code(answers: socket.socket, arguments: Sequence[str], timeout_s: float) -> int:
-    answers.settimeout(timeout_s)
-    pid = int(answers.recv(64))
-    try:
-        return int(answers.recv(64))
-    except TimeoutError:
-        os.kill(pid, signal.SIGKILL)
-        raise subprocess.TimeoutExpired(list(arguments), timeout_s) from None
+Running = Command | subprocess.Popen[bytes]
+
+
+def start_in_new_interpreter(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    outputs: tuple[int, int],
+    program: Sequence[str] = HERE,
+) -> Running:
+    """The same for a program that is another one, or that must read what an interpreter reads at its start."""
+    stdout, stderr = outputs
+    return subprocess.Popen(
+        [*program, *arguments],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+@cache
+def command_server() -> CommandServer:
+    """The one of this process."""
+    server = CommandServer()
+    atexit.register(server.close)
+    return server
 
 
 def _text(fd: int) -> str:
@@ -92,6 +165,7 @@ def _load() -> None:
 
 def _become(arguments: list[str], cwd: str, environment: dict[str, str], stdout: int, stderr: int) -> None:
     """Make this process look like one that was just started for a command."""
+    os.setsid()
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)

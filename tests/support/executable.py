@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tests.support.commands import CommandServer
+from tests.support.commands import HERE, command_server, start_in_new_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
+    from tests.support.commands import Running
 
-HERE = (sys.executable, "-m", "horsies_ops.cli")
-"""The program of this tree; one that only answers is forked from a process that has loaded it."""
 LONGEST_S = 60.0
 
 
@@ -46,14 +42,14 @@ class Executable:
     program: tuple[str, ...] = HERE
 
     def __call__(self, *arguments: str, **environment: str) -> Answer:
+        settings = self._settings(environment)
         if self.program is HERE:
-            settings = {**_clean_environment(), **self.environment, **environment}
-            ended = _server().run(arguments, cwd=self.cwd, environment=settings, timeout_s=LONGEST_S)
+            ended = command_server().run(arguments, cwd=self.cwd, environment=settings, timeout_s=LONGEST_S)
             return Answer(code=ended.code, stdout=ended.stdout, stderr=ended.stderr)
         done = subprocess.run(
             [*self.program, *arguments],
             cwd=self.cwd,
-            env={**_clean_environment(), **self.environment, **environment},
+            env=settings,
             capture_output=True,
             text=True,
             timeout=LONGEST_S,
@@ -65,25 +61,29 @@ class Executable:
         """A command that runs until it is told to stop; killed by its pid if it still runs at the end."""
         log = self.cwd / "stderr.log"
         with log.open("wb") as stderr, (self.cwd / "stdout.log").open("wb") as stdout:
-            popen = subprocess.Popen(
-                [*self.program, *arguments],
-                cwd=self.cwd,
-                env={**_clean_environment(), **self.environment, **environment},
-                stdout=stdout,
-                stderr=stderr,
-            )
+            popen = self._start(arguments, self._settings(environment), (stdout.fileno(), stderr.fileno()))
         try:
             yield AtWork(popen, log)
         finally:
             popen.kill()
             popen.wait()
 
+    def _start(self, arguments: tuple[str, ...], settings: dict[str, str], outputs: tuple[int, int]) -> Running:
+        if self.program is HERE:
+            return command_server().start(arguments, cwd=self.cwd, environment=settings, outputs=outputs)
+        return start_in_new_interpreter(
+            arguments, cwd=self.cwd, environment=settings, outputs=outputs, program=self.program
+        )
+
+    def _settings(self, environment: dict[str, str]) -> dict[str, str]:
+        return {**_clean_environment(), **self.environment, **environment}
+
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
     """A command that runs."""
 
-    popen: subprocess.Popen[bytes]
+    popen: Running
     log: Path
 
     @property
@@ -105,13 +105,6 @@ class AtWork:
         """SIGTERM; the exit status."""
         self.popen.send_signal(signal.SIGTERM)
         return self.popen.wait(timeout=20)
-
-
-@cache
-def _server() -> CommandServer:
-    server = CommandServer()
-    atexit.register(server.close)
-    return server
 
 
 def _clean_environment() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Workers under test: in this process, so that their events can be awaited, or as `horsies worker`."""
 
-# ruff: noqa: ASYNC110, ASYNC220  # other processes set no events; starting one takes no time
+# ruff: noqa: ASYNC110  # other processes set no events
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +21,7 @@ from horsies.engine.worker import Worker
 from horsies.model import events
 from horsies.model.settings import ProjectConfig, WorkerConfig, WorkerSettings
 from tests.support import ledger_app as sample
+from tests.support.commands import command_server, start_in_new_interpreter
 from tests.support.ledger import POLL_S, Ledger
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from horsies.engine.hands import Hands
     from horsies.engine.health import Health
     from horsies.engine.supervise import Child
+    from tests.support.commands import Running
 
 E = TypeVar("E", bound=events.Event)
 
@@ -179,7 +179,7 @@ async def running(
 class WorkerProcess:
     """`horsies worker` as a process of its own; its log is a file of JSON lines."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, popen: Running, log: Path) -> None:
         self.popen = popen
         self.log = log
         self.seen_children: set[int] = set()
@@ -229,18 +229,21 @@ class WorkerProcess:
 
 @asynccontextmanager
 async def horsies_worker(
-    url: str, *options: str, config: dict[str, Any] | None = None, locator: str = APP, **environment: str
+    url: str,
+    *options: str,
+    config: dict[str, Any] | None = None,
+    locator: str = APP,
+    in_new_interpreter: bool = False,
+    **environment: str,
 ) -> AsyncGenerator[WorkerProcess]:
     """`horsies worker` on `ledger_app(url, **config)`, ready to claim; ended by its pid if it still lives."""
+    start = start_in_new_interpreter if in_new_interpreter else command_server().start
     with tempfile.NamedTemporaryFile(prefix="horsies-worker-", suffix=".log") as log:
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "horsies_ops.cli", "worker", locator, "--log-format", "json", *options],
+        popen = start(
+            ["worker", locator, "--log-format", "json", *options],
             cwd=ROOT,
-            env={**os.environ, **environment_of(url, config), **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            environment={**os.environ, **environment_of(url, config), **environment},
+            outputs=(log.fileno(), log.fileno()),
         )
         worker = WorkerProcess(popen, Path(log.name))
         try:
