@@ -31,6 +31,8 @@ def pytest_configure() -> None:
         folder = tempfile.mkdtemp(prefix="horsies-test-", dir=roomy_memory())
         Path(folder).chmod(0o755)
         os.environ[CLUSTER_FOLDER] = tempfile.tempdir = os.environ["TMPDIR"] = folder
+        # Hundreds of interpreters are started; where none may keep what it compiled, each compiles our code anew.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_unconfigure() -> None:
