@@ -38,10 +38,8 @@ class PerLoop(Generic[R]):
 
     def here(self) -> R | None:
         """The resource of the running loop; None where it has none."""
-        loop = asyncio.get_running_loop()
-        if loop is self._latest[0]:
-            return self._latest[1]
-        return self._kept.get(loop)
+        loop, latest = asyncio.get_running_loop(), self._latest  # read once: another thread may have the next
+        return latest[1] if loop is latest[0] else self._kept.get(loop)
 
     async def keep(self, resource: R) -> None:
         """Keep this one for the running loop, which has none; no other task runs before `here` finds it."""
@@ -64,19 +62,21 @@ class PerLoop(Generic[R]):
             # Forgotten first: whoever asks while it closes gets another. Kept, it would keep its loop alive.
             loop = asyncio.get_running_loop()
             del self._guards[loop]
-            await self._close(self._forgotten(loop))
+            if (resource := self._forgotten(loop)) is not None:
+                await self._close(resource)
 
     def _abandon_those_of_closed_loops(self) -> None:
         # A resource keeps its loop alive, so the weak keys alone would let go of neither.
         for loop in [reference() for reference in self._kept.keyrefs()]:
-            if loop is not None and loop.is_closed():
+            if loop is not None and loop.is_closed() and (resource := self._forgotten(loop)) is not None:
                 self._guards.pop(loop, None)
-                self._abandon(self._forgotten(loop))
+                self._abandon(resource)
 
-    def _forgotten(self, loop: asyncio.AbstractEventLoop) -> R:
+    def _forgotten(self, loop: asyncio.AbstractEventLoop) -> R | None:
+        """What was kept for this loop, and is not from now on; None where another thread came first."""
         if loop is self._latest[0]:
             self._latest = _NOBODY
-        return self._kept.pop(loop)
+        return self._kept.pop(loop, None)
 
     def _begin_in_child(self) -> None:
         # Let go of here, they would be closed here: with a goodbye on sockets that the parent still uses.
