@@ -73,7 +73,7 @@ class Action:
     @property
     def takes_keyboard(self) -> bool:
         """Whether what is typed next is text: it is heeded before the next key is, however fast that comes."""
-        return self.id in ("filter.edit", "app.palette")
+        return self.id in ("filter.edit", "app.palette", "view.limits")
 
     @property
     def method(self) -> str:

@@ -27,6 +27,16 @@ async def _type_limit(pilot: Pilot[None], text: str) -> None:
     await pilot.press(*text, "enter")
 
 
+async def test_what_is_typed_while_the_question_for_the_limit_opens_goes_into_it() -> None:
+    async with running(place=Place.STALE) as pilot:
+        for key in ("comma", *"90s"):
+            pilot.app.simulate_key(key)
+        await eventually(pilot, lambda: isinstance(pilot.app.focused, Input))
+        line = pilot.app.focused
+        assert isinstance(line, Input)
+        await eventually(pilot, lambda: line.value == "90s")
+
+
 async def test_near_tasks_stand_apart_below_those_that_are_stale() -> None:
     async with running(place=Place.STALE) as pilot:
         listed = [(each.task.task_name, each.is_near) for each in _screen(pilot).list.rows]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import work
 from textual.content import Content
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from horsies.errors import HorsiesError
 from horsies.model.actions import Action, ActionOptions
@@ -189,13 +189,21 @@ class StaleScreen(MarkingScreen):
     async def _sweep(self, source: Source) -> Proposal:
         return await for_sweep(source, self.options)
 
-    @work(group="limits", exclusive=True, exit_on_error=False)
     async def action_view_limits(self) -> None:
+        """Ask by which limit to judge; the next key is not looked at before there is a line that it can go to."""
+        now = self.options.sweep_threshold
+        asked = AskDialog(LIMIT, "" if now is None else duration_text(now))
+        await self.app.push_screen(asked, self._answered)
+        asked.set_focus(asked.query_one(Input))
+
+    def _answered(self, text: str | None) -> None:
+        source = self.desk.source
+        if text is not None and source is not None:
+            self._judge_by(text, source)
+
+    @work(group="limits", exclusive=True, exit_on_error=False)
+    async def _judge_by(self, text: str, source: Source) -> None:
         """Judge by another limit from now on, unless it would condemn tasks that are well."""
-        now, source = self.options.sweep_threshold, self.desk.source
-        text = await self.app.push_screen_wait(AskDialog(LIMIT, "" if now is None else duration_text(now)))
-        if text is None or source is None:
-            return
         try:
             options = SweepOptions(sweep_threshold=parse_duration(text) if text else None)
             await source.stale_candidates(options)
