@@ -19,16 +19,16 @@ class Heard:
         self.came.set()
 
 
-def announcing_after_a_row(*, spares: bool = True) -> Announcements:
+def announcing_after_a_row() -> Announcements:
     """So many sends in a row to `mail` that the next may be silent, the last of which has spoken."""
-    announcements = Announcements(Heard().announce, spares=spares)
+    announcements = Announcements(Heard().announce)
     for _ in range(IN_A_ROW + 1):
         announcements.announced("mail", asked_at=time.monotonic())
     return announcements
 
 
 async def test_the_first_sends_in_a_row_all_speak() -> None:
-    announcements = Announcements(Heard().announce, spares=True)
+    announcements = Announcements(Heard().announce)
     for _ in range(IN_A_ROW):
         assert not announcements.may_be_silent("mail", asked_at=time.monotonic())
         announcements.announced("mail", asked_at=time.monotonic())
@@ -36,10 +36,6 @@ async def test_the_first_sends_in_a_row_all_speak() -> None:
 
 async def test_one_of_a_long_row_may_be_silent() -> None:
     assert announcing_after_a_row().may_be_silent("mail", asked_at=time.monotonic())
-
-
-async def test_none_is_silent_where_silence_cannot_be_kept() -> None:
-    assert not announcing_after_a_row(spares=False).may_be_silent("mail", asked_at=time.monotonic())
 
 
 async def test_a_row_is_of_one_queue() -> None:
@@ -63,7 +59,7 @@ async def test_one_every_few_milliseconds_speaks_however_long_the_row() -> None:
 
 async def test_whoever_misses_its_turn_does_not_try_again_at_once_and_is_spoken_for() -> None:
     heard = Heard()
-    announcements = Announcements(heard.announce, spares=True)
+    announcements = Announcements(heard.announce)
     for _ in range(IN_A_ROW + 1):
         announcements.missed_its_turn("mail", asked_at=time.monotonic())
     assert announcements.may_be_silent("mail", asked_at=time.monotonic())

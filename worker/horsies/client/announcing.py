@@ -44,10 +44,10 @@ class Announcements:
     interval: a notification is a hint.
     """
 
-    def __init__(self, announce: Callable[[list[str]], Awaitable[None]], *, spares: bool = False) -> None:
+    def __init__(self, announce: Callable[[list[str]], Awaitable[None]], *, are_left_to_us: bool = True) -> None:
         self._announce = announce
-        self._spares = spares
-        """Whether this process can store a task and say nothing; behind a pooler it cannot."""
+        self.are_left_to_us = are_left_to_us
+        """Whether nobody hears of a task unless we say so; behind a pooler the insert trigger cannot be kept quiet."""
         self._queues: dict[str, _Queue] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -60,7 +60,6 @@ class Announcements:
             and queue.in_a_row >= IN_A_ROW
             and asked_at - queue.ended_at < PAUSE_S
             and asked_at - queue.spoken_at < SPEAK_EVERY_S
-            and self._spares
         )
 
     def missed_its_turn(self, queue_name: str, *, asked_at: float) -> None:

@@ -199,7 +199,7 @@ class PostgresBroker:
             tasks=tasks,
             waiters=Waiters(links.direct, tasks.outcomes, channel=TASK_DONE, is_settled=is_settled),
             runs=Waiters(links.direct, FlowReadStore(database).outcomes, channel=WORKFLOW_DONE, is_settled=is_at_rest),
-            announcements=Announcements(tasks.announce, spares=link.says_itself),
+            announcements=Announcements(tasks.announce, are_left_to_us=link.says_itself),
             key_turns=KeyTurns(most=max(1, size.largest // 2), wait_s=size.wait_s),
         )
 

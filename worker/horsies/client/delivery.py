@@ -116,22 +116,39 @@ class BrokerDelivery:
                 return Err(_bulk_failed(error, batches))
         return Ok([TaskHandle(task_id, self._results) for task_id in batches.bulk.ids])
 
-    async def _store(self, send: AnySend, connection: object | None) -> TaskSendResult[AnyHandle]:
-        # Silent sends are those of a producer in a hurry: theirs is the short way, in one piece.
-        if connection is None and isinstance(send, PlainSend) and (session := self._broker.session_here()) is not None:
-            asked_at, announcements = time.monotonic(), session.announcements
-            if announcements.may_be_silent(send.queue_name, asked_at=asked_at):
-                try:
-                    await session.tasks.enqueue_silently(send)
-                    return Ok(TaskHandle(send.task_id, self._results))
-                except HorsiesError as error:
-                    if not _is_taken(error):
-                        return Err(_enqueue_failed(error, send.payload))
-                finally:  # also where nobody knows whether it was stored: the answer was lost, or the sender gave up
-                    announcements.stored_silently(send.queue_name, asked_at=asked_at)
-        return await self._store_aloud(payload_of(send), connection)
+    def _store(self, send: AnySend, connection: object | None) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]:
+        if isinstance(send, PlainSend) and connection is None:
+            return self._store_plain(send)
+        return self._store_by_all_rules(payload_of(send), connection)
 
-    async def _store_aloud(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
+    async def _store_plain(self, send: PlainSend) -> TaskSendResult[AnyHandle]:
+        """The short way of most sends, once there is a session."""
+        session = self._broker.session_here()
+        if session is None or not session.announcements.are_left_to_us:
+            return await self._store_by_all_rules(send.payload, None)
+        asked_at, announcements = time.monotonic(), session.announcements
+        silently = announcements.may_be_silent(send.queue_name, asked_at=asked_at)
+        try:
+            is_announced = await session.tasks.enqueue_plain(send, silently=silently)
+        except BaseException as error:
+            if silently:  # it may be stored: perhaps the answer was lost, or the sender gave up
+                announcements.stored_silently(send.queue_name, asked_at=asked_at)
+            if not isinstance(error, HorsiesError):
+                raise
+            if _is_taken(error):
+                return await self._store_by_all_rules(send.payload, None)
+            return Err(_enqueue_failed(error, send.payload))
+        if is_announced:
+            announcements.announced(send.queue_name, asked_at=asked_at)
+        elif silently:
+            announcements.stored_silently(send.queue_name, asked_at=asked_at)
+        else:
+            announcements.missed_its_turn(send.queue_name, asked_at=asked_at)
+        return Ok(TaskHandle(send.task_id, self._results))
+
+    async def _store_by_all_rules(
+        self, payload: TaskSendPayload, connection: object | None
+    ) -> TaskSendResult[AnyHandle]:
         try:
             if connection is None and payload.idempotency_key is None:
                 sent = await self._store_alone(payload)

@@ -60,15 +60,15 @@ class Connection(_DriverConnection):
         super().__init__(*arguments, **named)
         self._at_hand: dict[str, PreparedStatement] = {}
 
-    def put(self, sql: str, arguments: tuple[object, ...]) -> Awaitable[object]:
-        """Run a statement that has no answer, for the few that are run thousands of times: the driver need not look for
-        it among all that it has prepared."""
+    def fetch_often(self, sql: str, arguments: tuple[object, ...]) -> Awaitable[list[Row]]:
+        """As `fetch`, for the few statements that are run thousands of times: the driver need not look for them among
+        all that it has prepared."""
         statement = self._at_hand.get(sql)
-        return self._first_put(sql, arguments) if statement is None else statement.fetch(*arguments)
+        return self._fetch_first(sql, arguments) if statement is None else statement.fetch(*arguments)
 
-    async def _first_put(self, sql: str, arguments: tuple[object, ...]) -> None:
+    async def _fetch_first(self, sql: str, arguments: tuple[object, ...]) -> list[Row]:
         self._at_hand[sql] = statement = await self.prepare(sql)
-        await statement.fetch(*arguments)
+        return await statement.fetch(*arguments)
 
     def keep_alive(self, keepalive: Keepalive) -> None:
         sock = self._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]

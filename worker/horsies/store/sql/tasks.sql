@@ -14,9 +14,19 @@ SELECT $1, $2, $3::text, $4, $5::text::jsonb, $6::text::jsonb, $7, clock_timesta
 ON CONFLICT DO NOTHING
 RETURNING (SELECT count(pg_notify('horsies_task_new', $3)) = 1 FROM turn WHERE turn.is_ours) AS is_announced;
 
+-- name: enqueue_plain
+-- The same for a task that is due at once, has no key and no end, on a session where the trigger is off. Looking for
+-- conflicts beforehand takes as long as four columns; who stores something again meets the constraint.
+INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
+                           enqueue_sha)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+RETURNING CASE WHEN pg_try_advisory_xact_lock(horsies_lock_key('announce/' || queue_name))
+               THEN pg_notify('horsies_task_new', queue_name) IS NOT NULL
+               ELSE false
+           END AS is_announced;
+
 -- name: enqueue_silently
--- The same for a task that is due at once, has no key and no end, on a session where the trigger is off: nobody is told.
--- Looking for conflicts beforehand takes as long as four columns; who stores something again meets the constraint.
+-- The same without a word.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
                            enqueue_sha)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
