@@ -147,9 +147,9 @@ async def test_a_task_of_a_long_row_that_is_there_already_is_stored_once(
     session = await app.get_broker().session()
     sent = app.tasks["double"].mould.cast(PLAIN, (1,), {}).unwrap()
     assert isinstance(sent, PlainSend)
-    await session.tasks.enqueue_plain(sent, silently=True)
+    await session.tasks.enqueue_silently(sent)
     with pytest.raises(StatementFailed) as caught:
-        await session.tasks.enqueue_plain(sent, silently=True)
+        await session.tasks.enqueue_silently(sent)
     assert caught.value.sqlstate == UNIQUE_VIOLATION
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
 

@@ -128,8 +128,12 @@ class BrokerDelivery:
             return await self._store_by_all_rules(send.payload, None)
         asked_at, announcements = time.monotonic(), session.announcements
         silently = announcements.may_be_silent(send.queue_name, asked_at=asked_at)
+        is_announced = False
         try:
-            is_announced = await session.tasks.enqueue_plain(send, silently=silently)
+            if silently:
+                await session.tasks.enqueue_silently(send)
+            else:
+                is_announced = await session.tasks.enqueue_plain(send)
         except BaseException as error:
             if silently:  # it may be stored: perhaps the answer was lost, or the sender gave up
                 announcements.stored_silently(send.queue_name, asked_at=asked_at)

@@ -7,7 +7,7 @@ import threading
 import time
 from uuid import UUID
 
-from horsies.model.ids import RANDOM_BYTES, id_text, id_texts, rising
+from horsies.model.ids import id_text, id_texts, rising
 
 
 class IdSource:
@@ -26,13 +26,13 @@ class IdSource:
     def text(self) -> str:
         """The next id as text, which is how a task's is held and sent."""
         with self._lock:
-            self._last = order = rising(time.time_ns() // 1_000_000, os.urandom(RANDOM_BYTES), self._last)
+            self._last = order = rising(time.time_ns() // 1_000_000, os.urandom, self._last)
         return id_text(order)
 
     def take(self, count: int) -> list[str]:
         """So many ids in a row, as text."""
         with self._lock:
-            first = rising(time.time_ns() // 1_000_000, os.urandom(RANDOM_BYTES), self._last)
+            first = rising(time.time_ns() // 1_000_000, os.urandom, self._last)
             self._last = first + count - 1 if count else self._last
         return id_texts(first, count)
 

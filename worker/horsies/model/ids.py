@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
 RANDOM_BYTES = 10
@@ -23,7 +24,7 @@ _VARIANT = 2 << _LOW_BITS
 _CANONICAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-def rising(time_ms: int, random_bytes: bytes, previous: int | None = None) -> int:
+def rising(time_ms: int, chance: Callable[[int], bytes], previous: int | None = None) -> int:
     """The order of a new id of this millisecond: 48 bits of milliseconds, 74 of tail; above `previous` whatever the
     clock says.
 
@@ -32,7 +33,7 @@ def rising(time_ms: int, random_bytes: bytes, previous: int | None = None) -> in
     """
     if previous is not None and time_ms <= previous >> _TAIL_BITS:
         return previous + 1
-    return (time_ms << _TAIL_BITS) | (int.from_bytes(random_bytes, "big") & _TAIL_MASK)
+    return (time_ms << _TAIL_BITS) | (int.from_bytes(chance(RANDOM_BYTES), "big") & _TAIL_MASK)
 
 
 def id_text(order: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from horsies.model.sending import ExistingTask, PlainSend, SendOutcome, TaskSendPayload, judge
@@ -11,7 +11,7 @@ from horsies.store.pipeline import Pipeline
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
     from datetime import datetime
 
     from horsies.store.db import Database, Transaction
@@ -153,14 +153,17 @@ class TaskStore:
                 return Sent(outcome, task_id)
         return Sent(SendOutcome.GONE, payload.task_id)
 
-    async def enqueue_plain(self, send: PlainSend, *, silently: bool) -> bool:
+    async def enqueue_plain(self, send: PlainSend) -> bool:
         """Store a task on a session where nobody else announces it; whether workers hear of it.
 
         StatementFailed with UNIQUE_VIOLATION where its id is taken.
         """
-        query = TASKS.enqueue_silently if silently else TASKS.enqueue_plain
-        rows = await self.database.fetch_often(query, send)
-        return bool(rows and rows[0]["is_announced"])
+        (row,) = await self.database.fetch_often(TASKS.enqueue_plain, send)
+        return row["is_announced"]
+
+    def enqueue_silently(self, send: PlainSend) -> Coroutine[Any, Any, object]:
+        """The same, and no worker hears of it."""
+        return self.database.fetch_often(TASKS.enqueue_silently, send)
 
     async def announce(self, queue_names: Iterable[str]) -> None:
         """Tell workers that there is something to do."""
