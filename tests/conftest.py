@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -33,6 +34,11 @@ def pytest_configure() -> None:
         os.environ[CLUSTER_FOLDER] = tempfile.tempdir = os.environ["TMPDIR"] = folder
         # Hundreds of interpreters are started; where none may keep what it compiled, each compiles our code anew.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_finish() -> None:
+    """Five thousand collected tests live as long as the run; the collector of garbage need not look at them again."""
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:
