@@ -6,7 +6,8 @@ HorsiesError
 ├── WorkflowValidationError   HRS-0xx  a workflow spec is wrong      (also ValueError)
 ├── RegistryError             HRS-3xx  a name is unknown or doubled  (also ValueError)
 ├── BrokerError               the database said no; `retryable` tells whether asking again may help
-│   └── DatabaseUnreachable   no server answered, or it refused the connection
+│   ├── DatabaseUnreachable   no server answered, or it refused the connection
+│   └── NoBridge              a blocking call at the interpreter's end         (horsies.sync)
 ├── UsageError                the command line is wrong
 ├── NotFound                  what was asked for does not exist
 ├── Refused                   nothing asked for was in a state that allows it

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from horsies.errors import BrokerErrorCode, HorsiesError
+from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.result import Err, Ok
 
 if TYPE_CHECKING:
@@ -29,15 +30,24 @@ class InsideEventLoop(HorsiesError):
         )
 
 
+class NoBridge(BrokerError):
+    """A blocking call came when no other thread could do its work any more: the interpreter ends, or has no thread."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=BrokerErrorCode.NO_BROKER, retryable=False)
+
+
 class Bridge:
     """Runs coroutines for callers without an event loop, from any thread, and also in a forked child.
 
     The thread starts with the first call. It is a daemon, so it never keeps a process alive, and calls made by `atexit`
-    handlers are still served. A child made by `fork` has no such thread and starts its own.
+    handlers are still served; after those threads stand still, and calls are refused with `NoBridge`. A child made by
+    `fork` has no such thread and starts its own.
     """
 
     def __init__(self) -> None:
-        self._starting = threading.Lock()
+        # One that its holder may take again: a signal handler or a finalizer may call in the middle of a first call.
+        self._starting = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         os.register_at_fork(after_in_child=self._forget)
 
@@ -46,7 +56,12 @@ class Bridge:
         if is_inside_event_loop():
             coroutine.close()
             raise InsideEventLoop
-        loop, call = self._running_loop(), _Call(coroutine)
+        try:
+            loop = self._running_loop()
+        except NoBridge:
+            coroutine.close()
+            raise
+        call = _Call(coroutine)
         loop.call_soon_threadsafe(call.begin)
         try:
             return call.result()
@@ -55,17 +70,28 @@ class Bridge:
             raise
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if sys.is_finalizing():
+            raise NoBridge("the interpreter is shutting down, and its other threads stand still")
         with self._starting:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._loop.set_default_executor(DaemonThreads())
-                threading.Thread(target=self._loop.run_forever, name="horsies-bridge", daemon=True).start()
+                self._loop = _started_loop()
             return self._loop
 
     def _forget(self) -> None:
         # The parent may have forked while holding the lock, and its loop has no thread here.
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self._loop = None
+
+
+def _started_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonThreads())
+    try:
+        threading.Thread(target=loop.run_forever, name="horsies-bridge", daemon=True).start()
+    except RuntimeError as error:
+        loop.close()
+        raise NoBridge(f"no thread for blocking calls: {error}") from error
+    return loop
 
 
 class DaemonThreads(ThreadPoolExecutor):

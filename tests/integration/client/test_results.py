@@ -56,6 +56,17 @@ async def test_what_has_ended_is_found_however_short_the_time(
     assert (await handle.get_async(timeout_ms)).ok_value == 10
 
 
+@pytest.mark.parametrize("timeout_ms", [0, 50])
+async def test_a_table_that_somebody_has_locked_is_a_timeout_too(
+    handle: TaskHandle[int], connection: asyncpg.Connection[Any], timeout_ms: int
+) -> None:
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE horsies_tasks")
+        async with asyncio.timeout(10):
+            result = await handle.get_async(timeout_ms)
+    assert result.err_value.error_code is RetrievalCode.WAIT_TIMEOUT
+
+
 @pytest.mark.parametrize("timeout_ms", ["5", True, float("nan")])
 async def test_a_time_that_is_none_is_refused(handle: TaskHandle[int], timeout_ms: Any) -> None:
     with pytest.raises(ValueError, match="timeout_ms must be milliseconds"):

@@ -142,6 +142,7 @@ async def test_a_server_that_falls_silent_is_given_up_and_so_is_the_connection(d
         with pytest.raises(DatabaseUnreachable, match="no answer in time") as caught:
             await database.fetch(BACKEND)
         assert caught.value.retryable
+        assert isinstance(caught.value.__cause__, TimeoutError)
         proxy.heal()
         (after,) = await database.fetch(BACKEND)
         assert after != before

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,23 @@ def test_threads_share_one_rising_series() -> None:
 
     assert all(ids == sorted(ids) for ids in series)
     assert len({each for ids in series for each in ids}) == 8_000
+
+
+def test_a_signal_handler_may_take_an_id_in_the_middle_of_another(request: pytest.FixtureRequest) -> None:
+    source = IdSource()
+    taken: list[str] = []
+
+    def take(_number: int, _frame: object) -> None:
+        taken.append(source.text())
+
+    before = signal.signal(signal.SIGALRM, take)
+    request.addfinalizer(lambda: signal.signal(signal.SIGALRM, before))
+    signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+    ids = [source.text() for _ in range(100_000)]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert taken
+    assert ids == sorted(ids)
+    assert len({*ids, *taken}) == len(ids) + len(taken)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

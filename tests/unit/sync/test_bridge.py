@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from horsies.sync import Bridge, InsideEventLoop
+from horsies.sync import Bridge, InsideEventLoop, NoBridge
 
 
 async def double(number: int) -> int:
@@ -91,3 +91,33 @@ def test_calls_at_interpreter_exit_are_served() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
     assert (done.stdout, done.stderr) == ("said\n", "")
+
+
+def test_a_call_after_the_last_exit_handler_is_refused_and_does_not_hang() -> None:
+    code = (
+        "import os\n"
+        "from horsies.sync import BRIDGE, NoBridge\n"
+        "async def one(): return 1\n"
+        "class Late:\n"
+        "    def __del__(self):\n"
+        "        try: BRIDGE.run(one())\n"
+        "        except NoBridge: os.write(1, b'refused')\n"
+        "BRIDGE.run(one())\n"
+        "late = Late()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr, done.returncode) == ("refused", "", 0)
+
+
+def test_where_no_thread_can_be_had_the_call_is_refused_and_the_next_one_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    bridge = Bridge()
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", fail)
+        with pytest.raises(NoBridge, match="can't start new thread"):
+            bridge.run(double(1))
+    assert bridge.run(double(1)) == 2

@@ -21,6 +21,7 @@ from horsies.client.waiting import Waiters, is_at_rest, is_settled
 from horsies.embedded import other_clusters
 from horsies.store.db import Database, PoolSize
 from horsies.store.flow_reads import FlowReadStore
+from horsies.store.link import STATEMENT_TIMEOUT_S
 from horsies.store.notify import TASK_DONE, WORKFLOW_DONE
 from horsies.store.open import Reached, reach
 from horsies.store.tasks import TaskStore
@@ -87,6 +88,12 @@ class PostgresBroker:
         self._sessions = PerLoop(Session.close, Session.abandon)
         self._forget()
         in_each_child(self._forget)
+
+    @property
+    def key_wait_s(self) -> float:
+        """How long a send waits for an idempotency key that another transaction holds: no longer than the server lets a
+        statement wait."""
+        return min(self.settings.pool_timeout, STATEMENT_TIMEOUT_S)
 
     def session_here(self) -> Session | None:
         """The session of the running loop, where it is open and its database is known to be ready."""
@@ -200,7 +207,7 @@ class PostgresBroker:
             waiters=Waiters(links.direct, tasks.outcomes, channel=TASK_DONE, is_settled=is_settled),
             runs=Waiters(links.direct, FlowReadStore(database).outcomes, channel=WORKFLOW_DONE, is_settled=is_at_rest),
             announcements=Announcements(tasks.announce, are_left_to_us=link.says_itself),
-            key_turns=KeyTurns(most=max(1, size.largest // 2), wait_s=size.wait_s),
+            key_turns=KeyTurns(most=max(1, size.largest // 2), wait_s=self.key_wait_s),
         )
 
     def _pool_size(self) -> PoolSize:

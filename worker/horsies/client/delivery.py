@@ -24,7 +24,7 @@ from horsies.model.sending import (
 )
 from horsies.store.borrowed import savepoint
 from horsies.store.failures import UNIQUE_VIOLATION, StatementFailed
-from horsies.sync import BRIDGE
+from horsies.sync import BRIDGE, NoBridge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -68,7 +68,10 @@ class BrokerDelivery:
         self._pauses_s = RESEND_PAUSES_S if resends else ()
 
     def one(self, task: TaskDefinition, send: AnySend) -> TaskSendResult[AnyHandle]:
-        return BRIDGE.run(self.one_async(task, send, None))
+        try:
+            return BRIDGE.run(self.one_async(task, send, None))
+        except NoBridge as error:
+            return Err(_enqueue_failed(error, payload_of(send)))
 
     def one_async(
         self,
@@ -81,7 +84,10 @@ class BrokerDelivery:
         return self._resent(lambda: self._store(send, connection), connection)
 
     def many(self, task: TaskDefinition, payloads: Bulk) -> TaskSendResult[list[AnyHandle]]:
-        return BRIDGE.run(self.many_async(task, payloads, None))
+        try:
+            return BRIDGE.run(self.many_async(task, payloads, None))
+        except NoBridge as error:
+            return Err(_enqueue_failed(error, None))
 
     async def many_async(
         self,
@@ -165,7 +171,7 @@ class BrokerDelivery:
 
     async def _store_waiting(self, payload: TaskSendPayload, connection: object | None) -> Sent:
         """Store where other transactions may have to be waited for, though not for ever."""
-        wait_s = self._broker.settings.pool_timeout
+        wait_s = self._broker.key_wait_s
         with waiting_for_key(payload, wait_s=wait_s):
             if connection is None:
                 session = await self._broker.session()

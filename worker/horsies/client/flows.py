@@ -11,7 +11,7 @@ from horsies.errors import BrokerError, HorsiesError
 from horsies.model.ids import parse_id
 from horsies.model.result import Err, Ok
 from horsies.model.workflow.calls import WorkflowStartError, WorkflowStartErrorCode, WorkflowStartResult
-from horsies.sync import BRIDGE, InsideEventLoop
+from horsies.sync import BRIDGE, InsideEventLoop, NoBridge
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -52,6 +52,8 @@ def blocking_start(starting: Coroutine[Any, Any, WorkflowStartResult[T]], plan: 
     except InsideEventLoop as error:
         text = f"{error.message}; {error.help_text}"
         return _failed(plan, WorkflowStartErrorCode.INTERNAL_FAILED, text, error)
+    except NoBridge as error:
+        return _failed(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error)
 
 
 def start_workflow(

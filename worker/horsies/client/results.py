@@ -15,7 +15,7 @@ from horsies.model.ids import parse_id
 from horsies.model.result import Err, Ok
 from horsies.store.infos import task_info
 from horsies.store.migrate import SCHEMA
-from horsies.sync import BRIDGE, InsideEventLoop
+from horsies.sync import BRIDGE, InsideEventLoop, NoBridge
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -46,6 +46,8 @@ def blocking(asked: Coroutine[Any, Any, BrokerResult[T]]) -> BrokerResult[T]:
     except InsideEventLoop as error:
         text = f"{error.message}; {error.help_text}"
         return Err(BrokerOperationError(code=BrokerErrorCode.ASYNC_CONTEXT, message=text, exception=error))
+    except NoBridge as error:
+        return Err(BrokerOperationError(code=BrokerErrorCode.NO_BROKER, message=error.message, exception=error))
 
 
 class Results:

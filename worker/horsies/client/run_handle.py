@@ -17,7 +17,7 @@ from horsies.model.result import Err, Ok
 from horsies.model.workflow.calls import HandleErrorCode, HandleOperationError, HandleResult
 from horsies.model.workflow.status import WorkflowStatus
 from horsies.store.flow_reads import FlowReadStore
-from horsies.sync import BRIDGE, InsideEventLoop
+from horsies.sync import BRIDGE, InsideEventLoop, NoBridge
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
@@ -182,6 +182,8 @@ class WorkflowHandle(Generic[T]):
             return BRIDGE.run(asked)
         except InsideEventLoop as error:
             return self._failed(HandleErrorCode.LOOP_RUNNER_FAILED, f"{error.message}; {error.help_text}", error)
+        except NoBridge as error:
+            return self._failed(HandleErrorCode.LOOP_RUNNER_FAILED, error.message, error)
 
     def _failed(
         self, code: HandleErrorCode, message: str, error: Exception | None = None, *, retryable: bool = False

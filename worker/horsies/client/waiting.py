@@ -32,6 +32,7 @@ R = TypeVar("R", bound="Standing")
 
 POLL_S = 5.0
 POLL_WHILE_DEAF_S = 1.0
+FIRST_LOOK_S = 1.0
 LARGEST_LOOK = 1000
 
 
@@ -99,14 +100,14 @@ class Waiters(Generic[R]):
     async def until_settled(self, task_id: UUID, timeout_s: float | None) -> R | None:
         """The task's row once it is terminal, or None where there is no such row; TimeoutError when time is over.
 
-        However short the time, there is one look: what has ended is found. `BrokerError` when all this is closed
-        meanwhile.
+        However short the time, there is one look: what has ended is found, unless the database takes longer over it
+        than `FIRST_LOOK_S`. `BrokerError` when all this is closed meanwhile.
         """
         if timeout_s is not None and timeout_s <= 0:
             return await self._look_once(task_id)
         ends_at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         with self._interest_in(task_id) as woken:
-            row = await self._looks.at(task_id)
+            row = await self._first_look(task_id, timeout_s)
             async with asyncio.timeout_at(ends_at):
                 while row is not None and not self._is_settled(row):
                     await woken.wait()
@@ -125,8 +126,12 @@ class Waiters(Generic[R]):
         await asyncio.gather(*self._at_work, return_exceptions=True)
         self._at_work.clear()
 
+    async def _first_look(self, task_id: UUID, timeout_s: float | None) -> R | None:
+        async with asyncio.timeout(None if timeout_s is None else max(timeout_s, FIRST_LOOK_S)):
+            return await self._looks.at(task_id)
+
     async def _look_once(self, task_id: UUID) -> R | None:
-        row = await self._looks.at(task_id)
+        row = await self._first_look(task_id, 0)
         if row is None or self._is_settled(row):
             return row
         raise TimeoutError

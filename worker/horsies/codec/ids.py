@@ -25,21 +25,27 @@ class IdSource:
 
     def text(self) -> str:
         """The next id as text, which is how a task's is held and sent."""
-        with self._lock:
-            self._last = order = rising(time.time_ns() // 1_000_000, os.urandom, self._last)
-        return id_text(order)
+        return id_text(self._taken(1))
 
     def take(self, count: int) -> list[str]:
         """So many ids in a row, as text."""
+        return id_texts(self._taken(count), count)
+
+    def _taken(self, count: int) -> int:
+        """The first of so many orders, which nobody else gets."""
         with self._lock:
-            first = rising(time.time_ns() // 1_000_000, os.urandom, self._last)
-            self._last = first + count - 1 if count else self._last
-        return id_texts(first, count)
+            while True:
+                last = self._last
+                first = rising(time.time_ns() // 1_000_000, os.urandom, last)
+                # A signal handler or a finalizer may have come in between, in this very thread, and taken the same.
+                if self._last is last:
+                    self._last = first + count - 1
+                    return first
 
     def _start_afresh(self) -> None:
         # Two processes that counted on from the same id would make the same ids; and the lock may have been held
-        # by a thread that the child does not have.
-        self._lock = threading.Lock()
+        # by a thread that the child does not have. Its holder may take it again: see `_taken`.
+        self._lock = threading.RLock()
         self._last: int | None = None
 
 

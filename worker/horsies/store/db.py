@@ -91,8 +91,10 @@ class Database:
         """Its rows as the driver gives them, for paths where a value a row is too dear."""
         if self._needs_transaction:
             return self.run(lambda transaction: transaction.fetch_raw(query, *arguments, timeout_s=timeout_s))
+        # Who brings a limit of its own has a timer of its own.
+        deadlines = self._deadlines if timeout_s is None else self._no_deadlines
         return self._with_another_try(
-            lambda connection: connection.fetch(query.sql, *arguments, timeout=timeout_s), self._deadlines
+            lambda connection: connection.fetch(query.sql, *arguments, timeout=timeout_s), deadlines
         )
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
@@ -166,7 +168,8 @@ class Database:
                 if not is_failure_of_database(error):
                     raise
                 if tried > STEP_BACK_TRIES or not isinstance(error, STEP_BACK):
-                    raise self._explained(error if is_in_time else TimeoutError()) from error
+                    cause = error if is_in_time else TimeoutError()
+                    raise self._explained(cause) from cause
             # Linear and short: whoever won holds its locks for one statement only.
             await asyncio.sleep(0.005 * tried)
 

@@ -15,6 +15,7 @@ from horsies.version import __version__
 
 Row: TypeAlias = asyncpg.Record
 CONNECT_TIMEOUT_S = 15.0
+STATEMENT_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ class Link:
     schema: str = "public"
     pooled: bool = False
     read_only: bool = False
-    statement_timeout_s: float | None = 30.0
+    statement_timeout_s: float | None = STATEMENT_TIMEOUT_S
     keepalive: Keepalive | None = field(default_factory=Keepalive)
     plans_once: bool = False
     """A prepared statement keeps its first general plan. For the few statements of a worker, whose plans do not depend
