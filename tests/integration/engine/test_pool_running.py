@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from horsies.model.task import TaskAttemptOutcome
 from tests.support.pool import Stable, assignment, stable
@@ -14,11 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 FAILED, WORKER_FAILURE = TaskAttemptOutcome.FAILED, TaskAttemptOutcome.WORKER_FAILURE
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def pool() -> AsyncIterator[Stable]:
+    async with stable() as pool:
+        yield pool
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def survivor() -> AsyncIterator[Stable]:
+    """A pool whose one child must outlive everything that is done to it, one test after the other."""
     async with stable() as pool:
         yield pool
 
@@ -33,9 +43,9 @@ async def test_every_task_handed_over_ends_once(pool: Stable) -> None:
     assert pool.child.is_idle
 
 
-async def test_arguments_and_results_larger_than_any_buffer_pass_both_ways(pool: Stable) -> None:
+async def test_arguments_and_results_larger_than_any_buffer_pass_both_ways(survivor: Stable) -> None:
     text = "x" * (8 << 20)
-    assert await pool.value(pool.give("echo", text)) == text
+    assert await survivor.value(survivor.give("echo", text)) == text
 
 
 async def test_a_chunk_of_large_arguments_passes(pool: Stable) -> None:
@@ -45,10 +55,10 @@ async def test_a_chunk_of_large_arguments_passes(pool: Stable) -> None:
     assert all(len(ending.document) > 2 << 20 for ending in pool.events.endings.values())
 
 
-async def test_a_task_knows_its_own_attempt(pool: Stable) -> None:
+async def test_a_task_knows_its_own_attempt(survivor: Stable) -> None:
     given = assignment("who", attempt=3, possible_overlap=True, flags=b'{"careful":true}')
-    pool.child.run([given])
-    assert await pool.value(given.key) == "who 3 True {'careful': True}"
+    survivor.child.run([given])
+    assert await survivor.value(given.key) == "who 3 True {'careful': True}"
 
 
 @pytest.mark.parametrize(
@@ -71,30 +81,30 @@ async def test_a_task_knows_its_own_attempt(pool: Stable) -> None:
     ],
 )
 async def test_each_failure_has_its_code_and_leaves_the_child_alive(
-    pool: Stable, task_name: str, args: list[object], outcome: TaskAttemptOutcome, code: str
+    survivor: Stable, task_name: str, args: list[object], outcome: TaskAttemptOutcome, code: str
 ) -> None:
-    ending = await pool.run(task_name, *args)
+    ending = await survivor.run(task_name, *args)
     assert (ending.outcome, ending.error_code) == (outcome, code)
     assert json.loads(ending.document)["err"]["error_code"] == code
-    assert await pool.value(pool.give("pid")) == pool.events.born[0]
+    assert await survivor.value(survivor.give("pid")) == survivor.events.born[0]
 
 
 @pytest.mark.parametrize("kind", ["", "_async"])
-async def test_what_a_check_of_the_result_raises_counts_as_raised_by_the_task(pool: Stable, kind: str) -> None:
+async def test_what_a_check_of_the_result_raises_counts_as_raised_by_the_task(survivor: Stable, kind: str) -> None:
     for fate in ("exit", "interrupt", "cancel", "generator"):
-        ending = await pool.run(f"check_fate{kind}", fate)
+        ending = await survivor.run(f"check_fate{kind}", fate)
         assert (ending.outcome, ending.error_code) == (FAILED, "UNHANDLED_EXCEPTION"), fate
-    ending = await pool.run(f"check_fate{kind}", "recursion")
+    ending = await survivor.run(f"check_fate{kind}", "recursion")
     assert (ending.outcome, ending.error_code) == (FAILED, "RETURN_TYPE_MISMATCH"), "as of any error in a validator"
-    assert await pool.value(pool.give("pid")) == pool.events.born[0]
+    assert await survivor.value(survivor.give("pid")) == survivor.events.born[0]
 
 
 @pytest.mark.parametrize("kind", ["", "_async"])
-async def test_what_a_serializer_of_the_result_raises_leaves_it_without_a_form(pool: Stable, kind: str) -> None:
+async def test_what_a_serializer_of_the_result_raises_leaves_it_without_a_form(survivor: Stable, kind: str) -> None:
     for fate in ("exit", "interrupt", "cancel", "generator", "recursion", "memory"):
-        ending = await pool.run(f"write_fate{kind}", fate)
+        ending = await survivor.run(f"write_fate{kind}", fate)
         assert (ending.outcome, ending.error_code) == (WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"), fate
-    assert await pool.value(pool.give("pid")) == pool.events.born[0]
+    assert await survivor.value(survivor.give("pid")) == survivor.events.born[0]
 
 
 async def test_what_has_not_begun_can_be_recalled(pool: Stable, tmp_path: Path) -> None:
@@ -143,7 +153,7 @@ async def test_a_fork_of_a_child_is_heard_on_its_pipe_and_not_on_its_line(pool: 
     ],
 )
 async def test_a_fork_that_comes_back_from_its_task_ends_there(
-    pool: Stable, tmp_path: Path, task_name: str, way: str, status: int
+    survivor: Stable, tmp_path: Path, task_name: str, way: str, status: int
 ) -> None:
     file = tmp_path / "lines"
     forking, *others = given = [
@@ -151,10 +161,10 @@ async def test_a_fork_that_comes_back_from_its_task_ends_there(
         assignment("jot_async", str(file)),
         assignment("jot", str(file)),
     ]
-    pool.child.run(given)
-    assert await pool.value(forking.key) == status
+    survivor.child.run(given)
+    assert await survivor.value(forking.key) == status
     for each in others:
-        await pool.ending(each.key)
+        await survivor.ending(each.key)
     assert file.read_text() == "here\n" * 2, "a copy has run what its child was handed"
 
 
@@ -169,10 +179,10 @@ async def test_a_process_forked_by_a_thread_of_a_task_has_no_line_to_the_worker(
     assert await pool.value(pool.give("pid")) == pool.events.born[0]
 
 
-async def test_coroutines_of_one_child_run_at_the_same_time(pool: Stable) -> None:
+async def test_coroutines_of_one_child_run_at_the_same_time(survivor: Stable) -> None:
     one, other = assignment("meet", "one", "other"), assignment("meet", "other", "one")
-    pool.child.run([one, other])
-    assert [await pool.value(one.key), await pool.value(other.key)] == ["one", "other"]
+    survivor.child.run([one, other])
+    assert [await survivor.value(one.key), await survivor.value(other.key)] == ["one", "other"]
 
 
 async def test_coroutines_beyond_the_limit_wait_their_turn() -> None:
@@ -211,9 +221,9 @@ async def test_what_has_not_begun_is_given_back_when_it_is_cancelled(pool: Stabl
     assert pool.events.begun == [busy.key]
 
 
-async def test_an_exit_in_a_task_made_by_a_coroutine_ends_neither_the_loop_nor_the_child(pool: Stable) -> None:
-    assert await pool.value(pool.give("exit_on_the_side")) == "still here"
-    assert await pool.value(pool.give("nap", 0)) == pool.events.born[0]
+async def test_an_exit_in_a_task_made_by_a_coroutine_ends_neither_the_loop_nor_the_child(survivor: Stable) -> None:
+    assert await survivor.value(survivor.give("exit_on_the_side")) == "still here"
+    assert await survivor.value(survivor.give("nap", 0)) == survivor.events.born[0]
 
 
 async def test_an_ending_says_how_long_the_task_took_by_the_clock_of_its_child() -> None:
