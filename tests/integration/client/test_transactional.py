@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+import pytest
 
 from horsies import RetrievalCode, TaskSendErrorCode
 from horsies.store.db import Database
@@ -50,6 +51,25 @@ async def test_a_failed_send_leaves_the_transaction_usable(app: Horsies, connect
         assert (await options.send_async(6)).unwrap_err().code is TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT
         await connection.execute("INSERT INTO orders VALUES (2)")
     assert await connection.fetchval("SELECT count(*) FROM orders") == 2
+
+
+async def test_what_failed_in_a_transaction_is_sent_again_in_one_and_nowhere_else(
+    app: Horsies, connection: asyncpg.Connection[Any]
+) -> None:
+    task = app.tasks["double"]
+    options = task.with_options(connection=connection)
+    await connection.execute("BEGIN")
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await connection.execute("TABLE no_such_table")
+    plain, delayed = (await options.send_async(5)).unwrap_err(), (await options.schedule_async(9, 5)).unwrap_err()
+    await connection.execute("ROLLBACK")
+    outside = [await task.retry_send_async(plain), await task.retry_schedule_async(delayed)]
+    assert [refused.unwrap_err().code for refused in outside] == [TaskSendErrorCode.VALIDATION_FAILED] * 2
+    await connection.execute("BEGIN")
+    assert (await options.retry_send_async(plain)).unwrap().task_id == plain.task_id
+    assert (await options.retry_schedule_async(delayed)).unwrap().task_id == delayed.task_id
+    await connection.execute("ROLLBACK")
+    assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 0
 
 
 async def test_a_send_that_the_server_refuses_leaves_the_transaction_usable(

@@ -69,6 +69,12 @@ class Wire:
         return Ok([TaskHandle[Any](payload.task_id, None) for payload in payloads])
 
 
+class Connection:
+    """Looks like one of the driver's; nothing is asked of it."""
+
+    transaction = is_in_transaction = fetch = None
+
+
 @pytest.fixture
 def wire() -> Wire:
     return Wire()
@@ -146,6 +152,20 @@ def test_a_failed_send_is_replayed_under_its_id(app: Horsies, wire: Wire) -> Non
     assert wire.delivered == [plain.payload, delayed.payload]
     assert code_of(task.retry_send(delayed)) is TaskSendErrorCode.VALIDATION_FAILED
     assert code_of(task.retry_schedule(plain)) is TaskSendErrorCode.VALIDATION_FAILED
+
+
+async def test_what_was_part_of_a_transaction_is_replayed_on_a_connection_only(app: Horsies, wire: Wire) -> None:
+    task, connection = app.task("t")(double), Connection()
+    wire.is_down = True
+    error = (await task.with_options(connection=connection).send_async(5)).unwrap_err()
+    again = (await task.with_options(connection=connection).retry_send_async(error)).unwrap_err()
+    wire.is_down = False
+    for refused in (await task.retry_send_async(again), await task.with_options(priority=1).retry_send_async(again)):
+        assert "with_options(connection=…).retry_send_async" in refused.unwrap_err().message
+    no_connection = await task.with_options(connection=object()).retry_send_async(again)
+    assert code_of(no_connection) is TaskSendErrorCode.VALIDATION_FAILED
+    assert wire.delivered == []
+    assert (await task.with_options(connection=connection).retry_send_async(again)).unwrap().task_id == error.task_id
 
 
 def test_only_what_can_be_sent_again_is_replayed(app: Horsies, wire: Wire) -> None:

@@ -48,6 +48,14 @@ class TaskSendOptions(Generic[P, T]):
     async def send_many_async(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         return await self._task.send_many_with_async(self._options, items)
 
+    async def retry_send_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
+        """Send what a failed send carries once more on the connection given here; all else is as it was first sent."""
+        return await self._task.replay_with_async(self._options, error, delayed=False)
+
+    async def retry_schedule_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
+        """The same for a failed `schedule_async`; the delay counts from now."""
+        return await self._task.replay_with_async(self._options, error, delayed=True)
+
     def _delayed(self, delay: float | timedelta) -> SendOptions | Err[TaskSendError]:
         try:
             return with_delay(self._options, delay)

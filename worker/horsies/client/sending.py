@@ -79,9 +79,14 @@ def check_options(options: SendOptions) -> None:
     key = options.idempotency_key
     if key is not None and not (is_stored_text(key) and len(key.encode()) <= LONGEST_KEY_BYTES):
         raise ValueError(f"idempotency_key must be text of 1 to {LONGEST_KEY_BYTES} bytes")
+    check_connection(options.connection)
+
+
+def check_connection(connection: object | None) -> None:
+    """Raise ValueError for what is no connection of the driver."""
     # By what it can do, for instrumented connections are no instances of the driver's own class.
-    if options.connection is not None and not all(
-        hasattr(options.connection, name) for name in ("transaction", "is_in_transaction", "fetch")
+    if connection is not None and not all(
+        hasattr(connection, name) for name in ("transaction", "is_in_transaction", "fetch")
     ):
         raise ValueError("connection must be an asyncpg connection")
 

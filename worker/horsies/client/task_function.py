@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from horsies.client.mould import Mould
 from horsies.client.send_options import TaskSendOptions
-from horsies.client.sending import PLAIN, BoundCall, SendItem, SendOptions, refusal, resealed
+from horsies.client.sending import PLAIN, BoundCall, SendItem, SendOptions, check_connection, refusal, resealed
 from horsies.client.workflow.factories import FedNodeFactory, NodeFactory
 from horsies.codec.wire import PayloadRefused
 from horsies.model.mapping import ExceptionRules
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+H = TypeVar("H")
 
 NO_CONNECTION = "connection= works with the async sends only"
 REPLAYED = frozenset({TaskSendErrorCode.ENQUEUE_FAILED, TaskSendErrorCode.ASYNC_CONTEXT})
@@ -148,18 +150,21 @@ class TaskFunction(Generic[P, T]):
         return NodeFactory(self, settings) if args_from is None else FedNodeFactory(self, args_from, settings)
 
     def retry_send(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
-        """Send what a failed send carries once more, under the same id: it is stored at most once."""
+        """Send what a failed send carries once more, under the same id: it is stored at most once.
+
+        What was sent with `connection=` is sent again with one: `with_options(connection=…).retry_send_async`.
+        """
         return self._replay(error, delayed=False)
 
     async def retry_send_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
-        return await self._replay_async(error, delayed=False)
+        return await self.replay_with_async(PLAIN, error, delayed=False)
 
     def retry_schedule(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
         """The same for a failed `schedule`; the delay counts from now."""
         return self._replay(error, delayed=True)
 
     async def retry_schedule_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
-        return await self._replay_async(error, delayed=True)
+        return await self.replay_with_async(PLAIN, error, delayed=True)
 
     def send_with(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -178,7 +183,14 @@ class TaskFunction(Generic[P, T]):
         prepared = self._prepared(options, args, kwargs)
         if isinstance(prepared, Err):
             return _known(prepared)
-        return self.host.delivery.one_async(self.definition, prepared.value, options.connection)
+        return self._deliver_async(prepared.value, options.connection)
+
+    async def replay_with_async(
+        self, options: SendOptions, error: TaskSendError, *, delayed: bool
+    ) -> TaskSendResult[TaskHandle[T]]:
+        """Send again what the error carries, on the connection of the options; their others were for new sends."""
+        payload = self._replayable(error, delayed=delayed, connection=options.connection)
+        return payload if isinstance(payload, Err) else await self._deliver_async(payload, options.connection)
 
     def send_many_with(self, options: SendOptions, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         prepared = self._prepared_many(options, items)
@@ -215,17 +227,19 @@ class TaskFunction(Generic[P, T]):
             return Err(_async_context(payload_of(send)))
         return self.host.delivery.one(self.definition, send)
 
+    def _deliver_async(
+        self, send: AnySend, connection: object | None
+    ) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
+        delivered = self.host.delivery.one_async(self.definition, send, connection)
+        return delivered if connection is None else _within_transaction(delivered)
+
     def _replay(self, error: TaskSendError, *, delayed: bool) -> TaskSendResult[TaskHandle[T]]:
-        payload = self._replayable(error, delayed=delayed)
+        payload = self._replayable(error, delayed=delayed, connection=None)
         return payload if isinstance(payload, Err) else self._deliver(payload)
 
-    async def _replay_async(self, error: TaskSendError, *, delayed: bool) -> TaskSendResult[TaskHandle[T]]:
-        payload = self._replayable(error, delayed=delayed)
-        return (
-            payload if isinstance(payload, Err) else await self.host.delivery.one_async(self.definition, payload, None)
-        )
-
-    def _replayable(self, error: TaskSendError, *, delayed: bool) -> TaskSendPayload | Err[TaskSendError]:
+    def _replayable(
+        self, error: TaskSendError, *, delayed: bool, connection: object | None
+    ) -> TaskSendPayload | Err[TaskSendError]:
         if self.host.are_sends_suppressed():
             return Err(_suppressed())
         if not isinstance(cast("object", error), TaskSendError):
@@ -237,7 +251,11 @@ class TaskFunction(Generic[P, T]):
             return Err(refusal(f"the error is of task {payload.task_name!r}, not of {self.task_name!r}"))
         if (payload.enqueue_delay_seconds is not None) is not delayed:
             return Err(refusal("use retry_schedule for a delayed send, and retry_send for any other"))
+        if error.needs_connection and connection is None:
+            name = "retry_schedule_async" if delayed else "retry_send_async"
+            return Err(refusal(f"it was part of a transaction; use with_options(connection=…).{name}"))
         try:
+            check_connection(connection)
             return resealed(payload, self.definition.codec.shape)
         except ValueError as refused:
             return Err(refusal(f"{self.task_name}: {refused}", exception=refused))
@@ -258,6 +276,10 @@ class AsyncTaskFunction(TaskFunction[P, T]):
     ) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
         run: Callable[..., Any] = call_async
         return run(self.definition, args, kwargs, app=self._app_rules())
+
+
+async def _within_transaction(delivered: Coroutine[Any, Any, TaskSendResult[H]]) -> TaskSendResult[H]:
+    return (await delivered).map_err(lambda error: replace(error, needs_connection=True))
 
 
 async def _known(refused: Err[TaskSendError]) -> Err[TaskSendError]:

@@ -89,6 +89,8 @@ class TaskSendError:
     task_id: str | None = None
     payload: TaskSendPayload | None = None
     exception: BaseException | None = None
+    needs_connection: bool = field(default=False, repr=False)
+    """Whether it was sent with `connection=`: what was part of a transaction is never sent again outside of one."""
 
 
 TaskSendResult: TypeAlias = Result[T, TaskSendError]
