@@ -113,6 +113,27 @@ def test_a_connection_is_for_asynchronous_sends(app: Horsies) -> None:
     assert code_of(options.send_many([(5,)])) is TaskSendErrorCode.VALIDATION_FAILED
 
 
+def remind(self: str, delay: int) -> TaskResult[str, TaskError]:
+    return TaskResult(ok=f"{self} {delay}")
+
+
+def test_no_name_of_a_parameter_is_taken_by_a_send(app: Horsies, wire: Wire) -> None:
+    task = app.task("remind")(remind)
+    for sends in (task, task.with_options(priority=1)):
+        sends.send(self="a", delay=5).unwrap()
+        sends.schedule(1, self="a", delay=5).unwrap()
+        asyncio.run(sends.send_async(self="a", delay=5)).unwrap()
+        asyncio.run(sends.schedule_async(1, self="a", delay=5)).unwrap()
+    task.send_many([task.bind(self="a", delay=5)]).unwrap()
+    assert [payload.kwargs for payload in wire.delivered] == ['{"delay":5,"self":"a"}'] * 9
+
+
+def test_no_name_of_a_parameter_is_taken_by_a_call_or_a_node(app: Horsies) -> None:
+    task = app.task("remind")(remind)
+    assert task(self="a", delay=5).ok_value == "a 5"
+    assert task.node()(self="a", delay=5).kwargs == {"self": "a", "delay": 5}
+
+
 def test_suppression_comes_before_everything_else(app: Horsies, monkeypatch: pytest.MonkeyPatch) -> None:
     task: Any = app.task("t")(double)
     app.suppress_sends(True)

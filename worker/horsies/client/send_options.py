@@ -26,18 +26,18 @@ class TaskSendOptions(Generic[P, T]):
         self._task = task
         self._options = options
 
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
+    def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         return self._task.send_with(self._options, args, kwargs)
 
-    def send_async(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
+    def send_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
         return self._task.send_with_async(self._options, args, kwargs)
 
-    def schedule(self, delay: float | timedelta, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
+    def schedule(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         delayed = self._delayed(delay)
         return delayed if isinstance(delayed, Err) else self._task.send_with(delayed, args, kwargs)
 
     async def schedule_async(
-        self, delay: float | timedelta, *args: P.args, **kwargs: P.kwargs
+        self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs
     ) -> TaskSendResult[TaskHandle[T]]:
         delayed = self._delayed(delay)
         return delayed if isinstance(delayed, Err) else await self._task.send_with_async(delayed, args, kwargs)

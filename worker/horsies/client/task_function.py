@@ -82,24 +82,24 @@ class TaskFunction(Generic[P, T]):
     def task_options(self) -> TaskOptions:
         return self.definition.options
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         """Run it in this process, without the queue; an exception becomes an err result, as in a worker."""
         result = call(self.definition, args, kwargs, app=self._app_rules())
         return cast("TaskResult[T, TaskError]", result)
 
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
+    def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         """Store the task; `Ok` means that it is committed."""
         return self.send_with(PLAIN, args, kwargs)
 
-    def send_async(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
+    def send_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
         return self.send_with_async(PLAIN, args, kwargs)
 
-    def schedule(self, delay: float | timedelta, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
+    def schedule(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         """Store the task, to be started `delay` seconds from now at the earliest."""
         return self.send_with(SendOptions(delay=delay), args, kwargs)
 
     async def schedule_async(
-        self, delay: float | timedelta, *args: P.args, **kwargs: P.kwargs
+        self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs
     ) -> TaskSendResult[TaskHandle[T]]:
         return await self.send_with_async(SendOptions(delay=delay), args, kwargs)
 
@@ -110,7 +110,7 @@ class TaskFunction(Generic[P, T]):
     async def send_many_async(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         return await self.send_many_with_async(PLAIN, items)
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall:
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall:
         """Arguments for `send_many`, checked now; `ValueError` names the one that does not fit."""
         try:
             self.definition.codec.encode(args, kwargs)
@@ -272,7 +272,7 @@ class AsyncTaskFunction(TaskFunction[P, T]):
     """A registered `async def` task; calling it gives a coroutine."""
 
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, *args: P.args, **kwargs: P.kwargs
+        self, /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
         run: Callable[..., Any] = call_async
         return run(self.definition, args, kwargs, app=self._app_rules())

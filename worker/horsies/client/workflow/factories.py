@@ -25,7 +25,7 @@ class NodeFactory(Generic[P, T]):
     fn: TaskFunction[P, T]
     settings: NodeSettings
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T]:
         _refuse_positional(self.fn.task_name, args)
         return TaskNode(self.fn, kwargs, **self.settings)
 
@@ -38,7 +38,7 @@ class FedNodeFactory(Generic[T]):
     args_from: Mapping[str, AnyNode]
     settings: NodeSettings
 
-    def __call__(self, *args: Any, **kwargs: Any) -> TaskNode[T]:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> TaskNode[T]:
         _refuse_positional(self.fn.task_name, args)
         return TaskNode(self.fn, kwargs, args_from=self.args_from, **self.settings)
 
