@@ -23,6 +23,10 @@ async def test_without_a_broker_a_handle_says_so() -> None:
     assert (await handle.info_async()).unwrap_err().code is BrokerErrorCode.NO_BROKER
 
 
+async def test_a_handle_may_be_made_of_an_id_alone() -> None:
+    assert (await TaskHandle[int]("id").info_async()).unwrap_err().code is BrokerErrorCode.NO_BROKER
+
+
 async def test_waiting_inside_an_event_loop_is_refused() -> None:
     handle = TaskHandle[int]("id", None)
     with pytest.raises(HorsiesError, match="_async"):

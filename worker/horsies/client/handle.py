@@ -26,7 +26,7 @@ NO_BROKER = failed(OperationalErrorCode.BROKER_ERROR, "this handle has no broker
 class TaskHandle(Generic[T]):
     """Waits for a task's result and looks at its row. A result that is final is asked for once and kept."""
 
-    def __init__(self, task_id: str, results: Results | None, *, known: AnyResult | None = None) -> None:
+    def __init__(self, task_id: str, results: Results | None = None, *, known: AnyResult | None = None) -> None:
         self.task_id = task_id
         self._results = results
         self._known = known
