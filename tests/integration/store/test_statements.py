@@ -45,7 +45,10 @@ from horsies_ops.reads.workers import WORKER_READS
 from horsies_ops.reads.workflows import WORKFLOW_READS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from horsies.store.db import Database
+    from tests.support.cluster import Cluster
 
 TASK_LISTS = (CLOCK, TASK_READS, PAYLOADS, MATCHING, LOOKUP, VERDICTS)
 SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, METERING)
@@ -58,9 +61,16 @@ EVERY_QUERY = list(
 )
 
 
+@pytest.fixture(scope="module")
+def untouched_url(cluster: Cluster) -> Iterator[str]:
+    """One database for all statements: to prepare one changes nothing."""
+    with cluster.database(migrated=True) as url:
+        yield url
+
+
 @pytest.mark.parametrize("query", EVERY_QUERY, ids=lambda query: query.name)
-async def test_statement_prepares_and_has_the_columns_of_its_record(database_url: str, query: Query[Any]) -> None:
-    connection = await asyncpg.connect(database_url)
+async def test_statement_prepares_and_has_the_columns_of_its_record(untouched_url: str, query: Query[Any]) -> None:
+    connection = await asyncpg.connect(untouched_url)
     try:
         prepared = await connection.prepare(query.sql)
         assert {attribute.name for attribute in prepared.get_attributes()} == set(query.columns)
