@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, model_serializer, model_validator
@@ -17,6 +18,7 @@ from horsies import (
     Horsies,
     OperationalErrorCode,
     OutcomeCode,
+    RetrievalCode,
     RetryPolicy,
     TaskAttemptOutcome,
     TaskContext,
@@ -316,6 +318,46 @@ def test_the_current_task_is_known_inside_and_only_there(app: Horsies) -> None:
     assert current_task() is None
 
 
+def test_whoever_keeps_an_id_is_answered_without_a_database(app: Horsies) -> None:
+    @app.task("bill")
+    def bill(cents: int) -> TaskResult[Decimal, TaskError]:
+        return TaskResult(ok=Decimal(cents) / 100)
+
+    with inline(app):
+        task_id = bill.send(990).unwrap().task_id
+        assert app.get_result(task_id).ok_value == app.get_result(UUID(task_id), 0).ok_value == Decimal("9.9")
+        assert app.get_raw_result(task_id).unwrap() == {"ok": "9.9"}
+        for unknown in (str(UUID(int=7)), "no id"):
+            assert app.get_result(unknown).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
+        assert app.get_task_info(UUID(int=7)).unwrap() is None
+
+
+def test_a_handle_tells_of_its_task_even_after_the_block(app: Horsies) -> None:
+    @app.task("slow")
+    def slow() -> TaskResult[None, TaskError]:
+        raise TimeoutError
+
+    with inline(app) as ended:
+        handle = slow.send().unwrap()
+    assert handle.info(include_result=True, include_failed_reason=True, include_attempts=True).unwrap() == ended[0]
+    bare = handle.info().unwrap()
+    assert bare == replace(ended[0], result=None, failed_reason=None, attempts=None)
+
+
+def test_a_task_that_looks_itself_up_finds_itself_running(app: Horsies) -> None:
+    @app.task("who")
+    def who() -> TaskResult[str, TaskError]:
+        context = current_task()
+        assert context is not None
+        info = app.get_task_info(context.task_id).unwrap()
+        assert info is not None
+        assert app.get_result(context.task_id).err_value.error_code is RetrievalCode.WAIT_TIMEOUT
+        return TaskResult(ok=info.status)
+
+    with inline(app):
+        assert who.send().unwrap().get().ok_value == "RUNNING"
+
+
 def test_suppressed_sends_stay_suppressed(app: Horsies) -> None:
     @app.task("noop")
     def noop() -> TaskResult[None, TaskError]:
@@ -327,7 +369,7 @@ def test_suppressed_sends_stay_suppressed(app: Horsies) -> None:
 
 
 def test_sends_go_their_usual_way_again_after_the_block(app: Horsies) -> None:
-    usual = app.delivery
+    usual = app.delivery, app.reads
     with pytest.raises(LookupError), inline(app):
         raise LookupError
-    assert app.delivery is usual
+    assert (app.delivery, app.reads) == usual

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from uuid import UUID
 
+    from horsies.client.handle import TaskReads
     from horsies.client.workflow.nodes import AnyNode
     from horsies.client.workflow.policies import SuccessPolicy
     from horsies.codec.value import Value
@@ -90,6 +91,7 @@ class Horsies:
         )
         self._broker.ok_of = self._ok_of
         self._results = Results(self.get_broker, self._ok_of)
+        self.reads: TaskReads = self._results
         self._monitoring = Monitoring(self.get_broker)
         self.delivery: Delivery = BrokerDelivery(
             self._broker, self._results, resends=self.config.resend_on_transient_err
@@ -265,13 +267,13 @@ class Horsies:
         return BRIDGE.run(self.get_result_async(task_id, timeout_ms))
 
     async def get_result_async(self, task_id: str | UUID, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
-        return await self._results.result(task_id, timeout_ms)
+        return await self.reads.result(task_id, timeout_ms)
 
     def get_raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         return blocking(self.get_raw_result_async(task_id))
 
     async def get_raw_result_async(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
-        return await self._results.raw_result(task_id)
+        return await self.reads.raw_result(task_id)
 
     def get_task_info(
         self,
@@ -298,7 +300,7 @@ class Horsies:
         include_failed_reason: bool = False,
         include_attempts: bool = False,
     ) -> BrokerResult[TaskInfo | None]:
-        return await self._results.info(
+        return await self.reads.info(
             task_id,
             include_result=include_result,
             include_failed_reason=include_failed_reason,

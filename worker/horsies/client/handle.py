@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from horsies.client.outcome import failed, is_final
-from horsies.client.results import Results, blocking
+from horsies.client.results import blocking
 from horsies.errors import BrokerErrorCode
 from horsies.model.broker import BrokerOperationError, BrokerResult
 from horsies.model.codes import OperationalErrorCode
@@ -13,6 +13,8 @@ from horsies.model.result import Err
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from horsies.codec.result import AnyResult
     from horsies.model.info import TaskInfo
     from horsies.model.task_error import TaskError
@@ -23,10 +25,22 @@ T = TypeVar("T")
 NO_BROKER = failed(OperationalErrorCode.BROKER_ERROR, "this handle has no broker")
 
 
+class TaskReads(Protocol):
+    """Where results and rows of tasks are looked up."""
+
+    async def result(self, task_id: str | UUID, timeout_ms: float | None) -> AnyResult: ...
+
+    async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]: ...
+
+    async def info(
+        self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
+    ) -> BrokerResult[TaskInfo | None]: ...
+
+
 class TaskHandle(Generic[T]):
     """Waits for a task's result and looks at its row. A result that is final is asked for once and kept."""
 
-    def __init__(self, task_id: str, results: Results | None = None, *, known: AnyResult | None = None) -> None:
+    def __init__(self, task_id: str, results: TaskReads | None = None, *, known: AnyResult | None = None) -> None:
         self.task_id = task_id
         self._results = results
         self._known = known

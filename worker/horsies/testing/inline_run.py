@@ -43,10 +43,23 @@ class InlineRun:
         self._status = TaskStatus.PENDING
 
     @property
+    def task_id(self) -> str:
+        return self._payload.task_id
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended is not None
+
+    @property
+    def document(self) -> str:
+        """The result as it is stored; only once the task has ended."""
+        assert self._ended is not None  # noqa: S101  # nobody asks before has_ended says so
+        return self._ended.document
+
+    @property
     def result(self) -> AnyResult:
         """The result as a reader gets it; only once the task has ended."""
-        assert self._ended is not None  # noqa: S101  # nobody asks before next_attempt says so
-        return read_result(self._ended.document, self.work.task.codec.ok)
+        return read_result(self.document, self.work.task.codec.ok)
 
     def next_attempt(self) -> TaskContext | None:
         """The attempt that is to be made now; None once the task has ended."""
@@ -54,7 +67,10 @@ class InlineRun:
         if self._ended is None and good_until is not None and has_expired(good_until, self._due_at):
             error = expired_error(task_id=self._payload.task_id, good_until=good_until)
             self._end(TaskStatus.EXPIRED, stored_result(TaskResult(err=error), self.work.task.codec.ok))
-        return None if self._ended is not None else self._context()
+        if self._ended is not None:
+            return None
+        self._status = TaskStatus.RUNNING
+        return self._context()
 
     def record(self, execution: Execution) -> None:
         """Take down how the attempt ended, which settles the task or puts it off."""
@@ -71,7 +87,7 @@ class InlineRun:
         payload, at = self._payload, self._due_at
         is_completed, is_failed = self._status is TaskStatus.COMPLETED, self._status is TaskStatus.FAILED
         error = self._ended.error if self._ended else None
-        has_run = bool(self._attempts)
+        has_begun = bool(self._attempts) or self._status is TaskStatus.RUNNING
         return TaskInfo(
             task_id=payload.task_id,
             task_name=payload.task_name,
@@ -84,15 +100,15 @@ class InlineRun:
             flags=json.loads(payload.flags),
             sent_at=payload.sent_at,
             enqueued_at=at,
-            claimed_at=at if has_run else None,
-            started_at=at if has_run else None,
+            claimed_at=at if has_begun else None,
+            started_at=at if has_begun else None,
             completed_at=at if is_completed else None,
             failed_at=at if is_failed else None,
             good_until=payload.good_until,
-            worker_id=self._worker_id if has_run else None,
+            worker_id=self._worker_id if has_begun else None,
             error_code=error.error_code if error else None,
-            result=self.result,
-            failed_reason=self._attempts[-1].failed_reason if has_run else None,
+            result=self.result if self.has_ended else None,
+            failed_reason=self._attempts[-1].failed_reason if self._attempts else None,
             attempts=self._attempts[::-1],
         )
 

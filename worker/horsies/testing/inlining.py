@@ -12,6 +12,7 @@ from horsies.codec.ids import IDS
 from horsies.model.result import Err, Ok
 from horsies.model.sending import ExistingTask, SendOutcome, TaskSendPayload, TaskSendResult, judge, payload_of
 from horsies.testing.execution import execute, execute_async, rules_of
+from horsies.testing.inline_reads import InlineReads
 from horsies.testing.inline_run import InlineRun
 
 if TYPE_CHECKING:
@@ -29,13 +30,15 @@ def inline(app: Horsies) -> Generator[list[TaskInfo]]:
 
     Yields the list of tasks that have ended, in that order. Arguments and results take the way through their stored
     form; no delay is waited for and no time limit enforced. A blocking send runs its task in the calling thread.
+    What `app` is asked of tasks by their ids is answered from here too, and not from its database.
     """
     delivery = InlineDelivery(rules_of(app.config))
-    before, app.delivery = app.delivery, delivery
+    before = app.delivery, app.reads
+    app.delivery, app.reads = delivery, delivery.reads
     try:
         yield delivery.ended
     finally:
-        app.delivery = before
+        app.delivery, app.reads = before
 
 
 class InlineDelivery:
@@ -47,7 +50,8 @@ class InlineDelivery:
         self._worker_id = IDS.text()
         self._by_id: dict[str, TaskSendPayload] = {}
         self._by_key: dict[tuple[str, str], TaskSendPayload] = {}
-        self._handles: dict[str, AnyHandle] = {}
+        self._runs: dict[str, InlineRun] = {}
+        self.reads = InlineReads(self._runs)
 
     def one(self, task: TaskDefinition, send: AnySend) -> TaskSendResult[AnyHandle]:
         payload = payload_of(send)
@@ -90,21 +94,22 @@ class InlineDelivery:
         if outcome is SendOutcome.GONE:
             return None
         refused = refusal_of(outcome, payload, task_id)
-        return Ok(self._handles[task_id]) if refused is None else Err(refused)
+        return Ok(self._handle(self._runs[task_id])) if refused is None else Err(refused)
 
     def _begin(self, task: TaskDefinition, payload: TaskSendPayload) -> InlineRun:
         self._by_id[payload.task_id] = payload
         if payload.idempotency_key is not None:
             self._by_key[payload.task_name, payload.idempotency_key] = payload
-        # A task may send its own key again while it runs, and gets itself: a handle without a result yet.
-        self._handles[payload.task_id] = TaskHandle(payload.task_id, None)
-        return InlineRun(task, payload, self._rules, worker_id=self._worker_id)
+        run = self._runs[payload.task_id] = InlineRun(task, payload, self._rules, worker_id=self._worker_id)
+        return run
 
     def _end(self, run: InlineRun) -> AnyHandle:
-        info = run.info()
-        self.ended.append(info)
-        handle = self._handles[info.task_id] = TaskHandle(info.task_id, None, known=run.result)
-        return handle
+        self.ended.append(run.info())
+        return self._handle(run)
+
+    def _handle(self, run: InlineRun) -> AnyHandle:
+        # A task may send its own key again while it runs, and gets itself: a handle without a result yet.
+        return TaskHandle(run.task_id, self.reads, known=run.result if run.has_ended else None)
 
 
 def _row(sent: TaskSendPayload, *, has_same_key: bool) -> ExistingTask:
