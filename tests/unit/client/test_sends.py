@@ -160,7 +160,16 @@ async def test_a_blocking_send_inside_a_loop_can_be_finished_with_the_async_retr
     assert code_of(task.retry_send(error)) is TaskSendErrorCode.ASYNC_CONTEXT
     assert (await task.retry_send_async(error)).unwrap().task_id == error.task_id
     assert wire.delivered == [error.payload]
-    assert code_of(task.send_many([(5,)])) is TaskSendErrorCode.ASYNC_CONTEXT
+
+
+async def test_a_blocking_send_inside_a_loop_names_what_to_await_instead(app: Horsies) -> None:
+    task = app.task("t")(double)
+    failed = [task.send(5), task.schedule(1, 5), task.send_many([(5,)])]
+    assert {code_of(each) for each in failed} == {TaskSendErrorCode.ASYNC_CONTEXT}
+    one, delayed, many = (each.unwrap_err().message for each in failed)
+    assert "retry_send_async" in one
+    assert "retry_schedule_async" in delayed
+    assert many.endswith("; await send_many_async instead")
 
 
 def test_a_failed_send_is_replayed_under_its_id(app: Horsies, wire: Wire) -> None:

@@ -199,7 +199,7 @@ class TaskFunction(Generic[P, T]):
         if options.connection is not None:
             return Err(refusal(f"{self.task_name}: {NO_CONNECTION}"))
         if is_inside_event_loop():
-            return Err(_async_context(None))
+            return Err(_async_context("await send_many_async instead"))
         return self.host.delivery.many(self.definition, prepared.value)
 
     async def send_many_with_async(
@@ -224,7 +224,9 @@ class TaskFunction(Generic[P, T]):
 
     def _deliver(self, send: AnySend) -> TaskSendResult[TaskHandle[T]]:
         if is_inside_event_loop():
-            return Err(_async_context(payload_of(send)))
+            payload = payload_of(send)
+            name = "retry_send_async" if payload.enqueue_delay_seconds is None else "retry_schedule_async"
+            return Err(_async_context(f"await the _async twin, or {name} this error", payload))
         return self.host.delivery.one(self.definition, send)
 
     def _deliver_async(
@@ -290,10 +292,10 @@ def _suppressed() -> TaskSendError:
     return TaskSendError(code=TaskSendErrorCode.SEND_SUPPRESSED, message="sends are suppressed in this process")
 
 
-def _async_context(payload: TaskSendPayload | None) -> TaskSendError:
+def _async_context(advice: str, payload: TaskSendPayload | None = None) -> TaskSendError:
     return TaskSendError(
         code=TaskSendErrorCode.ASYNC_CONTEXT,
-        message="a blocking send inside a running event loop; await the _async twin, or retry_send_async this error",
+        message=f"a blocking send inside a running event loop; {advice}",
         task_id=payload.task_id if payload else None,
         payload=payload,
     )
