@@ -107,6 +107,13 @@ def test_a_delay_may_be_given_once(app: Horsies) -> None:
     assert code_of(app.task("t")(double).with_options(delay=1).schedule(2, 5)) is TaskSendErrorCode.VALIDATION_FAILED
 
 
+def test_a_schedule_without_a_delay_is_refused(app: Horsies, wire: Wire) -> None:
+    task: Any = app.task("t")(double)
+    for refused in (task.schedule(None, 5), asyncio.run(task.with_options(priority=1).schedule_async(None, 5))):
+        assert code_of(refused) is TaskSendErrorCode.VALIDATION_FAILED
+    assert wire.delivered == []
+
+
 def test_a_connection_is_for_asynchronous_sends(app: Horsies) -> None:
     options = app.task("t")(double).with_options(connection=object())
     assert code_of(options.send(5)) is TaskSendErrorCode.VALIDATION_FAILED
@@ -142,6 +149,8 @@ def test_suppression_comes_before_everything_else(app: Horsies, monkeypatch: pyt
     for result in (
         task.send("wrong"),
         task.with_options(connection=object()).send(5),
+        task.schedule(None),
+        task.with_options(delay=1).schedule(2, 5),
         task.send_many([{}]),
         task.retry_send(failed),
     ):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from horsies.client.sending import SendItem, SendOptions, refusal, with_delay
-from horsies.model.result import Err
-
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
     from datetime import timedelta
 
     from horsies.client.handle import TaskHandle
+    from horsies.client.sending import SendItem, SendOptions
     from horsies.client.task_function import TaskFunction
     from horsies.model.sending import TaskSendError, TaskSendResult
 
@@ -33,14 +31,12 @@ class TaskSendOptions(Generic[P, T]):
         return self._task.send_with_async(self._options, args, kwargs)
 
     def schedule(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
-        delayed = self._delayed(delay)
-        return delayed if isinstance(delayed, Err) else self._task.send_with(delayed, args, kwargs)
+        return self._task.schedule_with(self._options, delay, args, kwargs)
 
     async def schedule_async(
         self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs
     ) -> TaskSendResult[TaskHandle[T]]:
-        delayed = self._delayed(delay)
-        return delayed if isinstance(delayed, Err) else await self._task.send_with_async(delayed, args, kwargs)
+        return await self._task.schedule_with_async(self._options, delay, args, kwargs)
 
     def send_many(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         return self._task.send_many_with(self._options, items)
@@ -55,9 +51,3 @@ class TaskSendOptions(Generic[P, T]):
     async def retry_schedule_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
         """The same for a failed `schedule_async`; the delay counts from now."""
         return await self._task.replay_with_async(self._options, error, delayed=True)
-
-    def _delayed(self, delay: float | timedelta) -> SendOptions | Err[TaskSendError]:
-        try:
-            return with_delay(self._options, delay)
-        except ValueError as twice:
-            return Err(refusal(f"{self._task.task_name}: {twice}"))

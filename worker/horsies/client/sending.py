@@ -139,7 +139,9 @@ def refusal(message: str, *, exception: BaseException | None = None) -> TaskSend
 
 
 def with_delay(options: SendOptions, delay: float | timedelta) -> SendOptions:
-    """The options of a `schedule` call, which brings the delay itself."""
+    """The options of a `schedule` call, which brings the delay itself; ValueError where it brings none or a second."""
+    if cast("object", delay) is None:
+        raise ValueError("schedule needs a delay: seconds, or a timedelta")
     if options.delay is not None:
         raise ValueError("delay is given twice: in with_options and in schedule")
     return replace(options, delay=delay)

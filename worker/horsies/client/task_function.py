@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 from horsies.client.mould import Mould
 from horsies.client.send_options import TaskSendOptions
-from horsies.client.sending import PLAIN, BoundCall, SendItem, SendOptions, check_connection, refusal, resealed
+from horsies.client.sending import (
+    PLAIN,
+    BoundCall,
+    SendItem,
+    SendOptions,
+    check_connection,
+    refusal,
+    resealed,
+    with_delay,
+)
 from horsies.client.workflow.factories import FedNodeFactory, NodeFactory
 from horsies.codec.wire import PayloadRefused
 from horsies.model.mapping import ExceptionRules
@@ -96,12 +105,12 @@ class TaskFunction(Generic[P, T]):
 
     def schedule(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         """Store the task, to be started `delay` seconds from now at the earliest."""
-        return self.send_with(SendOptions(delay=delay), args, kwargs)
+        return self.schedule_with(PLAIN, delay, args, kwargs)
 
     async def schedule_async(
         self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs
     ) -> TaskSendResult[TaskHandle[T]]:
-        return await self.send_with_async(SendOptions(delay=delay), args, kwargs)
+        return await self.schedule_with_async(PLAIN, delay, args, kwargs)
 
     def send_many(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         """Store a task for each item (keyword arguments, a tuple, or a `bind` value): all of them or none."""
@@ -185,6 +194,18 @@ class TaskFunction(Generic[P, T]):
             return _known(prepared)
         return self._deliver_async(prepared.value, options.connection)
 
+    def schedule_with(
+        self, options: SendOptions, delay: float | timedelta, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> TaskSendResult[TaskHandle[T]]:
+        delayed = self._delayed(options, delay)
+        return delayed if isinstance(delayed, Err) else self.send_with(delayed, args, kwargs)
+
+    async def schedule_with_async(
+        self, options: SendOptions, delay: float | timedelta, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> TaskSendResult[TaskHandle[T]]:
+        delayed = self._delayed(options, delay)
+        return delayed if isinstance(delayed, Err) else await self.send_with_async(delayed, args, kwargs)
+
     async def replay_with_async(
         self, options: SendOptions, error: TaskSendError, *, delayed: bool
     ) -> TaskSendResult[TaskHandle[T]]:
@@ -209,6 +230,14 @@ class TaskFunction(Generic[P, T]):
         if isinstance(prepared, Err):
             return prepared
         return await self.host.delivery.many_async(self.definition, prepared.value, options.connection)
+
+    def _delayed(self, options: SendOptions, delay: float | timedelta) -> SendOptions | Err[TaskSendError]:
+        if self.host.are_sends_suppressed():
+            return Err(_suppressed())
+        try:
+            return with_delay(options, delay)
+        except ValueError as refused:
+            return Err(refusal(f"{self.task_name}: {refused}"))
 
     def _prepared(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
