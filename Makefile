@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 LOCK   := requirements/dev.txt
 ROUNDS ?= 10
+# The long tests stand side by side: a process that was dealt them all would still be busy when the others are done.
+SPREAD := -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test chaos lint check format bench lock pictures schema clean
@@ -19,7 +21,7 @@ demo: $(READY)  ## the sample app, two workers and a database of its own, under 
 	@if [ -t 0 ] && [ -t 2 ]; then $(BIN)/horsies demo --tui; else $(BIN)/horsies demo --seconds 30; fi
 
 test: $(READY)  ## run the tests (needs nothing but Python)
-	@$(BIN)/python -m pytest -n auto || { \
+	@$(BIN)/python -m pytest $(SPREAD) || { \
 	    echo "what failed is run once more, alone: fault tests have limits in seconds, which a starved machine may miss"; \
 	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
@@ -27,7 +29,7 @@ chaos: $(READY)  ## the fault scenarios again and again, ROUNDS=10 says how ofte
 	@times=$$(mktemp); export CHAOS_TIMES=$$times; failed=0; \
 	for round in $$(seq $(ROUNDS)); do \
 	    echo "round $$round of $(ROUNDS)"; \
-	    $(BIN)/python -m pytest -n auto -q --hypothesis-profile=chaos tests/chaos || { failed=1; break; }; \
+	    $(BIN)/python -m pytest $(SPREAD) -q --hypothesis-profile=chaos tests/chaos || { failed=1; break; }; \
 	done; \
 	$(BIN)/python -m tests.support.recovery_times $$times || failed=1; rm -f $$times; exit $$failed
 
