@@ -7,17 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from horsies.client.mould import Mould
+from horsies.client.replaying import async_retry_of, replayable
 from horsies.client.send_options import TaskSendOptions
-from horsies.client.sending import (
-    PLAIN,
-    BoundCall,
-    SendItem,
-    SendOptions,
-    check_connection,
-    refusal,
-    resealed,
-    with_delay,
-)
+from horsies.client.sending import PLAIN, BoundCall, SendItem, SendOptions, refusal, with_delay
 from horsies.client.workflow.factories import FedNodeFactory, NodeFactory
 from horsies.codec.wire import PayloadRefused
 from horsies.model.mapping import ExceptionRules
@@ -45,7 +37,6 @@ T = TypeVar("T")
 H = TypeVar("H")
 
 NO_CONNECTION = "connection= works with the async sends only"
-REPLAYED = frozenset({TaskSendErrorCode.ENQUEUE_FAILED, TaskSendErrorCode.ASYNC_CONTEXT})
 
 
 class Host(Protocol):
@@ -254,8 +245,7 @@ class TaskFunction(Generic[P, T]):
     def _deliver(self, send: AnySend) -> TaskSendResult[TaskHandle[T]]:
         if is_inside_event_loop():
             payload = payload_of(send)
-            name = "retry_send_async" if payload.enqueue_delay_seconds is None else "retry_schedule_async"
-            return Err(_async_context(f"await the _async twin, or {name} this error", payload))
+            return Err(_async_context(f"await the _async twin, or {async_retry_of(payload)} this error", payload))
         return self.host.delivery.one(self.definition, send)
 
     def _deliver_async(
@@ -273,23 +263,7 @@ class TaskFunction(Generic[P, T]):
     ) -> TaskSendPayload | Err[TaskSendError]:
         if self.host.are_sends_suppressed():
             return Err(_suppressed())
-        if not isinstance(cast("object", error), TaskSendError):
-            return Err(refusal(f"what is sent again is a TaskSendError, got {type(error).__qualname__}"))
-        payload = error.payload
-        if payload is None or error.code not in REPLAYED:
-            return Err(refusal(f"{error.code} carries nothing that can be sent again"))
-        if payload.task_name != self.task_name:
-            return Err(refusal(f"the error is of task {payload.task_name!r}, not of {self.task_name!r}"))
-        if (payload.enqueue_delay_seconds is not None) is not delayed:
-            return Err(refusal("use retry_schedule for a delayed send, and retry_send for any other"))
-        if error.needs_connection and connection is None:
-            name = "retry_schedule_async" if delayed else "retry_send_async"
-            return Err(refusal(f"it was part of a transaction; use with_options(connection=…).{name}"))
-        try:
-            check_connection(connection)
-            return resealed(payload, self.definition.codec.shape)
-        except ValueError as refused:
-            return Err(refusal(f"{self.task_name}: {refused}", exception=refused))
+        return replayable(error, self.definition, delayed=delayed, connection=connection)
 
     def _app_rules(self) -> ExceptionRules:
         config = self.host.config
