@@ -10,6 +10,8 @@ import pytest
 from horsies import ConfigurationError, ErrorCode, Horsies
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.project import Project
 
 
@@ -37,6 +39,25 @@ def test_naming_modules_imports_nothing(project: Project) -> None:
     app.discover_tasks(["never_there"])
     assert app.get_discovered_task_modules() == ["never_there"]
     assert "never_there" not in sys.modules
+
+
+GIVEN_TEXT: list[Callable[[Horsies], object]] = [
+    lambda app: app.discover_tasks("jobs/*.py"),
+    lambda app: app.import_task_modules("jobs/*.py"),
+    lambda app: app.expand_module_globs("jobs/*.py"),
+    lambda app: app.expand_module_globs([], exclude="jobs/*.py"),
+]
+
+
+@pytest.mark.parametrize("given_text", GIVEN_TEXT)
+def test_a_text_in_place_of_a_list_is_refused_and_not_taken_letter_by_letter(
+    given_text: Callable[[Horsies], object],
+) -> None:
+    with pytest.raises(ConfigurationError, match=r'write \["jobs/\*\.py"\]') as refused:
+        given_text(Horsies())
+    assert refused.value.code is ErrorCode.CLI_INVALID_ARGS
+    assert refused.value.location is not None
+    assert refused.value.location.file == __file__
 
 
 def test_the_list_of_modules_is_a_copy() -> None:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from horsies.app.hooks import ChildHooks, ChildProcessStartHook
-from horsies.app.modules import expand_globs, import_modules
+from horsies.app.modules import expand_globs, import_modules, listed
 from horsies.app.refusals import refuse
 from horsies.app.suppression import Suppression
 from horsies.app.workflows import Builders, WorkflowBuilder, spec_or_stand_in
@@ -207,9 +207,10 @@ class Horsies:
 
     def discover_tasks(self, modules: Sequence[str]) -> None:
         """Name the modules that define tasks, as dotted names or `.py` paths; nothing is imported yet."""
-        if self._modules and list(modules) != self._modules:
-            logger.warning("discover_tasks replaces %s by %s", self._modules, list(modules))
-        self._modules = list(modules)
+        named = listed(modules, what="modules")
+        if self._modules and named != self._modules:
+            logger.warning("discover_tasks replaces %s by %s", self._modules, named)
+        self._modules = named
 
     def expand_module_globs(self, patterns: Sequence[str], exclude: Sequence[str] | None = None) -> list[str]:
         return expand_globs(patterns, exclude)
