@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from horsies.model.ids import RANDOM_BYTES, mint
+from horsies.model.ids import id_text, rising
 from horsies_ops.reads.filter import TaskFilter
 from horsies_ops.reads.matching import FIRST, LAST, LOOKED_AT, MATCHING, instant_of
 from horsies_ops.reads.tasks import Order, list_tasks
@@ -110,6 +110,6 @@ async def test_a_search_that_finds_nothing_ends_at_the_end_of_the_table(
 
 
 def test_the_time_in_an_id_is_a_time_whatever_the_id() -> None:
-    minted = mint(1_700_000_000_500, bytes(RANDOM_BYTES))
-    assert instant_of(minted) == datetime.fromtimestamp(1_700_000_000.5, UTC)
+    order = rising(1_700_000_000_500, bytes)
+    assert instant_of(UUID(id_text(order))) == datetime.fromtimestamp(1_700_000_000.5, UTC)
     assert instant_of(LAST).year == 9999
