@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 
 from horsies import Err, NodeKey, Ok, SubWorkflowNode, WorkflowHandle, WorkflowStatus, from_node
 from tests.support.flow_app import LOCATOR, Doubled, add_flows
@@ -15,22 +16,27 @@ from tests.support.ledger import Ledger
 from tests.support.workers import running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from horsies import WorkflowSpec
+    from tests.support.cluster import Cluster
     from tests.support.workers import RunningWorker
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SELDOM = {"resilience": {"notify_poll_interval_ms": 60_000}}
 
 
-@pytest.fixture
-async def worker(database_url: str) -> AsyncIterator[RunningWorker]:
-    """It polls once a minute: whatever happens sooner, it was told of."""
-    async with (
-        Ledger.open(database_url),
-        running(database_url, config=SELDOM, register=add_flows, locator=LOCATOR) as worker,
-    ):
+@pytest.fixture(scope="module")
+def url(cluster: Cluster) -> Iterator[str]:
+    with cluster.database(migrated=True) as url:
+        yield url
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def worker(url: str) -> AsyncIterator[RunningWorker]:
+    """One for all runs. It polls once a minute: whatever happens sooner, it was told of."""
+    async with Ledger.open(url), running(url, config=SELDOM, register=add_flows, locator=LOCATOR) as worker:
         yield worker
 
 
