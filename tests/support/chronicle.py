@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.store.work import Hold
-    from tests.support.lives import Wish
+    from tests.support.wishes import Wish
 
 WINDOW: Final = 4.5
 """How long what has ended is kept."""

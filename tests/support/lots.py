@@ -1,16 +1,15 @@
-"""What is drawn by lot in the lives of tasks and workers."""
+"""What is drawn by lot in the lives of workers, and in those of their operators."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from math import inf
 from typing import Final
 
 from hypothesis import strategies as st
 
-from tests.support.lives import CRASHED, FAILED, OK, SHUTDOWN, Wish
-from tests.support.puppets import QUEUES, Phase
+from tests.support.puppets import Phase
+from tests.support.wishes import CRASHED, FAILED, OK, WISHES, Wish
 
 MOST_UNFINISHED: Final = 3
 """Few, so that much happens to each."""
@@ -30,16 +29,6 @@ class Word(Enum):
     CANCEL = auto()
     REQUEUE = auto()
     PAUSE = auto()
-
-
-WISHES = st.builds(
-    Wish,
-    queue=st.sampled_from(QUEUES),
-    retries=st.integers(0, 2),
-    codes=st.sampled_from([(CRASHED, FAILED, SHUTDOWN), (CRASHED,), (CRASHED, FAILED), (FAILED,)]),
-    delay=st.sampled_from([0, 0, 0, 0, 1.5]),
-    good_for=st.sampled_from([inf, inf, inf, inf, 3.25, 1.25]),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from horsies.store.finishes import Finish, FinishStore
 from horsies.store.fleet import FleetStore, WorkerRun, WorkerState
 from horsies.store.work import Hold
 from tests.support.ageing import TICK_S
-from tests.support.lives import CLAIMED, CRASHED, LEASE, MAX_CRASHES, OK, THRESHOLD, delay_after
+from tests.support.lives import CLAIMED, LEASE, MAX_CRASHES, THRESHOLD
+from tests.support.wishes import CRASHED, OK, QUEUES, delay_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 HOST: Final = "here"
 PID: Final = 7
 ERR: Final = '{"err": {}}'
-QUEUES: Final = ("default", "other")
 
 _THRESHOLD_MS: Final = int(THRESHOLD * TICK_S * 1000)
 RECOVERY: Final = RecoveryConfig(

@@ -26,9 +26,10 @@ from horsies.store.tasks import TaskStore
 from horsies.store.work import Hold
 from tests.support.ageing import TICK_S
 from tests.support.chronicle import WINDOW, Chronicle
-from tests.support.lives import CLAIMED, OK, RUNNING, SHUTDOWN, Life, Standing, Wish, payload_of
-from tests.support.lots import MOST_UNFINISHED, PLANS, WISHES, Blow, Plan, Word
+from tests.support.lives import CLAIMED, RUNNING, Life, Standing
+from tests.support.lots import MOST_UNFINISHED, PLANS, Blow, Plan, Word
 from tests.support.puppets import RECOVERY, Condition, Phase, Puppet
+from tests.support.wishes import OK, SHUTDOWN, WISHES, Wish, payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,16 +155,21 @@ class RandomLives(RuleBasedStateMachine):
         self._replace_the_dead()
 
     @precondition(lambda self: self.busy)
-    @rule(worker=one_of(lambda self: self.busy), ticks=st.integers(2, 4), by_hand=st.booleans(), plan=PLANS)
-    def cut_off(self, worker: Puppet, ticks: int, by_hand: bool, plan: Plan) -> None:
-        """A worker is not heard for a while, and others take over; it comes back and goes on as if nothing had been."""
+    @rule(
+        worker=one_of(lambda self: self.busy),
+        ticks=st.integers(1, 4),
+        judge=one_of(lambda self: [OPERATOR, OPERATOR, OPERATOR, None, *self.awake]),
+        plan=PLANS,
+    )
+    def cut_off(self, worker: Puppet, ticks: int, judge: Judge | None, plan: Plan) -> None:
+        """A worker is not heard for a while, others may take over, and it is back as if nothing had been."""
         worker.condition = Condition.STANDING_STILL
         for _ in range(ticks):
             self._tick()
-        (heir, *_) = self.awake
-        self._reap(OPERATOR if by_hand else heir)
-        self._tick()
-        self.work((heir, None), plan)
+        if judge is not None and judge is not worker:
+            self._reap(judge)
+            self._tick()
+            self.work((self.awake[0], None), plan)
         self._go_on(worker)
         for hold in list(worker.held):
             self.work((worker, hold), plan)
