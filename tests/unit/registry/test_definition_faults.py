@@ -35,45 +35,48 @@ def define(function: Any = sound, /, name: Any = "t", **options: Any) -> TaskFun
     return Horsies(AppConfig()).task(name, **options)(function)
 
 
-def codes_of(function: Any = sound, /, **options: Any) -> list[ErrorCode | Any]:
-    """The codes of every fault of one definition."""
+def faults_of(function: Any = sound, /, **options: Any) -> tuple[HorsiesError, ...]:
+    """Every fault of one definition."""
     with pytest.raises(HorsiesError) as caught:
         define(function, **options)
-    error = caught.value
-    return [each.code for each in error.report.errors] if isinstance(error, MultipleValidationErrors) else [error.code]
+    return caught.value.faults
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"name": ""}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"name": "x" * 256}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"name": "a\0b"}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"name": "a\ud800b"}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"queue_name": "mail"}, ErrorCode.CONFIG_INVALID_QUEUE_MODE),
-        ({"priority": 0}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"priority": 101}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"priority": True}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"priority": 1.0}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"retry_policy": {"max_retries": 3}}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"exception_mapper": {ValueError: "not upper"}}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
-        ({"exception_mapper": {"ValueError": "BAD"}}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
-        ({"exception_mapper": [ValueError]}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
-        ({"default_unhandled_error_code": "Oops"}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
-        ({"timeout_ms": 999}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"timeout_ms": 1000.0}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"timeout_ms": True}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"flags": "resilient"}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"flags": [""]}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"flags": [1]}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"flags": {"resilient": "yes"}}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"flags": ["a\0b"]}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"flags": 5}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"good_until": datetime.now(UTC)}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"auto_retry_for": ["BAD"]}, ErrorCode.TASK_INVALID_OPTIONS),
-        ({"whatever": 1}, ErrorCode.TASK_INVALID_OPTIONS),
-    ],
-)
+def codes_of(function: Any = sound, /, **options: Any) -> list[ErrorCode | Any]:
+    return [fault.code for fault in faults_of(function, **options)]
+
+
+UNSOUND_OPTIONS: list[tuple[dict[str, Any], ErrorCode]] = [
+    ({"name": ""}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"name": "x" * 256}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"name": "a\0b"}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"name": "a\ud800b"}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"queue_name": "mail"}, ErrorCode.CONFIG_INVALID_QUEUE_MODE),
+    ({"priority": 0}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"priority": 101}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"priority": True}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"priority": 1.0}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"retry_policy": {"max_retries": 3}}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"exception_mapper": {ValueError: "not upper"}}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
+    ({"exception_mapper": {"ValueError": "BAD"}}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
+    ({"exception_mapper": [ValueError]}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
+    ({"default_unhandled_error_code": "Oops"}, ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER),
+    ({"timeout_ms": 999}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"timeout_ms": 1000.0}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"timeout_ms": True}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"flags": "resilient"}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"flags": [""]}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"flags": [1]}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"flags": {"resilient": "yes"}}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"flags": ["a\0b"]}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"flags": 5}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"good_until": datetime.now(UTC)}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"auto_retry_for": ["BAD"]}, ErrorCode.TASK_INVALID_OPTIONS),
+    ({"whatever": 1}, ErrorCode.TASK_INVALID_OPTIONS),
+]
+
+
+@pytest.mark.parametrize(("options", "code"), UNSOUND_OPTIONS)
 def test_an_unsound_option_is_refused(options: dict[str, Any], code: ErrorCode) -> None:
     assert codes_of(**options) == [code]
 
@@ -148,24 +151,34 @@ def with_two_strange_parameters(one: Unknown, other: Unknown) -> int:
     raise NotImplementedError
 
 
-@pytest.mark.parametrize(
-    ("function", "codes"),
-    [
-        (without_annotation, [ErrorCode.TASK_NO_RETURN_TYPE]),
-        (with_a_bare_value, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
-        (with_another_error, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
-        (with_a_strange_parameter, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
-        (with_a_strange_result, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
-        (
-            with_two_strange_parameters,
-            [
-                ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
-                ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
-                ErrorCode.TASK_INVALID_RETURN_TYPE,
-            ],
-        ),
-    ],
-)
+def with_a_misfitting_default(n: int = "one") -> TaskResult[int, TaskError]:  # pyright: ignore[reportArgumentType]
+    raise NotImplementedError
+
+
+def with_a_missing_class(n: Missing) -> TaskResult[int, TaskError]:  # noqa: F821  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
+    raise NotImplementedError
+
+
+UNSOUND_SIGNATURES: list[tuple[Any, list[ErrorCode]]] = [
+    (without_annotation, [ErrorCode.TASK_NO_RETURN_TYPE]),
+    (with_a_bare_value, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
+    (with_another_error, [ErrorCode.TASK_INVALID_RETURN_TYPE]),
+    (with_a_strange_parameter, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+    (with_a_strange_result, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+    (
+        with_two_strange_parameters,
+        [
+            ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
+            ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
+            ErrorCode.TASK_INVALID_RETURN_TYPE,
+        ],
+    ),
+    (with_a_misfitting_default, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+    (with_a_missing_class, [ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION]),
+]
+
+
+@pytest.mark.parametrize(("function", "codes"), UNSOUND_SIGNATURES)
 def test_an_unsound_signature_is_refused(function: Any, codes: list[ErrorCode]) -> None:
     assert codes_of(function) == codes
 
@@ -183,12 +196,31 @@ class Callee:
         return TaskResult(ok=n)
 
 
-HIDING: list[Any] = [Callee(), Callee, functools.partial(sound, 1), len, wrapping_without_a_trace(sound), 5]
+class Mailer:
+    def send(self, n: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=n)
+
+    @staticmethod
+    def count(n: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=n)
 
 
-@pytest.mark.parametrize("function", HIDING)
-def test_what_hides_its_function_is_refused(function: Any) -> None:
-    assert codes_of(function) == [ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED]
+HIDING: list[tuple[Any, str]] = [
+    (Callee(), "an object of class Callee"),
+    (Callee, "the class Callee"),
+    (functools.partial(sound, 1), "an object of class partial"),
+    (Mailer().send, "a bound method of Mailer"),
+    (len, "the built-in len"),
+    (wrapping_without_a_trace(sound), "a decorator's own function"),
+    (5, "an object of class int"),
+]
+
+
+@pytest.mark.parametrize(("function", "words"), HIDING)
+def test_what_hides_its_function_is_refused_in_words_for_what_it_is(function: Any, words: str) -> None:
+    (fault,) = faults_of(function)
+    assert fault.code is ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED
+    assert words in fault.message
 
 
 def yielding() -> Iterator[TaskResult[int, TaskError]]:
@@ -202,15 +234,6 @@ async def yielding_async() -> AsyncIterator[TaskResult[int, TaskError]]:
 @pytest.mark.parametrize("function", [yielding, yielding_async])
 def test_a_generator_is_refused(function: Any) -> None:
     assert codes_of(function) == [ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED]
-
-
-class Mailer:
-    def send(self, n: int) -> TaskResult[int, TaskError]:
-        return TaskResult(ok=n)
-
-    @staticmethod
-    def count(n: int) -> TaskResult[int, TaskError]:
-        return TaskResult(ok=n)
 
 
 def test_a_method_is_refused_with_the_class_it_belongs_to() -> None:
@@ -281,8 +304,22 @@ def test_a_fault_names_the_file_and_line_of_the_function() -> None:
     assert f"--> {__file__}:{line}" in str(caught.value)
 
 
-def test_without_a_function_the_line_of_the_decorator_is_named() -> None:
+@pytest.mark.parametrize("function", [Callee(), wrapping_without_a_trace(sound)])
+def test_without_a_function_of_its_own_the_line_of_the_decorator_is_named(function: Any) -> None:
     with pytest.raises(TaskDefinitionError) as caught:
-        define(Callee())
+        define(function)
     assert caught.value.location is not None
-    assert caught.value.location.file == __file__
+    assert caught.value.location.source == "return Horsies(AppConfig()).task(name, **options)(function)"
+
+
+UNSOUND: list[tuple[Any, dict[str, Any]]] = [
+    *((sound, options) for options, _ in UNSOUND_OPTIONS),
+    *((function, {}) for function, _ in (*UNSOUND_SIGNATURES, *HIDING)),
+    *((function, {}) for function in (yielding, yielding_async, Mailer.send)),
+]
+
+
+@pytest.mark.parametrize(("function", "options"), UNSOUND)
+def test_every_fault_says_what_to_do_about_it(function: Any, options: dict[str, Any]) -> None:
+    for fault in faults_of(function, **options):
+        assert fault.help_text

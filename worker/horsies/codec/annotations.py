@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RETURN = "return"
+RETURNS = "declare what it returns: -> TaskResult[int, TaskError]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +32,10 @@ class SignatureFault:
 
     code: ErrorCode
     reason: str
+    hint: str
     parameter: str | None = None
     may_resolve_later: bool = False
     """True when a name is not defined yet, as for a class that stands further down in the module."""
-    hint: str | None = None
 
 
 def parameter_value(function: Callable[..., object], parameter: inspect.Parameter) -> Result[Value, SignatureFault]:
@@ -52,8 +53,8 @@ def parameter_value(function: Callable[..., object], parameter: inspect.Paramete
 def return_value(function: Callable[..., object], annotation: object) -> Result[Value, SignatureFault]:
     """How the ok value of this function is written and read."""
     if annotation is inspect.Signature.empty:
-        reason, hint = "has no return annotation", "declare what it returns: -> TaskResult[int, TaskError]"
-        return Err(SignatureFault(code=ErrorCode.TASK_NO_RETURN_TYPE, reason=reason, hint=hint))
+        reason = "has no return annotation"
+        return Err(SignatureFault(code=ErrorCode.TASK_NO_RETURN_TYPE, reason=reason, hint=RETURNS))
     return _resolved(function, RETURN, annotation).and_then(_ok_type).and_then(lambda found: _adapted(found, None))
 
 
@@ -62,7 +63,7 @@ def _ok_type(annotation: object) -> Result[object, SignatureFault]:
     if typing.get_origin(annotation) is TaskResult and len(arguments) == 2 and arguments[1] is TaskError:
         return Ok(arguments[0])
     reason = f"must return TaskResult[T, TaskError], but returns {_written(annotation)}"
-    return Err(SignatureFault(code=ErrorCode.TASK_INVALID_RETURN_TYPE, reason=reason))
+    return Err(SignatureFault(code=ErrorCode.TASK_INVALID_RETURN_TYPE, reason=reason, hint=RETURNS))
 
 
 def _fitting_default(value: Value, parameter: inspect.Parameter) -> Result[Value, SignatureFault]:
@@ -73,8 +74,9 @@ def _fitting_default(value: Value, parameter: inspect.Parameter) -> Result[Value
         value.check(parameter.default)
     except PayloadRefused as refused:
         reason = f"its default does not fit its annotation: {refused.reason}"
+        hint = "change one of them, as in limit: int | None = None"
         code = ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION
-        return Err(SignatureFault(code=code, reason=reason, parameter=parameter.name))
+        return Err(SignatureFault(code=code, reason=reason, hint=hint, parameter=parameter.name))
     return Ok(value)
 
 
@@ -109,7 +111,9 @@ def _unusable(name: str | None, error: Exception) -> SignatureFault:
         parameter=None if name == RETURN else name,
         reason=_reason(error),
         may_resolve_later=may_resolve_later,
-        hint="define the class above the task" if may_resolve_later else None,
+        hint="define the class above the task"
+        if may_resolve_later
+        else "use plain types, dataclasses or pydantic models",
     )
 
 
@@ -118,7 +122,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, PydanticSchemaGenerationError):
         # Goes on with advice for models, which does not help a task.
         kind = first.partition(" schema for ")[2].partition(". ")[0]
-        return f"{_short(kind)} cannot be stored as JSON; use plain types, dataclasses or pydantic models"
+        return f"{_short(kind)} cannot be stored as JSON"
     return first
 
 

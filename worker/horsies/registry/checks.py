@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import BuiltinFunctionType, MethodType
 from typing import TYPE_CHECKING, TypeGuard, cast
 
 from horsies.codec.wire import fault_in
@@ -45,9 +46,14 @@ def name_faults(name: object) -> Iterator[HorsiesError]:
 
 def function_faults(function: object) -> Iterator[HorsiesError]:
     inner = inspect.unwrap(function) if callable(function) else function
-    if not inspect.isfunction(inner) or _hides_another(inner):
+    if not inspect.isfunction(inner):
         yield _no_task(
-            f"a task must be a plain function, got {type(function).__qualname__}",
+            f"a task must be a plain function, got {_described(inner)}",
+            hint="put @app.task above a def or an async def, outside of any class",
+        )
+    elif _hides_another(inner):
+        yield _no_task(
+            f"a task must be a plain function, got a decorator's own function {inner.__name__}, which hides another",
             hint="put @app.task outermost, and give other decorators functools.wraps",
         )
     elif inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
@@ -63,14 +69,16 @@ def option_faults(options: TaskOptions, queues: Mapping[str, int] | None) -> Ite
     if fault := queue_fault(options.queue_name, queues):
         yield fault
     if options.priority is not None and not is_priority(options.priority):
-        yield _invalid("priority must be a whole number of 1 to 100, 1 first")
+        yield _invalid("priority must be a whole number of 1 to 100, 1 first", hint="priority=10")
     if options.retry_policy is not None and not isinstance(options.retry_policy, RetryPolicy):
-        yield _invalid("retry_policy must be a RetryPolicy")
+        hint = 'retry_policy=RetryPolicy.fixed([10, 60], auto_retry_for=["UPSTREAM_DOWN"])'
+        yield _invalid("retry_policy must be a RetryPolicy", hint=hint)
     timeout = options.timeout_ms
     if timeout is not None and (
         not isinstance(timeout, int) or isinstance(timeout, bool) or timeout < SHORTEST_TIMEOUT_MS
     ):
-        yield _invalid(f"timeout_ms must be a whole number of at least {SHORTEST_TIMEOUT_MS}")
+        text = f"timeout_ms must be a whole number of at least {SHORTEST_TIMEOUT_MS}"
+        yield _invalid(text, hint="it counts milliseconds: timeout_ms=30_000 is half a minute")
     yield from flag_faults(options.flags)
     rules = ExceptionRules(mapper=options.exception_mapper or {}, default=options.default_unhandled_error_code)
     yield from mapping_faults(rules)
@@ -78,14 +86,12 @@ def option_faults(options: TaskOptions, queues: Mapping[str, int] | None) -> Ite
 
 def flag_faults(flags: object) -> Iterator[HorsiesError]:
     if isinstance(flags, str) or not isinstance(flags, (list, tuple, set, frozenset, dict)):
-        yield _invalid(
-            "flags must be a list of names or a dict of name → bool", hint='flags=["infrastructure_resilient"]'
-        )
+        yield _no_flags()
         return
     names = list(cast("Iterable[object]", flags))
     values = list(cast("dict[object, object]", flags).values()) if isinstance(flags, dict) else []
     if not (all(is_stored_text(name) for name in names) and all(isinstance(value, bool) for value in values)):
-        yield _invalid("flags must be a list of names or a dict of name → bool")
+        yield _no_flags()
 
 
 def _hides_another(function: FunctionType) -> bool:
@@ -110,9 +116,27 @@ def is_stored_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value != "" and fault_in(str(value)) is None
 
 
+def _described(thing: object) -> str:
+    """What stands in the place of a function."""
+    match thing:
+        case type():
+            return f"the class {thing.__qualname__}"
+        case MethodType():
+            return f"a bound method of {type(thing.__self__).__qualname__}"
+        case BuiltinFunctionType():
+            return f"the built-in {thing.__name__}"
+        case _:
+            return f"an object of class {type(thing).__qualname__}"
+
+
+def _no_flags() -> HorsiesError:
+    text = "flags must be a list of names or a dict of name → bool"
+    return _invalid(text, hint='flags=["infrastructure_resilient"]')
+
+
 def _no_task(text: str, *, hint: str) -> HorsiesError:
     return TaskDefinitionError(text, code=ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED, hint=hint)
 
 
-def _invalid(text: str, hint: str | None = None) -> HorsiesError:
+def _invalid(text: str, *, hint: str) -> HorsiesError:
     return TaskDefinitionError(text, code=ErrorCode.TASK_INVALID_OPTIONS, hint=hint)

@@ -104,7 +104,8 @@ def define(
         *(signature_error(name, fault) for fault in (codec.error if isinstance(codec, Err) else ())),
         *option_faults(given, queues),
     ]
-    where = _place(function) or location
+    # What hides a function has the line of its decorator's inside, where nothing is wrong.
+    where = (location or _place(function)) if hidden else (_place(function) or location)
     for fault in faults:
         fault.location = where
     raise_together(f"task {name!r}", faults, family=TaskDefinitionError)
