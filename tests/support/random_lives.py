@@ -85,10 +85,6 @@ class RandomLives(RuleBasedStateMachine):
         return self._in(Condition.AWAKE)
 
     @property
-    def busy(self) -> list[Puppet]:
-        return [worker for worker in self.awake if worker.held]
-
-    @property
     def alive(self) -> list[Puppet]:
         return [*self.awake, *self._in(Condition.STANDING_STILL)]
 
@@ -154,15 +150,16 @@ class RandomLives(RuleBasedStateMachine):
                 self._go_on(worker)
         self._replace_the_dead()
 
-    @precondition(lambda self: self.busy)
     @rule(
-        worker=one_of(lambda self: self.busy),
+        worker=one_of(lambda self: self.awake),
         ticks=st.integers(1, 4),
         judge=one_of(lambda self: [OPERATOR, OPERATOR, OPERATOR, None, *self.awake]),
         plan=PLANS,
     )
     def cut_off(self, worker: Puppet, ticks: int, judge: Judge | None, plan: Plan) -> None:
-        """A worker is not heard for a while, others may take over, and it is back as if nothing had been."""
+        """A worker at work is not heard for a while, others may take over, and it is back as if nothing had been."""
+        if not worker.held:
+            self.work((worker, None), plan)
         worker.condition = Condition.STANDING_STILL
         for _ in range(ticks):
             self._tick()
