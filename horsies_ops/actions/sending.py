@@ -12,6 +12,7 @@ from horsies.client.sending import SendOptions
 from horsies.errors import HorsiesError, raise_together
 from horsies.model.queues import DEFAULT_QUEUE
 from horsies.model.result import Err
+from horsies.model.sending import payload_of
 from horsies.model.settings import CustomQueueConfig
 from horsies.registry import define
 from horsies.registry.checks import name_faults
@@ -64,7 +65,7 @@ async def send(
     moulded = Mould(as_given(name, queue), config).cast(options, args, kwargs or {})
     if isinstance(moulded, Err):
         raise HorsiesError(moulded.error.message, code=cast("BrokerErrorCode", moulded.error.code))
-    payload = moulded.value
+    payload = payload_of(moulded.value)
     task_id = UUID(payload.task_id)
 
     async def store(transaction: Transaction) -> int:

@@ -69,6 +69,9 @@ class Bridge:
             loop.call_soon_threadsafe(call.abandon)
             raise
 
+    def runs(self, loop: asyncio.AbstractEventLoop) -> bool:
+        return loop is self._loop
+
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if sys.is_finalizing():
             raise NoBridge("the interpreter is shutting down, and its other threads stand still")

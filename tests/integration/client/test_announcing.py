@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -28,6 +29,15 @@ BEGIN
 END
 $$;
 CREATE TRIGGER tell AFTER INSERT ON horsies_tasks EXECUTE FUNCTION tell();
+"""
+HURRIED = """
+import sys
+from horsies.client import announcing
+from tests.support.tasks import app_on
+announcing.PAUSE_S = announcing.SPEAK_EVERY_S = announcing.WAIT_S = 60
+task = app_on(sys.argv[1]).tasks["double"]
+for number in range(20):
+    task.send(number).unwrap()
 """
 
 
@@ -121,6 +131,16 @@ async def test_a_long_row_of_sends_says_little_and_its_last_word_comes_after_its
     assert words.count("default") < 50
 
 
+async def test_a_program_of_blocking_sends_has_its_last_word_when_it_ends(
+    database_url: str, heard: asyncio.Queue[str], other: asyncpg.Connection[Any]
+) -> None:
+    await other.execute(TELL_WHAT_IS_STORED)
+    program = await asyncio.create_subprocess_exec(sys.executable, "-c", HURRIED, database_url)
+    assert await program.wait() == 0
+    await other.execute("DROP TRIGGER tell ON horsies_tasks")
+    assert (await closing_word(heard, other))[-1] == "default"
+
+
 async def test_a_send_of_a_long_row_that_is_given_up_is_announced_for_it_may_be_stored(
     app: Horsies, heard: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +149,7 @@ async def test_a_send_of_a_long_row_that_is_given_up_is_announced_for_it_may_be_
     for number in range(20):
         (await app.tasks["double"].send_async(number)).unwrap()
     session = await app.get_broker().session()
-    await session.announcements.close()
+    await session.announcements.say_all()
     await closing_word(heard, other)
     async with other.transaction():
         await other.execute("LOCK TABLE horsies_tasks IN SHARE MODE")

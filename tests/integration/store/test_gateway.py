@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -147,6 +148,17 @@ async def test_a_server_that_falls_silent_is_given_up_and_so_is_the_connection(d
         (after,) = await database.fetch(BACKEND)
         assert after != before
         await database.close()
+
+
+async def test_a_statement_that_is_given_up_between_its_two_steps_is_given_up_like_any_other(database_url: str) -> None:
+    async with Database(Link(url=database_url, masked_url="test", statement_timeout_s=0.1)) as hasty:
+        await hasty.fetch(BACKEND)
+        asked = asyncio.create_task(hasty.fetch(number("SELECT 7 AS n")))
+        await asyncio.sleep(0)
+        time.sleep(0.3)  # noqa: ASYNC251  # the answer to the first step and the deadline are seen together
+        with pytest.raises(DatabaseUnreachable, match="no answer in time"):
+            await asked
+        assert await hasty.fetch(number("SELECT 7 AS n")) == [Number(7)]
 
 
 async def test_the_server_itself_refuses_writes_on_a_read_only_link(database_url: str) -> None:

@@ -65,6 +65,20 @@ async def test_a_place_that_comes_in_the_moment_of_giving_up_goes_to_the_next(po
         pool.release(connection)
 
 
+async def test_those_who_gave_up_waiting_are_forgotten(pool: Pool) -> None:
+    both = [await pool.acquire() for _ in range(2)]
+    waiting = asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    for connection in both:
+        pool.release(connection)
+    again = [pool.at_once() for _ in range(2)]
+    assert set(again) == set(both)
+    for connection in both:
+        pool.release(connection)
+
+
 async def test_a_failed_connect_gives_its_place_to_the_next(empty_database_url: str) -> None:
     url = empty_database_url.replace("/test_", "/nope_")
     pool = Pool(Link(url=url, masked_url="test"), PoolSize(largest=1, wait_s=5))

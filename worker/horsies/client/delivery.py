@@ -140,10 +140,10 @@ class BrokerDelivery:
                 await session.tasks.enqueue_silently(send)
             else:
                 is_announced = await session.tasks.enqueue_plain(send)
-        except BaseException as error:
+        except (HorsiesError, asyncio.CancelledError) as error:
             if silently:  # it may be stored: perhaps the answer was lost, or the sender gave up
                 announcements.stored_silently(send.queue_name, asked_at=asked_at)
-            if not isinstance(error, HorsiesError):
+            if isinstance(error, asyncio.CancelledError):
                 raise
             if _is_taken(error):
                 return await self._store_by_all_rules(send.payload, None)

@@ -69,11 +69,13 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection; a later statement opens new ones."""
+        self._deadlines.stop()
         pool, self._pool = self._pool, Pool(self.link, self._size)
         await pool.close()
 
     def terminate(self) -> None:
         """Drop every connection without a word; for a process that is going down or was forked."""
+        self._deadlines.stop()
         pool, self._pool = self._pool, Pool(self.link, self._size)
         pool.terminate()
 
@@ -165,11 +167,14 @@ class Database:
                     is_in_time = deadlines.end(connection)
                     pool.release(connection)
             except Exception as error:
+                if not is_in_time:  # whatever the driver makes of a connection that is closed under it
+                    late = TimeoutError()
+                    late.__cause__ = error
+                    raise self._explained(late) from late
                 if not is_failure_of_database(error):
                     raise
                 if tried > STEP_BACK_TRIES or not isinstance(error, STEP_BACK):
-                    cause = error if is_in_time else TimeoutError()
-                    raise self._explained(cause) from cause
+                    raise self._explained(error) from error
             # Linear and short: whoever won holds its locks for one statement only.
             await asyncio.sleep(0.005 * tried)
 

@@ -34,6 +34,12 @@ class Deadlines:
         """Whether it was not given up."""
         return self._since.pop(connection, None) is not None
 
+    def stop(self) -> None:
+        """Look no more, until the next statement begins; that may be in another event loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _look(self, limit_s: float) -> None:
         self._timer = None
         oldest = time.monotonic() - limit_s

@@ -120,7 +120,9 @@ class Pool:
             async with asyncio.timeout(self._size.wait_s):
                 await turn
         except BaseException as error:
-            if turn.done() and not turn.cancelled():
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif not turn.cancelled():
                 self._hand_on()  # it came in the very moment in which it was given up
             if not isinstance(error, TimeoutError):
                 raise
