@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PAUSE_S = 0.003
 """Sends that follow each other more quickly than this are a loop, or many senders at once."""
 IN_A_ROW = 8
-SPEAK_EVERY_S = 0.005
+SPEAK_EVERY_S = 0.01
 WAIT_S = 0.02
 """How long a silent send waits for a later one of its queue to speak for it."""
 FAREWELL_S = 1.0
