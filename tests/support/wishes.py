@@ -36,7 +36,7 @@ class Wish:
 WISHES = st.builds(
     Wish,
     queue=st.sampled_from(QUEUES),
-    retries=st.integers(0, 2),
+    retries=st.sampled_from([2, 2, 1, 0]),
     codes=st.sampled_from([(CRASHED, FAILED, SHUTDOWN), (CRASHED,), (CRASHED, FAILED), (FAILED,)]),
     delay=st.sampled_from([0, 0, 0, 0, 1.5]),
     good_for=st.sampled_from([inf, inf, inf, inf, 3.25, 1.25]),
