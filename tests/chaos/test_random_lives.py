@@ -58,7 +58,7 @@ def lives(request: pytest.FixtureRequest) -> settings:
     """The same ones each time, and others in `make chaos`."""
     is_chaos = request.config.getoption("--hypothesis-profile") == "chaos"
     return settings(
-        max_examples=200 if is_chaos else 30,
+        max_examples=200 if is_chaos else 25,
         stateful_step_count=30,
         derandomize=not is_chaos,
         database=None,
