@@ -12,6 +12,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from horsies.store.db import Database
+from horsies.store.events import Event, EventStore
+from horsies.store.link import Link
 from tests.support.executable import Executable
 from tests.support.fleet_rows import insert_worker
 from tests.support.flow_rows import insert_node, insert_run
@@ -46,6 +49,12 @@ HOSTILE = "\x1b]52;c;evil\x07[/bold]\u202e"
 @pytest.fixture
 def horsies(tmp_path: Path, database_url: str) -> Executable:
     return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
+
+
+async def _record(url: str, event: Event) -> None:
+    """As a worker does: a row, and word of it to those who listen already."""
+    async with Database(Link(url=url, masked_url=url)) as database:
+        await EventStore(database).record(event)
 
 
 def _stored(work: Coroutine[Any, Any, UUID]) -> UUID:
@@ -202,10 +211,12 @@ def test_events_are_followed_until_interrupted(horsies: Executable, database_url
     command = [sys.executable, "-m", "horsies_ops.cli", "events", "--follow", "--json", "--database-url", database_url]
     with subprocess.Popen(command, cwd=horsies.cwd, stdout=subprocess.PIPE, text=True) as following:
         assert following.stdout is not None
-        assert json.loads(following.stdout.readline())["kind"] == "before"
-        asyncio.run(insert(database_url, "horsies_events", kind="after"))
-        assert json.loads(following.stdout.readline())["kind"] == "after"
-        following.terminate()
+        try:
+            assert json.loads(following.stdout.readline())["kind"] == "before"
+            asyncio.run(_record(database_url, Event(kind="after")))
+            assert json.loads(following.stdout.readline())["kind"] == "after"
+        finally:
+            following.terminate()
     assert following.returncode == 130
 
 
