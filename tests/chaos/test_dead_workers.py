@@ -117,6 +117,7 @@ async def test_recovered_rows_say_so_while_they_wait_and_no_longer_when_they_hav
             assert [event["task_id"] for event in await ledger.events("task_recovered")] == [task_id]
             (tmp_path / "go").touch()
             row = (await ledger.until_terminal(task_id))[task_id]
+            assert await ledger.verdict([task_id]) == []
     assert (row["status"], row["failed_reason"]) == ("COMPLETED", None)
 
 
@@ -144,6 +145,7 @@ async def test_the_reaper_does_what_a_dry_run_said_it_would(
     (tmp_path / "go").touch()
     async with running(database_url, processes=1):
         await ledger.until_terminal(*sent, within_s=20)
+        assert await ledger.verdict(sent) == []
     assert {event["task_id"]: event["decision"] for event in await ledger.fetch(DECISIONS)} == said
     assert sorted(said.values()) == ["fail", "fail", "retry", "retry"]
 

@@ -202,6 +202,7 @@ async def test_an_idle_worker_with_thresholds_of_two_beats_is_never_fenced(ledge
         row = (await ledger.until_terminal(task_id))[task_id]
         assert (row["started_at"] - row["enqueued_at"]).total_seconds() < 0.5
         assert not worker.of(events.WorkerFenced)
+        assert await ledger.verdict([task_id]) == []
 
 
 async def test_a_worker_that_is_cut_off_starts_nothing_until_it_is_back(ledger: Ledger, database_url: str) -> None:

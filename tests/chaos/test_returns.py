@@ -117,6 +117,7 @@ async def test_an_outcome_for_a_task_that_ended_elsewhere_is_refused_with_its_ev
         await ledger.until(is_on_record)
         after = await worker.send("work")
         await ledger.until_terminal(after)
+        assert await ledger.verdict([after]) == []
 
 
 async def test_a_last_crash_that_came_too_late_is_not_called_poison(
@@ -184,4 +185,5 @@ async def test_a_stopped_worker_that_wakes_after_another_took_over_changes_nothi
         assert (row["result"], row["attempts"], row["crash_count"]) == (result, 1, 0)
         after = await send(app, "work")
         await ledger.until_terminal(after)
+        assert await ledger.verdict([after]) == []
         await app.close_async()

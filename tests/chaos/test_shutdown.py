@@ -105,6 +105,7 @@ async def test_a_stop_without_a_limit_waits_for_what_runs(database_url: str, led
         async with asyncio.timeout(10):
             await worker.run
     assert fate(await ledger.row(task)) == ("COMPLETED", None, 0, 0)
+    assert await ledger.verdict([task]) == []
     await until_connections_are(ledger, 0)
 
 
@@ -112,7 +113,8 @@ async def test_a_worker_that_drains_answers_and_stays_draining_even_if_it_was_lo
     database_url: str, ledger: Ledger, tmp_path: Path
 ) -> None:
     async with running(database_url, processes=1, grace_s=None) as worker:
-        await ledger.until_started(await worker.send("wait_for", str(tmp_path / "go")))
+        task = await worker.send("wait_for", str(tmp_path / "go"))
+        await ledger.until_started(task)
         worker.worker.stop()
         await worker.heard(events.WorkerDraining)
         (pong,) = (await worker.app.ping_workers_async(min_responses=1)).unwrap()
@@ -124,6 +126,7 @@ async def test_a_worker_that_drains_answers_and_stays_draining_even_if_it_was_lo
         (tmp_path / "go").touch()
         async with asyncio.timeout(10):
             await worker.run
+    assert await ledger.verdict([task]) == []
 
 
 async def test_a_coroutine_that_is_cut_is_handed_back_as_well(database_url: str, ledger: Ledger) -> None:
@@ -134,12 +137,14 @@ async def test_a_coroutine_that_is_cut_is_handed_back_as_well(database_url: str,
         await worker.stop()
     assert fate(await ledger.row(again)) == ("PENDING", None, 1, 0)
     assert fate(await ledger.row(once)) == ("FAILED", "SHUTDOWN", 0, 0)
+    assert await ledger.verdict([again, once], held=[again]) == []
 
 
 async def test_what_waits_for_a_place_is_beaten_for_and_released(database_url: str, ledger: Ledger) -> None:
     config = {"prefetch_buffer": 3, "claim_lease_ms": 1_000}
     async with running(database_url, config=config, processes=1, grace_s=0) as worker:
-        await ledger.until_started(await worker.send("work", HALF_AN_HOUR_S))
+        cut = await worker.send("work", HALF_AN_HOUR_S)
+        await ledger.until_started(cut)
         waiting = [await worker.send("work") for _ in range(3)]
         await ledger.until(lambda: _were_beaten_for_twice(ledger, waiting))
         assert {row["status"] for row in (await ledger.rows(*waiting)).values()} == {"CLAIMED"}
@@ -147,6 +152,7 @@ async def test_what_waits_for_a_place_is_beaten_for_and_released(database_url: s
     rows = (await ledger.rows(*waiting)).values()
     assert {(row["status"], row["retry_count"], row["claimed_at"]) for row in rows} == {("PENDING", 0, None)}
     assert await ledger.attempts(*waiting) == []
+    assert await ledger.verdict([cut, *waiting], held=waiting) == []
 
 
 async def _were_beaten_for_twice(ledger: Ledger, task_ids: list[str]) -> bool:

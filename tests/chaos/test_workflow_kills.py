@@ -98,6 +98,7 @@ async def test_a_worker_that_dies_beside_one_of_another_app_changes_nothing(data
             assert (await handle.get_async(60_000)).ok_value == wanted.result
         started = [start.task_id for start in await ledger.starts()]
         assert len(started) <= len(set(started)) + 1
+        assert await ledger.verdict(list(set(started)), unbegun=1) == []
     await app.close_async()
 
 

@@ -72,6 +72,9 @@ async def test_no_task_begins_between_the_answer_to_a_pause_or_a_cancel_and_a_re
             disturbed = [_disturb(database_url, run, Random(SEED + each)) for each, run in enumerate(runs)]
             stillnesses = [each for one in await asyncio.gather(*disturbed) for each in one]
             ends = [await run.get_async(60_000) for run in runs]
+            sent = [row["id"] for row in await ledger.fetch("SELECT id::text FROM horsies_tasks")]
+            await ledger.until_terminal(*sent)
+            assert await ledger.verdict(sent) == []
         await app.close_async()
         starts = await ledger.starts()
         for stillness in stillnesses:

@@ -81,6 +81,7 @@ async def test_a_sweep_by_hand_leaves_the_work_of_a_worker_that_only_stands_stil
         row = (await ledger.until_terminal(task_id))[task_id]
     assert (report.status, [str(task.task_id) for task in report.tasks]) == (SweepStatus.AMNESTY, [task_id])
     assert (row["status"], row["attempts"]) == ("COMPLETED", 1)
+    assert await ledger.verdict([task_id]) == []
 
 
 async def until_started_again(ledger: Ledger, task_id: str) -> None:
@@ -151,6 +152,7 @@ async def test_a_zombie_neither_ends_nor_beats_for_the_attempt_that_runs_elsewhe
             (tmp_path / "go").touch()
             row = (await ledger.until_terminal(task_id))[task_id]
             assert (row["status"], row["attempts"], row["retry_count"]) == ("COMPLETED", 2, 1)
+            assert await ledger.verdict([task_id], may_overlap=True) == []
 
 
 async def test_a_worker_cut_off_for_three_thresholds_is_replaced_and_comes_back(
