@@ -65,7 +65,7 @@ async def send(
     moulded = Mould(as_given(name, queue), config).cast(options, args, kwargs or {})
     if isinstance(moulded, Err):
         raise HorsiesError(moulded.error.message, code=cast("BrokerErrorCode", moulded.error.code))
-    payload = payload_of(moulded.value)
+    payload = payload_of(moulded)
     task_id = UUID(payload.task_id)
 
     async def store(transaction: Transaction) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from horsies import (
     AppConfig,
     CustomQueueConfig,
+    Err,
     Horsies,
     PayloadPolicy,
     QueueMode,
@@ -21,10 +22,12 @@ from horsies import (
     TaskResult,
     TaskSendErrorCode,
     TaskSendPayload,
-    is_err,
 )
 from horsies.client.sending import SendOptions, resealed
 from horsies.model.sending import PlainSend, payload_of
+
+if TYPE_CHECKING:
+    from horsies.client.delivery import AnySend
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -38,12 +41,18 @@ def task_of(config: AppConfig | None = None, name: str = "greet", **options: Any
 
 
 def cast(task: TaskFunction[..., Any] | None = None, /, **options: Any) -> TaskSendPayload:
-    return payload_of((task or task_of()).mould.cast(SendOptions(**options), ("ann",), {"times": 2}).unwrap())
+    return payload_of(sent(task or task_of(), SendOptions(**options), "ann", times=2))
+
+
+def sent(task: TaskFunction[..., Any], options: SendOptions, /, *args: Any, **kwargs: Any) -> AnySend:
+    moulded = task.mould.cast(options, args, kwargs)
+    assert not isinstance(moulded, Err)
+    return moulded
 
 
 def refused(task: TaskFunction[..., Any], *args: Any, **options: Any) -> tuple[TaskSendErrorCode, str]:
     result = task.mould.cast(SendOptions(**options), args or ("ann",), {})
-    assert is_err(result)
+    assert isinstance(result, Err)
     assert result.error.payload is None
     return result.error.code, result.error.message
 
@@ -140,7 +149,7 @@ def test_flags_of_a_send_go_over_those_of_the_task() -> None:
 @pytest.mark.parametrize("args", [(), (5, 6, 7), (["list"],), ("nul\0",), ("lone\ud800",)])
 def test_arguments_that_cannot_be_stored_are_refused(args: tuple[Any, ...]) -> None:
     result = task_of().mould.cast(SendOptions(), args, {})
-    assert is_err(result)
+    assert isinstance(result, Err)
     assert result.error.code is TaskSendErrorCode.VALIDATION_FAILED
 
 
@@ -155,16 +164,16 @@ def test_large_arguments_are_warned_of_once_a_name_and_process(caplog: pytest.Lo
     with caplog.at_level(logging.WARNING, "horsies.send"):
         for app_config in (config, config):
             task = task_of(config=app_config, name="warned.large")
-            assert task.mould.cast(SendOptions(), ("x" * 20,), {}).is_ok()
-            assert task.mould.cast(SendOptions(), ("x" * 20,), {}).is_ok()
-        task_of(config, name="warned.other").mould.cast(SendOptions(), ("x" * 20,), {})
+            sent(task, SendOptions(), "x" * 20)
+            sent(task, SendOptions(), "x" * 20)
+        sent(task_of(config, name="warned.other"), SendOptions(), "x" * 20)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["warned.large", "warned.other"]
     assert "xxx" not in caplog.text
 
 
 def test_arguments_above_the_limit_are_refused() -> None:
     task = task_of(AppConfig(payload=PayloadPolicy(warn_bytes=None, reject_bytes=20)))
-    assert task.mould.cast(SendOptions(), ("x" * 14,), {}).is_ok()
+    sent(task, SendOptions(), "x" * 14)
     code, message = refused(task, "é" * 14)
     assert code is TaskSendErrorCode.PAYLOAD_TOO_LARGE
     assert "34 bytes" in message
@@ -179,9 +188,9 @@ def test_the_key_belongs_to_the_arguments_and_not_to_the_moment() -> None:
 
 
 def test_the_key_belongs_to_the_arguments_and_not_to_how_they_are_given() -> None:
-    mould, keyed = task_of().mould, SendOptions(idempotency_key="k")
-    by_position = payload_of(mould.cast(keyed, ("ann", 2), {}).unwrap())
-    by_name = payload_of(mould.cast(keyed, (), {"times": 2, "name": "ann"}).unwrap())
+    task, keyed = task_of(), SendOptions(idempotency_key="k")
+    by_position = payload_of(sent(task, keyed, "ann", 2))
+    by_name = payload_of(sent(task, keyed, times=2, name="ann"))
     assert by_position.command_sha == by_name.command_sha
     assert by_position.enqueue_sha != by_name.enqueue_sha
 
@@ -225,8 +234,7 @@ def test_what_cannot_be_gone_through_is_no_bulk() -> None:
 def test_a_send_is_plain_where_it_is_due_at_once_never_ends_and_has_no_key(
     options: dict[str, Any], is_plain: bool
 ) -> None:
-    sent = task_of().mould.cast(SendOptions(**options), ("ann",), {}).unwrap()
-    assert isinstance(sent, PlainSend) is is_plain
+    assert isinstance(sent(task_of(), SendOptions(**options), "ann"), PlainSend) is is_plain
 
 
 def test_a_plain_send_is_sealed_as_its_payload_is() -> None:
@@ -236,6 +244,6 @@ def test_a_plain_send_is_sealed_as_its_payload_is() -> None:
 
 
 def test_the_repr_of_a_payload_hides_its_arguments() -> None:
-    plain = task_of().mould.cast(SendOptions(), ("ann",), {}).unwrap()
+    plain = sent(task_of(), SendOptions(), "ann")
     assert isinstance(plain, PlainSend)
     assert "ann" not in repr(cast()) + repr(plain)

@@ -98,8 +98,9 @@ class PostgresBroker:
     def session_here(self) -> Session | None:
         """The session of the running loop, where it is open and its database is known to be ready."""
         session = self._sessions.here()
-        is_ready = session is not None and session.reach is self._prepared and not session.reach.is_lost
-        return session if is_ready else None
+        if session is None or session.reach is not self._prepared:
+            return None
+        return None if session.reach.lease is not None and session.reach.is_lost else session
 
     async def session(self) -> Session:
         """The session of the running loop."""

@@ -79,9 +79,9 @@ class BrokerDelivery:
         send: AnySend,
         connection: object | None,
     ) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]:
-        if not self._pauses_s:
-            return self._store(send, connection)
-        return self._resent(lambda: self._store(send, connection), connection)
+        if self._pauses_s:
+            return self._resent(lambda: self._store(send, connection), connection)
+        return self._store(send, connection)
 
     def many(self, task: TaskDefinition, payloads: Bulk) -> TaskSendResult[list[AnyHandle]]:
         try:

@@ -56,7 +56,7 @@ class Mould:
 
     def cast(
         self, options: SendOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> TaskSendResult[PlainSend | TaskSendPayload]:
+    ) -> PlainSend | TaskSendPayload | Err[TaskSendError]:
         """One call as it is sent, or why it cannot be."""
         try:
             pattern = self._plain if options is PLAIN else self._pattern(options)
@@ -66,7 +66,7 @@ class Mould:
         is_large = len(encoded.args_json) + len(encoded.kwargs_json) > self._unnoticed
         if is_large and (too_large := self._size_error(encoded)) is not None:
             return Err(too_large)
-        return Ok(pattern.send(IDS.text(), encoded, datetime.now(UTC)))
+        return pattern.send(IDS.text(), encoded, datetime.now(UTC))
 
     def cast_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[Bulk]:
         """The payloads of a bulk send; the first item that cannot be sent is named by its index.

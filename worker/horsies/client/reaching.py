@@ -14,6 +14,7 @@ class SharedReach:
 
     def __init__(self, reached: Reached) -> None:
         self._reached = reached
+        self.lease = reached.lease
         self._sharing = threading.Lock()
         self._sessions = 0
         self._is_closed = False
@@ -25,8 +26,7 @@ class SharedReach:
     @property
     def is_lost(self) -> bool:
         """Whether the server was let go of under the sessions, as at interpreter exit; reach it again."""
-        lease = self._reached.lease
-        return lease is not None and not lease.is_held
+        return self.lease is not None and not self.lease.is_held
 
     def join(self) -> bool:
         """Count one session in; False when this was closed meanwhile."""

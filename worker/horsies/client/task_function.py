@@ -174,7 +174,7 @@ class TaskFunction(Generic[P, T]):
             return prepared
         if options.connection is not None:
             return Err(refusal(f"{self.task_name}: {NO_CONNECTION}"))
-        return self._deliver(prepared.value)
+        return self._deliver(prepared)
 
     def send_with_async(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -183,7 +183,9 @@ class TaskFunction(Generic[P, T]):
         prepared = self._prepared(options, args, kwargs)
         if isinstance(prepared, Err):
             return _known(prepared)
-        return self._deliver_async(prepared.value, options.connection)
+        if options.connection is not None:
+            return self._deliver_async(prepared, options.connection)
+        return self.host.delivery.one_async(self.definition, prepared, None)
 
     def schedule_with(
         self, options: SendOptions, delay: float | timedelta, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -232,7 +234,7 @@ class TaskFunction(Generic[P, T]):
 
     def _prepared(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> TaskSendResult[AnySend]:
+    ) -> AnySend | Err[TaskSendError]:
         if self.host.are_sends_suppressed():
             return Err(_suppressed())
         return self.mould.cast(options, args, kwargs)

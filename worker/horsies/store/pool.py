@@ -78,7 +78,10 @@ class Pool:
             raise
 
     def release(self, connection: Connection) -> None:
-        self._hand_on()
+        if self._waiting:
+            self._hand_on()
+        else:
+            self._free += 1
         if connection.is_closed():  # asked first: of one that was given up the driver knows nothing else
             return
         if self._is_closed or connection.is_in_transaction():
