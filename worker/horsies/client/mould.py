@@ -81,25 +81,21 @@ class Mould:
         except (ValueError, TypeError) as refused:
             return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
         arguments: list[EncodedArguments] = []
+        encode, unnoticed = self._task.codec.encode, self._unnoticed
         for index, item in enumerate(each):
-            encoded = self._encoded(index, item)
-            if isinstance(encoded, Err):
-                return encoded
+            try:
+                # A tuple, as most items are, need not be asked what it is.
+                encoded = encode(item, {}) if type(item) is tuple else encode(*arguments_of(item))  # pyright: ignore[reportUnknownArgumentType]
+            except ValueError as refused:
+                return Err(refusal(f"item {index}: {self._task.name}: {refused}", exception=refused))
+            is_large = len(encoded.args_json) + len(encoded.kwargs_json) > unnoticed
+            if is_large and (too_large := self._size_error(encoded, f"item {index}: ")) is not None:
+                return Err(too_large)
             arguments.append(encoded)
         return Ok(Bulk(pattern=pattern, sent_at=datetime.now(UTC), ids=IDS.take(len(arguments)), arguments=arguments))
 
-    def _encoded(self, index: int, item: object) -> EncodedArguments | Err[TaskSendError]:
-        try:
-            encoded = self._task.codec.encode(*arguments_of(item))
-        except ValueError as refused:
-            return Err(refusal(f"item {index}: {self._task.name}: {refused}", exception=refused))
-        too_large = self._size_error(encoded, f"item {index}: ")
-        return encoded if too_large is None else Err(too_large)
-
     def _size_error(self, encoded: EncodedArguments, where: str = "") -> TaskSendError | None:
-        """Refuse arguments above the limit; warn once of large ones."""
-        if len(encoded.args_json) + len(encoded.kwargs_json) <= self._unnoticed:
-            return None
+        """Refuse arguments above the limit; warn once of large ones. Asked only of those that may be."""
         warn, reject = self._limits.warn_bytes, self._limits.reject_bytes
         name, size = self._task.name, encoded.size_bytes
         if reject is not None and size > reject:
