@@ -109,7 +109,10 @@ def is_suspect(text: str) -> bool:
     A NUL is only ever written as this escape, a lone surrogate is in no UTF-8, and fewer brackets than levels allowed
     cannot be too deep. Whoever gets a yes asks `fault_in`.
     """
-    if "\\u0000" in text or text.count("[") + text.count("{") > MAX_PARSED_DEPTH:
+    if "\\u0000" in text:
+        return True
+    # Nor can a text that is no longer than that; most are not.
+    if len(text) > MAX_PARSED_DEPTH and text.count("[") + text.count("{") > MAX_PARSED_DEPTH:
         return True
     return not text.isascii() and not is_unicode(text)
 
