@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.workers import horsies_worker, send, until_connections_are
+from tests.support.workers import horsies_worker, send
 
 if TYPE_CHECKING:
     from tests.support.executable import Executable
@@ -29,7 +29,7 @@ async def test_a_worker_runs_tasks_and_leaves_when_asked(database_url: str, hors
         assert said == [("good day", "INFO"), ("GOOD DAY", "WARNING")]
         assert await ledger.fetch("SELECT state FROM horsies_workers") == [{"state": "stopped"}]
         assert await ledger.verdict([talk, refused]) == []
-        await until_connections_are(ledger, 0)
+        await ledger.until_connections_are(0)
     shown = horsies("task", "show", refused, "--json", "--database-url", database_url)
     assert shown.code == 0, shown.stderr
     assert "NOT_TODAY" in shown.stdout

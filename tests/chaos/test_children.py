@@ -12,7 +12,7 @@ import pytest
 from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.recovery_times import note
-from tests.support.workers import RunningWorker, running, until_connections_are
+from tests.support.workers import RunningWorker, running
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ async def test_each_way_of_dying_has_a_code_and_a_cause_and_the_worker_lives(dat
             assert evidence.items() <= _evidence_in(found[name]).items()
         assert crashed == {ids[name] for name, (code, _) in CRASHES.items() if code == "WORKER_CRASHED"}
         assert {each["task_id"] for each in await ledger.events("child_died")} == crashed
-        await until_connections_are(ledger, 0)
+        await ledger.until_connections_are(0)
 
 
 @pytest.mark.parametrize(("name", "arguments"), [("poison", ()), ("swallow", ({"text": "bitter"},))])

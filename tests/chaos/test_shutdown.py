@@ -18,7 +18,7 @@ from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.project import APP, Project
 from tests.support.proxy import Proxy
-from tests.support.workers import WorkerProcess, horsies_worker, running, send, until_connections_are
+from tests.support.workers import WorkerProcess, horsies_worker, running, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -53,7 +53,7 @@ async def state_of_the_worker(ledger: Ledger) -> str:
 
 
 async def test_a_stop_stores_what_ends_in_time_and_hands_back_what_it_cuts(
-    database_url: str, app: Horsies, ledger: Ledger, tmp_path: Path
+    database_url: str, ledger: Ledger, app: Horsies, tmp_path: Path
 ) -> None:
     async with horsies_worker(database_url, "--processes", "3", "--grace-s", "1") as worker:
         short = await send(app, "wait_for", str(tmp_path / "go"))
@@ -83,7 +83,7 @@ async def test_a_stop_stores_what_ends_in_time_and_hands_back_what_it_cuts(
     assert await ledger.verdict([short, again, endless, late], held=[again, late]) == []
 
 
-async def test_a_second_signal_ends_the_grace(database_url: str, app: Horsies, ledger: Ledger) -> None:
+async def test_a_second_signal_ends_the_grace(database_url: str, ledger: Ledger, app: Horsies) -> None:
     async with horsies_worker(database_url, "--processes", "1", "--grace-s", "none") as worker:
         task = await send(app, "work", HALF_AN_HOUR_S)
         await ledger.until_started(task)
@@ -106,7 +106,7 @@ async def test_a_stop_without_a_limit_waits_for_what_runs(database_url: str, led
             await worker.run
     assert fate(await ledger.row(task)) == ("COMPLETED", None, 0, 0)
     assert await ledger.verdict([task]) == []
-    await until_connections_are(ledger, 0)
+    await ledger.until_connections_are(0)
 
 
 async def test_a_worker_that_drains_answers_and_stays_draining_even_if_it_was_lost(
@@ -160,7 +160,7 @@ async def _were_beaten_for_twice(ledger: Ledger, task_ids: list[str]) -> bool:
     return {row["task_id"] for row in await ledger.fetch(sql)} == set(task_ids)
 
 
-async def test_a_killed_worker_leaves_no_process_behind(database_url: str, app: Horsies, ledger: Ledger) -> None:
+async def test_a_killed_worker_leaves_no_process_behind(database_url: str, ledger: Ledger, app: Horsies) -> None:
     async with horsies_worker(database_url, "--processes", "4") as worker:
         tasks = [await send(app, "work", HALF_AN_HOUR_S) for _ in range(4)]
         await ledger.until_started(*tasks)
@@ -168,7 +168,7 @@ async def test_a_killed_worker_leaves_no_process_behind(database_url: str, app: 
         worker.signal(signal.SIGKILL)
         await worker.until_children_are_gone(within_s=2)
     await app.close_async()
-    await until_connections_are(ledger, 0)
+    await ledger.until_connections_are(0)
 
 
 @pytest.mark.parametrize("unstored", [0, 1])

@@ -79,7 +79,7 @@ async def test_a_worker_that_dies_at_a_commit_changes_nothing(database_url: str,
             started = [start.task_id for start in (await ledger.starts())[before:]]
             assert len(started) <= len(set(started)) + 1, "one more start, of the interrupted node"
             assert await ledger.verdict(list(set(started)), unbegun=1) == [], boundary
-    await app.close_async()
+        await app.close_async()
 
 
 @pytest.mark.timeout(240)
@@ -99,7 +99,7 @@ async def test_a_worker_that_dies_beside_one_of_another_app_changes_nothing(data
         started = [start.task_id for start in await ledger.starts()]
         assert len(started) <= len(set(started)) + 1
         assert await ledger.verdict(list(set(started)), unbegun=1) == []
-    await app.close_async()
+        await app.close_async()
 
 
 def _app(database_url: str) -> Horsies:

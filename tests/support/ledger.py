@@ -69,11 +69,14 @@ class Ledger:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str) -> AsyncGenerator[Ledger]:
-        """A ledger in a fresh database."""
+        """A ledger in a fresh database; whoever connects to it while it is open is gone when it is closed (C8)."""
         connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
         try:
             await connection.execute(TABLE)
-            yield cls(connection)
+            ledger = cls(connection)
+            baseline = await ledger.connections()
+            yield ledger
+            await ledger.until_connections_are(baseline)
         finally:
             await connection.close()
 
@@ -140,6 +143,14 @@ class Ledger:
         """
         return await self._connection.fetchval(sql)
 
+    async def until_connections_are(self, baseline: int) -> None:
+        """C8: no more than these of others are left."""
+
+        async def are() -> bool:
+            return await self.connections() <= baseline
+
+        await self.until(are, within_s=20)
+
     async def verdict(
         self,
         task_ids: Sequence[str],
@@ -150,7 +161,7 @@ class Ledger:
         may_overlap: bool = False,
         unbegun: int = 0,
     ) -> list[str]:
-        """Everything that breaks C1 to C6; C7 and C8 are looked at when a worker has ended.
+        """Everything that breaks C1 to C6; C7 is looked at when a worker has ended, C8 when the ledger is closed.
 
         `held` may be live, `unrecorded` are tasks whose bodies write nothing, `unbegun` the rest of chunks whose whole
         worker died.

@@ -22,7 +22,7 @@ from horsies.model import events
 from horsies.model.settings import ProjectConfig, WorkerConfig, WorkerSettings
 from tests.support import ledger_app as sample
 from tests.support.commands import command_server, start_in_new_interpreter
-from tests.support.ledger import POLL_S, Ledger
+from tests.support.ledger import POLL_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -48,7 +48,7 @@ class RunningWorker:
         self.worker = worker
         self.events: list[events.Event] = []
         self.pids: set[int] = set()
-        """Of every child that was ever seen."""
+        """Of every child that lived at any event, also while it came up or left."""
         self._changed = asyncio.Event()
         worker.listen(self._hear)
         self.run = asyncio.create_task(worker.run())
@@ -75,7 +75,6 @@ class RunningWorker:
         """Those that take work, by pid."""
         parts = self.worker._parts_at_work
         able = [child for child in parts.pool.children if child.accepts_work] if parts else []
-        self.pids |= {child.pid for child in able}
         return sorted(able, key=lambda child: child.pid)
 
     @property
@@ -135,6 +134,8 @@ class RunningWorker:
 
     def _hear(self, event: events.Event) -> None:
         self.events.append(event)
+        if parts := self.worker._parts_at_work:
+            self.pids |= {child.pid for child in parts.pool.children}
         self._changed.set()
 
 
@@ -282,12 +283,3 @@ async def send(app: Horsies, name: str, *args: object, **options: Any) -> str:
     sent = await (task.with_options(**options) if options else task).send_async(*args)
     assert isinstance(sent, Ok), sent
     return sent.value.task_id
-
-
-async def until_connections_are(ledger: Ledger, baseline: int) -> None:
-    """C8."""
-
-    async def are() -> bool:
-        return await ledger.connections() <= baseline
-
-    await ledger.until(are, within_s=20)

@@ -12,7 +12,7 @@ import pytest
 from horsies.model import events
 from tests.support.ledger import POLL_S, Ledger
 from tests.support.queued import put, statuses
-from tests.support.workers import running, until_connections_are
+from tests.support.workers import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -51,8 +51,8 @@ async def test_an_idle_worker_has_three_connections_whatever_its_processes(datab
     for processes in (1, 32):
         async with running(database_url, config=IDLE, processes=processes) as worker:
             await worker.until(lambda worker=worker, processes=processes: len(worker.children) == processes)
-            await until_connections_are(ledger, 3)
-        await until_connections_are(ledger, 0)
+            await ledger.until_connections_are(3)
+        await ledger.until_connections_are(0)
 
 
 async def test_a_busy_worker_that_replaces_its_children_keeps_to_its_connections(
@@ -107,7 +107,7 @@ async def test_a_drain_ends_every_task_once_takes_few_transactions_and_writes_ea
     async with running(database_url, config=IDLE) as worker:
         await worker.until(lambda: len(worker.of(events.TaskFinished)) == tasks, within_s=90)
     # A closed connection has told the statistics all that it did.
-    await until_connections_are(ledger, 0)
+    await ledger.until_connections_are(0)
     (table,) = await ledger.fetch("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'horsies_tasks'")
     assert (await transactions(ledger) - before) / tasks <= 0.1
     # A chunk that a busy machine holds up is called back, and written twice more.
