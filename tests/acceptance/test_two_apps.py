@@ -65,9 +65,9 @@ async def test_neither_of_two_apps_fails_the_runs_of_the_other(
             with _worker(tmp_path, "here", database_url):
                 assert [(await each.get_async(30_000)).ok_value for each in handles] == [3] * 4
         states = await ledger.fetch("SELECT DISTINCT status FROM horsies_workflow_tasks")
+        for one in (here, there):
+            await one.app.close_async()
     assert states == [{"status": "COMPLETED"}]
-    for one in (here, there):
-        await one.app.close_async()
 
 
 def _app(folder: Path, name: str) -> Any:

@@ -21,5 +21,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield Project(tmp_path)
     for name, module in tuple(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+        # A folder without an __init__ is a package too, and has no file.
+        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+        if any(place.startswith(str(tmp_path)) for place in places):
             del sys.modules[name]
