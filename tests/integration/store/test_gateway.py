@@ -161,6 +161,18 @@ async def test_a_statement_that_is_given_up_between_its_two_steps_is_given_up_li
         assert await hasty.fetch(number("SELECT 7 AS n")) == [Number(7)]
 
 
+@pytest.mark.parametrize(("seconds", "are_forgotten"), [(0.6, True), (0.0, False)])
+async def test_plans_that_are_kept_are_forgotten_after_a_slow_statement(
+    database_url: str, seconds: float, are_forgotten: bool
+) -> None:
+    link = Link(url=database_url, masked_url="test", plans_once=True)
+    async with Database(link) as worker, Database(Link(url=database_url, masked_url="test")) as other:
+        (backend,) = await worker.fetch(BACKEND)
+        await worker.fetch(text("SELECT pg_sleep($1)::text AS text"), seconds)
+        (last,) = await other.fetch(text("SELECT query AS text FROM pg_stat_activity WHERE pid = $1"), backend.n)
+    assert (last.text == "DISCARD PLANS") is are_forgotten
+
+
 async def test_the_server_itself_refuses_writes_on_a_read_only_link(database_url: str) -> None:
     async with Database(Link(url=database_url, masked_url="test", read_only=True)) as viewer:
         with pytest.raises(StatementFailed, match="read-only transaction"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -25,6 +26,8 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 STEP_BACK_TRIES = 8
+SLOW_S = 0.5
+"""Far above what any statement of a worker takes, unless it waits for somebody or its plan is out of date."""
 
 
 class Transaction:
@@ -162,6 +165,8 @@ class Database:
                 connection = pool.at_once() or await pool.acquire()
                 deadlines.begin(connection)
                 try:
+                    if self.link.plans_once:
+                        return await self._watched(work, connection)
                     return await work(connection)
                 finally:
                     is_in_time = deadlines.end(connection)
@@ -177,6 +182,18 @@ class Database:
                     raise self._explained(error) from error
             # Linear and short: whoever won holds its locks for one statement only.
             await asyncio.sleep(0.005 * tried)
+
+    async def _watched(self, work: Callable[[Connection], Awaitable[A]], connection: Connection) -> A:
+        """Work whose plans are kept; not for longer than they do.
+
+        One that was made while a table was empty goes through all pairs of rows where it should look them up, until
+        the next ANALYZE. A plan that was not to blame is made again in a few milliseconds.
+        """
+        began = time.monotonic()
+        done = await work(connection)
+        if time.monotonic() - began > SLOW_S:
+            await connection.execute("DISCARD PLANS", timeout=self.link.statement_timeout_s)
+        return done
 
     def _explained(self, error: Exception) -> HorsiesError:
         return explain(error, where=self.link.masked_url, expects_writes=not self.link.read_only)
