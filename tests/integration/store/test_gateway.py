@@ -173,6 +173,20 @@ async def test_plans_that_are_kept_are_forgotten_after_a_slow_statement(
     assert (last.text == "DISCARD PLANS") is are_forgotten
 
 
+async def test_what_was_done_is_done_although_its_plans_could_not_be_forgotten(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies.store.db.SLOW_S", -1.0)
+    async with Proxy(database_url).running() as proxy:
+        proxy.lose_answer_to = b"DISCARD PLANS"
+        database = Database(Link(url=proxy.url, masked_url="test", plans_once=True))
+        (first,) = await database.fetch(BACKEND)
+        (again,) = await database.fetch(BACKEND)
+        assert proxy.lose_answer_to is None
+        assert again != first
+        await database.close()
+
+
 async def test_the_server_itself_refuses_writes_on_a_read_only_link(database_url: str) -> None:
     async with Database(Link(url=database_url, masked_url="test", read_only=True)) as viewer:
         with pytest.raises(StatementFailed, match="read-only transaction"):

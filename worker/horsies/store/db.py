@@ -192,7 +192,7 @@ class Database:
         began = time.monotonic()
         done = await work(connection)
         if time.monotonic() - began > SLOW_S:
-            await connection.execute("DISCARD PLANS", timeout=self.link.statement_timeout_s)
+            await _forget_plans(connection)
         return done
 
     def _explained(self, error: Exception) -> HorsiesError:
@@ -211,6 +211,14 @@ class Database:
             await _roll_back(connection)
             raise
         await connection.execute("COMMIT", timeout=limit_s)
+
+
+async def _forget_plans(connection: Connection) -> None:
+    """What was done before it stays done: a connection that cannot even do this is given up, and nobody is told."""
+    try:
+        await connection.execute("DISCARD PLANS", timeout=CHECK_TIMEOUT_S)
+    except (asyncpg.PostgresError, *LOST_CONNECTION):
+        connection.terminate()
 
 
 async def _roll_back(connection: Connection) -> None:
