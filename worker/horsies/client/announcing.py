@@ -41,7 +41,7 @@ class _Queue:
 
 
 class Announcements:
-    """Speaking costs a send about as much as storing it, and none of a long row of sends needs to: one every few
+    """Speaking takes a send about a seventh longer, and none of a long row of sends needs to: one every few
     milliseconds speaks, for all that were stored before it left. Where sends of several processes crowd, those that do
     not get the turn are silent too.
 

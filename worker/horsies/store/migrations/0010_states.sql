@@ -1,6 +1,6 @@
 -- What must hold for the state of a task, in a domain instead of in constraints of the table. The server reads the
 -- constraints of a table anew for each statement, those of a domain once a session: for the five of a task that was a
--- sixth of a send's whole work. Each keeps its name, so that a refusal says which of them it was.
+-- tenth of the server's time for a send. Each keeps its name, so that a refusal says which of them it was.
 
 CREATE TYPE horsies_task_state AS (
     status      text,
