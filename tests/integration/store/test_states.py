@@ -53,4 +53,9 @@ async def test_nor_does_a_stored_task_become_unsound(database_url: str, rule: st
     ],
 )
 async def test_a_sound_one_is_stored(database_url: str, columns: dict[str, Any]) -> None:
-    await insert_task(database_url, **columns)
+    task_id = await insert_task(database_url, **columns)
+    connection = await asyncpg.connect(database_url)
+    stored = await connection.fetchrow("SELECT * FROM horsies_tasks WHERE id = $1", task_id)
+    await connection.close()
+    assert stored is not None
+    assert {name: stored[name] for name in columns} == columns
