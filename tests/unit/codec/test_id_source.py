@@ -3,14 +3,12 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
+from horsies.codec import ids
 from horsies.codec.ids import IdSource
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 
 def test_ids_rise() -> None:
@@ -50,16 +48,42 @@ def test_a_signal_handler_may_take_an_id_in_the_middle_of_another(request: pytes
     assert len({*ids, *taken}) == len(ids) + len(taken)
 
 
+def test_texts_rise_in_each_thread_and_among_other_ids() -> None:
+    source = IdSource()
+
+    def draw(_: int) -> list[str]:
+        return [
+            each for _ in range(500) for each in (source.text(), str(source.next()), *source.take(2), source.text())
+        ]
+
+    with ThreadPoolExecutor(4) as pool:
+        series = list(pool.map(draw, range(4)))
+
+    assert all(ids == sorted(ids) for ids in series)
+    assert len({each for ids in series for each in ids}) == 4 * 2_500
+
+
+def test_ids_that_were_made_together_are_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, now = IdSource(), [100.0]
+    monkeypatch.setattr(ids.time, "monotonic", lambda: now[0])
+    earlier = [source.text() for _ in range(3)]
+    monkeypatch.setattr(ids.time, "time_ns", lambda: (1 << 41) * 1_000_000)
+    now[0] += ids.SOON_S
+    assert source.text().startswith("02000000-0000-7")
+    assert max(earlier) < "02000000"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_goes_its_own_way_even_when_the_lock_was_held() -> None:
     source = IdSource()
-    source.next()
+    for _ in range(3):
+        source.text()  # after which some are ready
     reading, writing = os.pipe()
 
     with source._lock:
         child = os.fork()
         if child == 0:
-            os.write(writing, b"".join(source.next().bytes for _ in range(50)))
+            os.write(writing, b"".join(UUID(source.text()).bytes for _ in range(50)))
             os._exit(0)
     os.waitpid(child, 0)
     os.close(writing)
@@ -67,7 +91,7 @@ def test_a_forked_child_goes_its_own_way_even_when_the_lock_was_held() -> None:
         sent = pipe.read()
 
     theirs = {sent[start : start + 16] for start in range(0, len(sent), 16)}
-    ours = {source.next().bytes for _ in range(50)}
+    ours = {UUID(source.text()).bytes for _ in range(50)}
     assert len(theirs) == len(ours) == 50
     assert not theirs & ours
 
