@@ -19,14 +19,15 @@ CLAIM_ROWS = 100
 
 INSERT = "INSERT INTO floor_tasks (payload) VALUES ($1::jsonb) RETURNING id"
 INSERT_MANY = "INSERT INTO floor_tasks (payload) SELECT unnest($1::jsonb[])"
+FILL = "INSERT INTO floor_claims (payload) SELECT unnest($1::jsonb[])"
 NOTIFY = "SELECT pg_notify('floor', $1)"
 INSERT_AND_NOTIFY = "WITH new AS (INSERT INTO floor_tasks (payload) VALUES ($1::jsonb)) SELECT pg_notify('floor', '')"
 CLAIM = """
-UPDATE floor_tasks SET status = 'RUNNING'
- WHERE id = ANY(ARRAY(SELECT id FROM floor_tasks WHERE status = 'PENDING' ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+UPDATE floor_claims SET status = 'RUNNING'
+ WHERE id = ANY(ARRAY(SELECT id FROM floor_claims WHERE status = 'PENDING' ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING id
 """
-COMPLETE = "UPDATE floor_tasks SET status = 'COMPLETED', result = '{\"ok\":null}' WHERE id = ANY($1::bigint[])"
+COMPLETE = "UPDATE floor_claims SET status = 'COMPLETED', result = '{\"ok\":null}' WHERE id = ANY($1::bigint[])"
 
 
 @asynccontextmanager
@@ -71,7 +72,7 @@ async def claiming_and_completing(url: str) -> AsyncGenerator[Work]:
 async def fill(url: str, rows: int) -> None:
     """Tasks for the others to claim."""
     async with connected(url) as connection:
-        await connection.execute(INSERT_MANY, [PAYLOAD] * rows)
+        await connection.execute(FILL, [PAYLOAD] * rows)
 
 
 @asynccontextmanager

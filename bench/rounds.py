@@ -28,7 +28,8 @@ class Measurement:
     unit: str
     opening: Callable[[str], AbstractAsyncContextManager[Work]]
     amount: int
-    warm_up: int = 10
+    warm_up: int = 30
+    """Enough for a send to be one of a row, and for the server to have settled on the plan of its statement then."""
     against: str | None = None
     reach: float | None = None
 

@@ -20,16 +20,20 @@ from horsies.store.migrate import migrate
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
 
-# A narrow queue without anything that a product needs: what is measured against it pays for its features.
-FLOOR_TABLE = """
-CREATE TABLE floor_tasks (
+# A narrow queue without anything that a product needs: what is measured against it pays for its features. Rows to be
+# claimed have a table of their own: one that was filled has room for more, which the table of sends has not.
+FLOOR_TABLES = "".join(
+    f"""
+CREATE TABLE {name} (
     id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     status  text   NOT NULL DEFAULT 'PENDING',
     payload jsonb  NOT NULL,
     result  jsonb
 );
-CREATE INDEX floor_tasks_claim ON floor_tasks (id) WHERE status = 'PENDING';
+CREATE INDEX {name}_pending ON {name} (id) WHERE status = 'PENDING';
 """
+    for name in ("floor_tasks", "floor_claims")
+)
 
 
 def _leave(number: int, _frame: object) -> None:
@@ -63,13 +67,13 @@ async def make_tables(url: str) -> None:
     async with Database(Link(url=url, masked_url=url)) as database:
         await migrate(database)
     async with connected(url) as connection:
-        await connection.execute(FLOOR_TABLE)
+        await connection.execute(FLOOR_TABLES)
 
 
 async def clear(url: str) -> None:
     """Empty tables and a checkpoint, so that no measurement pays for the one before it."""
     async with connected(url) as connection:
-        await connection.execute("TRUNCATE floor_tasks, horsies_tasks")
+        await connection.execute("TRUNCATE floor_tasks, floor_claims, horsies_tasks")
         await connection.execute("CHECKPOINT")
 
 

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from bench import floor, sending
-from bench.server import FLOOR_TABLE
+from bench.server import FLOOR_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 async def watcher(database_url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
     connection = await asyncpg.connect(database_url)
-    await connection.execute(FLOOR_TABLE)
+    await connection.execute(FLOOR_TABLES)
     yield connection
     await connection.close()
 
