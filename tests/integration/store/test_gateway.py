@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from horsies.errors import BrokerError, ConfigurationError, DatabaseUnreachable, ErrorCode
+from horsies.store import link
 from horsies.store.db import Database, PoolSize
 from horsies.store.failures import StatementFailed
 from horsies.store.link import Link
@@ -49,6 +50,21 @@ BACKEND = number("SELECT pg_backend_pid() AS n")
 async def test_rows_come_back_as_records(database: Database) -> None:
     assert await database.fetch(number("SELECT generate_series(1, 3) AS n")) == [Number(1), Number(2), Number(3)]
     assert await database.fetch_one(number("SELECT 1 AS n WHERE false")) is None
+
+
+@pytest.mark.parametrize("is_known_inside", [True, False])
+async def test_a_statement_that_is_run_often_does_what_it_does_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch, is_known_inside: bool
+) -> None:
+    assert link.IS_KNOWN_INSIDE  # or sends are slower: look at `bind_execute` of the new driver
+    monkeypatch.setattr(link, "IS_KNOWN_INSIDE", is_known_inside)
+    halves = database.often(number("SELECT $1::integer / $2::integer AS n"))
+    assert [(await halves((n, 2)))[0]["n"] for n in (4, 6, 8)] == [2, 3, 4]
+    with pytest.raises(StatementFailed, match="division by zero"):
+        await halves((1, 0))
+    with pytest.raises(StatementFailed, match="invalid input"):
+        await halves(("one", 2))
+    assert [row["n"] for row in await halves((10, 2))] == [5]
 
 
 async def test_a_transaction_that_raises_is_rolled_back_and_its_connection_stays_usable(database: Database) -> None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Self, TypeVar
 
 import asyncpg
 
 from horsies.store.deadlines import Deadlines
 from horsies.store.failures import LOST_CONNECTION, STEP_BACK, explain, is_failure_of_database
+from horsies.store.link import Connection
 from horsies.store.pool import CHECK_TIMEOUT_S, Pool, PoolSize
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
     from horsies.errors import HorsiesError
-    from horsies.store.link import Connection, Link, Row
+    from horsies.store.link import Link, Row
     from horsies.store.queries import Query
 
 __all__ = ["Database", "PoolSize", "Transaction"]
@@ -105,11 +107,11 @@ class Database:
     async def execute(self, query: Query[None], *arguments: object) -> None:
         await self.fetch_raw(query, *arguments)
 
-    def fetch_often(self, query: Query[Any], arguments: tuple[object, ...]) -> Coroutine[Any, Any, list[Row]]:
-        """As `fetch_raw`, for a statement that is run thousands of times."""
+    def often(self, query: Query[Any]) -> Callable[[tuple[object, ...]], Coroutine[Any, Any, list[Row]]]:
+        """What runs a statement as `fetch_raw` does, to be kept for one that is run thousands of times."""
         if self._needs_transaction:
-            return self.fetch_raw(query, *arguments)
-        return self._with_another_try(lambda connection: connection.fetch_often(query.sql, arguments), self._deadlines)
+            return lambda arguments: self.fetch_raw(query, *arguments)
+        return partial(self._with_another_try, Connection.fetch_often, self._deadlines, query.sql)
 
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
         """Run `work` in one transaction, and from its beginning again when the server chose it to step back."""
@@ -155,7 +157,9 @@ class Database:
             finally:
                 connection.terminate()
 
-    async def _with_another_try(self, work: Callable[[Connection], Awaitable[A]], deadlines: Deadlines) -> A:
+    async def _with_another_try(
+        self, work: Callable[Concatenate[Connection, ...], Awaitable[A]], deadlines: Deadlines, *given: object
+    ) -> A:
         # In one piece: every statement comes through here, and each step in between would cost all of them.
         tried, is_in_time = 0, True
         while True:
@@ -163,14 +167,21 @@ class Database:
             pool = self._pool
             try:
                 connection = pool.at_once() or await pool.acquire()
-                deadlines.begin(connection)
+                deadlines.under_way[connection] = time.monotonic()
+                if not deadlines.are_watched:
+                    deadlines.watch()
                 try:
                     if self.link.plans_once:
-                        return await self._watched(work, connection)
-                    return await work(connection)
-                finally:
-                    is_in_time = deadlines.end(connection)
+                        done = await self._watched(work(connection, *given), connection)
+                    else:
+                        done = await work(connection, *given)
+                except BaseException:
+                    is_in_time = deadlines.under_way.pop(connection, None) is not None
                     pool.release(connection)
+                    raise
+                deadlines.under_way.pop(connection, None)
+                pool.give_back(connection)
+                return done  # noqa: TRY300  # an `else` at the end would be far from here
             except Exception as error:
                 if not is_in_time:  # whatever the driver makes of a connection that is closed under it
                     late = TimeoutError()
@@ -183,14 +194,14 @@ class Database:
             # Linear and short: whoever won holds its locks for one statement only.
             await asyncio.sleep(0.005 * tried)
 
-    async def _watched(self, work: Callable[[Connection], Awaitable[A]], connection: Connection) -> A:
+    async def _watched(self, work: Awaitable[A], connection: Connection) -> A:
         """Work whose plans are kept; not for longer than they do.
 
         One that was made while a table was empty goes through all pairs of rows where it should look them up, until
         the next ANALYZE. A plan that was not to blame is made again in a few milliseconds.
         """
         began = time.monotonic()
-        done = await work(connection)
+        done = await work
         if time.monotonic() - began > SLOW_S:
             await _forget_plans(connection)
         return done

@@ -22,29 +22,30 @@ class Deadlines:
 
     def __init__(self, limit_s: float | None) -> None:
         self._limit_s = limit_s
-        self._since: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self.under_way: dict[Connection, float] = {}
+        """When the statement on a connection began. Whoever begins one puts it here, and takes it away at its end: it
+        is no longer there where the connection was given up."""
+        self.are_watched = limit_s is None
 
-    def begin(self, connection: Connection) -> None:
-        self._since[connection] = time.monotonic()
-        if self._timer is None and self._limit_s is not None:
+    def watch(self) -> None:
+        """To be called where they are not watched, after one has begun."""
+        if self._limit_s is not None:
+            self.are_watched = True
             self._timer = asyncio.get_running_loop().call_later(self._limit_s / TICKS, self._look, self._limit_s)
-
-    def end(self, connection: Connection) -> bool:
-        """Whether it was not given up."""
-        return self._since.pop(connection, None) is not None
 
     def stop(self) -> None:
         """Look no more, until the next statement begins; that may be in another event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self.are_watched = False
 
     def _look(self, limit_s: float) -> None:
-        self._timer = None
+        self._timer, self.are_watched = None, False
         oldest = time.monotonic() - limit_s
-        for connection in [each for each, since in self._since.items() if since <= oldest]:
-            del self._since[connection]
+        for connection in [each for each, since in self.under_way.items() if since <= oldest]:
+            del self.under_way[connection]
             connection.terminate()
-        if self._since:
-            self._timer = asyncio.get_running_loop().call_later(limit_s / TICKS, self._look, limit_s)
+        if self.under_way:
+            self.watch()

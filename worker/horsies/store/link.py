@@ -14,6 +14,9 @@ from horsies.store.lenient import read_any_time
 from horsies.version import __version__
 
 Row: TypeAlias = asyncpg.Record
+IS_KNOWN_INSIDE = asyncpg.__version__.rpartition(".")[0] in {"0.30", "0.31", "0.32"}
+"""Whether `bind_execute`, which the driver does not promise to anybody, is as we know it. What it saves, four steps of
+Python, is a fortieth of a send; with any other driver we do without."""
 CONNECT_TIMEOUT_S = 15.0
 STATEMENT_TIMEOUT_S = 30.0
 
@@ -63,9 +66,15 @@ class Connection(_DriverConnection):
 
     def fetch_often(self, sql: str, arguments: tuple[object, ...]) -> Awaitable[list[Row]]:
         """As `fetch`, for the few statements that are run thousands of times: the driver need not look for them among
-        all that it has prepared."""
+        all that it has prepared, and of its steps to the server only the last is taken where we know it."""
         statement = self._at_hand.get(sql)
-        return self._fetch_first(sql, arguments) if statement is None else statement.fetch(*arguments)
+        if statement is None:
+            return self._fetch_first(sql, arguments)
+        if not IS_KNOWN_INSIDE:
+            return statement.fetch(*arguments)
+        # All rows, nothing beside them, no timer.
+        execute = self._protocol.bind_execute  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return cast("Awaitable[list[Row]]", execute(statement._state, arguments, "", 0, False, None))  # noqa: FBT003, SLF001
 
     async def _fetch_first(self, sql: str, arguments: tuple[object, ...]) -> list[Row]:
         self._at_hand[sql] = statement = await self.prepare(sql)

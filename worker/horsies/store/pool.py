@@ -78,18 +78,27 @@ class Pool:
             raise
 
     def release(self, connection: Connection) -> None:
+        """Take one back in whatever state it is."""
+        if connection.is_closed():  # asked first: of one that was given up the driver knows nothing else
+            self._hand_on()
+        elif connection.is_in_transaction():
+            self._hand_on()
+            connection.terminate()
+        else:
+            self.give_back(connection)
+
+    def give_back(self, connection: Connection) -> None:
+        """The same for one whose last statement was answered, and which is therefore in order."""
         if self._waiting:
             self._hand_on()
         else:
             self._free += 1
-        if connection.is_closed():  # asked first: of one that was given up the driver knows nothing else
-            return
-        if self._is_closed or connection.is_in_transaction():
+        if self._is_closed:
             connection.terminate()
-        else:
-            self._idle.append((connection, time.monotonic()))
-            if self._ageing is None:
-                self._watch_age()
+            return
+        self._idle.append((connection, time.monotonic()))
+        if self._ageing is None:
+            self._watch_age()
 
     async def close(self) -> None:
         """Close what is idle; a connection in use is closed when it is released."""

@@ -11,7 +11,7 @@ from horsies.store.pipeline import Pipeline
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
     from datetime import datetime
 
     from horsies.store.db import Database, Transaction
@@ -127,11 +127,16 @@ class Batch:
     shas: str
 
 
-@dataclass(frozen=True, slots=True)
 class TaskStore:
     """Tasks of one database."""
 
-    database: Database
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._enqueue_plain = database.often(TASKS.enqueue_plain)
+        self.enqueue_silently: Callable[[PlainSend], Coroutine[Any, Any, object]] = database.often(
+            TASKS.enqueue_silently
+        )
+        """As `enqueue_plain`, and no worker hears of it."""
 
     async def enqueue(
         self, payload: TaskSendPayload, *, within: Transaction | None = None, timeout_s: float | None = None
@@ -158,12 +163,8 @@ class TaskStore:
 
         StatementFailed with UNIQUE_VIOLATION where its id is taken.
         """
-        (row,) = await self.database.fetch_often(TASKS.enqueue_plain, send)
+        (row,) = await self._enqueue_plain(send)
         return row["is_announced"]
-
-    def enqueue_silently(self, send: PlainSend) -> Coroutine[Any, Any, object]:
-        """The same, and no worker hears of it."""
-        return self.database.fetch_often(TASKS.enqueue_silently, send)
 
     async def announce(self, queue_names: Iterable[str]) -> None:
         """Tell workers that there is something to do."""
