@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from horsies import (
     AppConfig,
@@ -241,6 +243,59 @@ def test_a_plain_send_is_sealed_as_its_payload_is() -> None:
     task = task_of()
     payload = cast(task, priority=3)
     assert resealed(payload, task.definition.codec.shape) == payload
+
+
+def scaled(name: str, factor: float, times: int = 1, is_loud: bool = False) -> TaskResult[str, TaskError]:
+    return TaskResult(ok=name * times if is_loud else f"{factor}")
+
+
+SCALED = Horsies(AppConfig()).task("scaled", priority=7)(scaled)
+
+
+@given(st.text(), st.floats(), st.integers(), st.booleans(), st.integers(2, 4))
+def test_the_short_way_sends_what_the_long_way_sends(
+    name: str, factor: float, times: int, is_loud: bool, count: int
+) -> None:
+    args = (name, factor, times, is_loud)[:count]
+    quick, moulded = SCALED.mould.quick(args), SCALED.mould.cast(SendOptions(), args, {})
+    if quick is None:
+        return
+    assert not isinstance(moulded, Err)
+    made, long = quick.payload, payload_of(moulded)
+    assert replace(made, task_id=long.task_id, sent_at=long.sent_at, enqueue_sha=long.enqueue_sha) == long
+    assert resealed(made, SCALED.definition.codec.shape) == made
+
+
+@pytest.mark.parametrize("args", [("ann", 1.5), ("ann", -0.0, 7), ('a\n"b\\', 1e-7, 10**30, True)])
+def test_most_calls_by_position_go_the_short_way(args: tuple[Any, ...]) -> None:
+    assert isinstance(SCALED.mould.quick(args), PlainSend)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("ann",),
+        ("ann", 1),
+        ("ann", 1.5, True),
+        ("ann", 1.5, 1, False, 2),
+        ("ann", float("nan")),
+        ("ann", 1e16),
+        ("änn", 1.5),
+        ("\ud800", 1.5),
+        ("a\0", 1.5),
+        ("a" * 500, 1.5),
+        ("ann", 1.5, 10**5000),
+    ],
+)
+def test_what_takes_a_closer_look_goes_the_long_way(args: tuple[Any, ...]) -> None:
+    assert SCALED.mould.quick(args) is None
+
+
+def test_where_even_short_arguments_may_be_too_large_all_go_the_long_way() -> None:
+    task = task_of(AppConfig(payload=PayloadPolicy(reject_bytes=1999)))
+    assert task.mould.quick(("ann",)) is None
+    assert task_of(AppConfig(payload=PayloadPolicy(reject_bytes=2000))).mould.quick(("ann",)) is not None
 
 
 def test_the_repr_of_a_payload_hides_its_arguments() -> None:

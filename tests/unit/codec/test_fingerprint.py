@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
+from horsies.codec import fingerprint
 from horsies.codec.fingerprint import command_sha, enqueue_sha
 from horsies.codec.shape import Shape
 from horsies.codec.task import EncodedArguments
@@ -48,6 +50,21 @@ def test_fingerprints_are_pinned() -> None:
     assert (
         command_sha("mail.send", ARGUMENTS, SHAPE) == "c873b5555dbf5615092218db344222a5f2045c35e22a82b0ffd320c797e9ac51"
     )
+
+
+@pytest.mark.parametrize("length", [10, 700, 1000, 5000])
+def test_long_and_short_ones_are_made_alike(length: int) -> None:
+    text = canonical({"args": ["x" * length], "kwargs": {}, "name": "mail.send"})
+    arguments = EncodedArguments(args_json=canonical(["x" * length]), kwargs_json="{}")
+    shape = Shape(positional=(), keywords=frozenset(), required=(), rest="more", extra=None)
+    assert command_sha("mail.send", arguments, shape) == sha256(text.encode()).hexdigest()
+
+
+def test_without_a_hash_of_its_own_the_interpreter_has_that_of_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fingerprint._of_the_interpreter() is not sha256
+    for name in ("_sha2", "_sha256"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert fingerprint._of_the_interpreter() is sha256
 
 
 @pytest.mark.parametrize(

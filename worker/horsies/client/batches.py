@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horsies.codec.fingerprint import instant_json
+from horsies.codec.instants import in_utc
 from horsies.store.tasks import Batch
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         self.are_begun = True
         bulk, like = self.bulk, self.bulk[0]
-        sent_at_json = instant_json(bulk.sent_at)
+        sent_at = in_utc(bulk.sent_at)
         for span in spans(bulk.arguments):
             rows = bulk.arguments[span]
             yield Batch(
@@ -37,7 +37,7 @@ class Batches:
                 ids="\n".join(bulk.ids[span]),
                 args="\n".join([row.args_json for row in rows]),
                 kwargs="\n".join([row.kwargs_json for row in rows]),
-                shas="\n".join([bulk.pattern.seal.sha(row, sent_at_json) for row in rows]),
+                shas="\n".join([bulk.pattern.seal.sha(row, sent_at) for row in rows]),
             )
 
 

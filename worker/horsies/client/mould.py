@@ -19,7 +19,7 @@ from horsies.client.sending import (
 )
 from horsies.codec.fingerprint import EnqueueSeal
 from horsies.codec.ids import IDS
-from horsies.codec.wire import canonical
+from horsies.codec.wire import SHORT_CHARACTERS, canonical
 from horsies.model.queues import effective_priority
 from horsies.model.result import Err, Ok
 from horsies.model.sending import PlainSend, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
@@ -41,6 +41,10 @@ _WARNED_OF: set[str] = set()
 logger = logging.getLogger("horsies.send")
 
 
+def _never_quick(_: tuple[Any, ...]) -> None:
+    return None
+
+
 class Mould:
     """Turns calls of one task into payloads, before the database is asked for anything."""
 
@@ -53,6 +57,8 @@ class Mould:
         self._queue_priority = next((q.priority for q in config.custom_queues or () if q.name == task.queue_name), None)
         self._options_json = task.stored_options
         self._plain = self._pattern(PLAIN)
+        self.quick = self._plain.quick(task.codec) if self._unnoticed >= SHORT_CHARACTERS else _never_quick
+        """One call by position as it is sent, made in a third of the time; None where it takes a closer look."""
 
     def cast(
         self, options: SendOptions, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from horsies.codec.fingerprint import EnqueueSeal, command_sha, instant_json
+from horsies.codec.fingerprint import EnqueueSeal, command_sha
+from horsies.codec.ids import IDS
+from horsies.codec.instants import in_utc, now_in_utc
+from horsies.codec.wire import short_text
 from horsies.model.sending import PlainSend, TaskSendPayload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from horsies.codec.shape import Shape
-    from horsies.codec.task import EncodedArguments
+    from horsies.codec.task import EncodedArguments, TaskCodec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,7 @@ class Pattern:
         """A call of this pattern, as it is sent."""
         if not self.is_plain:
             return self.payload(task_id, encoded, sent_at)
+        sent_at_text = sent_at.isoformat()  # which is now, in UTC
         return PlainSend(
             task_id,
             self.task_name,
@@ -45,12 +50,31 @@ class Pattern:
             self.priority,
             encoded.args_json,
             encoded.kwargs_json,
-            sent_at,
+            sent_at_text,
             self.max_retries,
             self.task_options,
             self.flags,
-            self.seal.sha(encoded, instant_json(sent_at)),
+            self.seal.sha(encoded, sent_at_text),
         )
+
+    def quick(self, codec: TaskCodec) -> Callable[[tuple[Any, ...]], PlainSend | None]:
+        """Makes plain sends of short arguments by position; None where a call needs a closer look.
+
+        Between two sends the processor's caches belong to others, and each function that has to be fetched again costs
+        a microsecond and more: hence one, with all that it needs at hand.
+        """
+        plain_calls, sha = codec.plain_calls, self.seal.of_args_alone()
+        name, queue, priority, retries = self.task_name, self.queue_name, self.priority, self.max_retries
+        options, flags = self.task_options, self.flags
+
+        def cast(args: tuple[Any, ...]) -> PlainSend | None:
+            if tuple(map(type, args)) not in plain_calls or (text := short_text(args)) is None:
+                return None
+            sent_at = now_in_utc()
+            digest = sha(text, sent_at)
+            return PlainSend(IDS.text(), name, queue, priority, text, "{}", sent_at, retries, options, flags, digest)
+
+        return cast
 
     def payload(self, task_id: str, encoded: EncodedArguments, sent_at: datetime) -> TaskSendPayload:
         return TaskSendPayload(
@@ -68,7 +92,7 @@ class Pattern:
             max_retries=self.max_retries,
             idempotency_key=self.idempotency_key,
             command_sha=None if self.idempotency_key is None else command_sha(self.task_name, encoded, self.shape),
-            enqueue_sha=self.seal.sha(encoded, instant_json(sent_at)),
+            enqueue_sha=self.seal.sha(encoded, in_utc(sent_at)),
         )
 
 

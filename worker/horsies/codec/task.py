@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from horsies.codec.annotations import SignatureFault, parameter_value, return_value
 from horsies.codec.shape import Shape
-from horsies.codec.wire import Part, PayloadRefused, parsed, stored_text
+from horsies.codec.wire import Part, PayloadRefused, parsed, short_text, stored_text
 from horsies.model.result import Err, Ok, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pydantic import JsonValue
 
@@ -65,6 +65,9 @@ class TaskCodec:
     shape: Shape
     values: Mapping[str, Value]
     ok: Value
+    plain_calls: Collection[tuple[type, ...]] = ()
+    """The types of arguments by position that are a complete call, and of which each is stored as it is: what most
+    calls are, and all that has to be known of one."""
 
     @classmethod
     def of(cls, function: Callable[..., object]) -> Result[TaskCodec, tuple[SignatureFault, ...]]:
@@ -77,10 +80,13 @@ class TaskCodec:
         if faults:
             return Err(faults)
         values = {name: each.unwrap() for name, each in found.items()}
-        return Ok(cls(shape=Shape.of(signature), values=values, ok=ok.unwrap()))
+        shape = Shape.of(signature)
+        return Ok(cls(shape=shape, values=values, ok=ok.unwrap(), plain_calls=frozenset(_plain_calls(shape, values))))
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Arguments in stored form; `PayloadRefused` names the first that is missing, unknown, doubled or unfit."""
+        if not kwargs and tuple(map(type, args)) in self.plain_calls and (text := short_text(args)) is not None:
+            return EncodedArguments(text, "{}")
         names = self.shape.names_taken(len(args), kwargs)
         by_position = list(map(self._dumped, names, args))
         return EncodedArguments(
@@ -139,6 +145,14 @@ class TaskCodec:
         for key, value in by_name.items():
             yield Part(key, parameter=self.shape.name_of(key))
             yield self._part(self.shape.name_of(key), value)
+
+
+def _plain_calls(shape: Shape, values: Mapping[str, Value]) -> Iterator[tuple[type, ...]]:
+    for count in range(len(shape.positional) + 1):
+        given = shape.positional[:count]
+        types = [kind for name in given if (kind := values[name].as_is) is not None]
+        if len(types) == count and set(shape.required) <= set(given):
+            yield tuple(types)
 
 
 # Most calls leave one of the two empty, and reading them costs more than running a short task.

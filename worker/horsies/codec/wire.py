@@ -18,6 +18,8 @@ MAX_DEPTH: Final = 256
 MAX_PARSED_DEPTH: Final = 200
 """What pydantic's own JSON parser still reads; values that it has to read must not be deeper."""
 
+SHORT_CHARACTERS: Final = 500
+
 REPLACEMENT: Final = "\ufffd"
 
 _PLAIN_SCALARS = frozenset({bool, type(None)})
@@ -74,6 +76,16 @@ def stored_text(document: JsonValue, parts: Iterable[Part]) -> str:
     if text is None:
         raise PayloadRefused("cannot be written as JSON")
     return text
+
+
+def short_text(scalars: Any) -> str | None:
+    """An array of plain scalars as it is stored, where a glance shows that nothing is wrong with it; else None."""
+    try:
+        text = "".join(_pieces(scalars, 0))
+    except ValueError:
+        return None
+    is_short = len(text) <= SHORT_CHARACTERS
+    return text if is_short and text.isascii() and "\\u0000" not in text and "e+" not in text else None
 
 
 def canonical(value: JsonValue) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from horsies.model.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
     from uuid import UUID
 
 T = TypeVar("T")
@@ -59,7 +59,8 @@ class PlainSend(NamedTuple):
     priority: int
     args: str
     kwargs: str
-    sent_at: datetime
+    sent_at: str
+    """As ISO 8601: its fingerprint is made of that, and to the server it travels in half the time."""
     max_retries: int
     task_options: str
     flags: str
@@ -67,8 +68,9 @@ class PlainSend(NamedTuple):
 
     @property
     def payload(self) -> TaskSendPayload:
+        columns: dict[str, Any] = {**self._asdict(), "sent_at": datetime.fromisoformat(self.sent_at)}
         return TaskSendPayload(
-            **self._asdict(), good_until=None, enqueue_delay_seconds=None, idempotency_key=None, command_sha=None
+            **columns, good_until=None, enqueue_delay_seconds=None, idempotency_key=None, command_sha=None
         )
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ RETURNING (SELECT count(pg_notify('horsies_task_new', $3)) = 1 FROM turn WHERE t
 -- conflicts beforehand would cost every send a tenth of the statement; who stores something again meets the constraint.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
                            enqueue_sha)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text::timestamptz, $8, $9, $10, $11)
 RETURNING CASE WHEN pg_try_advisory_xact_lock(horsies_lock_key('announce/' || queue_name))
                THEN pg_notify('horsies_task_new', queue_name) IS NOT NULL
                ELSE false
@@ -29,7 +29,7 @@ RETURNING CASE WHEN pg_try_advisory_xact_lock(horsies_lock_key('announce/' || qu
 -- The same without a word.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
                            enqueue_sha)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+VALUES ($1, $2, $3, $4, $5, $6, $7::text::timestamptz, $8, $9, $10, $11);
 
 -- name: enqueue_within
 -- The same in a transaction of the caller's, which may last: the trigger announces at its commit. JSON travels as text,
