@@ -83,6 +83,7 @@ class Horsies:
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
         self._suppression = Suppression()
+        self.are_sends_suppressed = self._suppression.is_on  # asked at every send, without a step in between
         self._broker = PostgresBroker(self.config.broker, role=self.role)
         self._broker.recovery_terms = RecoveryTerms(
             local=self.config.recovery,
@@ -236,9 +237,6 @@ class Horsies:
 
     def suppress_sends(self, suppressed: bool) -> None:  # noqa: FBT001  # the documented signature
         self._suppression.is_asked_for = suppressed
-
-    def are_sends_suppressed(self) -> bool:
-        return self._suppression.is_on
 
     def set_role(self, role: Literal["producer", "worker", "scheduler"]) -> None:
         """Say what this process is, which decides the size of its pool; before the broker is first used."""

@@ -23,7 +23,6 @@ class Suppression:
     def __init__(self) -> None:
         self.is_asked_for = False
 
-    @property
     def is_on(self) -> bool:
         return self.is_asked_for or Suppression.imports_under_way > 0 or _ENVIRONMENT.get(VARIABLE) == b"1"
 

@@ -97,7 +97,9 @@ class PostgresBroker:
 
     def session_here(self) -> Session | None:
         """The session of the running loop, where it is open and its database is known to be ready."""
-        session = self._sessions.here()
+        loop, session = self._sessions.latest
+        if loop is not asyncio.get_running_loop():
+            session = self._sessions.here()
         if session is None or session.reach is not self._prepared:
             return None
         return None if session.reach.lease is not None and session.reach.is_lost else session

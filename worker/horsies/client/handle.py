@@ -40,6 +40,8 @@ class TaskReads(Protocol):
 class TaskHandle(Generic[T]):
     """Waits for a task's result and looks at its row. A result that is final is asked for once and kept."""
 
+    __slots__ = ("__weakref__", "_known", "_results", "task_id")
+
     def __init__(self, task_id: str, results: TaskReads | None = None, *, known: AnyResult | None = None) -> None:
         self.task_id = task_id
         self._results = results

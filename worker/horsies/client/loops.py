@@ -38,7 +38,7 @@ class PerLoop(Generic[R]):
 
     def here(self) -> R | None:
         """The resource of the running loop; None where it has none."""
-        loop, latest = asyncio.get_running_loop(), self._latest  # read once: another thread may have the next
+        loop, latest = asyncio.get_running_loop(), self.latest  # read once: another thread may have the next
         return latest[1] if loop is latest[0] else self._kept.get(loop)
 
     async def keep(self, resource: R) -> None:
@@ -46,7 +46,7 @@ class PerLoop(Generic[R]):
         self._abandon_those_of_closed_loops()
         loop = asyncio.get_running_loop()
         self._kept[loop] = resource
-        self._latest = loop, resource
+        self.latest = loop, resource
         self._guards[loop] = self._until_the_loop_ends()
         await anext(self._guards[loop])
 
@@ -74,8 +74,8 @@ class PerLoop(Generic[R]):
 
     def _forgotten(self, loop: asyncio.AbstractEventLoop) -> R | None:
         """What was kept for this loop, and is not from now on; None where another thread came first."""
-        if loop is self._latest[0]:
-            self._latest = _NOBODY
+        if loop is self.latest[0]:
+            self.latest = _NOBODY
         return self._kept.pop(loop, None)
 
     def _begin_in_child(self) -> None:
@@ -84,8 +84,8 @@ class PerLoop(Generic[R]):
         self._begin()
 
     def _begin(self) -> None:
-        self._latest: tuple[asyncio.AbstractEventLoop, R] | tuple[None, None] = _NOBODY
-        """Most programs have one loop, which need not be looked up."""
+        self.latest: tuple[asyncio.AbstractEventLoop, R] | tuple[None, None] = _NOBODY
+        """The loop that got one last, and what it got: most programs have one loop, which need not be looked up."""
         self._kept: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, R] = weakref.WeakKeyDictionary()
         self._guards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = (
             weakref.WeakKeyDictionary()
