@@ -42,7 +42,7 @@ class Pattern:
         """A call of this pattern, as it is sent."""
         if not self.is_plain:
             return self.payload(task_id, encoded, sent_at)
-        sent_at_text = sent_at.isoformat()  # which is now, in UTC
+        sent_at_text = in_utc(sent_at)
         return PlainSend(
             task_id,
             self.task_name,
