@@ -271,10 +271,22 @@ def test_most_calls_by_position_go_the_short_way(args: tuple[Any, ...]) -> None:
     assert isinstance(SCALED.mould.quick(args), PlainSend)
 
 
+class Unhashable(type):
+    def __eq__(cls, other: object) -> bool:
+        return True
+
+    __hash__: Any = None
+
+
+class Odd(metaclass=Unhashable):
+    pass
+
+
 @pytest.mark.parametrize(
     "args",
     [
         (),
+        (Odd(), 1.5),
         ("ann",),
         ("ann", 1),
         ("ann", 1.5, True),
@@ -290,6 +302,11 @@ def test_most_calls_by_position_go_the_short_way(args: tuple[Any, ...]) -> None:
 )
 def test_what_takes_a_closer_look_goes_the_long_way(args: tuple[Any, ...]) -> None:
     assert SCALED.mould.quick(args) is None
+
+
+def test_a_value_whose_type_has_no_hash_is_refused_as_any_other() -> None:
+    code, message = refused(task_of(), Odd())
+    assert (code, message) == (TaskSendErrorCode.VALIDATION_FAILED, "greet: argument 'name': must be text")
 
 
 def test_where_even_short_arguments_may_be_too_large_all_go_the_long_way() -> None:

@@ -68,7 +68,10 @@ class Pattern:
         options, flags = self.task_options, self.flags
 
         def cast(args: tuple[Any, ...]) -> PlainSend | None:
-            if tuple(map(type, args)) not in plain_calls or (text := short_text(args)) is None:
+            try:
+                if tuple(map(type, args)) not in plain_calls or (text := short_text(args)) is None:
+                    return None
+            except TypeError:  # there are types that have no hash
                 return None
             sent_at = now_in_utc()
             digest = sha(text, sent_at)

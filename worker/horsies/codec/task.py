@@ -85,7 +85,7 @@ class TaskCodec:
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Arguments in stored form; `PayloadRefused` names the first that is missing, unknown, doubled or unfit."""
-        if not kwargs and tuple(map(type, args)) in self.plain_calls and (text := short_text(args)) is not None:
+        if not kwargs and (text := self._plain_text(args)) is not None:
             return EncodedArguments(text, "{}")
         names = self.shape.names_taken(len(args), kwargs)
         by_position = list(map(self._dumped, names, args))
@@ -122,6 +122,12 @@ class TaskCodec:
             args=tuple(self._loaded(name, value) for name, value in zip(names, args, strict=True)),
             kwargs={**by_name, **injected} if injected else by_name,
         )
+
+    def _plain_text(self, args: Sequence[object]) -> str | None:
+        try:
+            return short_text(args) if tuple(map(type, args)) in self.plain_calls else None
+        except TypeError:  # there are types that have no hash
+            return None
 
     def _dumped(self, name: str, value: Any) -> JsonValue:
         codec = self.values[name]
