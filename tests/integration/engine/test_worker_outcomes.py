@@ -128,13 +128,18 @@ async def test_what_another_app_sends_and_this_one_cannot_read_fails_by_itself(
     await other.close_async()
 
 
-async def test_a_worker_says_once_which_task_its_app_does_not_know(scene: Scene) -> None:
+async def test_a_worker_says_once_which_task_its_app_does_not_know_and_whose_it_may_be(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     other = Horsies(scene.worker.app.config)
     other.task("from afar")(_stranger)
-    ids = [await send(other, "from afar", "text") for _ in range(2)]
-    await scene.ledger.until_terminal(*ids)
+    with caplog.at_level("WARNING", logger="horsies.worker"):
+        ids = [await send(other, "from afar", "text") for _ in range(2)]
+        await scene.ledger.until_terminal(*ids)
     (told,) = [event for event in scene.worker.of(events.TaskUnknown) if event.task_name == "from afar"]
     assert told.app is not None
+    (line,) = [line for line in caplog.messages if line.startswith("task unknown  task_name=from afar")]
+    assert line.endswith("  hint=another project's? each should have a database, or a queue, of its own")
     await other.close_async()
 
 

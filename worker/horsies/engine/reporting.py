@@ -55,6 +55,11 @@ _LEVELS: dict[type[events.Event], int] = {
     events.ClaimLost: logging.INFO,
 }
 
+_HINTS: dict[type[events.Event], str] = {
+    events.TaskUnknown: "another project's? each should have a database, or a queue, of its own",
+}
+"""What to do about it, where the log is the only place that could say so."""
+
 _OF_ITSELF = (events.WorkerStarted, events.WorkerReturned, events.WorkerStopped)
 """Where the log says which worker it is that of."""
 
@@ -156,6 +161,7 @@ def _log(event: events.Event) -> None:
     if logger.isEnabledFor(level):
         is_shown = {f.name: f.name != "worker_id" or isinstance(event, _OF_ITSELF) for f in fields(event)}
         values = {name: getattr(event, name) for name, shown in is_shown.items() if shown}
+        values["hint"] = values.get("hint") or _HINTS.get(type(event))
         shown = "  ".join(f"{name}={_shown(value)}" for name, value in values.items() if value is not None)
         logger.log(level, "%s  %s", _words(type(event).__name__), shown)
 
