@@ -30,6 +30,7 @@ def refused(folder: Path, text: str = "", **environ: str) -> ConfigurationError:
         ),
         ("[recovry]\na = 1\nb = 2", "recovry: unknown key, did you mean recovery?"),
         ("[queues.mail]\npriorty = 1", "queues.mail.priorty: unknown key, did you mean priority?"),
+        ("[queues.log]\npriorty = 1", "queues.log.priorty: unknown key, did you mean priority?"),
         ("[tui]\nthem = 'x'", "tui.them: unknown key, did you mean theme?"),
         ("recovery = 5", "recovery: must be a table, [recovery]"),
     ],
@@ -55,6 +56,12 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path, text: st
 )
 def test_a_key_in_the_wrong_place_is_refused_with_the_right_one(tmp_path: Path, text: str, place: str) -> None:
     assert refused(tmp_path, text).help_text == f"use {place}"
+
+
+def test_a_section_written_below_another_is_refused_with_where_to_move_it(tmp_path: Path) -> None:
+    error = refused(tmp_path, "[app]\nlocator = 'a:b'\nbroker.database_url = 'embedded:'")
+    assert error.message == f"{tmp_path / 'horsies.toml'}: app.broker: unknown key"
+    assert error.help_text == "a section: move it above [app], or into [broker]"
 
 
 def test_a_queue_needs_a_table_of_its_own(tmp_path: Path) -> None:

@@ -64,5 +64,8 @@ def _nearest(path: Target, pattern: str) -> Fault:
     if len(path) == 1 or path[0] not in SECTIONS:
         text, hint = unknown_key(path[0], SECTIONS)
         return Fault(path=path[:1], text=text, hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)
+    if len(path) == 2 and path[1] in SECTIONS:  # in TOML a dotted key counts from the table above it
+        hint = f"a section: move it above [{path[0]}], or into [{path[1]}]"
+        return Fault(path=path, text="unknown key", hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)
     text, hint = unknown_key(path[-1], COMMENTS[pattern])
     return Fault(path=path, text=text, hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)
