@@ -48,6 +48,11 @@ async def test_a_task_that_goes_on_is_a_timeout_and_a_later_get_has_the_result(
     assert (await handle.get_async(timeout_ms)).ok_value == 10
 
 
+@pytest.mark.parametrize(("timeout_ms", "says"), [(0, "it is PENDING"), (50, "it was PENDING")])
+async def test_a_timeout_says_how_the_task_stood(handle: TaskHandle[int], timeout_ms: int, says: str) -> None:
+    assert says in str((await handle.get_async(timeout_ms)).err_value.message)
+
+
 @pytest.mark.parametrize("timeout_ms", [1, 0, -5])
 async def test_what_has_ended_is_found_however_short_the_time(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], timeout_ms: int
@@ -65,6 +70,7 @@ async def test_a_table_that_somebody_has_locked_is_a_timeout_too(
         async with asyncio.timeout(10):
             result = await handle.get_async(timeout_ms)
     assert result.err_value.error_code is RetrievalCode.WAIT_TIMEOUT
+    assert "the database has not said" in str(result.err_value.message)
 
 
 @pytest.mark.parametrize("timeout_ms", ["5", True, float("nan")])

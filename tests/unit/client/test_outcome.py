@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from horsies import OperationalErrorCode, TaskError, TaskResult
-from horsies.client.outcome import is_final, not_yet, result_of, unreachable
+from horsies.client.outcome import is_final, no_look, not_yet, result_of, unreachable
 from horsies.codec.value import value_of
 from horsies.errors import DatabaseUnreachable
 from horsies.model.codes import BuiltInTaskCode, ContractCode, OutcomeCode, RetrievalCode
@@ -64,7 +64,8 @@ def test_a_value_is_typed_where_the_task_is_known() -> None:
     [
         (TaskResult[object, TaskError](ok=None), True),
         (result_of(str(ID), None, None), False),
-        (not_yet(str(ID)), False),
+        (not_yet(str(ID), "RUNNING"), False),
+        (no_look(str(ID)), False),
         (unreachable(DatabaseUnreachable("gone")), False),
         (result_of(str(ID), row("CANCELLED", None), None), True),
         (result_of(str(ID), row("COMPLETED", "5"), None), True),
@@ -73,3 +74,15 @@ def test_a_value_is_typed_where_the_task_is_known() -> None:
 )
 def test_only_what_may_change_is_asked_for_again(result: TaskResult[object, TaskError], final: bool) -> None:
     assert is_final(result) is final
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (not_yet(str(ID), "PENDING"), "it is PENDING, in no worker's hands"),
+        (not_yet(str(ID), "CLAIMED"), "it is CLAIMED by a worker, and not begun"),
+        (not_yet(str(ID), "RUNNING", seen_s_ago=0.5), "when last looked at, 500 ms ago, it was RUNNING"),
+    ],
+)
+def test_who_waited_too_short_hears_how_the_task_stood(result: TaskResult[object, TaskError], says: str) -> None:
+    assert result.err_value.message == f"task {ID} has not ended in time; {says}"

@@ -35,8 +35,22 @@ def _cancelled(task_id: str, document: str | None) -> AnyResult:
     return failed(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
 
 
-def not_yet(task_id: str) -> AnyResult:
-    return failed(RetrievalCode.WAIT_TIMEOUT, f"task {task_id} has not ended in time; it goes on")
+def not_yet(task_id: str, status: str, *, seen_s_ago: float = 0) -> AnyResult:
+    """The time is over; how the task stood when it was last looked at, which may be a while ago."""
+    when = f"when last looked at, {seen_s_ago * 1000:.0f} ms ago, it was" if seen_s_ago else "it is"
+    text = f"task {task_id} has not ended in time; {when} {status}{_MEANING.get(status, '')}"
+    return failed(RetrievalCode.WAIT_TIMEOUT, text)
+
+
+def no_look(task_id: str) -> AnyResult:
+    """The time is over, and the database has not said how the task stands."""
+    return failed(RetrievalCode.WAIT_TIMEOUT, f"the database has not said in time whether task {task_id} has ended")
+
+
+_MEANING: dict[str, str] = {
+    TaskStatus.PENDING: ", in no worker's hands",
+    TaskStatus.CLAIMED: " by a worker, and not begun",
+}
 
 
 def unreachable(error: HorsiesError) -> AnyResult:

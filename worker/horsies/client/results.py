@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
-from horsies.client.outcome import not_yet, result_of, unreachable
+from horsies.client.outcome import no_look, not_yet, result_of, unreachable
+from horsies.client.waiting import StillOpen
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.broker import BrokerOperationError, BrokerResult, DatabasePing
 from horsies.model.ids import parse_id
@@ -67,8 +68,10 @@ class Results:
         try:
             session = await self._broker().session()
             row = await session.waiters.until_settled(identity, timeout_s)
+        except StillOpen as open_task:
+            return not_yet(str(task_id), open_task.status, seen_s_ago=open_task.seen_s_ago)
         except TimeoutError:
-            return not_yet(str(task_id))
+            return no_look(str(task_id))
         except HorsiesError as error:
             return unreachable(error)
         return result_of(str(task_id), row, self._ok_of(row.task_name) if row else None)

@@ -36,6 +36,15 @@ FIRST_LOOK_S = 1.0
 LARGEST_LOOK = 1000
 
 
+class StillOpen(TimeoutError):
+    """Time is over. How it stood at the last look, which nobody had a reason to repeat since."""
+
+    def __init__(self, status: str, *, seen_s_ago: float) -> None:
+        super().__init__(status)
+        self.status = status
+        self.seen_s_ago = seen_s_ago
+
+
 class Looks(Generic[R]):
     """Reads how tasks or runs stand. While one statement is on its way, whoever asks goes into the next one."""
 
@@ -98,23 +107,24 @@ class Waiters(Generic[R]):
         self._at_work: list[asyncio.Task[None]] = []
 
     async def until_settled(self, task_id: UUID, timeout_s: float | None) -> R | None:
-        """The task's row once it is terminal, or None where there is no such row; TimeoutError when time is over.
+        """The task's row once it is terminal, or None where there is no such row; `StillOpen` when time is over.
 
         However short the time, there is one look: what has ended is found, unless the database takes longer over it
-        than `FIRST_LOOK_S`. `BrokerError` when all this is closed meanwhile.
+        than `FIRST_LOOK_S`, which is a plain `TimeoutError`. `BrokerError` when all this is closed meanwhile.
         """
         if timeout_s is not None and timeout_s <= 0:
             return await self._look_once(task_id)
-        ends_at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        clock = asyncio.get_running_loop().time
+        ends_at = None if timeout_s is None else clock() + timeout_s
         with self._interest_in(task_id) as woken:
             row = await self._first_look(task_id, timeout_s)
-            async with asyncio.timeout_at(ends_at):
-                while row is not None and not self._is_settled(row):
-                    await woken.wait()
-                    woken.clear()
-                    if self._is_closed:
-                        raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
-                    row = await self._looks.at(task_id)
+            while row is not None and not self._is_settled(row):
+                status, seen_at = row.status, clock()
+                try:
+                    async with asyncio.timeout_at(ends_at):
+                        row = await self._next_look(task_id, woken)
+                except TimeoutError:
+                    raise StillOpen(status, seen_s_ago=clock() - seen_at) from None
         return row
 
     async def close(self) -> None:
@@ -130,11 +140,19 @@ class Waiters(Generic[R]):
         async with asyncio.timeout(None if timeout_s is None else max(timeout_s, FIRST_LOOK_S)):
             return await self._looks.at(task_id)
 
+    async def _next_look(self, task_id: UUID, woken: asyncio.Event) -> R | None:
+        """The row, once there is a reason to read it again."""
+        await woken.wait()
+        woken.clear()
+        if self._is_closed:
+            raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
+        return await self._looks.at(task_id)
+
     async def _look_once(self, task_id: UUID) -> R | None:
         row = await self._first_look(task_id, 0)
         if row is None or self._is_settled(row):
             return row
-        raise TimeoutError
+        raise StillOpen(row.status, seen_s_ago=0)
 
     @contextmanager
     def _interest_in(self, task_id: UUID) -> Generator[asyncio.Event]:

@@ -10,6 +10,7 @@ from horsies.client.outcome import not_yet, result_of
 from horsies.client.results import answered, seconds
 from horsies.errors import BrokerErrorCode
 from horsies.model.ids import parse_id
+from horsies.model.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,7 @@ class InlineReads:
             run = None
         if run is None:
             return result_of(str(task_id), None, None)
-        return run.result if run.has_ended else not_yet(str(task_id))
+        return run.result if run.has_ended else not_yet(str(task_id), TaskStatus.RUNNING)
 
     async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         return await answered(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
