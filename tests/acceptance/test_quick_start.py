@@ -6,7 +6,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.support.documents import write_files_of
+from horsies.config import load
+from tests.support.documents import examples_of, write_files_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,3 +24,13 @@ def test_the_quick_start_leads_to_a_pending_task(embedded: Executable, tmp_path:
     (task,) = embedded("task", "list", "--json").document["tasks"]
     assert (task["name"], task["status"]) == ("greet", "PENDING")
     assert sent.stdout == f"sent {task['id']}\n"
+
+
+def test_the_project_gets_a_database_of_its_own_by_the_table_that_may_be_added(tmp_path: Path) -> None:
+    write_files_of("README.md", tmp_path)
+    (table,) = [each.text for each in examples_of("README.md", language="toml") if each.file_name is None]
+    with (tmp_path / "horsies.toml").open("a") as file:
+        file.write(table)
+    settings = load(cwd=tmp_path, environ={})
+    assert settings.locator is not None
+    assert settings.app.broker.database_url.reveal() == "embedded:///absolute/folder"
