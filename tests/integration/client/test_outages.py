@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
     import asyncpg
 
+_REFUSE_A_SECOND_BULK = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM horsies_tasks) THEN RAISE 'no second bulk'; END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON horsies_tasks FOR EACH STATEMENT EXECUTE FUNCTION refuse();
+"""
+
 
 class OwnServer:
     """A server that a test may stop and start."""
@@ -133,6 +142,8 @@ async def test_a_bulk_send_whose_answer_was_lost_says_how_to_look_for_it(
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
         assert (error.code, error.retryable, proxy.lost) == (TaskSendErrorCode.ENQUEUE_FAILED, False, 1)
         assert f"look for task {error.task_id}" in error.message
+        refused = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
+        assert refused.message == f"this is the error of a send_many; look for task {error.task_id}, the first of them"
         assert await connection.fetchval("SELECT min(id::text) FROM horsies_tasks") == error.task_id
         await app.close_async()
 
@@ -149,9 +160,26 @@ async def test_a_bulk_send_is_stored_once_though_its_answer_was_lost_where_that_
         await app.close_async()
 
 
+async def test_a_bulk_send_whose_answer_was_lost_once_may_be_stored_whatever_a_later_try_says(
+    database_url: str, connection: asyncpg.Connection[Any]
+) -> None:
+    await connection.execute(_REFUSE_A_SECOND_BULK)
+    async with Proxy(database_url).running() as proxy:
+        app = app_on(proxy.url, resend_on_transient_err=True)
+        proxy.lose_answer_to = b"COMMIT"
+        error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
+        assert "no second bulk" in error.message
+        assert f"look for task {error.task_id}" in error.message
+        await app.close_async()
+
+
 async def test_a_bulk_send_that_never_left_may_be_sent_again(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         app = app_on(proxy.url)
         proxy.refusals = 1
-        assert (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err().retryable
+        error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
+        assert error.retryable
+        assert error.message.endswith("; nothing is stored: call send_many again")
+        refused = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
+        assert refused.message == "this is the error of a send_many; nothing is stored: call send_many again"
         await app.close_async()

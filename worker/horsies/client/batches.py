@@ -25,6 +25,8 @@ class Batches:
         self.bulk = bulk
         self.are_begun = False
         """Whether any of them may have reached the server; before that, nothing can be stored."""
+        self.may_be_stored = False
+        """Whether the answer to one of the tries was lost: no later one tells what came of that."""
 
     def __iter__(self) -> Iterator[Batch]:
         self.are_begun = True

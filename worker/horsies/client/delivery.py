@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from horsies.client.batches import Batches
 from horsies.client.handle import TaskHandle
 from horsies.client.keys import KeyIsHeld, waiting_for_key
+from horsies.client.replaying import SEND_ALL_AGAIN, look_for
 from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.sending import (
@@ -238,10 +239,11 @@ def _enqueue_failed(error: HorsiesError, payload: TaskSendPayload | None) -> Tas
 def _bulk_failed(error: HorsiesError, batches: Batches) -> TaskSendError:
     """As other failures; but sent again by the caller it would have other ids, and might be there twice."""
     failed = _enqueue_failed(error, None)
-    if not (batches.are_begun and isinstance(error, DatabaseUnreachable)):
-        return failed
+    batches.may_be_stored |= batches.are_begun and isinstance(error, DatabaseUnreachable)
+    if not batches.may_be_stored:
+        return replace(failed, message=f"{failed.message}; {SEND_ALL_AGAIN}") if failed.retryable else failed
     first = batches.bulk.ids[0]
-    text = f"{failed.message}; if only the answer was lost, all are stored: look for task {first}, the first of them"
+    text = f"{failed.message}; if only the answer was lost, all are stored: {look_for(first)}"
     return replace(failed, message=text, retryable=False, task_id=first)
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from horsies.registry import TaskDefinition
 
 REPLAYED = frozenset({TaskSendErrorCode.ENQUEUE_FAILED, TaskSendErrorCode.ASYNC_CONTEXT})
+SEND_ALL_AGAIN = "nothing is stored: call send_many again"
 
 
 def replayable(
@@ -21,6 +22,9 @@ def replayable(
     if not isinstance(cast("object", error), TaskSendError):
         return Err(refusal(f"what is sent again is a TaskSendError, got {type(error).__qualname__}"))
     payload = error.payload
+    if payload is None and error.code is TaskSendErrorCode.ENQUEUE_FAILED:
+        advice = SEND_ALL_AGAIN if error.task_id is None else look_for(error.task_id)
+        return Err(refusal(f"this is the error of a send_many; {advice}"))
     if payload is None or error.code not in REPLAYED:
         return Err(refusal(f"{error.code} carries nothing that can be sent again"))
     if payload.task_name != task.name:
@@ -39,3 +43,8 @@ def replayable(
 def async_retry_of(payload: TaskSendPayload) -> str:
     """The name of the method that sends it again."""
     return "retry_send_async" if payload.enqueue_delay_seconds is None else "retry_schedule_async"
+
+
+def look_for(first: str) -> str:
+    """What to do about a bulk of which nobody knows whether it is stored."""
+    return f"look for task {first}, the first of them"
