@@ -183,7 +183,7 @@ app = Horsies()
 
 @app.task("mixed")
 def mixed(is_well: bool) -> TaskResult[None, TaskError]:
-    return TaskResult(ok=None) if is_well else TaskResult(err=TaskError(error_code="TOO_BAD", message="no"))
+    return TaskResult(ok=None) if is_well else TaskResult(err=TaskError(error_code="TOO_BAD", message="too\\x1b\\nwet"))
 """
 
 
@@ -200,7 +200,10 @@ def test_the_log_says_who_started_where_what_failed_and_how_much_was_run(
         assert worker.stop() == 0
     (started,) = [line for line in worker.said.splitlines() if "worker started" in line]
     assert f":{worker.popen.pid}  queues=default  processes=1  database=postgresql://horsies:***@" in started
-    assert "tasks failed  task_name=mixed  count=1  error_code=TOO_BAD  task_id=" in worker.said
+    (failed,) = [line for line in worker.said.splitlines() if "tasks failed" in line]
+    assert "tasks failed  task_name=mixed  count=1  error_code=TOO_BAD  task_id=" in failed
+    shown = json.loads(failed)["message"] if form == "json" else failed
+    assert shown.endswith("  message=too\\x1b")
     (stopped,) = [line for line in worker.said.splitlines() if "worker stopped" in line]
     assert "ran=2  failed=1  unstored=0" in stopped
 

@@ -6,8 +6,10 @@ from horsies.model.account import Account, Ran
 from horsies.model.task import TaskStatus
 
 
-def _failing(account: Account, now: float) -> list[tuple[str, int, str | None, str]]:
-    return [(each.task_name, each.count, each.error_code, each.task_id) for each in account.take_failing(now)]
+def _failing(account: Account, now: float) -> list[tuple[str, int, str | None, str, str | None]]:
+    return [
+        (each.task_name, each.count, each.error_code, each.task_id, each.message) for each in account.take_failing(now)
+    ]
 
 
 def test_what_was_run_is_told_since_the_last_time_and_in_all() -> None:
@@ -26,11 +28,11 @@ def test_of_nothing_nothing_is_told() -> None:
 
 def test_a_failure_is_told_at_once_and_more_of_its_name_a_minute_later_with_how_many() -> None:
     account = Account()
-    account.failed("mail", error_code="TIMEOUT", task_id="a")
-    assert _failing(account, now=0.0) == [("mail", 1, "TIMEOUT", "a")]
-    account.failed("mail", error_code="TIMEOUT", task_id="b")
-    account.failed("mail", error_code="REFUSED", task_id="c")
-    account.failed("report", error_code=None, task_id="d")
-    assert _failing(account, now=59.0) == [("report", 1, None, "d")]
-    assert _failing(account, now=60.0) == [("mail", 2, "REFUSED", "c")]
+    account.failed("mail", error_code="TIMEOUT", task_id="a", message="slow")
+    assert _failing(account, now=0.0) == [("mail", 1, "TIMEOUT", "a", "slow")]
+    account.failed("mail", error_code="TIMEOUT", task_id="b", message="slow")
+    account.failed("mail", error_code="REFUSED", task_id="c", message="no")
+    account.failed("report", error_code=None, task_id="d", message=None)
+    assert _failing(account, now=59.0) == [("report", 1, None, "d", None)]
+    assert _failing(account, now=60.0) == [("mail", 2, "REFUSED", "c", "no")]
     assert _failing(account, now=200.0) == []

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.text import safe
+from horsies.model.text import first_line, safe
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,19 @@ def test_text_hidden_behind_invisible_characters_is_said_to_be_cut() -> None:
 
 def test_a_megabyte_is_cut_without_being_read_whole() -> None:
     assert len(safe("x" * 1_000_000, limit=80)) == 80
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\n  no such order\nat 5", "no such order"),
+        ("a\x1bb\r\nc", "a\\x1bb"),
+        (" \n ", ""),
+        ("abcdefghijklmnop", "abcdefghijklm…"),
+    ],
+)
+def test_of_many_lines_the_first_with_anything_in_it_is_shown(text: str, shown: str) -> None:
+    assert first_line(text, limit=14) == shown
 
 
 @given(st.text(st.characters()), st.integers(1, 40))

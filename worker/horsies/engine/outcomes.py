@@ -220,8 +220,12 @@ class Outcomes:
         for ended in batch:
             held = ended.held
             if held.key.task_id in failed:
-                name, code = held.row.task_name, ended.finish.error_code
-                self._reporter.account.failed(name, error_code=code, task_id=held.key.task_id)
+                self._reporter.account.failed(
+                    held.row.task_name,
+                    error_code=ended.finish.error_code,
+                    task_id=held.key.task_id,
+                    message=ended.finish.error_message,
+                )
         self._reporter.tell_failing(str(batch[0].held.hold.worker_id))
 
     def _tell_finished(self, ended: Ended, status: TaskStatus) -> None:

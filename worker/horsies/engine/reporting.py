@@ -14,6 +14,7 @@ from horsies.model import events
 from horsies.model.account import Account
 from horsies.model.summary import Moved, Summary
 from horsies.model.task import TaskStatus
+from horsies.model.text import first_line
 from horsies.store.events import Event as Record
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 MOST_WAITING = 1000
 """Records kept while the database is away; what happens beyond is in the log alone."""
+
+LONGEST_MESSAGE = 200
+"""Characters of a failed task's error that the log shows; the row has the whole."""
 
 _LEVELS: dict[type[events.Event], int] = {
     events.LateResultRefused: logging.WARNING,
@@ -121,6 +125,7 @@ class Reporter:
                     count=each.count,
                     error_code=each.error_code,
                     task_id=each.task_id,
+                    message=first_line(each.message or "", limit=LONGEST_MESSAGE) or None,
                 )
             )
 

@@ -31,6 +31,7 @@ class Failing:
     count: int
     error_code: str | None
     task_id: str
+    message: str | None
 
 
 class Account:
@@ -48,10 +49,12 @@ class Account:
     def ended(self, status: TaskStatus, count: int) -> None:
         self._ended[status] += count
 
-    def failed(self, task_name: str, *, error_code: str | None, task_id: str) -> None:
+    def failed(self, task_name: str, *, error_code: str | None, task_id: str, message: str | None) -> None:
         before = self._failing.get(task_name)
         count = 1 if before is None else before.count + 1
-        self._failing[task_name] = Failing(task_name=task_name, count=count, error_code=error_code, task_id=task_id)
+        self._failing[task_name] = Failing(
+            task_name=task_name, count=count, error_code=error_code, task_id=task_id, message=message
+        )
 
     @property
     def in_all(self) -> Ran:

@@ -109,8 +109,10 @@ class TasksFailed(Event):
     task_name: str
     count: int
     error_code: str | None
-    """Of the last of them, as the id."""
+    """Of the last of them, as the id and the message."""
     task_id: str
+    message: str | None
+    """Its first line, safe to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

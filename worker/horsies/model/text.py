@@ -21,6 +21,11 @@ def safe(text: str, *, limit: int | None = None) -> str:
     return shown
 
 
+def first_line(text: str, *, limit: int) -> str:
+    """The first line of `text` with anything in it, made safe and cut to `limit`; empty where there is none."""
+    return safe(text.strip().partition("\n")[0].rstrip(), limit=limit)
+
+
 def _written_out(match: re.Match[str]) -> str:
     character = match[0]
     code = ord(character)
