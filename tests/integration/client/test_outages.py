@@ -18,7 +18,7 @@ from tests.support.proxy import Proxy
 from tests.support.tasks import app_on, count_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import AsyncIterator, Generator, Iterator
 
     import asyncpg
 
@@ -59,6 +59,15 @@ def server() -> Iterator[OwnServer]:
         with server.up() as url:
             asyncio.run(prepare(url))
         yield server
+
+
+@pytest.fixture
+async def database_that_refuses_a_second_bulk(
+    database_url: str, connection: asyncpg.Connection[Any]
+) -> AsyncIterator[str]:
+    await connection.execute(_REFUSE_A_SECOND_BULK)
+    yield database_url
+    await connection.execute("DROP FUNCTION refuse() CASCADE")
 
 
 def test_a_send_that_found_no_server_is_stored_once_by_its_retries(server: OwnServer) -> None:
@@ -161,10 +170,9 @@ async def test_a_bulk_send_is_stored_once_though_its_answer_was_lost_where_that_
 
 
 async def test_a_bulk_send_whose_answer_was_lost_once_may_be_stored_whatever_a_later_try_says(
-    database_url: str, connection: asyncpg.Connection[Any]
+    database_that_refuses_a_second_bulk: str,
 ) -> None:
-    await connection.execute(_REFUSE_A_SECOND_BULK)
-    async with Proxy(database_url).running() as proxy:
+    async with Proxy(database_that_refuses_a_second_bulk).running() as proxy:
         app = app_on(proxy.url, resend_on_transient_err=True)
         proxy.lose_answer_to = b"COMMIT"
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
