@@ -179,8 +179,16 @@ async def test_a_connection_that_is_busy_or_given_back_is_the_callers_mistake(ap
         assert "the given connection cannot be used" in error.message
 
 
-async def test_a_closed_connection_is_a_failure_that_may_be_tried_again(app: Horsies, database_url: str) -> None:
+async def test_a_closed_connection_is_the_callers_to_replace(app: Horsies, database_url: str) -> None:
     closed = await asyncpg.connect(database_url)
     await closed.close()
     error = (await app.tasks["double"].with_options(connection=closed).send_async(5)).unwrap_err()
-    assert error.code is TaskSendErrorCode.ENQUEUE_FAILED
+    assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, False)
+    assert error.message == "the given connection is closed (give an open one)"
+
+
+async def test_a_pool_is_no_connection(app: Horsies, database_url: str) -> None:
+    async with asyncpg.create_pool(database_url, min_size=1) as pool:
+        error = (await app.tasks["double"].with_options(connection=pool).send_async(5)).unwrap_err()
+    assert error.code is TaskSendErrorCode.VALIDATION_FAILED
+    assert "acquire a connection from the pool and give that" in error.message

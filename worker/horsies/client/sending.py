@@ -85,10 +85,10 @@ def check_options(options: SendOptions) -> None:
 def check_connection(connection: object | None) -> None:
     """Raise ValueError for what is no connection of the driver."""
     # By what it can do, for instrumented connections are no instances of the driver's own class.
-    if connection is not None and not all(
-        hasattr(connection, name) for name in ("transaction", "is_in_transaction", "fetch")
-    ):
-        raise ValueError("connection must be an asyncpg connection")
+    if connection is None or all(hasattr(connection, name) for name in ("transaction", "is_in_transaction", "fetch")):
+        return
+    advice = "; acquire a connection from the pool and give that" if hasattr(connection, "acquire") else ""
+    raise ValueError(f"connection must be an asyncpg connection{advice}")
 
 
 def delay_seconds(delay: float | timedelta | None) -> float | None:

@@ -39,7 +39,10 @@ async def savepoint(connection: object, link: Link, *, timeout_s: float) -> Asyn
 @asynccontextmanager
 async def _undone_alone(connection: Connection) -> AsyncGenerator[None]:
     if connection.is_closed():
-        raise asyncpg.InterfaceError("the given connection is closed")
+        # Whoever gave it has to act; and where another is given, nothing keeps this send from being sent again.
+        raise BrokerError(
+            "the given connection is closed", code=BrokerErrorCode.ENQUEUE_FAILED, hint="give an open one"
+        )
     if not connection.is_in_transaction():
         async with connection.transaction():
             yield
