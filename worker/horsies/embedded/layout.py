@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -93,6 +94,14 @@ class Layout:
     @property
     def url(self) -> str:
         return f"postgresql://{ROLE}@/{DATABASE}?host={quote(str(self.socket_folder), safe='/')}"
+
+
+_ADDRESS = re.compile(rf"postgresql://{ROLE}@/{DATABASE}\?host=/.*/(socket|horsies-[0-9a-f]{{16}})")
+
+
+def is_address_of_embedded(url: str) -> bool:
+    """Whether this is how a `Layout` writes an address; a server of somebody's own hardly has one like it."""
+    return _ADDRESS.fullmatch(url) is not None
 
 
 def _is_usable(folder: Path) -> bool:

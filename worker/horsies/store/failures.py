@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from horsies.embedded.layout import is_address_of_embedded
 from horsies.errors import (
     BrokerError,
     BrokerErrorCode,
@@ -67,15 +68,19 @@ def explain(error: BaseException, *, where: str, expects_writes: bool = False) -
     if isinstance(error, TimeoutError):
         return DatabaseUnreachable(f"no answer in time from {where}", hint="is the server up, and is the network?")
     if isinstance(error, LOST_CONNECTION):
-        return DatabaseUnreachable(
-            f"cannot reach {where}: {_first_line(error)}", hint="is the server up, and is the address right?"
-        )
+        return DatabaseUnreachable(f"cannot reach {where}: {_first_line(error)}", hint=_how_to_reach(where))
     raise error
 
 
 def is_failure_of_database(error: BaseException) -> bool:
     """Whether `explain` has something to say about it."""
     return isinstance(error, (asyncpg.PostgresError, *LOST_CONNECTION))
+
+
+def _how_to_reach(where: str) -> str:
+    if is_address_of_embedded(where):
+        return "is the embedded server stopped? run: horsies db start"
+    return "is the server up, and is the address right?"
 
 
 def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:

@@ -1,0 +1,24 @@
+"""What a server that does not answer is said to need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from horsies.embedded.layout import Layout
+from horsies.store.failures import explain
+
+
+@pytest.mark.parametrize("folder", ["/home/ada/horsies", "/home/ada/" + "a folder/" * 20])
+def test_an_embedded_server_that_is_gone_is_to_be_started(folder: str) -> None:
+    error = explain(ConnectionRefusedError("refused"), where=Layout(Path(folder)).url)
+    assert error.help_text == "is the embedded server stopped? run: horsies db start"
+
+
+@pytest.mark.parametrize(
+    "where", ["postgresql://horsies@db/horsies", "postgresql://horsies@/horsies?host=/var/run/postgresql"]
+)
+def test_a_server_of_ones_own_that_is_gone_is_not_taken_for_the_embedded_one(where: str) -> None:
+    error = explain(ConnectionRefusedError("refused"), where=where)
+    assert error.help_text == "is the server up, and is the address right?"
