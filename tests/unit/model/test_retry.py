@@ -121,6 +121,32 @@ def test_a_wrong_number_of_fixed_intervals_is_the_fault_of_the_intervals(count: 
     assert caught.value.message == f"RetryPolicy: intervals: must have a length of {edge}"
 
 
+@pytest.mark.parametrize(
+    ("intervals", "codes", "says"),
+    [
+        (5, ["A"], "intervals: must be a list of pauses in seconds"),
+        ("5", ["A"], "intervals: must be a list of pauses in seconds"),
+        ([5], "TIMEOUT", "auto_retry_for: must be a list of codes"),
+        ([5], OSError, "auto_retry_for: must be a list of codes"),
+        (
+            [5],
+            [OSError],
+            "auto_retry_for[0]: must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)",
+        ),
+    ],
+)
+def test_what_is_no_list_of_pauses_or_codes_is_told_so(intervals: Any, codes: Any, says: str) -> None:
+    with pytest.raises(TaskDefinitionError) as caught:
+        RetryPolicy.fixed(intervals, auto_retry_for=codes)
+
+    assert caught.value.message == f"RetryPolicy: {says}"
+
+
+def test_a_single_code_is_no_list_of_its_letters() -> None:
+    with pytest.raises(TaskDefinitionError, match="must be a list of codes"):
+        RetryPolicy.exponential(5, max_retries=1, auto_retry_for="TIMEOUT")
+
+
 def test_a_policy_inside_a_model_is_one_of_its_faults() -> None:
     class Job(BaseModel):
         policy: RetryPolicy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
 MAX_JITTER = 0.25
 MOST_RETRIES = 20
 
+_CODE = "must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)"
+
 
 def _check_listed(code: str) -> str:
     if not is_upper_snake(code):
-        raise ValueError("must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)")
+        raise ValueError(_CODE)
     if code in NEVER_RETRIED:
         raise ValueError(f"{code} is never retried")
     return code
@@ -98,10 +101,10 @@ class RetryPolicy(BaseModel):
         """One retry for each interval, in seconds."""
         return cls(
             # Within its range, so that too few or too many intervals are the fault of the intervals alone.
-            max_retries=min(max(len(intervals), 1), MOST_RETRIES),
-            intervals=tuple(intervals),
+            max_retries=min(max(len(intervals), 1), MOST_RETRIES) if isinstance(intervals, Sized) else 1,
+            intervals=intervals,
             jitter=jitter,
-            auto_retry_for=tuple(auto_retry_for),
+            auto_retry_for=auto_retry_for,
         )
 
     @classmethod
@@ -121,7 +124,7 @@ class RetryPolicy(BaseModel):
             backoff_strategy="exponential",
             jitter=jitter,
             max_delay_seconds=max_delay_seconds,
-            auto_retry_for=tuple(auto_retry_for),
+            auto_retry_for=auto_retry_for,
         )
 
 
@@ -134,9 +137,16 @@ def _unworkable(invalid: ValidationError) -> TaskDefinitionError:
     )
 
 
+_IN_OWN_WORDS = {
+    ("intervals", "list_type"): "must be a list of pauses in seconds",
+    ("auto_retry_for", "list_type"): "must be a list of codes",
+    ("auto_retry_for", "string_type"): _CODE,
+}
+
+
 def _told(finding: ErrorDetails) -> str:
-    """What our own validators say, word for word; all else as for any value."""
-    said = finding.get("ctx", {}).get("error")
+    """What our own validators say, word for word; all else as for any value, where there are no better words."""
+    said = finding.get("ctx", {}).get("error") or _IN_OWN_WORDS.get((str(finding["loc"][0]), finding["type"]))
     return complaint(finding) if said is None else str(said)
 
 
