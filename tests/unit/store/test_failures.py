@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from horsies.embedded.layout import Layout
@@ -22,3 +23,14 @@ def test_an_embedded_server_that_is_gone_is_to_be_started(folder: str) -> None:
 def test_a_server_of_ones_own_that_is_gone_is_not_taken_for_the_embedded_one(where: str) -> None:
     error = explain(ConnectionRefusedError("refused"), where=where)
     assert error.help_text == "is the server up, and is the address right?"
+
+
+@pytest.mark.parametrize(
+    ("says", "hint"),
+    [
+        ("the database system is starting up", "the server is starting up"),
+        ("the database system is shutting down", "the server was told to stop; it answers again once it is started"),
+    ],
+)
+def test_a_server_that_goes_down_is_not_said_to_come_up(says: str, hint: str) -> None:
+    assert explain(asyncpg.CannotConnectNowError(says), where="db").help_text == hint

@@ -51,7 +51,7 @@ _REFUSALS = {
 
 _COMES_BACK = {
     "53300": "the server has no connection left; raise max_connections or lower broker.pool_size",
-    "57P01": "the server is shutting down",
+    "57P01": "the server was told to stop, or to end this connection",
     "57P02": "the server is restarting after a crash",
     "57P03": "the server is starting up",
 }
@@ -92,7 +92,7 @@ def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
         hint = "behind PgBouncer set broker.pgbouncer_transaction_mode, and broker.session_database_url to the server"
         return DatabaseUnreachable(f"{where}: {says}", retryable=False, hint=hint)
     if state in _COMES_BACK or state.startswith("08"):
-        return DatabaseUnreachable(f"{where}: {says}", hint=_COMES_BACK.get(state, "the connection was lost"))
+        return DatabaseUnreachable(f"{where}: {says}", hint=_until_it_is_back(state, says))
     if state == "42P01" or (state == "42883" and "function horsies_" in says):
         return ConfigurationError(
             f"the database has no horsies tables: {says}",
@@ -101,6 +101,13 @@ def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
         )
     hint = "grant it, or use another role in broker.database_url" if state == "42501" else None
     return StatementFailed(says, sqlstate=state, retryable=state.startswith(_WORTH_ANOTHER_TRY), hint=hint)
+
+
+def _until_it_is_back(state: str, says: str) -> str:
+    # Not up yet and no longer up are one SQLSTATE; only the words tell which.
+    if state == "57P03" and "shutting down" in says:
+        return "the server was told to stop; it answers again once it is started"
+    return _COMES_BACK.get(state, "the connection was lost")
 
 
 def _first_line(error: BaseException) -> str:
