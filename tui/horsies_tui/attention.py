@@ -102,11 +102,11 @@ def _queues(queues: Sequence[QueueRow]) -> Iterator[Concern]:
 
 
 def _told(queue: QueueRow) -> tuple[Severity, str] | None:
-    """What is wrong with a queue in which something waits."""
-    waiting = queue.pending + queue.delayed
+    """What is wrong with a queue in which something is due."""
     match queue_health(queue):
-        case QueueHealth.NOBODY if waiting:
-            return Severity.BAD, f"nobody serves it, {waiting:,} waiting, the oldest for {age(queue.oldest_due_age)}"
+        case QueueHealth.NOBODY if queue.pending:
+            waits = f"{queue.pending:,} waiting, the oldest for {age(queue.oldest_due_age)}"
+            return Severity.BAD, f"nobody serves it, {waits}"
         case QueueHealth.PAUSED if queue.pending:
             by = f" by {queue.paused_by}" if queue.paused_by else ""
             why = f" ({queue.pause_reason})" if queue.pause_reason else ""

@@ -47,7 +47,7 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
         (
             Seen(queues=[a_queue(pending=3, delayed=2, oldest_due_age=LATE, served_by=0)]),
             BAD,
-            "queue mail: nobody serves it, 5 waiting, the oldest for 3m12s",
+            "queue mail: nobody serves it, 3 waiting, the oldest for 3m12s",
         ),
         (
             Seen(
@@ -104,6 +104,7 @@ def test_what_is_wrong_is_said_in_a_line(seen: Seen, severity: Severity, text: s
         Seen(stale=a_sweep()),
         Seen(queues=[a_queue(pending=10, oldest_due_age=timedelta(seconds=59))]),
         Seen(queues=[a_queue(served_by=0)]),
+        Seen(queues=[a_queue(delayed=1, next_due_in=51 * MINUTES, served_by=0)]),
         Seen(queues=[a_queue(paused_at=NOON)]),
         Seen(workers=[a_worker(tasks_running=4, cpu_percent=100.0)]),
         Seen(workers=[a_worker(state="lost", heartbeat_age=timedelta(hours=2))]),
