@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
+from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, on_one_line
 from horsies_ops.metrics.totals import BOUNDS_S, Totals
 from horsies_ops.reads.metering import metered
 
@@ -89,7 +89,7 @@ class _Bridge:
             return looking.result(timeout=LONGEST_LOOK_S)
         except (HorsiesError, TimeoutError) as error:
             looking.cancel()
-            log.warning("no figures for this scrape: %s", error if str(error) else "the database took too long")
+            log.warning("no figures for this scrape: %s", on_one_line(error) or "the database took too long")
             return [_up(0)]
 
 

@@ -255,3 +255,4 @@ async def test_a_signal_while_the_database_is_away_ends_the_start(tmp_path: Path
         worker.signal(signal.SIGTERM)
         assert await worker.until_gone(within_s=5) == 0
         assert "hunter2" not in worker.said
+        assert "  hint=is the server up, and is the address right?\n" in worker.said

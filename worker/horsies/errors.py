@@ -226,6 +226,14 @@ class HorsiesError(Exception):
         return "\n".join(lines)
 
 
+def on_one_line(error: BaseException) -> str:
+    """An error for a log, whose lines are events: what happened, then notes and what to do as fields; may be empty."""
+    if not isinstance(error, HorsiesError):
+        return str(error)
+    fields = [*(("note", note) for note in error.notes), ("hint", error.help_text)]
+    return "  ".join([error.headline, *(f"{name}={text}" for name, text in fields if text)])
+
+
 class ConfigurationError(HorsiesError, ValueError):
     """A setting is unknown, out of range, or contradicts another one."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from horsies.engine.held import Phase
 from horsies.engine.service import NO_ANSWER, Bounded
-from horsies.errors import HorsiesError
+from horsies.errors import HorsiesError, on_one_line
 from horsies.model import events
 from horsies.store.fleet import WorkerState
 
@@ -92,4 +92,4 @@ class DispatchThenDrain:
             async with self._allowance.spending():
                 await work
         except (HorsiesError, TimeoutError) as error:
-            logger.warning("while stopping: %s", str(error) or NO_ANSWER)
+            logger.warning("while stopping: %s", on_one_line(error) or NO_ANSWER)

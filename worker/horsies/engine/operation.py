@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from horsies.engine.backoff import is_passing
+from horsies.errors import on_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,12 +51,12 @@ class Operation:
 
     def failed(self, error: Exception) -> None:
         if is_passing(error):
-            logger.warning("%s: %s", self.name, error)
+            logger.warning("%s: %s", self.name, on_one_line(error))
             return
         logger.error("%s failed", self.name, exc_info=error)
         self._failures += 1
         if self._failures == FAILURES_IN_A_ROW:
-            self._changed(self.name, str(error) or type(error).__name__)
+            self._changed(self.name, on_one_line(error) or type(error).__name__)
 
     def succeeded(self) -> None:
         if self._is_slow:

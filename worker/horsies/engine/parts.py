@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from horsies.engine.backoff import Backoff
+from horsies.errors import on_one_line
 from horsies.model import events
 
 if TYPE_CHECKING:
@@ -81,6 +82,6 @@ class Parts:
             if error is None:
                 self.reporter.emit(events.DatabaseRestored(worker_id=worker_id, duty=duty))
             else:
-                self.reporter.emit(events.DatabaseLost(worker_id=worker_id, duty=duty, error=str(error)))
+                self.reporter.emit(events.DatabaseLost(worker_id=worker_id, duty=duty, error=on_one_line(error)))
 
         return Backoff(self.app.resilience, changed=changed)

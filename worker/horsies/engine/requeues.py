@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from horsies.errors import HorsiesError
+from horsies.errors import HorsiesError, on_one_line
 from horsies.model.task import TaskStatus
 from horsies.store.actions import Target, put_back
 
@@ -34,7 +34,7 @@ class Requeues:
                 pass
         except HorsiesError as error:
             # No longer on our desk and still in our name, it is given back with the next reconciliation.
-            logger.warning("task %s was stopped and could not be put back: %s", held.key.task_id, error)
+            logger.warning("task %s was stopped and could not be put back: %s", held.key.task_id, on_one_line(error))
         finally:
             self._desk.drop(held)
 

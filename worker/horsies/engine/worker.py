@@ -39,7 +39,7 @@ from horsies.engine.spec import ChildSpec
 from horsies.engine.starting import Starting
 from horsies.engine.telling import Telling
 from horsies.engine.wakeup import Wakeup
-from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError
+from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, on_one_line
 from horsies.model import events
 from horsies.model.chunks import RunTimes
 from horsies.model.fence import child_beat_s, silent_child_limit_s
@@ -79,7 +79,7 @@ logger = logging.getLogger("horsies.worker")
 
 def _tell_away(error: Exception | None) -> None:
     if error is not None:
-        logger.warning("the database is away: %s", error)
+        logger.warning("the database is away: %s", on_one_line(error))
 
 
 class Worker:
@@ -352,7 +352,7 @@ class Worker:
                 for worker_id in (*self.identity.former_ids, self.identity.worker_id):
                     await parts.fleet.set_state(worker_id, WorkerState.STOPPED)
         except (HorsiesError, TimeoutError) as error:
-            logger.warning("could not write that the worker has stopped: %s", str(error) or NO_ANSWER)
+            logger.warning("could not write that the worker has stopped: %s", on_one_line(error) or NO_ANSWER)
         ran, worker_id = parts.reporter.account.in_all, str(self.identity.worker_id)
         parts.reporter.emit(
             events.WorkerStopped(worker_id=worker_id, ran=ran.count, failed=ran.failed, unstored=unstored)
@@ -371,7 +371,7 @@ class Worker:
 
     def _pool_broke(self, broken: asyncio.Future[None]) -> None:
         if not broken.cancelled() and (error := broken.exception()) is not None:
-            logger.critical("children cannot be started any more: %s", error)
+            logger.critical("children cannot be started any more: %s", on_one_line(error))
             self._stop.set()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
