@@ -97,13 +97,13 @@ def _faults_of_case(builder: WorkflowBuilder, where: str, arguments: inspect.Bou
         yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
         return
     if not isinstance(built, WorkflowSpec):
-        text = f"{where} returned a {type(built).__qualname__}, not a WorkflowSpec"
+        text = f"{where} returned {type(built).__qualname__}, not a WorkflowSpec"
         yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
 
 
 def _bound(signature: inspect.Signature, case: object) -> inspect.BoundArguments:
     if not isinstance(case, Mapping):
-        raise TypeError(f"a case is a mapping of arguments by name, not a {type(case).__qualname__}")
+        raise TypeError(f"a case is a mapping of arguments by name, not {type(case).__qualname__}")
     return signature.bind(**case)
 
 

@@ -64,7 +64,7 @@ def arguments_of(item: object) -> tuple[Sequence[Any], Mapping[str, Any]]:
         case Mapping():
             return (), cast("Mapping[str, Any]", item)
         case _:
-            raise ValueError(f"must be a mapping, a tuple or a bind value, got {type(item).__qualname__}")
+            raise ValueError(f"must be a mapping, a tuple or what bind() returned, got {type(item).__qualname__}")
 
 
 def check_options(options: SendOptions) -> None:

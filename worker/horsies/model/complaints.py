@@ -22,9 +22,9 @@ _MUST_BE: Final[Mapping[str, str]] = {
     "datetime_parsing": _MOMENT, "datetime_from_date_parsing": _MOMENT, "time_delta_type": _SPAN,
     "time_delta_parsing": _SPAN, "list_type": "a list", "tuple_type": "a tuple", "set_type": "a set",
     "frozen_set_type": "a set", "dict_type": "a dict", "mapping_type": "a dict", "iterable_type": "a list",
-    "model_type": "a {class_name}, or a dict of its fields", "model_attributes_type": "an object with the fields",
-    "dataclass_type": "a {class_name}, or a dict of its fields", "dataclass_exact_type": "a {class_name}",
-    "is_instance_of": "a {class}", "greater_than": "more than {gt}", "greater_than_equal": "at least {ge}",
+    "model_type": "{class_name} or a dict of its fields", "model_attributes_type": "an object with the fields",
+    "dataclass_type": "{class_name} or a dict of its fields", "dataclass_exact_type": "{class_name}",
+    "is_instance_of": "{class}", "greater_than": "more than {gt}", "greater_than_equal": "at least {ge}",
     "less_than": "less than {lt}", "less_than_equal": "at most {le}", "multiple_of": "a multiple of {multiple_of}",
 }  # fmt: skip
 _OTHERWISE: Final[Mapping[str, str]] = {

@@ -224,9 +224,7 @@ def _raised(error: BaseException) -> _Said:
 def _fault_of_answer(value: object) -> str | None:
     if value is None:
         return None
-    return (
-        fault_of(value) if isinstance(value, Recovery) else f"answered with a {type(value).__qualname__}, no Recovery"
-    )
+    return fault_of(value) if isinstance(value, Recovery) else f"answered with {type(value).__qualname__}, no Recovery"
 
 
 async def _some_at_a_time(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:

@@ -33,7 +33,7 @@ def identity_faults(written: Sequence[object]) -> Iterator[WorkflowValidationErr
 
 def _no_node(index: int, given: object) -> WorkflowValidationError:
     return WorkflowValidationError(
-        f"a {type(given).__qualname__} after {index} nodes is no node",
+        f"after {index} nodes: {type(given).__qualname__} is no node",
         code=ErrorCode.WORKFLOW_INVALID_NODE_ID,
         hint="nodes are made by task.node(...)(...), TaskNode and SubWorkflowNode",
     )

@@ -56,7 +56,7 @@ class AppDefinitions:
                 return None
             raise
         if not isinstance(cast("object", spec), WorkflowSpec):
-            raise TypeError(f"{definition.__qualname__}.build_with returned a {type(spec).__qualname__}, not a spec")
+            raise TypeError(f"{definition.__qualname__}.build_with returned {type(spec).__qualname__}, not a spec")
         return spec if spec.host is self.app else None
 
     def is_ours(self, definition: type[WorkflowDefinition[Any]]) -> bool:

@@ -102,7 +102,7 @@ class Node(Generic[T]):
         for given in (self.kwargs, self.args_from):
             if not isinstance(cast("object", given), Mapping):
                 raise WorkflowValidationError(
-                    f"node of {self.name!r}: arguments are a mapping by name, not a {type(given).__qualname__}",
+                    f"node of {self.name!r}: arguments are a mapping by name, not {type(given).__qualname__}",
                     code=ErrorCode.WORKFLOW_INVALID_KWARG_KEY,
                     location=SourceLocation.of_caller(),
                 )

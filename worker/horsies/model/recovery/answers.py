@@ -81,7 +81,7 @@ def fault_of(answer: Recovery) -> str | None:
 
 def _fault_of_instant(run_at: object) -> str | None:
     if not isinstance(run_at, datetime):
-        return f"run_at must be a datetime, got a {type(run_at).__qualname__}"
+        return f"run_at must be a datetime, got {type(run_at).__qualname__}"
     if run_at.utcoffset() is None:
         return f"run_at must have a time zone, got {run_at.isoformat()}"
     if not EARLIEST <= run_at <= LATEST:
