@@ -61,7 +61,7 @@ class DispatchThenDrain:
 
     async def _let_finish(self) -> None:
         """Wait for running tasks, as long as the grace lasts and nobody is in a hurry."""
-        self._say_what_runs()
+        self._say_what_runs("  hint=a second Ctrl-C or SIGTERM ends them now")
         finished = asyncio.create_task(self._dispatcher.until_nothing_runs())
         hurried = asyncio.create_task(self._hurry.wait())
         waits: list[asyncio.Task[Any]] = [finished, hurried]
@@ -79,10 +79,10 @@ class DispatchThenDrain:
         except TimeoutError:
             logger.warning("processes of %d tasks are not gone", len(self._running()))
 
-    def _say_what_runs(self) -> None:
+    def _say_what_runs(self, more: str = "") -> None:
         if running := self._running():
             names = ", ".join(f"{held.row.task_name} {held.key.task_id}" for held in running[:20])
-            logger.info("still running: %s%s", names, " …" if len(running) > 20 else "")
+            logger.info("still running: %s%s%s", names, " …" if len(running) > 20 else "", more)
 
     def _running(self) -> list[Held]:
         return self._parts.desk.all(Phase.HANDED)
