@@ -20,7 +20,7 @@ from horsies_ops.cli.application import load_app, settings_for_app
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from horsies.client.handle import TaskHandle
     from horsies.client.sending import SendOptions
@@ -99,8 +99,15 @@ def _of_type(kind: type[Any], option: str, described: str, text: str) -> Any:
     except ValueError as error:
         raise _bad_json(f"{option} is no JSON: {error}", option) from None
     if not isinstance(value, kind):
-        raise _bad_json(f"{option} must be {described} in JSON", option)
+        meant = _OPTIONS.get(type(value))
+        error = _bad_json(f"{option} must be {described} in JSON", meant or option)
+        if meant:
+            error.help_text = f"did you mean {meant}? {error.help_text}"
+        raise error
     return value
+
+
+_OPTIONS: Mapping[type[object], str] = {list: "--args", dict: "--kwargs"}
 
 
 def _bad_json(message: str, option: str) -> UsageError:

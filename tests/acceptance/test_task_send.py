@@ -76,6 +76,17 @@ def test_bad_json_is_exit_2_and_says_where(tasks: Executable, option: str, text:
     assert f"error[HRS-206]: {says}" in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "meant"), [("--args", '{"a": 1}', "--kwargs"), ("--kwargs", "[1]", "--args")]
+)
+def test_arguments_given_to_the_other_option_are_led_to_theirs(
+    tasks: Executable, option: str, text: str, meant: str
+) -> None:
+    answer = tasks("task", "send", "x", option, text)
+    assert answer.code == 2
+    assert f"hint: did you mean {meant}?" in answer.stderr
+
+
 def test_values_that_cannot_be_stored_are_refused(tasks: Executable) -> None:
     answer = tasks("task", "send", "x", "--args", "[NaN]")
     assert answer.code == 1
