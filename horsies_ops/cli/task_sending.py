@@ -55,7 +55,16 @@ def send(
     error = sent.error
     if isinstance(error.exception, HorsiesError):
         raise error.exception  # what the database said has its own exit code and hint
-    raise HorsiesError(error.message, code=cast("BrokerErrorCode", error.code))  # a code of the send, shown as such
+    code = cast("BrokerErrorCode", error.code)  # a code of the send, shown as such
+    raise HorsiesError(error.message, code=code, hint=_known_names(task, kwargs))
+
+
+def _known_names(task: TaskFunction[..., Any], kwargs: Mapping[str, Any]) -> str | None:
+    """What may be named, where something else was."""
+    shape = task.definition.codec.shape
+    if shape.extra is not None or kwargs.keys() <= shape.keywords:
+        return None
+    return f"its parameters: {', '.join(sorted(shape.keywords)) or 'none'}"
 
 
 def result_document(task: TaskFunction[..., Any], handle: TaskHandle[Any], timeout: timedelta) -> dict[str, Any]:

@@ -115,6 +115,13 @@ def test_what_can_be_no_queues_name_is_refused_without_an_app_too(tasks: Executa
     assert "1 to 100 letters" in answer.stderr
 
 
+def test_a_name_that_no_parameter_has_is_answered_with_those_there_are(tasks: Executable, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(APP)
+    answer = tasks("task", "send", "double", "--kwargs", '{"nubmer": 1}', "--app", "main:app")
+    assert answer.code == 1
+    assert "argument 'nubmer': unknown\nhint: its parameters: number\n" in answer.stderr
+
+
 def test_an_app_knows_which_queues_there_are(tasks: Executable, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(APP)
     answer = tasks("task", "send", "double", "--args", "[1]", "--queue", "mail", "--app", "main:app")
