@@ -39,9 +39,12 @@ async def savepoint(connection: object, link: Link, *, timeout_s: float) -> Asyn
 @asynccontextmanager
 async def _undone_alone(connection: Connection) -> AsyncGenerator[None]:
     if connection.is_closed():
-        # Whoever gave it has to act; and where another is given, nothing keeps this send from being sent again.
+        # Perhaps the server did that; sent again on another connection it may well be stored.
         raise BrokerError(
-            "the given connection is closed", code=BrokerErrorCode.ENQUEUE_FAILED, hint="give an open one"
+            "the given connection is closed",
+            code=BrokerErrorCode.ENQUEUE_FAILED,
+            retryable=True,
+            hint="give an open one",
         )
     if not connection.is_in_transaction():
         async with connection.transaction():
