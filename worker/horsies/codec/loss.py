@@ -42,7 +42,7 @@ def _loss_of_scalar(given: object, back: object, *, is_loose: bool) -> str | Non
     if not _is_comparable(given) or (is_loose and not isinstance(given, _JSON_SCALARS)):
         return None
     kind, other = type(given).__qualname__, type(back).__qualname__
-    return f"holds a {kind} that would be read back as {'another' if kind == other else f'a {other}'}"
+    return f"holds a value of type {kind} that would be read back as {'another' if kind == other else other}"
 
 
 def _field_names(given: object) -> Collection[str]:

@@ -38,7 +38,7 @@ def checked_result(returned: object, ok: Value) -> AnyResult:
     """What the function returned, its ok value as the declared type wants it."""
     if not isinstance(returned, TaskResult):
         kind = type(returned).__qualname__
-        return _failed(OperationalErrorCode.TASK_EXCEPTION, f"the task returned a {kind}, not a TaskResult")
+        return _failed(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind}, not a TaskResult")
     result = cast("AnyResult", returned)
     if result.is_err():
         return _checked_error(result)
@@ -88,7 +88,7 @@ def _checked_error(result: AnyResult) -> AnyResult:
     if isinstance(result.err_value, TaskError):
         return result
     kind = type(result.err_value).__qualname__
-    return _failed(OperationalErrorCode.TASK_EXCEPTION, f"the task returned a {kind} as its error, not a TaskError")
+    return _failed(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind} as its error, not a TaskError")
 
 
 def _read_ok(value: JsonValue, ok: Reads) -> AnyResult:

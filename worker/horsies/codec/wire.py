@@ -182,7 +182,7 @@ def _fault_of_scalar(item: object) -> str | None:
         case _ if type(item) in _PLAIN_SCALARS:
             return None
         case _:
-            return f"holds a {type(item).__qualname__}, which is no plain JSON value"
+            return f"holds a value of type {type(item).__qualname__}, which is no plain JSON value"
 
 
 def _fault_of_text(text: str) -> str | None:
