@@ -166,6 +166,19 @@ async def test_a_server_that_falls_silent_is_given_up_and_so_is_the_connection(d
         await database.close()
 
 
+async def test_a_statement_under_way_keeps_its_limit_when_all_is_closed(database_url: str) -> None:
+    async with Proxy(database_url).running() as proxy:
+        database = Database(Link(url=proxy.url, masked_url="test", statement_timeout_s=0.2))
+        await database.fetch(BACKEND)
+        proxy.freeze()
+        waiting = asyncio.create_task(database.fetch(BACKEND))
+        await asyncio.sleep(0)
+        await database.close()
+        with pytest.raises(DatabaseUnreachable, match="no answer in time"):
+            async with asyncio.timeout(10):
+                await waiting
+
+
 async def test_a_statement_that_is_given_up_between_its_two_steps_is_given_up_like_any_other(database_url: str) -> None:
     async with Database(Link(url=database_url, masked_url="test", statement_timeout_s=0.1)) as hasty:
         await hasty.fetch(BACKEND)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
@@ -35,8 +36,12 @@ def test_a_signal_handler_may_take_an_id_in_the_middle_of_another(request: pytes
     source = IdSource()
     taken: list[str] = []
 
+    turn = threading.Lock()
+
     def take(_number: int, _frame: object) -> None:
-        taken.append(source.text())
+        if turn.acquire(blocking=False):  # a signal may also come in the middle of its own handler
+            taken.append(source.text())
+            turn.release()
 
     before = signal.signal(signal.SIGALRM, take)
     request.addfinalizer(lambda: signal.signal(signal.SIGALRM, before))
@@ -45,7 +50,22 @@ def test_a_signal_handler_may_take_an_id_in_the_middle_of_another(request: pytes
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert taken
     assert ids == sorted(ids)
+    assert taken == sorted(taken)
     assert len({*ids, *taken}) == len(ids) + len(taken)
+
+
+def test_ids_that_somebody_overtook_are_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, make, taken = IdSource(), ids.id_texts, list[str]()
+
+    def interrupted(first: int, count: int) -> list[str]:
+        monkeypatch.setattr(ids, "id_texts", make)
+        taken.append(source.text())
+        return make(first, count)
+
+    source.text()
+    monkeypatch.setattr(ids, "id_texts", interrupted)
+    below = source.text()
+    assert below < taken[0] < source.text()
 
 
 def test_texts_rise_in_each_thread_and_among_other_ids() -> None:

@@ -36,24 +36,24 @@ class IdSource:
         now = time.monotonic()
         if now >= self._soon_until:
             return self._made(1, now)
+        last, ready = self._ready
+        if last != self._last:  # others were given out since, which are above these
+            return self._made(MADE_TOGETHER, now)
         try:
-            return self._ready.pop()
+            return ready.pop()
         except IndexError:
             return self._made(MADE_TOGETHER, now)
 
     def take(self, count: int) -> list[str]:
         """So many ids in a row, as text."""
-        with self._lock:
-            ids = id_texts(self._taken(count), count)
-            self._ready = []  # they are below these
-            return ids
+        return id_texts(self._taken(count), count)
 
     def _made(self, count: int, now: float) -> str:
-        with self._lock:
-            ids = self.take(count)
-            ids.reverse()
-            self._ready, self._soon_until = ids, now + SOON_S
-            return ids.pop()
+        first = self._taken(count)
+        ids = id_texts(first, count)
+        ids.reverse()
+        self._ready, self._soon_until = (first + count - 1, ids), now + SOON_S
+        return ids.pop()
 
     def _taken(self, count: int) -> int:
         """The first of so many orders, which nobody else gets."""
@@ -71,7 +71,8 @@ class IdSource:
         # by a thread that the child does not have. Its holder may take it again: see `_taken`.
         self._lock = threading.RLock()
         self._last: int | None = None
-        self._ready: list[str] = []
+        self._ready: tuple[int | None, list[str]] = None, []
+        """Ids that were made together, the next one at the end, and the order of the last of them."""
         self._soon_until = -inf
 
 

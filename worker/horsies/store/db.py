@@ -73,8 +73,9 @@ class Database:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; a later statement opens new ones."""
-        self._deadlines.stop()
+        """Close every connection; a later statement opens new ones. One that is under way keeps its limit."""
+        if not self._deadlines.under_way:
+            self._deadlines.stop()
         pool, self._pool = self._pool, Pool(self.link, self._size)
         await pool.close()
 

@@ -14,7 +14,7 @@ from horsies.store.lenient import read_any_time
 from horsies.version import __version__
 
 Row: TypeAlias = asyncpg.Record
-IS_KNOWN_INSIDE = asyncpg.__version__.rpartition(".")[0] in {"0.30", "0.31", "0.32"}
+IS_KNOWN_INSIDE = asyncpg.__version__.rpartition(".")[0] == "0.32"
 """Whether `bind_execute`, which the driver does not promise to anybody, is as we know it. What it saves, four steps of
 Python, is a fortieth of a send; with any other driver we do without."""
 CONNECT_TIMEOUT_S = 15.0
