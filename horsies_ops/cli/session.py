@@ -96,7 +96,7 @@ class GlobalOptions:
 
         given = {"broker.database_url": self.database_url, "log.level": self.loglevel, **options}
         loaded = load(self.config, options=given)
-        configure(self._log_level(loaded), loaded.log.format)
+        configure(self._log_level(loaded), loaded.log.format, statements=loaded.log.statements)
         return loaded
 
     def _log_level(self, loaded: LoadedSettings) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.log import LogFormat, configure
+from horsies.log import STATEMENTS, LogFormat, configure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +46,15 @@ def test_a_json_line_is_one_object() -> None:
     document = json.loads(line)
     assert document["at"].endswith("Z")
     assert (document["message"], document["level"], document["task_id"]) == ("done\n", "INFO", "1")
+
+
+@pytest.mark.parametrize("are_asked_for", [True, False])
+def test_statements_are_written_at_any_level_where_they_are_asked_for(are_asked_for: bool) -> None:
+    stream = io.StringIO()
+    configure("WARNING", statements=are_asked_for, stream=stream)
+    logging.getLogger(STATEMENTS).debug("SELECT 1", extra={"ms": 0.4})
+    configure(stream=io.StringIO())
+    assert stream.getvalue().endswith("DEBUG   horsies.statements  SELECT 1  ms=0.4\n") is are_asked_for
 
 
 def test_an_exception_is_part_of_the_record() -> None:

@@ -100,7 +100,7 @@ def launch(settings: LoadedSettings, options: Options) -> int:
         os.environ.update(SLOW)
     # The terminal belongs to the screens: a line on stderr would be drawn over them.
     with (options.log_file or Path(os.devnull)).open("a", encoding="utf-8") as log:
-        configure(settings.log.level, settings.log.format, stream=log)
+        configure(settings.log.level, settings.log.format, statements=settings.log.statements, stream=log)
         application = app(settings, options)
         application.run(mouse=options.has_mouse)
     return application.return_code or 0

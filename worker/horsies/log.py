@@ -14,18 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LogFormat = Literal["text", "json"]
+STATEMENTS = "horsies.statements"
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
-def configure(level: str = "INFO", form: LogFormat = "text", *, stream: TextIO | None = None) -> None:
-    """Send everything logged under `horsies` to `stream` (stderr), and nothing twice."""
+def configure(
+    level: str = "INFO", form: LogFormat = "text", *, statements: bool = False, stream: TextIO | None = None
+) -> None:
+    """Send everything logged under `horsies` to `stream` (stderr), and nothing twice; statements at any level."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logger = logging.getLogger("horsies")
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+    logging.getLogger(STATEMENTS).setLevel(logging.DEBUG if statements else logging.NOTSET)
 
 
 def extras(record: logging.LogRecord) -> Mapping[str, object]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -65,6 +66,20 @@ async def test_a_statement_that_is_run_often_does_what_it_does_once(
     with pytest.raises(StatementFailed, match="invalid input"):
         await halves(("one", 2))
     assert [row["n"] for row in await halves((10, 2))] == [5]
+
+
+async def test_statements_are_logged_without_arguments_where_that_is_asked_for(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="horsies")
+    echo = text("SELECT $1::text\n  AS text")
+    for is_asked_for in (False, True):
+        async with Database(Link(url=database_url, masked_url="test", echo=is_asked_for)) as database:
+            await database.fetch(echo, "secret")
+            await database.often(echo)(("secret",))
+            await database.run(lambda transaction: transaction.fetch(echo, "secret"))
+    said = [record.getMessage() for record in caplog.records if record.name == "horsies.statements"]
+    assert said == ["SELECT $1::text AS text"] * 2 + ["BEGIN", "SELECT $1::text AS text", "COMMIT"]
 
 
 async def test_a_transaction_that_raises_is_rolled_back_and_its_connection_stays_usable(database: Database) -> None:

@@ -110,7 +110,7 @@ class Database:
 
     def often(self, query: Query[Any]) -> Callable[[tuple[object, ...]], Coroutine[Any, Any, list[Row]]]:
         """What runs a statement as `fetch_raw` does, to be kept for one that is run thousands of times."""
-        if self._needs_transaction:
+        if self._needs_transaction or self.link.logs_statements:  # the driver says nothing of what is at hand
             return lambda arguments: self.fetch_raw(query, *arguments)
         return partial(self._with_another_try, Connection.fetch_often, self._deadlines, query.sql)
 

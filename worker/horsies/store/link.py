@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import asyncpg
 
+from horsies.log import STATEMENTS
 from horsies.store.failures import explain, is_failure_of_database
 from horsies.store.lenient import read_any_time
 from horsies.version import __version__
@@ -18,6 +20,7 @@ IS_KNOWN_INSIDE = asyncpg.__version__.rpartition(".")[0] == "0.32"
 """Whether `bind_execute`, which the driver does not promise to anybody, is as we know it. What it saves, four steps of
 Python, is a fortieth of a send; with any other driver we do without."""
 CONNECT_TIMEOUT_S = 15.0
+_statements = logging.getLogger(STATEMENTS)
 STATEMENT_TIMEOUT_S = 30.0
 
 
@@ -47,6 +50,7 @@ class Keepalive:
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from asyncpg.connection import LoggedQuery
     from asyncpg.prepared_stmt import PreparedStatement as DriverStatement
 
     _DriverConnection = asyncpg.Connection[Row]
@@ -112,9 +116,16 @@ class Link:
     says_itself: bool = False
     """A statement on its own tells workers of the tasks that it stores, or knows why not: the insert trigger would only
     cost it time. In a transaction the trigger speaks."""
+    echo: bool = False
+    """Each statement is logged at DEBUG, without its arguments: they are other people's data."""
     application_name: str = f"horsies {__version__}"
     direct: Link | None = None
     """The way past the pooler, where one stands in between."""
+
+    @property
+    def logs_statements(self) -> bool:
+        """Whether this link says so, or the program has asked for the statements of all links."""
+        return self.echo or _statements.level == logging.DEBUG
 
     @property
     def session_settings(self) -> dict[str, str]:
@@ -157,6 +168,8 @@ class Link:
     def prepare(self, connection: Connection) -> None:
         if self.keepalive is not None:
             connection.keep_alive(self.keepalive)
+        if self.logs_statements:
+            connection.add_query_logger(_log)
 
     async def connect(self) -> Connection:
         """A connection of the caller's own, for LISTEN or for a lock that is held; the caller closes it."""
@@ -172,6 +185,11 @@ class Link:
             raise
         self.prepare(connection)
         return connection
+
+
+def _log(query: LoggedQuery) -> None:
+    failed = {} if query.exception is None else {"failed": type(query.exception).__name__}
+    _statements.debug("%s", " ".join(query.query.split()), extra={"ms": round(query.elapsed * 1000, 1), **failed})
 
 
 def quoted(identifier: str) -> str:

@@ -88,6 +88,7 @@ def _links(settings: PostgresConfig, lease: Lease | None, *, read_only: bool) ->
         pooled=settings.pgbouncer_transaction_mode,
         read_only=read_only,
         keepalive=_keepalive(settings),
+        echo=settings.echo,
     )
     direct = replace(base, pooled=False)
     if settings.session_database_url is not None:
