@@ -8,10 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
-from horsies.client.outcome import no_look, not_yet, result_of, unreachable
+from horsies.client.outcome import failed, no_look, not_yet, result_of, unreachable
 from horsies.client.waiting import StillOpen
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.broker import BrokerOperationError, BrokerResult, DatabasePing
+from horsies.model.codes import RetrievalCode
 from horsies.model.ids import parse_id
 from horsies.model.result import Err, Ok
 from horsies.store.infos import task_info
@@ -63,8 +64,8 @@ class Results:
         timeout_s = seconds(timeout_ms)
         try:
             identity = _identity(task_id)
-        except ValueError:
-            return result_of(str(task_id), None, None)  # what is no id is the id of no task
+        except ValueError as refused:  # what is no id is the id of no task
+            return failed(RetrievalCode.TASK_NOT_FOUND, str(refused))
         try:
             session = await self._broker().session()
             row = await session.waiters.until_settled(identity, timeout_s)
