@@ -50,10 +50,10 @@ class IdSource:
 
     def _made(self, count: int, now: float) -> str:
         first = self._taken(count)
-        ids = id_texts(first, count)
-        ids.reverse()
-        self._ready, self._soon_until = (first + count - 1, ids), now + SOON_S
-        return ids.pop()
+        made, *ready = id_texts(first, count)
+        ready.reverse()
+        self._ready, self._soon_until = (first + count - 1, ready), now + SOON_S  # from here on they are everybody's
+        return made
 
     def _taken(self, count: int) -> int:
         """The first of so many orders, which nobody else gets."""
