@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 
 from horsies.codec import ids
 from horsies.codec.ids import IdSource
+from horsies.model import ids as model_ids
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 def test_ids_rise() -> None:
@@ -120,3 +127,39 @@ def test_a_series_takes_its_place_among_single_ids() -> None:
     source = IdSource()
     ids = [str(source.next()), *source.take(1000), str(source.next()), *source.take(0), str(source.next())]
     assert sorted(set(ids)) == ids
+
+
+@pytest.mark.parametrize("before", [1, 2, 17])
+@pytest.mark.parametrize("meanwhile", [1, 20])
+def test_whatever_step_is_interrupted_no_id_is_given_out_twice(before: int, meanwhile: int) -> None:
+    step = 0
+    while (given := _interrupted_at(step, before=before, meanwhile=meanwhile)) is not None:
+        assert len(set(given)) == len(given)
+        step += 1
+    assert step > 10
+
+
+def _interrupted_at(step: int, *, before: int, meanwhile: int) -> list[str] | None:
+    """All ids that were given out where others are asked for at this step of the source; None past its end."""
+    source, steps, was_there = IdSource(), count(), False
+    given = [source.text() for _ in range(before)]
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal was_there
+        if frame.f_code.co_filename not in {ids.__file__, model_ids.__file__}:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(steps) == step:
+            was_there = True
+            sys.settrace(None)
+            given.extend(source.text() for _ in range(meanwhile))
+        return trace
+
+    tracing = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        interrupted = source.text()
+    finally:
+        sys.settrace(tracing)
+    given += [interrupted, *(source.text() for _ in range(40))]
+    return given if was_there else None

@@ -46,7 +46,7 @@ class IdSource:
 
     def take(self, count: int) -> list[str]:
         """So many ids in a row, as text."""
-        return id_texts(self._taken(count), count)
+        return id_texts(self._taken(count), count) if count else []
 
     def _made(self, count: int, now: float) -> str:
         first = self._taken(count)
@@ -56,21 +56,39 @@ class IdSource:
         return made
 
     def _taken(self, count: int) -> int:
-        """The first of so many orders, which nobody else gets."""
+        """The first of so many orders, which nobody else gets.
+
+        A signal handler or a finalizer may come in between, in this very thread, and take some too. So what comes after
+        an order is settled by one step that nothing interrupts, and whoever comes second goes on from there.
+        """
         with self._lock:
-            while True:
+            is_outermost, self._is_inside = not self._is_inside, True
+            if is_outermost:
+                self._after.clear()
+            try:
                 last = self._last
-                first = rising(time.time_ns() // 1_000_000, os.urandom, last)
-                # A signal handler or a finalizer may have come in between, in this very thread, and taken the same.
-                if self._last is last:
-                    self._last = first + count - 1
-                    return first
+                while True:
+                    first = rising(time.time_ns() // 1_000_000, os.urandom, last)
+                    end = first + count - 1
+                    last = self._after.setdefault(last, end)
+                    if last is end:
+                        break
+                self._last = end
+                while (later := self._after.get(self._last)) is not None:
+                    self._last = later
+                return first
+            finally:
+                if is_outermost:
+                    self._is_inside = False
 
     def _start_afresh(self) -> None:
         # Two processes that counted on from the same id would make the same ids; and the lock may have been held
         # by a thread that the child does not have. Its holder may take it again: see `_taken`.
         self._lock = threading.RLock()
         self._last: int | None = None
+        self._is_inside = False
+        self._after: dict[int | None, int] = {}
+        """The last of the orders that were taken after this one, while somebody is inside `_taken`."""
         self._ready: tuple[int | None, list[str]] = None, []
         """Ids that were made together, the next one at the end, and the order of the last of them."""
         self._soon_until = -inf
