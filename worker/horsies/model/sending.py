@@ -60,7 +60,7 @@ class PlainSend(NamedTuple):
     args: str
     kwargs: str
     sent_at: str
-    """As ISO 8601: its fingerprint is made of that, and to the server it travels in half the time."""
+    """As ISO 8601: its fingerprint is made of that, and the driver has nothing to convert."""
     max_retries: int
     task_options: str
     flags: str
