@@ -20,15 +20,13 @@ from uuid import UUID
 
 from bench.machine import load, look
 from bench.server import connected, durable_server, make_tables, refuse_unsafe
-from horsies.model.recovery.judging import WorkerJudge
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.fleet import SweepOptions, WorkerJudge
 from horsies.model.retention import Windows
 from horsies.model.settings import PostgresConfig, RecoveryConfig
-from horsies.recovery.healing import Healing
 from horsies.recovery.retention import clean_heartbeats
-from horsies.recovery.sweeping import make_pass
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.recovery.sweep import Healing, make_pass
+from horsies.store.connection import Link
+from horsies.store.database import Database
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.ops import open_ops
 
@@ -36,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bench.machine import Machine
-    from horsies.store.db import Transaction
-    from horsies.store.link import Row
+    from horsies.store.connection import Row
+    from horsies.store.database import Transaction
     from horsies.store.queries import Query
 
 A = TypeVar("A")

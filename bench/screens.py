@@ -30,17 +30,17 @@ from bench.machine import load, look
 from bench.server import connected, durable_server, make_tables
 from horsies.model.settings import AppConfig, PostgresConfig, TuiConfig
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import Place
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
+from horsies_tui.keys import Place
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from textual.pilot import Pilot
 
-    from horsies_tui.screens.tasks import TasksScreen
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
+    from horsies_tui.screens.tasks.screen import TasksScreen
 
 SIZE = (120, 36)
 STARTS = 3

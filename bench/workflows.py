@@ -20,10 +20,10 @@ from bench.draining import CLOSE, OPEN, WAKE, drain, worker
 from bench.machine import load
 from bench.server import clear, connected, durable_server, make_tables, refuse_unsafe
 from horsies.codec.ids import IDS
-from horsies.flows.starting import start
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
+from horsies.workflows.children import start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

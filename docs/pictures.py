@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from horsies.model.settings import TuiConfig
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import Place
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
-from horsies_tui.clock import DatabaseClock
+from horsies_tui.data.context import DatabaseClock
 from horsies_tui.demo import Demo
 from horsies_tui.demo.system import System
+from horsies_tui.keys import Place
 from horsies_tui.screens import SCREENS
-from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.screens.tasks.screen import TasksScreen
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

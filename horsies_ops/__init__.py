@@ -10,23 +10,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horsies.model.actions import Action as Action
-    from horsies.model.actions import ActionOptions as ActionOptions
-    from horsies.model.recovery.options import SweepOptions as SweepOptions
+    from horsies.model.operator_actions import Action as Action
+    from horsies.model.operator_actions import ActionOptions as ActionOptions
+    from horsies.model.recovery.fleet import SweepOptions as SweepOptions
     from horsies.recovery.report import SweepReport as SweepReport
     from horsies_ops.actions.plan import Plan as Plan
+    from horsies_ops.actions.plan import Selector as Selector
     from horsies_ops.actions.report import ActionReport as ActionReport
-    from horsies_ops.actions.selector import Selector as Selector
     from horsies_ops.ops import Ops as Ops
     from horsies_ops.ops import connect as connect
     from horsies_ops.reads.changes import Change as Change
     from horsies_ops.reads.changes import Feed as Feed
     from horsies_ops.reads.changes import Topic as Topic
-    from horsies_ops.reads.counts import Count as Count
-    from horsies_ops.reads.filter import TaskFilter as TaskFilter
-    from horsies_ops.reads.filter_language import FilterFault as FilterFault
-    from horsies_ops.reads.filter_language import filter_text as filter_text
-    from horsies_ops.reads.filter_language import parse_filter as parse_filter
+    from horsies_ops.reads.filters import FilterFault as FilterFault
+    from horsies_ops.reads.filters import TaskFilter as TaskFilter
+    from horsies_ops.reads.filters import filter_text as filter_text
+    from horsies_ops.reads.filters import parse_filter as parse_filter
+    from horsies_ops.reads.search import Count as Count
     from horsies_ops.reads.tasks import Order as Order
     from horsies_ops.reads.tasks import TaskDetail as TaskDetail
     from horsies_ops.reads.tasks import TaskPage as TaskPage
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
     from horsies_ops.reads.workflows import WorkflowFilter as WorkflowFilter
 
 _WHERE = {
-    "Action": "horsies.model.actions",
-    "ActionOptions": "horsies.model.actions",
+    "Action": "horsies.model.operator_actions",
+    "ActionOptions": "horsies.model.operator_actions",
     "ActionReport": "horsies_ops.actions.report",
     "Change": "horsies_ops.reads.changes",
-    "Count": "horsies_ops.reads.counts",
+    "Count": "horsies_ops.reads.search",
     "Feed": "horsies_ops.reads.changes",
-    "FilterFault": "horsies_ops.reads.filter_language",
+    "FilterFault": "horsies_ops.reads.filters",
     "Ops": "horsies_ops.ops",
     "Order": "horsies_ops.reads.tasks",
     "Plan": "horsies_ops.actions.plan",
-    "Selector": "horsies_ops.actions.selector",
-    "SweepOptions": "horsies.model.recovery.options",
+    "Selector": "horsies_ops.actions.plan",
+    "SweepOptions": "horsies.model.recovery.fleet",
     "SweepReport": "horsies.recovery.report",
     "TaskDetail": "horsies_ops.reads.tasks",
-    "TaskFilter": "horsies_ops.reads.filter",
+    "TaskFilter": "horsies_ops.reads.filters",
     "TaskPage": "horsies_ops.reads.tasks",
     "TaskSummary": "horsies_ops.reads.tasks",
     "Topic": "horsies_ops.reads.changes",
     "WorkflowFilter": "horsies_ops.reads.workflows",
     "connect": "horsies_ops.ops",
-    "filter_text": "horsies_ops.reads.filter_language",
-    "parse_filter": "horsies_ops.reads.filter_language",
+    "filter_text": "horsies_ops.reads.filters",
+    "parse_filter": "horsies_ops.reads.filters",
 }
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.errors import Busy
 from horsies.recovery.retention import clean, would_clean
-from horsies.store.audit import Deed, Done, write_down
+from horsies.store.operators import Deed, Done, write_down
 from horsies_ops.actions.report import Progress
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horsies.model.retention import Category, Cleaned, Windows
-    from horsies.store.db import Transaction
-    from horsies_ops.actions.hand import Hand
+    from horsies.store.database import Transaction
+    from horsies_ops.actions.apply import Hand
 
 ACTION = "cleanup"
 PATIENCE_S: Final = 3.0

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from horsies.config import load
-from horsies.model.ids import parse_id
 from horsies.model.retention import Windows
 from horsies.model.settings import AppConfig
-from horsies.store.db import Database
-from horsies.store.open import reaching
-from horsies.store.pool import PoolSize
-from horsies_ops.actions.acting import Acting
-from horsies_ops.loading import Lazily
-from horsies_ops.reads.reading import AS_THE_FLEET, Reads
+from horsies.model.task import parse_id
+from horsies.store.database import Database, PoolSize
+from horsies.store.endpoint import reaching
+from horsies_ops.actions.facade import Acting
+from horsies_ops.lazy_imports import Lazily
+from horsies_ops.reads.facade import AS_THE_FLEET, Reads
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from horsies.app import Horsies
-    from horsies.model.recovery.options import SweepOptions
+    from horsies.model.recovery.fleet import SweepOptions
     from horsies.model.retention import Cleaned
     from horsies.model.settings import PostgresConfig
     from horsies.recovery import retention
     from horsies.recovery.report import SweepReport
     from horsies_ops import cleanup as cleaning
     from horsies_ops import sweep as sweeping
-    from horsies_ops.actions import hand as hands
-    from horsies_ops.actions import sending
+    from horsies_ops.actions import apply as hands
+    from horsies_ops.actions import send as sending
     from horsies_ops.actions.report import ActionReport, Progress
-    from horsies_ops.reads import storage as storing
+    from horsies_ops.reads import server as storing
 else:
     retention = Lazily("horsies.recovery.retention")
     sweeping = Lazily("horsies_ops.sweep")
     cleaning = Lazily("horsies_ops.cleanup")
-    hands = Lazily("horsies_ops.actions.hand")
-    sending = Lazily("horsies_ops.actions.sending")
-    storing = Lazily("horsies_ops.reads.storage")
+    hands = Lazily("horsies_ops.actions.apply")
+    sending = Lazily("horsies_ops.actions.send")
+    storing = Lazily("horsies_ops.reads.server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,11 @@ from uuid import UUID
 
 from horsies.errors import Busy
 from horsies.model.events import EventKind
-from horsies.model.recovery.judging import OperatorJudge
-from horsies.model.recovery.options import SweepOptions
-from horsies.recovery.healing import Healing
+from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
 from horsies.recovery.hooks import Asking, log_failure
 from horsies.recovery.report import SweepStatus
-from horsies.recovery.sweeping import sweep
-from horsies.store.audit import Deed, Done, write_down
-from horsies.store.events import Event, EventStore
+from horsies.recovery.sweep import Healing, sweep
+from horsies.store.operators import Deed, Done, Event, EventStore, write_down
 from horsies_ops.actions.plan import Skipped
 from horsies_ops.actions.report import ActionReport
 
@@ -26,8 +23,8 @@ if TYPE_CHECKING:
     from horsies.model.settings import RecoveryConfig
     from horsies.recovery.hooks import HookFailure
     from horsies.recovery.report import SweepReport
-    from horsies.store.db import Database, Transaction
-    from horsies_ops.actions.hand import Hand
+    from horsies.store.database import Database, Transaction
+    from horsies_ops.actions.apply import Hand
 
 SWEEP, RELEASE = "sweep", "release"
 NAMED = 1000

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
 from tests.support.cluster import CLUSTER_FOLDER, Cluster
 from tests.support.memory import roomy_memory
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
-from horsies.model.actions import Refusal
-from horsies_ops.reads.filter_language import filter_text
+from horsies.model.operator_actions import Accept, Action, ActionOptions, Candidate, Refusal, Refuse, judge
+from horsies.model.task import TaskStatus, parse_id
+from horsies.store.operators import ACTIONS, Target
+from horsies_ops.reads.filters import TaskFilter, filter_text
+from horsies_ops.reads.search import MOST_CANDIDATES, stretches
 
 if TYPE_CHECKING:
-    from uuid import UUID
+    from collections.abc import AsyncGenerator, Iterable, Sequence
+    from datetime import datetime
 
-    from horsies.model.actions import Action, ActionOptions
-    from horsies.model.task import TaskStatus
-    from horsies.store.actions import Target
-    from horsies_ops.actions.selector import Selector
+    from horsies.model.operator_actions import Verdict
+    from horsies.store.database import Database
+    from horsies.store.operators import TargetRow
+
 
 FEW: Final = 25
 """So many rows can be taken in at a glance."""
@@ -104,3 +111,224 @@ def _how(options: ActionOptions) -> list[str]:
     values = {"--limit": options.limit, "--reason": options.reason}
     given = [each for name, value in values.items() if value is not None for each in (name, str(value))]
     return [*(name for name, is_set in flags.items() if is_set), *given]
+
+
+# The tasks that a selector means, as they stand.
+
+NAMED_AT_ONCE: Final = 5000
+
+
+async def chosen(database: Database, selector: Selector, limit: int | None) -> AsyncGenerator[Sequence[TargetRow]]:
+    """At most `limit` of them, some thousand at a time; of a filter's, the newest first."""
+    if selector.ids is not None:
+        for start in range(0, len(selector.ids[:limit]), NAMED_AT_ONCE):
+            yield await database.fetch(ACTIONS.targets, selector.ids[:limit][start : start + NAMED_AT_ONCE], None)
+    elif selector.filter is not None:
+        async for rows in _matching(database, selector, selector.filter, limit):
+            yield rows
+
+
+async def _matching(
+    database: Database, selector: Selector, wanted: TaskFilter, limit: int | None
+) -> AsyncGenerator[Sequence[TargetRow]]:
+    """Stretch by stretch from the newest, so that what arrives meanwhile is never met."""
+    left = limit
+    async for stretch in stretches(database, wanted, enough=MOST_CANDIDATES):
+        shown = {match.id: match.status for match in stretch.matches}
+        rows = await database.fetch(ACTIONS.targets, list(shown), selector.as_of)
+        # One that has moved between the two looks may not match any more.
+        rows = [row for row in reversed(rows) if row.status == shown[row.id]][:left]
+        yield rows
+        left = None if left is None else left - len(rows)
+        if left == 0:
+            return
+
+
+# Working out what an action would do, before anything is changed.
+
+SAMPLES: Final = 10
+MOST_NAMED: Final = 1000
+"""How many tasks that were passed over are named one by one; all are counted."""
+UNKNOWN: Final = "UNKNOWN"
+"""Stands for the status of an id that no task has."""
+
+
+async def plan(database: Database, action: Action, selector: Selector, options: ActionOptions | None = None) -> Plan:
+    """Look at every task that is meant and say what would become of it; takes no locks and writes nothing."""
+    draft = _Draft(action, options or ActionOptions())
+    if draft.options.kill and action is not Action.CANCEL:
+        raise ValueError("kill is for cancel; requeue stops what runs by itself, other actions let it run")
+    (now,) = await database.fetch(ACTIONS.now)
+    async for rows in chosen(database, selector, draft.options.limit):
+        draft.add(rows)
+    if selector.ids is not None:
+        draft.add_unknown(selector.ids[: draft.options.limit])
+    return draft.finished(selector if selector.as_of else replace(selector, as_of=now.at))
+
+
+class _Draft:
+    """A plan in the making."""
+
+    def __init__(self, action: Action, options: ActionOptions) -> None:
+        self.action = action
+        self.options = options
+        self._groups: Counter[tuple[str, str | None, str, str | None]] = Counter()
+        self._samples: list[Sample] = []
+        self._targets: list[Target] = []
+        self._refused: list[Skipped] = []
+        self._seen: set[UUID] = set()
+        self._runs = _Runs()
+
+    def add(self, rows: Iterable[TargetRow]) -> None:
+        for row in rows:
+            verdict = judge(self.action, _candidate(row), self.options)
+            self._count(row.id, row.status, row.error_code, verdict)
+            self._seen.add(row.id)
+            if len(self._samples) < SAMPLES:
+                self._samples.append(_sample(row, verdict))
+            if isinstance(verdict, Accept):
+                self._targets.append(Target(id=row.id, status=row.status, claim_token=row.claim_token))
+                self._runs.add(row)
+
+    def add_unknown(self, ids: Iterable[UUID]) -> None:
+        unknown = Refuse(Refusal.TASK_NOT_FOUND, "skipped: there is no such task")
+        for task_id in ids:
+            if task_id not in self._seen:
+                self._count(task_id, UNKNOWN, None, unknown)
+
+    def finished(self, selector: Selector) -> Plan:
+        groups = [
+            PlanGroup(count=count, status=status, error_code=code, effect=effect, refusal=refusal)
+            for (status, code, effect, refusal), count in self._groups.most_common()
+        ]
+        last_id = max(self._seen, default=None) if selector.filter is not None else None
+        return Plan(
+            action=self.action,
+            selector=replace(selector, last_id=last_id),
+            options=self.options,
+            matched=len(self._seen),
+            # What will happen comes before what will not.
+            groups=tuple(sorted(groups, key=lambda group: group.refusal is not None)),
+            samples=tuple(self._samples),
+            warnings=self._runs.warnings(self.action, self.options),
+            targets=tuple(self._targets),
+            refused=tuple(self._refused),
+            refused_count=sum(group.count for group in groups if group.refusal is not None),
+            has_live_runs=self._runs.live > 0,
+        )
+
+    def _count(self, task_id: UUID, status: str, error_code: str | None, verdict: Verdict) -> None:
+        refusal = verdict.refusal if isinstance(verdict, Refuse) else None
+        self._groups[(status, error_code, verdict.effect, refusal)] += 1
+        if refusal is not None and len(self._refused) < MOST_NAMED:
+            self._refused.append(Skipped(task_id, refusal))
+
+
+class _Runs:
+    """How many of the tasks to be moved run or have run, which is what there is to warn of."""
+
+    def __init__(self) -> None:
+        self.live = 0
+        self._orphaned = 0
+        self._begun = 0
+
+    def add(self, row: TargetRow) -> None:
+        is_running = row.status == TaskStatus.RUNNING
+        self.live += is_running and row.has_live_owner
+        self._orphaned += is_running and not row.has_live_owner
+        self._begun += row.has_run
+
+    def warnings(self, action: Action, options: ActionOptions) -> tuple[str, ...]:
+        running = self.live + self._orphaned
+        said: list[str] = []
+        if action in (Action.RETRY, Action.REQUEUE) and self._begun:
+            said.append(f"side effects may happen again: {self._begun:,} of these did start")
+        if action is Action.REQUEUE and self._orphaned:
+            said.append(
+                f"{self._orphaned:,} have no live owner to stop them: what still runs may overlap with a new run"
+            )
+        if action in (Action.CANCEL, Action.FAIL) and running and not options.kill:
+            said.append(f"the code of {running:,} runs on to its end; what it returns is refused")
+        return tuple(said)
+
+
+def _candidate(row: TargetRow) -> Candidate:
+    return Candidate(
+        status=TaskStatus(row.status),
+        is_workflow_task=row.is_workflow_task,
+        is_delayed=row.is_delayed,
+        is_overdue=row.is_overdue,
+        no_restart=row.no_restart,
+    )
+
+
+def _sample(row: TargetRow, verdict: Verdict) -> Sample:
+    return Sample(
+        id=row.id,
+        name=row.task_name,
+        queue=row.queue_name,
+        status=row.status,
+        error_code=row.error_code,
+        effect=verdict.effect,
+        refusal=verdict.refusal if isinstance(verdict, Refuse) else None,
+    )
+
+
+# Which tasks an action is about.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """Tasks by their ids, or all that match a filter at an instant of the database's clock.
+
+    A filter that names nothing would mean the whole table and is refused. `as_of` keeps out what came or ended later;
+    a plan sets it, and `last_id`, the newest task that it found, so that what arrives afterwards is never included.
+    """
+
+    ids: tuple[UUID, ...] | None = None
+    filter: TaskFilter | None = None
+    as_of: datetime | None = None
+    last_id: UUID | None = None
+
+    def __post_init__(self) -> None:
+        if (self.ids is None) == (self.filter is None):
+            raise ValueError("a selector has ids or a filter, and not both")
+        if self.filter is not None and self.filter.is_empty:
+            raise ValueError("a filter that names nothing means every task there is; say which are meant")
+
+    @classmethod
+    def of_ids(cls, ids: Iterable[str | UUID]) -> Selector:
+        """These tasks, each once, in this order; `ValueError` for what is no id."""
+        known = (each if isinstance(each, UUID) else UUID(parse_id(each)) for each in ids)
+        return cls(ids=tuple(dict.fromkeys(known)))
+
+    @classmethod
+    def matching(cls, filter: TaskFilter, *, as_of: datetime | None = None) -> Selector:  # noqa: A002  # the documented name
+        """All that match now, or did at `as_of`."""
+        return cls(filter=filter, as_of=as_of)
+
+    @classmethod
+    def of(cls, which: Which) -> Selector:
+        match which:
+            case Selector():
+                return which
+            case TaskFilter():
+                return cls.matching(which)
+            case str() | UUID():
+                return cls.of_ids([which])
+            case _:
+                return cls.of_ids(which)
+
+    def document(self) -> dict[str, object]:
+        """What the audit keeps of it."""
+        if self.filter is None:
+            return {"ids": [str(each) for each in (self.ids or ())[:1000]]}
+        return {
+            "filter": json.loads(self.filter.to_json()),
+            "as_of": None if self.as_of is None else self.as_of.isoformat(),
+            "last_id": None if self.last_id is None else str(self.last_id),
+        }
+
+
+Which: TypeAlias = "Selector | TaskFilter | str | UUID | Iterable[str | UUID]"
+"""How tasks may be named: a selector, a filter, one id or several."""

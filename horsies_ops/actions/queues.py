@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import CustomQueueConfig
-from horsies.store.actions import ACTIONS
-from horsies.store.audit import Deed, Done, write_down
-from horsies.store.queues import QUEUES
+from horsies.store.operators import ACTIONS, Deed, Done, write_down
+from horsies.store.tasks import QUEUES
 from horsies_ops.actions.report import ActionReport
 
 if TYPE_CHECKING:
-    from horsies.store.db import Transaction
-    from horsies_ops.actions.hand import Hand
+    from horsies.store.database import Transaction
+    from horsies_ops.actions.apply import Hand
 
 PAUSE, RESUME = "pause_queue", "resume_queue"
 

@@ -6,18 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from horsies.flows import control
-from horsies.model.actions import Refusal
-from horsies.model.ids import parse_id
-from horsies.store.audit import Deed, Done, write_down
+from horsies.model.operator_actions import Refusal
+from horsies.model.task import parse_id
+from horsies.store.operators import Deed, Done, write_down
+from horsies.workflows import control
 from horsies_ops.actions.plan import Skipped
 from horsies_ops.actions.report import ActionReport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from horsies.store.db import Transaction
-    from horsies_ops.actions.hand import Hand
+    from horsies.store.database import Transaction
+    from horsies_ops.actions.apply import Hand
 
 STEERING = PAUSE, RESUME, CANCEL, RETRY = "pause_workflow", "resume_workflow", "cancel_workflow", "retry_workflow"
 """What the audit calls each of these."""

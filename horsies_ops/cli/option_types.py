@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
-from horsies.model.ids import SHORT_FORM_DIGITS, parse_id
-from horsies.model.task import TaskStatus
-from horsies_ops.cli.durations import duration
-from horsies_ops.reads.lookup import is_short_form
+from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
+from horsies_ops.reads.filters import is_short_form, parse_duration
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+
+# Durations as values of options.
+
+
+def duration(text: str) -> timedelta:
+    """What `text` says; a `BadParameter`, which is shown with the name of the option, where it makes no sense."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
 
 _WITHOUT_DASHES = re.compile("[0-9a-fA-F]{32}")
 

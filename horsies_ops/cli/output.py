@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import PurePath
@@ -18,7 +19,10 @@ from horsies.errors import HorsiesError
 from horsies.model.text import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+
+    from horsies_ops.actions.report import Progress
+
 
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _BOLD, _RED, _YELLOW, _CYAN, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
@@ -164,3 +168,56 @@ def _safe_lines(text: str) -> str:
 
 def _painted(text: str, colour: str) -> str:
     return f"{colour}{text}{_PLAIN}" if Colour.wanted_on(sys.stderr) else text
+
+
+# Durations and instants as people read them.
+
+_UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)), ("s", timedelta(seconds=1)))
+
+
+def age(duration: timedelta | None) -> str:
+    """Two units at most, as `3m12s` or `1d2h`; below ten seconds to the tenth, and `-` for none."""
+    if duration is None:
+        return "-"
+    if duration < timedelta(0):
+        return f"-{age(-duration)}"
+    if duration < timedelta(seconds=10):
+        return f"{duration.total_seconds():.1f}s"
+    at = next(number for number, (_, unit) in enumerate(_UNITS) if duration >= unit)
+    (name, unit), *smaller = _UNITS[at : at + 2]
+    whole, rest = divmod(duration, unit)
+    return f"{whole}{name}" + "".join(f"{rest // less:02}{called}" for called, less in smaller)
+
+
+def instant(at: datetime) -> str:
+    """To the second, and in UTC wherever one is."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+# How far a long command has come, for people who watch it.
+
+
+@contextmanager
+def progress_bar(doing: str, *, wanted: bool) -> Generator[Callable[[Progress], None] | None]:
+    """Something to call as it goes on; None where nobody would see it."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task(doing, total=None)
+        yield lambda progress: bar.update(line, completed=progress.done, total=progress.total)
+
+
+@contextmanager
+def progress_line(*, wanted: bool) -> Generator[Callable[[str], None]]:
+    """Something to say on one line as it goes on, which is gone in the end; nothing where nobody would see it."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as line:
+        yield line.update

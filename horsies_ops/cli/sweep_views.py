@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from horsies.model.ids import short_form
-from horsies.model.recovery.verdicts import Decision
+from horsies.model.recovery.decision import Decision
+from horsies.model.task import short_form
 from horsies.model.text import safe
 from horsies.recovery.report import SweepStatus
-from horsies_ops.cli.ages import age, instant
-from horsies_ops.cli.output import print_line, print_table, warn
+from horsies_ops.cli.output import age, instant, print_line, print_table, warn
 
 if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport, SweptTask
-    from horsies_ops.reads.verdicts import Silent
+    from horsies_ops.reads.stale import Silent
 
 _COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "verdict", "reason", "note")
 _WIDEST_NAME = 40

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import humanize
 
-from horsies.model.ids import short_form
+from horsies.model.task import short_form
 from horsies.model.text import safe
 from horsies_ops.cli.output import print_facts, print_line, print_table, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horsies_ops.reads.counts import Count
+    from horsies_ops.reads.search import Count
     from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
 
 ROOM_FOR_IDS = 120

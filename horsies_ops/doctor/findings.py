@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from horsies.model.settings import AppConfig
+    from horsies_ops.reads.facade import Reads
 
 
 class Status(StrEnum):
@@ -65,3 +70,14 @@ class Diagnosis:
     def ok(self) -> bool:
         """Whether none failed; warnings do not count."""
         return all(check.status is not Status.FAIL for check in self.checks)
+
+
+# What the doctor looks at.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """A database that can be read, and the settings of this side."""
+
+    reads: Reads
+    settings: AppConfig

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from horsies.errors import HorsiesError
 from horsies.store.queries import Query, load
+from horsies_ops.reads.live import Feed, Topic, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
-    from horsies.store.db import Database
+    from horsies.store.connection import Link
+    from horsies.store.database import Database
 
 
 _LAST: Final = (1 << 63) - 1
@@ -103,3 +108,43 @@ async def audit(
     if after is not None:
         return tuple(await database.fetch(EVENT_READS.actions_following, after, *wanted))
     return tuple(await database.fetch(EVENT_READS.last_actions, before or _LAST, *wanted))
+
+
+# Events as they are written.
+
+AT_ONCE: Final = 1_000
+
+OVERLAP: Final = 500
+"""How far behind the last id is looked again, since a lower one may have been committed later."""
+
+
+async def follow(
+    database: Database, direct: Link, *, since: timedelta, kinds: Sequence[str] = ()
+) -> AsyncGenerator[EventRow]:
+    """The events of the time past, then each that is written, once; outages are waited out."""
+    seen: OrderedDict[int, None] = OrderedDict()
+    for row in await events(database, since=since, kinds=kinds, limit=AT_ONCE):
+        seen[row.id] = None
+        yield row
+    async with aclosing(listen(database, direct)) as changes:
+        async for change in changes:
+            is_news = change.topic is Topic.EVENT or (change.topic is Topic.FEED and change.kind != Feed.LOST)
+            for row in await _unseen(database, seen, since, kinds) if is_news else ():
+                yield row
+
+
+async def _unseen(
+    database: Database, seen: OrderedDict[int, None], since: timedelta, kinds: Sequence[str]
+) -> list[EventRow]:
+    found: list[EventRow] = []
+    after = max(seen, default=0) - OVERLAP
+    try:
+        while rows := await events(database, after=after, since=since, kinds=kinds, limit=AT_ONCE):
+            found += [row for row in rows if row.id not in seen]
+            after = rows[-1].id
+    except HorsiesError:
+        pass  # it is read again when the feed is back
+    seen.update(dict.fromkeys(row.id for row in found))
+    while len(seen) > 4 * OVERLAP:
+        seen.popitem(last=False)
+    return found

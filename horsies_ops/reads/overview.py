@@ -11,17 +11,107 @@ from typing import TYPE_CHECKING, Final
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.store.queries import Query, load
-from horsies_ops.reads.counts import Count
 from horsies_ops.reads.queues import MOST_ENDED, QUEUE_READS, QueueRow
-from horsies_ops.reads.throughput import MOST_OF_A_CODE, THROUGHPUT, ErrorCount
-from horsies_ops.reads.verdicts import stale_now
+from horsies_ops.reads.search import Count
+from horsies_ops.reads.stale import stale_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from horsies.store.db import Database, Transaction
-    from horsies_ops.reads.verdicts import StaleNow
+    from horsies.store.database import Database, Transaction
+    from horsies_ops.reads.stale import StaleNow
+
+
+# How much is done, how long it takes, and what goes wrong, over a stretch of time.
+
+MOST_OF_A_BUCKET: Final = 2_000
+MOST_TIMED: Final = 5_000
+MOST_OF_A_CODE: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """A stretch of time that begins `at`; `done` tasks completed in it, `failed` ones failed."""
+
+    at: datetime
+    done: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueBucket:
+    """The same for one queue, where anything of it ended; `longest_wait` is None where nothing of that had begun."""
+
+    queue: str
+    at: datetime
+    done: int
+    failed: int
+    longest_wait: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How long tasks waited and ran in their last attempt: half of them at most p50, nearly all at most p95."""
+
+    wait_p50: timedelta | None
+    wait_p95: timedelta | None
+    run_p50: timedelta | None
+    run_p95: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Buckets from the oldest on, the last one still open, and the times of what ended last in the window."""
+
+    buckets: tuple[Bucket, ...]
+    times: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorCount:
+    """How many tasks of one name ended in one way, and how many of them within the last hour."""
+
+    name: str
+    code: str
+    status: str
+    count: int
+    last_hour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputQueries:
+    buckets: Query[Bucket]
+    queues: Query[QueueBucket]
+    times: Query[Times]
+    errors: Query[ErrorCount]
+
+
+THROUGHPUT = load(ThroughputQueries, "horsies_ops.reads", "throughput")
+
+
+async def throughput(database: Database, window: timedelta, buckets: int = 30) -> Throughput:
+    """What was done in the last `window`; a bucket with very many tasks is reckoned from a part of it."""
+    rows = await database.fetch(THROUGHPUT.buckets, *_parts(window, buckets))
+    (times,) = await database.fetch(THROUGHPUT.times, window, MOST_TIMED)
+    return Throughput(buckets=tuple(rows), times=times)
+
+
+async def queue_throughput(database: Database, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]:
+    """The same queue by queue, on the same boundaries; buckets in which nothing ended are left out."""
+    return tuple(await database.fetch(THROUGHPUT.queues, *_parts(window, buckets)))
+
+
+def _parts(window: timedelta, buckets: int) -> tuple[timedelta, int, int]:
+    if buckets < 1:
+        raise ValueError("buckets must be at least 1")
+    return window / buckets, buckets, MOST_OF_A_BUCKET
+
+
+async def error_summary(database: Database, window: timedelta) -> tuple[ErrorCount, ...]:
+    """What went wrong in the last `window`, the most frequent first; of each code only the newest are counted."""
+    return tuple(await database.fetch(THROUGHPUT.errors, window, MOST_OF_A_CODE))
+
 
 MOST_COUNTED: Final = 20_000
 DAY: Final = timedelta(days=1)
@@ -179,3 +269,76 @@ def _given(ages: Iterable[timedelta | None]) -> list[timedelta]:
 
 def _capped(number: int, most: int) -> Count:
     return Count(number=min(number, most), is_capped=number > most)
+
+
+# What happened between two instants, for counters that never go back.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    queue: str
+    status: str
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """Executions that fell between two bounds; part 0 is below the first."""
+
+    part: int
+    executions: int
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    kind: str
+    decision: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeteringQueries:
+    bounds: Query[Bounds]
+    finished: Query[Finished]
+    durations: Query[Durations]
+    events: Query[Events]
+
+
+METERING = load(MeteringQueries, "horsies_ops.reads", "metering")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metered:
+    """What happened until then."""
+
+    until: datetime
+    finished: tuple[Finished, ...] = ()
+    durations: tuple[Durations, ...] = ()
+    events: tuple[Events, ...] = ()
+
+
+async def metered(database: Database, *, since: datetime | None, bounds_s: Sequence[float]) -> Metered:
+    """What happened since the `until` of the call before; without one, only from when on the next will count.
+
+    Nothing is counted twice, and nothing is left out that a statement of ours committed.
+    """
+
+    async def read(transaction: Transaction) -> Metered:
+        (now,) = await transaction.fetch(METERING.bounds)
+        if since is None or since >= now.until:
+            return Metered(until=since or now.until)
+        span = (since, now.until)
+        return Metered(
+            until=now.until,
+            finished=tuple(await transaction.fetch(METERING.finished, *span)),
+            durations=tuple(await transaction.fetch(METERING.durations, *span, list(bounds_s))),
+            events=tuple(await transaction.fetch(METERING.events, *span)),
+        )
+
+    return await database.run(read)

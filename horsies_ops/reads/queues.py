@@ -10,7 +10,7 @@ from horsies.store.queries import Query, load
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 
 MOST_ENDED: Final = 20_000

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.model.settings import TaskSchedule
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

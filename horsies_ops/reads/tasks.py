@@ -9,21 +9,21 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from horsies.model.ids import parse_id
 from horsies.model.settings import RecoveryConfig
-from horsies.model.task import TaskStatus
+from horsies.model.task import TaskStatus, parse_id
 from horsies.store.queries import Query, load
 from horsies.store.tasks import TASKS, AttemptRow
-from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.matching import SEARCHED_FOR, Match, instant_of, stretches, time_limit
-from horsies_ops.reads.verdicts import TaskVerdict, verdict_on
+from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.search import SEARCHED_FOR, Match, instant_of, stretches, time_limit
+from horsies_ops.reads.stale import TaskVerdict, verdict_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
     from datetime import datetime
 
-    from horsies.store.db import Database
-    from horsies_ops.reads.matching import Stretch
+    from horsies.store.database import Database
+    from horsies_ops.reads.search import Stretch
+
 
 NEWEST_SHOWN: Final = 100
 """How many beats and events of a task are read."""
@@ -241,3 +241,67 @@ async def task_detail(
         events=tuple(await database.fetch(TASK_READS.events, identity, NEWEST_SHOWN)),
         verdict=await verdict_on(database, identity, local=local or RecoveryConfig()),
     )
+
+
+# What tasks were given, for lists: many at once, and only what is short.
+
+LONGEST: Final = 2_000
+"""Bytes, as they are stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """The arguments of one task; the documents are None where they are too long for a list."""
+
+    id: UUID
+    size: int
+    """Bytes, as they are stored."""
+    args_json: str | None
+    kwargs_json: str | None
+
+    @property
+    def document(self) -> Any:
+        """The arguments as one value: by name, and under `args` those that have none. None where they are too long."""
+        if self.args_json is None or self.kwargs_json is None:
+            return None
+        args: list[Any] = json.loads(self.args_json)
+        kwargs: dict[str, Any] = json.loads(self.kwargs_json)
+        return {"args": args, **kwargs} if args else kwargs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadQueries:
+    payloads: Query[Payload]
+
+
+PAYLOADS = load(PayloadQueries, "horsies_ops.reads", "payloads")
+
+
+async def payloads_of(database: Database, ids: Iterable[UUID], *, longest: int = LONGEST) -> dict[UUID, Payload]:
+    """What each of these tasks was given; those that are gone are left out."""
+    wanted = list(ids)
+    found = await database.fetch(PAYLOADS.payloads, wanted, longest) if wanted else []
+    return {payload.id: payload for payload in found}
+
+
+# When live tasks last gave a sign of life.
+
+_ROLES = {TaskStatus.CLAIMED: "claimer", TaskStatus.RUNNING: "runner"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBeat:
+    """The newest beat of the claim that a task is under; the claim and the start themselves are the first ones."""
+
+    role: str
+    at: datetime
+    age: timedelta
+
+
+async def beats_of(database: Database, ids: Iterable[UUID]) -> dict[UUID, LastBeat]:
+    """The last beat of each of these tasks that is claimed or running."""
+    return {
+        task.id: LastBeat(role=_ROLES[TaskStatus(task.status)], at=task.last_beat_at, age=task.silence)
+        for task in await tasks_by_id(database, ids)
+        if task.last_beat_at is not None and task.silence is not None
+    }

@@ -7,16 +7,23 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
-from horsies.model.ids import parse_id
-from horsies.model.recovery.published import config_in, instant_in, is_silent
-from horsies.store.fleet import WorkerState
+from horsies.client.workers import RollCall
+from horsies.model.events import EventKind
+from horsies.model.recovery.fleet import config_in, instant_in, is_silent, most_patient
+from horsies.model.task import parse_id
 from horsies.store.queries import Query, load
+from horsies.store.recovery import RecoveryStore
+from horsies.store.workers import WorkerState, pinging
+from horsies_ops.reads.events import events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
 
-    from horsies.store.db import Database
+    from horsies.model.result import WorkerPong
+    from horsies.model.settings import RecoveryConfig
+    from horsies.store.connection import Link
+    from horsies.store.database import Database
 
 
 MOST_WORKERS: Final = 1_000
@@ -142,3 +149,47 @@ async def worker_history(database: Database, worker_id: str | UUID, window: time
     """The load of a worker in the last `window`, the oldest snapshot first; `ValueError` for what is no id."""
     identity = UUID(parse_id(str(worker_id)))
     return tuple(await database.fetch(WORKER_READS.history, identity, window, MOST_SNAPSHOTS))
+
+
+# Which workers answer.
+
+
+async def ping_workers(
+    direct: Link, *, timeout_s: float, worker_id: UUID | None = None, enough: int | None = None
+) -> tuple[WorkerPong, ...]:
+    """Those that answer in time, first come first; `enough` of them, or the one asked for, end the wait."""
+    call = RollCall(target=None if worker_id is None else str(worker_id), enough=enough)
+    async with pinging(direct, reply_channel=call.reply_channel, message=call.message) as line:
+        await call.listen(line, timeout_s)
+    return tuple(call.present.values())
+
+
+# Who keeps the house: whether workers sweep and clean by themselves, and when one last did.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What the live workers do unasked. Without one, nothing is done but by hand."""
+
+    at: datetime
+    config: RecoveryConfig | None
+    """The settings of the most patient live worker; None when nobody lives."""
+    last_pass_at: datetime | None
+    """When a worker that lives last went through its duties."""
+    last_pass_by: UUID | None
+    last_retention_at: datetime | None
+    """When records past their time were last found and deleted, by whomever."""
+
+
+async def upkeep(database: Database) -> Upkeep:
+    fleet = await RecoveryStore(database).fleet()
+    passes = {each.worker_id: at for each in fleet.live if (at := each.instant("last_pass_at")) is not None}
+    last = max(passes, key=lambda worker_id: passes[worker_id], default=None)
+    deleted = await events(database, kinds=(EventKind.RETENTION_FINISHED,), limit=1)
+    return Upkeep(
+        at=fleet.now,
+        config=most_patient(fleet.live),
+        last_pass_at=None if last is None else passes[last],
+        last_pass_by=last,
+        last_retention_at=deleted[0].at if deleted else None,
+    )

@@ -9,8 +9,8 @@ import pytest
 
 from horsies.errors import ExitCode
 from horsies.version import __version__
-from horsies_ops.cli.lazy import load
-from horsies_ops.cli.table import COMMANDS
+from horsies_ops.cli.main import load
+from horsies_ops.cli.options import COMMANDS
 
 if TYPE_CHECKING:
     from tests.support.executable import Executable

@@ -7,7 +7,7 @@ import signal
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
-from horsies.app.importing import import_one
+from horsies.task_modules import import_one
 
 if TYPE_CHECKING:
     from pathlib import Path

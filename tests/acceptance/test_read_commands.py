@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from horsies.store.db import Database
-from horsies.store.events import Event, EventStore
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
+from horsies.store.operators import Event, EventStore
 from tests.support.executable import Executable
 from tests.support.fleet_rows import insert_worker
 from tests.support.flow_rows import insert_node, insert_run

@@ -93,7 +93,7 @@ def test_a_key_of_the_settings_that_collides_is_refused_before_anything_is_drawn
 @pytest.mark.parametrize("command", ["task", "sweep", "doctor", "worker"])
 def test_other_commands_do_not_import_the_screens(command: str) -> None:
     probe = (
-        "import sys\nfrom horsies_ops.cli.table import COMMANDS\nfrom horsies_ops.cli.lazy import load\n"
+        "import sys\nfrom horsies_ops.cli.options import COMMANDS\nfrom horsies_ops.cli.main import load\n"
         f"load({command!r}) if {command!r} in COMMANDS else None\nsys.exit('textual' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0

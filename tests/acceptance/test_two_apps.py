@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
-from horsies.app.importing import import_one
+from horsies.task_modules import import_one
 from tests.support.executable import Executable
 from tests.support.ledger import Ledger
 

@@ -6,7 +6,7 @@ from datetime import date
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
-from horsies.app.importing import import_one
+from horsies.task_modules import import_one
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import settings
 
 from horsies import RecoveryConfig
-from horsies.model.recovery.judging import OperatorJudge
-from horsies.model.recovery.options import SweepOptions
-from horsies.recovery.sweeping import sweep
+from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
+from horsies.recovery.sweep import sweep
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.recovery_times import BOUND_S, note, note_recoveries
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horsies import Horsies
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 BUSY = 8
 WAITING = 2

@@ -10,10 +10,10 @@ import pytest
 
 from horsies import PostgresConfig
 from horsies.model.events import EventKind
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepStatus
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from tests.support.ledger import Ledger
 from tests.support.old_rows import HOUR, ended_task
 from tests.support.orphans import Orphan

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from horsies.store.db import Database
-from horsies.store.finishes import FINISHES
+from horsies.store.claims import FINISHES
+from horsies.store.database import Database
 from tests.support.ageing import Stage
 from tests.support.random_lives import lives_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horsies.store.link import Link
+    from horsies.store.connection import Link
     from horsies.store.queries import Query
 
 TOKEN = "AND t.claim_token = asked.claim_token"

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from horsies.codec.ids import IDS
-from horsies.flows import control
-from horsies.flows.healing import heal
-from horsies.flows.starting import start
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
+from horsies.workflows import control
+from horsies.workflows.children import start
+from horsies.workflows.healing import heal
 from tests.support.dags import CHANCES, Dag, dags
 from tests.support.flows import Bench, Known
 from tests.support.oracle import foretold

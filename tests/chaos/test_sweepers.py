@@ -10,15 +10,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from horsies.model.recovery.judging import OperatorJudge
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepReport, SweepStatus
-from horsies.recovery.sweeping import make_pass, sweep
-from horsies.store.beats import Beat, BeatStore
-from horsies.store.db import Database
-from horsies.store.link import Link
-from horsies.store.work import Hold
+from horsies.recovery.sweep import make_pass, sweep
+from horsies.store.claims import Hold
+from horsies.store.connection import Link
+from horsies.store.database import Database
+from horsies.store.workers import Beat, BeatStore
 from tests.support.ledger import Ledger
 from tests.support.orphans import Orphan
 

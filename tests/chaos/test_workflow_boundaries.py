@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from horsies.flows.healing import heal
 from horsies.model.workflow.plan import JoinType, NodePlan
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.workflows.healing import heal
 from tests.support.flows import Bench, Known, node, plan, sub_node
 from tests.support.mortal import Killed, Mortal
 

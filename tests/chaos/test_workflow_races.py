@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from horsies.flows import control
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
+from horsies.workflows import control
 from tests.support.deadlocks import deadlocks
 from tests.support.flows import Bench, Known, node, plan, run_of, sub_node
 

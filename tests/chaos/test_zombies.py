@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.model import events
-from horsies.model.recovery.judging import OperatorJudge
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus
-from horsies.recovery.sweeping import sweep
+from horsies.recovery.sweep import sweep
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.proxy import Proxy
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horsies import Horsies
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
 BEAT_S = QUICK_RECOVERY["runner_heartbeat_interval_ms"] / 1000

@@ -6,8 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from horsies_tui.actions import ACTIONS
-from horsies_tui.keymap import shown_key
+from horsies_tui.keys import ACTIONS, shown_key
 
 PAGE = Path(__file__).parents[2] / "docs" / "tui.md"
 

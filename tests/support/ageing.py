@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
 from tests.support.chronicle import StoredAttempt, StoredTask, Tables
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from uuid import UUID
 
-    from horsies.store.work import Hold
+    from horsies.store.claims import Hold
     from tests.support.wishes import Wish
 
 WINDOW: Final = 4.5

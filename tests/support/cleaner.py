@@ -7,8 +7,8 @@ import sys
 from datetime import timedelta
 
 from horsies.recovery.retention import Windows, clean
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
 
 SECOND = timedelta(seconds=1)
 WINDOWS = Windows(heartbeats=SECOND, worker_states=SECOND, terminal_records=SECOND, audit=SECOND, batch_size=4)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from horsies.embedded import EmbeddedServer
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
 from horsies.store.migrate import migrate
 
 if TYPE_CHECKING:

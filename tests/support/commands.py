@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HERE = (sys.executable, "-m", "horsies_ops.cli")
 """The program of this tree."""
 LARGEST_REQUEST = 1 << 20
-LOADED = ("ops", "reads.workflows", "reads.verdicts", "actions.hand", "actions.planning", "sweep", "cleanup")
+LOADED = ("ops", "reads.workflows", "reads.stale", "actions.apply", "actions.plan", "sweep", "cleanup")
 COMMANDS = (
     "task",
     "queue",

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from horsies.model.recovery.judging import Source, Thresholds
-from horsies.model.recovery.verdicts import Decision
+from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.fleet import Source, Thresholds
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies_ops.reads.queues import QueueRow

@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from horsies.codec.ids import IDS
-from horsies.flows.building import LIMIT_S
-from horsies.flows.outbox import Outbox
-from horsies.flows.starting import start
-from horsies.model.claiming import QueueRoom
+from horsies.model.capacity import QueueRoom
 from horsies.model.task import TaskAttemptOutcome
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
-from horsies.store.claims import ClaimRequest, ClaimStore, Start
-from horsies.store.finishes import Finish, FinishStore
-from horsies.store.work import Hold
+from horsies.store.claims import ClaimRequest, ClaimStore, Finish, FinishStore, Hold, Start
+from horsies.workflows.children import LIMIT_S, Outbox, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horsies.model.workflow.plan import Definitions
     from horsies.store.claims import ClaimedRow
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 Outcome = str | dict[str, Any]

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import Order, TaskPage
 from horsies_tui.demo.source import DemoSource
 from tests.support.screens import NOON
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from uuid import UUID
 
+    from horsies_tui.data.source import Source
     from horsies_tui.demo.system import System
-    from horsies_tui.source import Source
 
 EVERYTHING = TaskFilter()
 HITS = TaskFilter(names=("such.a.task",))

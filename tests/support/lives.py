@@ -16,7 +16,7 @@ from tests.support.wishes import CRASHED, OK, delay_after
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from horsies.store.work import Hold
+    from horsies.store.claims import Hold
     from tests.support.wishes import Wish
 
 THRESHOLD: Final = 2.5

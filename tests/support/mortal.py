@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horsies.store.db import Database, Transaction
+from horsies.store.database import Database, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from horsies.store.link import Link
+    from horsies.store.connection import Link
     from horsies.store.queries import Query
 
 

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from horsies.engine.messages import Assignment
-from horsies.engine.pool import Pool
-from horsies.engine.spec import ChildSpec
+from horsies.engine.pool.pool import Pool
+from horsies.engine.pool.process import ChildSpec
+from horsies.engine.pool.protocol import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from horsies.engine.deaths import ChildDied
-    from horsies.engine.messages import Ending, Key, Stream
-    from horsies.engine.supervise import Child
+    from horsies.engine.pool.child import Child, ChildDied
+    from horsies.engine.pool.protocol import Ending, Key, Stream
 
 APP = f"{Path(__file__).with_name('pool_app.py')}:app"
 

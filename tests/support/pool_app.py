@@ -169,7 +169,7 @@ def current_task_has_not_ended(main: threading.Thread) -> bool:
     """Whether the main thread is anywhere but waiting for the next task."""
     frame = sys._current_frames().get(main.ident or 0)
     while frame is not None:
-        if frame.f_code.co_name == "wait" and frame.f_code.co_filename.endswith("inbox.py"):
+        if frame.f_code.co_name == "wait" and frame.f_code.co_filename.endswith("runner.py"):
             return False
         frame = frame.f_back
     return True

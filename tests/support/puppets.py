@@ -7,15 +7,12 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from horsies.model.claiming import QueueRoom
-from horsies.model.recovery.judging import WorkerJudge
+from horsies.model.capacity import QueueRoom
+from horsies.model.recovery.fleet import WorkerJudge
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskAttemptOutcome
-from horsies.store.beats import Beat, BeatStore, Lease
-from horsies.store.claims import ClaimRequest, ClaimStore, Expiry, Start
-from horsies.store.finishes import Finish, FinishStore
-from horsies.store.fleet import FleetStore, WorkerRun, WorkerState
-from horsies.store.work import Hold
+from horsies.store.claims import ClaimRequest, ClaimStore, Expiry, Finish, FinishStore, Hold, Start
+from horsies.store.workers import Beat, BeatStore, FleetStore, Lease, WorkerRun, WorkerState
 from tests.support.ageing import TICK_S
 from tests.support.lives import CLAIMED, LEASE, MAX_CRASHES, THRESHOLD
 from tests.support.wishes import CRASHED, OK, QUEUES, delay_after
@@ -24,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from uuid import UUID
 
-    from horsies.store.claims import ClaimedRow
-    from horsies.store.db import Database
-    from horsies.store.work import MovedRow
+    from horsies.store.claims import ClaimedRow, MovedRow
+    from horsies.store.database import Database
 
 HOST: Final = "here"
 PID: Final = 7

@@ -10,20 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from horsies.codec.ids import IDS
-from horsies.model.codes import OutcomeCode
-from horsies.model.recovery.judging import OperatorJudge
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
 from horsies.model.retention import Windows
-from horsies.model.sending import SendOutcome
+from horsies.model.send import SendOutcome
 from horsies.model.task import TaskStatus
-from horsies.model.task_error import TaskError
+from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.recovery.retention import clean
-from horsies.recovery.sweeping import sweep
-from horsies.store import actions
-from horsies.store.actions import End, Target
-from horsies.store.queues import QUEUES as QUEUE_QUERIES
+from horsies.recovery.sweep import sweep
+from horsies.store import operators
+from horsies.store.claims import Hold
+from horsies.store.operators import End, Target
+from horsies.store.tasks import QUEUES as QUEUE_QUERIES
 from horsies.store.tasks import TaskStore
-from horsies.store.work import Hold
 from tests.support.ageing import TICK_S
 from tests.support.chronicle import WINDOW, Chronicle
 from tests.support.lives import CLAIMED, RUNNING, Life, Standing
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import SearchStrategy
 
-    from horsies.store.db import Transaction
+    from horsies.store.database import Transaction
     from tests.support.ageing import Stage
 
 T = TypeVar("T")
@@ -358,8 +356,8 @@ class RandomLives(RuleBasedStateMachine):
 
         async def moved(transaction: Transaction) -> bool:
             if is_cancelled:
-                return bool(await actions.finish(transaction, [target], CANCEL))
-            return bool(await actions.put_back(transaction, [target], may_overlap=True))
+                return bool(await operators.finish(transaction, [target], CANCEL))
+            return bool(await operators.put_back(transaction, [target], may_overlap=True))
 
         self._expect(f"C2 act on {life}", self._stage.run(self._stage.database.run(moved)), is_as_shown)
         if is_as_shown:

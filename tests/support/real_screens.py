@@ -9,8 +9,8 @@ import asyncpg
 
 from horsies.model.settings import AppConfig, PostgresConfig, TuiConfig
 from horsies_ops.ops import open_ops
-from horsies_tui.actions import Place
 from horsies_tui.app import HorsiesApp
+from horsies_tui.keys import Place
 from tests.support.screens import eventually, shown
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
 
 
 class Real:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.actions import Place
 from horsies_tui.app import HorsiesApp
-from horsies_tui.clock import DatabaseClock
+from horsies_tui.data.context import DatabaseClock
 from horsies_tui.demo import Demo
 from horsies_tui.demo.system import System
-from horsies_tui.themes import NO_OTHERS, UserThemes
-from horsies_tui.widgets.plan_dialog import PlanDialog
+from horsies_tui.keys import Place
+from horsies_tui.proposals.dialog import PlanDialog
+from horsies_tui.theme import NO_OTHERS, UserThemes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
     from textual.strip import Strip
 
-    from horsies_tui.memory import Memory
-    from horsies_tui.source import Opener
+    from horsies_tui.data.context import Memory
+    from horsies_tui.data.source import Opener
 
 ALPHABET = ascii_letters + digits + punctuation
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from horsies.model.recovery.judging import OperatorJudge
+from horsies.model.recovery.fleet import OperatorJudge
 from horsies.model.settings import RecoveryConfig
 from tests.support.task_rows import insert, insert_task
 

@@ -10,13 +10,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from horsies.model.task import TaskStatus
-from horsies.model.workflow.ending import Document, EndedChild, EndedTask, NoRestart
+from horsies.model.workflow.plan import WorkflowStatus
+from horsies.model.workflow.plan import WorkflowTaskStatus as S
 from horsies.model.workflow.progress import (
     Blame,
+    Document,
     End,
+    EndedChild,
+    EndedTask,
     Enqueue,
     Finish,
     NodeState,
+    NoRestart,
     Pause,
     PutBack,
     RunState,
@@ -25,8 +30,6 @@ from horsies.model.workflow.progress import (
     Step,
     next_steps,
 )
-from horsies.model.workflow.status import WorkflowStatus
-from horsies.model.workflow.status import WorkflowTaskStatus as S
 from tests.support.oracle import Verdict
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from horsies.model.recovery.options import SweepOptions
-from horsies.recovery.sweeping import sweep
+from horsies.model.recovery.fleet import SweepOptions
+from horsies.recovery.sweep import sweep
 from tests.support.silence import BY_HAND, one
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.recovery.report import SweepReport
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from hypothesis import strategies as st
 
 from horsies.model.retry import RetryPolicy
-from horsies.model.sending import TaskSendPayload
+from horsies.model.send import TaskSendPayload
 
 QUEUES: Final = ("default", "other")
 RETRY_DELAY: Final = 0.5

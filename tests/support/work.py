@@ -9,14 +9,13 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from horsies.model.claiming import QueueRoom
-from horsies.store.claims import ClaimedRow, ClaimRequest, ClaimStore
-from horsies.store.work import Hold
+from horsies.model.capacity import QueueRoom
+from horsies.store.claims import ClaimedRow, ClaimRequest, ClaimStore, Hold
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 

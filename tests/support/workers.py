@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psutil
 
 from horsies import Ok
-from horsies.engine.hearing import PROBE_AFTER_S
+from horsies.engine.notifications import PROBE_AFTER_S
 from horsies.engine.worker import Worker
 from horsies.model import events
 from horsies.model.settings import ProjectConfig, WorkerConfig, WorkerSettings
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from horsies import Horsies
-    from horsies.engine.hands import Hands
-    from horsies.engine.health import Health
-    from horsies.engine.supervise import Child
+    from horsies.engine.heartbeat import Health
+    from horsies.engine.in_flight import Hands
+    from horsies.engine.pool.child import Child
     from tests.support.commands import Running
 
 E = TypeVar("E", bound=events.Event)

@@ -3,57 +3,112 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, cast
+from uuid import UUID
 
 from textual import work
 from textual.app import App, SystemCommand
-from textual.command import CommandPalette
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.geometry import Size
 from textual.widgets import Input
 from textual.worker import WorkerCancelled, WorkerFailed
 
 from horsies.errors import HorsiesError
-from horsies_ops.reads.filter_language import FilterFault, parse_filter
-from horsies_tui import palette
-from horsies_tui.actions import BY_METHOD, TABS, Place, bindings
-from horsies_tui.clock import DatabaseClock
-from horsies_tui.desk import Desk
+from horsies_ops.reads.filters import FilterFault, TaskFilter, is_short_form, parse_filter
+from horsies_tui.data.context import DatabaseClock, Desk, Memory
+from horsies_tui.data.queries import Store
+from horsies_tui.data.session import Session
 from horsies_tui.format import clean
-from horsies_tui.glyphs import glyphs
-from horsies_tui.keymap import keymap
-from horsies_tui.memory import Memory
+from horsies_tui.keys import BY_METHOD, TABS, Place, actions_at, bindings, keymap, shown_key
 from horsies_tui.messages import ConnectionChanged, RunWanted, TasksWanted, TaskWanted, WorkerWanted
-from horsies_tui.plain import Plain
 from horsies_tui.screens import SCREENS, load_all, screen_class
-from horsies_tui.screens.main_screen import MainScreen
-from horsies_tui.session import Session
-from horsies_tui.store import Store
-from horsies_tui.themes import DARK, LIGHT, NO_OTHERS, OFFERED, UserThemes
-from horsies_tui.widgets.ask_dialog import AskDialog
-from horsies_tui.widgets.header import Header
-from horsies_tui.widgets.help import Help
-from horsies_tui.widgets.type_dialog import TypeDialog
+from horsies_tui.screens.base import MainScreen
+from horsies_tui.theme import DARK, LIGHT, NO_OTHERS, OFFERED, Plain, UserThemes, glyphs
+from horsies_tui.widgets.dialogs import AskDialog, Help, TypeDialog
+from horsies_tui.widgets.frame import Header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from uuid import UUID
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from textual import events
     from textual.actions import ActionParseResult
     from textual.binding import BindingType
     from textual.dom import DOMNode
     from textual.filter import LineFilter
+    from textual.message import Message
     from textual.screen import Screen
     from textual.theme import Theme
     from textual.worker import Worker
 
     from horsies.model.settings import TuiConfig
-    from horsies_ops.reads.filter import TaskFilter
-    from horsies_tui.connection import Connection
-    from horsies_tui.screens.flows import FlowsScreen
-    from horsies_tui.screens.tasks import TasksScreen
+    from horsies_tui.data.session import Connection
+    from horsies_tui.data.source import Opener, Source
+    from horsies_tui.screens.tasks.screen import TasksScreen
     from horsies_tui.screens.workers import WorkersScreen
-    from horsies_tui.source import Opener, Source
+    from horsies_tui.screens.workflows.screen import FlowsScreen
+
+
+# What the palette offers: every action by its name, named filters, themes, and whatever has an id by that id.
+
+GO_TO_ID: Final = "Go to id …"
+EXPLAINED: Final = "a task by its id or the last eight digits of it; a run of a workflow by its id"
+
+
+def commands(app: HorsiesApp) -> Iterator[SystemCommand]:
+    """Screens, the actions of this one, the filters that the settings name, and themes."""
+    for action in (*actions_at(app.place), *actions_at(Place.APP)):
+        owner = app if Place.APP in action.where else app.screen
+        keys = " ".join(shown_key(key, app.desk.glyphs) for key in action.keys)
+        title = action.help[:1].upper() + action.help[1:]
+        yield SystemCommand(title, f"{keys}   {action.id}", partial(app.run_later, action.call, owner))
+    for name, text in app.desk.settings.filters.items():
+        yield SystemCommand(f"Filter {clean(name)}", clean(text), partial(app.filter_tasks, text))
+    for name in app.available_themes:
+        yield SystemCommand(f"Theme {name}", "other colours", partial(setattr, app, "theme", name))
+
+
+class Ids(Provider):
+    """An id that is typed or pasted into the palette leads to what has it."""
+
+    @property
+    def _app(self) -> HorsiesApp:
+        return cast("HorsiesApp", self.app)
+
+    async def discover(self) -> Hits:
+        yield DiscoveryHit(GO_TO_ID, self._app.ask_for_id, help=EXPLAINED)
+
+    async def search(self, query: str) -> Hits:
+        typed = query.strip().lower()
+        if is_id(typed):
+            yield Hit(1.0, f"Go to {typed}", partial(self._app.go_to, typed), help=EXPLAINED)
+        score = (matcher := self.matcher(query)).match(GO_TO_ID)
+        if score > 0:
+            yield Hit(score, matcher.highlight(GO_TO_ID), self._app.ask_for_id, help=EXPLAINED)
+
+
+def is_id(text: str) -> bool:
+    """Whether it can be an id, whole or short."""
+    if is_short_form(text):
+        return True
+    try:
+        return bool(UUID(text))
+    except ValueError:
+        return False
+
+
+async def wanted_message(source: Source, identity: str) -> Message | None:
+    """What whoever gave this id wants to see; None where nothing has it."""
+    if is_short_form(identity):
+        found = await source.tasks_ending(identity)
+        if len(found) > 1:
+            return TasksWanted(TaskFilter(ids=(identity,)))
+        return TaskWanted(found[0].id) if found else None
+    whole = UUID(identity)
+    if await source.tasks_by_id([whole]):
+        return TaskWanted(whole)
+    return RunWanted(whole) if await source.workflow(whole) is not None else None
+
 
 SMALLEST: Final = Size(60, 15)
 WAYS_OUT: Final = frozenset({"app_quit", "quit", "leave"})
@@ -69,7 +124,7 @@ class HorsiesApp(App[None]):
     TITLE = "horsies"
     CSS_PATH = "horsies.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
-    COMMANDS = App.COMMANDS | {palette.Ids}
+    COMMANDS = App.COMMANDS | {Ids}
 
     def __init__(
         self,
@@ -211,7 +266,7 @@ class HorsiesApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's
         """What the palette offers."""
-        yield from palette.commands(self)
+        yield from commands(self)
 
     def run_later(self, call: str, owner: DOMNode) -> None:
         """Run an action once the palette is closed."""
@@ -228,7 +283,7 @@ class HorsiesApp(App[None]):
 
     async def _go_to(self, source: Source, identity: str) -> None:
         try:
-            wanted = await palette.wanted(source, identity) if palette.is_id(identity) else None
+            wanted = await wanted_message(source, identity) if is_id(identity) else None
         except HorsiesError as error:
             self.notify(clean(error.message), severity="error", markup=False)
             return
@@ -247,7 +302,7 @@ class HorsiesApp(App[None]):
 
     def on_task_wanted(self, message: TaskWanted) -> None:
         """Open a task over the screen that it was found on."""
-        from horsies_tui.screens.task_detail import Opened, TaskScreen
+        from horsies_tui.screens.tasks.detail import Opened, TaskScreen
 
         screen = self.screen
         tab = screen.tab if isinstance(screen, MainScreen) else Place.TASKS

@@ -13,7 +13,7 @@ import humanize
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
-from horsies.model.ids import short_form
+from horsies.model.task import short_form
 from horsies.model.text import safe as without_controls
 
 if TYPE_CHECKING:

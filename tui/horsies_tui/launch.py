@@ -6,23 +6,49 @@ import asyncio
 import gc
 import importlib.util
 import os
+import threading
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from horsies.config import Rank
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.log import configure
-from horsies_tui.served import end_with_the_server, is_served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from horsies.config import LoadedSettings
-    from horsies.model.settings.url import DatabaseUrl
+    from horsies.model.settings.broker import DatabaseUrl
     from horsies_tui.app import HorsiesApp
-    from horsies_tui.source import Opener, Source
+    from horsies_tui.data.source import Opener, Source
+
+
+# The other side of `serving`: this process is the app of one visitor.
+
+WEB_DRIVER: Final = "textual.drivers.web_driver:WebDriver"
+LOOKED_EVERY_S: Final = 0.5
+
+
+def is_served() -> bool:
+    """Whether what is drawn goes to a browser and not to a terminal."""
+    return os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
+
+
+def end_with_the_server() -> None:
+    """End when the server does, however it ends: nobody would be there to close this app."""
+    server = os.getppid()
+    threading.Thread(target=_watch, args=(server,), name="horsies-served", daemon=True).start()
+
+
+def _watch(server: int) -> None:
+    while os.getppid() == server:
+        time.sleep(LOOKED_EVERY_S)
+    # Not `sys.exit`: whatever the app is waiting for, it waits for nobody any more.
+    os._exit(1)
+
 
 PATIENCE_S = 3.0
 """So long a screen waits for what it shows. What an operator decided to change may take as long as anywhere else."""
@@ -114,7 +140,7 @@ def show_in_browsers(options: Options, *, host: str, port: int, ready: Callable[
             code=ErrorCode.CLI_INVALID_ARGS,
             hint="pip install textual-serve, or horsies-ops[web]",
         )
-    from horsies_tui.serving import serve
+    from horsies_tui.web import serve
 
     serve(options.arguments, host=host, port=port, ready=ready)
     return 0
@@ -123,8 +149,8 @@ def show_in_browsers(options: Options, *, host: str, port: int, ready: Callable[
 def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
     """The app for these settings, not yet running."""
     from horsies_tui.app import HorsiesApp
-    from horsies_tui.memory import Memory, usual_path
-    from horsies_tui.themes import user_themes, usual_folder
+    from horsies_tui.data.context import Memory, usual_path
+    from horsies_tui.theme import user_themes, usual_folder
 
     tui = settings.tui
     if options.is_slow:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.errors import HorsiesError
-    from horsies_ops.reads.filter import TaskFilter
-    from horsies_tui.connection import Connection
+    from horsies_ops.reads.filters import TaskFilter
+    from horsies_tui.data.session import Connection
 
 
 class Fetched(Message):

@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from horsies.app import ChildProcessStartHook as ChildProcessStartHook
     from horsies.app import Horsies as Horsies
     from horsies.client.broker import PostgresBroker as PostgresBroker
-    from horsies.client.flows import cancel_workflow as cancel_workflow
-    from horsies.client.flows import cancel_workflow_sync as cancel_workflow_sync
-    from horsies.client.flows import pause_workflow as pause_workflow
-    from horsies.client.flows import pause_workflow_sync as pause_workflow_sync
-    from horsies.client.flows import resume_workflow as resume_workflow
-    from horsies.client.flows import resume_workflow_sync as resume_workflow_sync
-    from horsies.client.flows import start_workflow as start_workflow
-    from horsies.client.flows import start_workflow_async as start_workflow_async
-    from horsies.client.handle import TaskHandle as TaskHandle
-    from horsies.client.run_handle import WorkflowHandle as WorkflowHandle
-    from horsies.client.send_options import TaskSendOptions as TaskSendOptions
-    from horsies.client.task_function import TaskFunction as TaskFunction
+    from horsies.client.results import TaskHandle as TaskHandle
+    from horsies.client.task import TaskFunction as TaskFunction
+    from horsies.client.task import TaskSendOptions as TaskSendOptions
     from horsies.client.workflow.definition import WorkflowDefinition as WorkflowDefinition
+    from horsies.client.workflow.handle import WorkflowHandle as WorkflowHandle
+    from horsies.client.workflow.handle import cancel_workflow as cancel_workflow
+    from horsies.client.workflow.handle import cancel_workflow_sync as cancel_workflow_sync
+    from horsies.client.workflow.handle import pause_workflow as pause_workflow
+    from horsies.client.workflow.handle import pause_workflow_sync as pause_workflow_sync
+    from horsies.client.workflow.handle import resume_workflow as resume_workflow
+    from horsies.client.workflow.handle import resume_workflow_sync as resume_workflow_sync
+    from horsies.client.workflow.handle import start_workflow as start_workflow
+    from horsies.client.workflow.handle import start_workflow_async as start_workflow_async
     from horsies.client.workflow.nodes import AnyNode as AnyNode
     from horsies.client.workflow.nodes import SubWorkflowNode as SubWorkflowNode
+    from horsies.client.workflow.nodes import SuccessCase as SuccessCase
+    from horsies.client.workflow.nodes import SuccessPolicy as SuccessPolicy
     from horsies.client.workflow.nodes import TaskNode as TaskNode
     from horsies.client.workflow.nodes import from_node as from_node
-    from horsies.client.workflow.policies import SuccessCase as SuccessCase
-    from horsies.client.workflow.policies import SuccessPolicy as SuccessPolicy
     from horsies.client.workflow.spec import WorkflowSpec as WorkflowSpec
     from horsies.errors import BrokerError as BrokerError
     from horsies.errors import BrokerErrorCode as BrokerErrorCode
@@ -43,37 +43,27 @@ if TYPE_CHECKING:
     from horsies.errors import TaskDefinitionError as TaskDefinitionError
     from horsies.errors import ValidationReport as ValidationReport
     from horsies.errors import WorkflowValidationError as WorkflowValidationError
-    from horsies.model.broker import BrokerOperationError as BrokerOperationError
-    from horsies.model.broker import BrokerResult as BrokerResult
-    from horsies.model.broker import DatabasePing as DatabasePing
-    from horsies.model.broker import WorkerPong as WorkerPong
-    from horsies.model.broker import WorkerStateSnapshot as WorkerStateSnapshot
-    from horsies.model.codes import BUILTIN_CODE_REGISTRY as BUILTIN_CODE_REGISTRY
-    from horsies.model.codes import BuiltInTaskCode as BuiltInTaskCode
-    from horsies.model.codes import ContractCode as ContractCode
-    from horsies.model.codes import OperationalErrorCode as OperationalErrorCode
-    from horsies.model.codes import OutcomeCode as OutcomeCode
-    from horsies.model.codes import RetrievalCode as RetrievalCode
-    from horsies.model.info import TaskAttemptInfo as TaskAttemptInfo
-    from horsies.model.info import TaskContext as TaskContext
-    from horsies.model.info import TaskInfo as TaskInfo
-    from horsies.model.mapping import ExceptionMapper as ExceptionMapper
-    from horsies.model.recovery.answers import RecoveredWorkers as RecoveredWorkers
-    from horsies.model.recovery.answers import Recovery as Recovery
-    from horsies.model.recovery.answers import RecoveryContext as RecoveryContext
-    from horsies.model.recovery.verdicts import RecoveryReason as RecoveryReason
+    from horsies.model.recovery.decision import RecoveredWorkers as RecoveredWorkers
+    from horsies.model.recovery.decision import Recovery as Recovery
+    from horsies.model.recovery.decision import RecoveryContext as RecoveryContext
+    from horsies.model.recovery.decision import RecoveryReason as RecoveryReason
+    from horsies.model.result import BrokerOperationError as BrokerOperationError
+    from horsies.model.result import BrokerResult as BrokerResult
+    from horsies.model.result import DatabasePing as DatabasePing
     from horsies.model.result import Err as Err
     from horsies.model.result import JsonValue as JsonValue
     from horsies.model.result import Ok as Ok
     from horsies.model.result import Result as Result
     from horsies.model.result import UnwrapError as UnwrapError
+    from horsies.model.result import WorkerPong as WorkerPong
+    from horsies.model.result import WorkerStateSnapshot as WorkerStateSnapshot
     from horsies.model.result import is_err as is_err
     from horsies.model.result import is_ok as is_ok
     from horsies.model.retry import RetryPolicy as RetryPolicy
-    from horsies.model.sending import TaskSendError as TaskSendError
-    from horsies.model.sending import TaskSendErrorCode as TaskSendErrorCode
-    from horsies.model.sending import TaskSendPayload as TaskSendPayload
-    from horsies.model.sending import TaskSendResult as TaskSendResult
+    from horsies.model.send import TaskSendError as TaskSendError
+    from horsies.model.send import TaskSendErrorCode as TaskSendErrorCode
+    from horsies.model.send import TaskSendPayload as TaskSendPayload
+    from horsies.model.send import TaskSendResult as TaskSendResult
     from horsies.model.settings import AppConfig as AppConfig
     from horsies.model.settings import CustomQueueConfig as CustomQueueConfig
     from horsies.model.settings import PayloadPolicy as PayloadPolicy
@@ -86,30 +76,40 @@ if TYPE_CHECKING:
     from horsies.model.settings import WorkerConfig as WorkerConfig
     from horsies.model.settings import WorkerResilienceConfig as WorkerResilienceConfig
     from horsies.model.task import TASK_TERMINAL_STATES as TASK_TERMINAL_STATES
+    from horsies.model.task import TaskAttemptInfo as TaskAttemptInfo
     from horsies.model.task import TaskAttemptOutcome as TaskAttemptOutcome
+    from horsies.model.task import TaskContext as TaskContext
+    from horsies.model.task import TaskInfo as TaskInfo
     from horsies.model.task import TaskStatus as TaskStatus
-    from horsies.model.task_error import SubWorkflowError as SubWorkflowError
-    from horsies.model.task_error import TaskError as TaskError
+    from horsies.model.task_result import BUILTIN_CODE_REGISTRY as BUILTIN_CODE_REGISTRY
+    from horsies.model.task_result import BuiltInTaskCode as BuiltInTaskCode
+    from horsies.model.task_result import ContractCode as ContractCode
+    from horsies.model.task_result import ExceptionMapper as ExceptionMapper
+    from horsies.model.task_result import OperationalErrorCode as OperationalErrorCode
+    from horsies.model.task_result import OutcomeCode as OutcomeCode
+    from horsies.model.task_result import RetrievalCode as RetrievalCode
+    from horsies.model.task_result import SubWorkflowError as SubWorkflowError
+    from horsies.model.task_result import TaskError as TaskError
     from horsies.model.task_result import TaskResult as TaskResult
-    from horsies.model.workflow.calls import HandleErrorCode as HandleErrorCode
-    from horsies.model.workflow.calls import HandleOperationError as HandleOperationError
-    from horsies.model.workflow.calls import HandleResult as HandleResult
-    from horsies.model.workflow.calls import WorkflowStartError as WorkflowStartError
-    from horsies.model.workflow.calls import WorkflowStartErrorCode as WorkflowStartErrorCode
-    from horsies.model.workflow.calls import WorkflowStartResult as WorkflowStartResult
-    from horsies.model.workflow.context import WorkflowContext as WorkflowContext
-    from horsies.model.workflow.context import WorkflowMeta as WorkflowMeta
-    from horsies.model.workflow.info import SubWorkflowSummary as SubWorkflowSummary
-    from horsies.model.workflow.info import WorkflowTaskInfo as WorkflowTaskInfo
-    from horsies.model.workflow.names import NodeKey as NodeKey
-    from horsies.model.workflow.names import WorkflowContextMissingIdError as WorkflowContextMissingIdError
-    from horsies.model.workflow.names import slugify as slugify
+    from horsies.model.workflow.plan import WORKFLOW_TASK_TERMINAL_STATES as WORKFLOW_TASK_TERMINAL_STATES
+    from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES as WORKFLOW_TERMINAL_STATES
+    from horsies.model.workflow.plan import NodeKey as NodeKey
     from horsies.model.workflow.plan import OnError as OnError
-    from horsies.model.workflow.status import WORKFLOW_TASK_TERMINAL_STATES as WORKFLOW_TASK_TERMINAL_STATES
-    from horsies.model.workflow.status import WORKFLOW_TERMINAL_STATES as WORKFLOW_TERMINAL_STATES
-    from horsies.model.workflow.status import WorkflowStatus as WorkflowStatus
-    from horsies.model.workflow.status import WorkflowTaskStatus as WorkflowTaskStatus
-    from horsies.registry.context import current_task as current_task
+    from horsies.model.workflow.plan import WorkflowContextMissingIdError as WorkflowContextMissingIdError
+    from horsies.model.workflow.plan import WorkflowStatus as WorkflowStatus
+    from horsies.model.workflow.plan import WorkflowTaskStatus as WorkflowTaskStatus
+    from horsies.model.workflow.plan import slugify as slugify
+    from horsies.model.workflow.views import HandleErrorCode as HandleErrorCode
+    from horsies.model.workflow.views import HandleOperationError as HandleOperationError
+    from horsies.model.workflow.views import HandleResult as HandleResult
+    from horsies.model.workflow.views import SubWorkflowSummary as SubWorkflowSummary
+    from horsies.model.workflow.views import WorkflowContext as WorkflowContext
+    from horsies.model.workflow.views import WorkflowMeta as WorkflowMeta
+    from horsies.model.workflow.views import WorkflowStartError as WorkflowStartError
+    from horsies.model.workflow.views import WorkflowStartErrorCode as WorkflowStartErrorCode
+    from horsies.model.workflow.views import WorkflowStartResult as WorkflowStartResult
+    from horsies.model.workflow.views import WorkflowTaskInfo as WorkflowTaskInfo
+    from horsies.registry.invocation import current_task as current_task
     from horsies.version import __version__ as __version__
 
 _MODULES = {
@@ -118,7 +118,14 @@ _MODULES = {
         "Horsies",
     ),
     "horsies.client.broker": ("PostgresBroker",),
-    "horsies.client.flows": (
+    "horsies.client.results": ("TaskHandle",),
+    "horsies.client.task": (
+        "TaskFunction",
+        "TaskSendOptions",
+    ),
+    "horsies.client.workflow.definition": ("WorkflowDefinition",),
+    "horsies.client.workflow.handle": (
+        "WorkflowHandle",
         "cancel_workflow",
         "cancel_workflow_sync",
         "pause_workflow",
@@ -128,20 +135,13 @@ _MODULES = {
         "start_workflow",
         "start_workflow_async",
     ),
-    "horsies.client.handle": ("TaskHandle",),
-    "horsies.client.run_handle": ("WorkflowHandle",),
-    "horsies.client.send_options": ("TaskSendOptions",),
-    "horsies.client.task_function": ("TaskFunction",),
-    "horsies.client.workflow.definition": ("WorkflowDefinition",),
     "horsies.client.workflow.nodes": (
         "AnyNode",
         "SubWorkflowNode",
-        "TaskNode",
-        "from_node",
-    ),
-    "horsies.client.workflow.policies": (
         "SuccessCase",
         "SuccessPolicy",
+        "TaskNode",
+        "from_node",
     ),
     "horsies.client.workflow.spec": ("WorkflowSpec",),
     "horsies.errors": (
@@ -157,44 +157,28 @@ _MODULES = {
         "ValidationReport",
         "WorkflowValidationError",
     ),
-    "horsies.model.broker": (
-        "BrokerOperationError",
-        "BrokerResult",
-        "DatabasePing",
-        "WorkerPong",
-        "WorkerStateSnapshot",
-    ),
-    "horsies.model.codes": (
-        "BUILTIN_CODE_REGISTRY",
-        "BuiltInTaskCode",
-        "ContractCode",
-        "OperationalErrorCode",
-        "OutcomeCode",
-        "RetrievalCode",
-    ),
-    "horsies.model.info": (
-        "TaskAttemptInfo",
-        "TaskContext",
-        "TaskInfo",
-    ),
-    "horsies.model.mapping": ("ExceptionMapper",),
-    "horsies.model.recovery.answers": (
+    "horsies.model.recovery.decision": (
         "RecoveredWorkers",
         "Recovery",
         "RecoveryContext",
+        "RecoveryReason",
     ),
-    "horsies.model.recovery.verdicts": ("RecoveryReason",),
     "horsies.model.result": (
+        "BrokerOperationError",
+        "BrokerResult",
+        "DatabasePing",
         "Err",
         "JsonValue",
         "Ok",
         "Result",
         "UnwrapError",
+        "WorkerPong",
+        "WorkerStateSnapshot",
         "is_err",
         "is_ok",
     ),
     "horsies.model.retry": ("RetryPolicy",),
-    "horsies.model.sending": (
+    "horsies.model.send": (
         "TaskSendError",
         "TaskSendErrorCode",
         "TaskSendPayload",
@@ -215,43 +199,47 @@ _MODULES = {
     ),
     "horsies.model.task": (
         "TASK_TERMINAL_STATES",
+        "TaskAttemptInfo",
         "TaskAttemptOutcome",
+        "TaskContext",
+        "TaskInfo",
         "TaskStatus",
     ),
-    "horsies.model.task_error": (
+    "horsies.model.task_result": (
+        "BUILTIN_CODE_REGISTRY",
+        "BuiltInTaskCode",
+        "ContractCode",
+        "ExceptionMapper",
+        "OperationalErrorCode",
+        "OutcomeCode",
+        "RetrievalCode",
         "SubWorkflowError",
         "TaskError",
+        "TaskResult",
     ),
-    "horsies.model.task_result": ("TaskResult",),
-    "horsies.model.workflow.calls": (
+    "horsies.model.workflow.plan": (
+        "NodeKey",
+        "OnError",
+        "WORKFLOW_TASK_TERMINAL_STATES",
+        "WORKFLOW_TERMINAL_STATES",
+        "WorkflowContextMissingIdError",
+        "WorkflowStatus",
+        "WorkflowTaskStatus",
+        "slugify",
+    ),
+    "horsies.model.workflow.views": (
         "HandleErrorCode",
         "HandleOperationError",
         "HandleResult",
+        "SubWorkflowSummary",
+        "WorkflowContext",
+        "WorkflowMeta",
         "WorkflowStartError",
         "WorkflowStartErrorCode",
         "WorkflowStartResult",
-    ),
-    "horsies.model.workflow.context": (
-        "WorkflowContext",
-        "WorkflowMeta",
-    ),
-    "horsies.model.workflow.info": (
-        "SubWorkflowSummary",
         "WorkflowTaskInfo",
     ),
-    "horsies.model.workflow.names": (
-        "NodeKey",
-        "WorkflowContextMissingIdError",
-        "slugify",
-    ),
-    "horsies.model.workflow.plan": ("OnError",),
-    "horsies.model.workflow.status": (
-        "WORKFLOW_TASK_TERMINAL_STATES",
-        "WORKFLOW_TERMINAL_STATES",
-        "WorkflowStatus",
-        "WorkflowTaskStatus",
-    ),
-    "horsies.registry.context": ("current_task",),
+    "horsies.registry.invocation": ("current_task",),
     "horsies.version": ("__version__",),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}

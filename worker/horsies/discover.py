@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from horsies.app import Horsies
-from horsies.app.importing import import_one, is_path, put_on_path
-from horsies.app.modules import is_missing_file
-from horsies.app.suppression import sends_suppressed
 from horsies.config import Rank, working_folder
 from horsies.errors import ConfigurationError, ErrorCode
+from horsies.task_modules import import_one, is_missing_file, is_path, put_on_path, sends_suppressed
 
 if TYPE_CHECKING:
     from pathlib import Path

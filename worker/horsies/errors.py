@@ -14,7 +14,7 @@ HorsiesError
 ├── Busy                      another process holds the lock
 ├── InsideEventLoop           a blocking call where only `await` can work     (horsies.sync)
 ├── UnwrapError               the wrong side of an Ok or Err was asked for    (horsies.model.result)
-└── WorkflowContextMissingIdError   a node without an id was looked up       (horsies.model.workflow.names)
+└── WorkflowContextMissingIdError   a node without an id was looked up       (horsies.model.workflow.plan)
 
 MultipleValidationErrors is mixed into the family's class when several faults are reported at once.
 """

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from horsies.codec.wire import canonical
-from horsies.model.actions import Action
+from horsies.codec.canonical_json import canonical
+from horsies.model.operator_actions import Action
 from horsies_ops.actions.queues import PAUSE, RESUME
-from horsies_ops.actions.sending import SEND
+from horsies_ops.actions.send import SEND
 from horsies_ops.actions.workflows import STEERING
 from horsies_ops.cleanup import ACTION as CLEANUP
 from horsies_ops.cli.option_types import flat, several, values
+from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.output import print_json, print_table, to_json
-from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.ops import open_ops
 from horsies_ops.sweep import RELEASE, SWEEP
 

@@ -9,12 +9,19 @@ from typing import Annotated
 
 import typer
 
-from horsies.app.check import first_failed_phase
+from horsies.check import first_failed_phase
 from horsies.discover import locate_app
 from horsies.errors import ExitCode, HorsiesError, ValidationReport
-from horsies_ops.cli.application import AppArgument, settings_for_app
+from horsies_ops.cli.options import (
+    AppArgument,
+    GlobalOptions,
+    Json,
+    group,
+    point_there,
+    settings_for_app,
+    with_global_options,
+)
 from horsies_ops.cli.output import fault, print_json, print_line, report, warn
-from horsies_ops.cli.session import GlobalOptions, Json, group, point_there, with_global_options
 
 app = group("check")
 

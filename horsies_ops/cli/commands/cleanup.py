@@ -9,9 +9,8 @@ import humanize
 import typer
 
 from horsies.errors import ExitCode
-from horsies_ops.cli.output import print_json, print_line, print_table
-from horsies_ops.cli.progress import progress_bar
-from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.output import print_json, print_line, print_table, progress_bar
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 from horsies.config import Origin, describe, working_folder
 from horsies.errors import ConfigurationError, ExitCode
+from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.output import faults, print_json, print_line, print_table, report
-from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 
 app = group("config")
 

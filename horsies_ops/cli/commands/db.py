@@ -10,12 +10,12 @@ import typer
 
 from horsies.embedded import EmbeddedServer, other_clusters
 from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorCode, ExitCode
+from horsies.store.endpoint import open_database, open_for_migration
 from horsies.store.migrate import known_migrations, schema_state
 from horsies.store.migrate import migrate as apply_migrations
-from horsies.store.open import open_database, open_for_migration
+from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.output import fault, print_facts, print_json, print_line, print_table, report, to_json, warn
-from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
-from horsies_ops.reads.status import DatabaseStatus, MigrationFacts, database_status
+from horsies_ops.reads.server import DatabaseStatus, MigrationFacts, database_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

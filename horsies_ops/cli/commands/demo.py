@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from horsies.errors import ExitCode, UsageError
+from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import print_facts, print_line
-from horsies_ops.cli.session import GlobalOptions, group, with_global_options
-from horsies_ops.demo.play import Seen, play, watch
-from horsies_ops.demo.stage import stage
+from horsies_ops.demo import Seen, play, stage, watch
 
 app = group("demo")
 

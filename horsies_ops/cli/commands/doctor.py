@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from horsies.errors import ExitCode
+from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.output import print_json, print_table, talk
-from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.doctor import diagnose
 from horsies_ops.ops import open_ops
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horsies.model.ids import short_form
+from horsies.model.task import short_form
 from horsies.model.text import safe
 from horsies_ops.cli.option_types import flat, several, time
+from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import json_line, print_line, to_json
-from horsies_ops.cli.session import GlobalOptions, group, with_global_options
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from horsies.config import write_new
+from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import print_line
-from horsies_ops.cli.session import GlobalOptions, group, with_global_options
 
 app = group("init")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode
-from horsies_ops.cli.session import GlobalOptions, group, with_global_options
+from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def metrics(
 
 
 async def _serve(options: GlobalOptions, settings: AppConfig, host: str, port: int) -> None:
-    from horsies_ops.metrics.exporter import Exporter, serving
+    from horsies_ops.metrics import Exporter, serving
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from horsies_ops.cli.ages import age
-from horsies_ops.cli.output import print_json, print_table, to_json
-from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.output import age, print_json, print_table, to_json
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from horsies.errors import ExitCode, HorsiesError, UsageError
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepStatus
-from horsies_ops.cli.application import settings_for_app
-from horsies_ops.cli.naming import worker_named
+from horsies_ops.cli.ids import worker_named
 from horsies_ops.cli.option_types import id_or_short_form, time
+from horsies_ops.cli.options import GlobalOptions, Json, group, settings_for_app, with_global_options
 from horsies_ops.cli.output import print_json, warn
-from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
 from horsies_ops.cli.sweep_views import document, show
 from horsies_ops.ops import open_ops
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from horsies.config import LoadedSettings
     from horsies.model.settings import AppConfig
     from horsies.recovery.report import SweepReport
-    from horsies_ops.reads.verdicts import Silent
+    from horsies_ops.reads.stale import Silent
 
 app = group("sweep")
 

@@ -3,39 +3,161 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 from uuid import UUID
 
 import typer
 
-from horsies.client.sending import SendOptions
-from horsies.codec.wire import canonical
-from horsies.errors import ExitCode, NotFound
+from horsies import Horsies
+from horsies.client.payload import SendOptions
+from horsies.client.task import TaskFunction
+from horsies.codec.canonical_json import canonical, parsed
+from horsies.codec.results import stored_result
+from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, UsageError
+from horsies.model.result import Err
 from horsies.model.text import safe
-from horsies_ops.cli.ages import instant
-from horsies_ops.cli.naming import task_named
+from horsies_ops.actions.send import as_given
+from horsies_ops.cli.ids import task_named
 from horsies_ops.cli.option_types import identity_or_short_form, one_id, time
-from horsies_ops.cli.output import print_json, print_line, warn
-from horsies_ops.cli.progress import progress_line
-from horsies_ops.cli.session import GlobalOptions, Json, group, with_global_options
-from horsies_ops.cli.task_actions import add_actions
-from horsies_ops.cli.task_filters import FilterOptions, with_filter_options
-from horsies_ops.cli.task_search import search
-from horsies_ops.cli.task_sending import has_live_worker, json_array, json_object, result_document, task_to_send
-from horsies_ops.cli.task_sending import send as send_task
+from horsies_ops.cli.options import GlobalOptions, Json, group, load_app, settings_for_app, with_global_options
+from horsies_ops.cli.output import instant, print_json, print_line, progress_line, warn
+from horsies_ops.cli.task_actions import FilterOptions, add_actions, with_filter_options
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
 from horsies_ops.ops import open_ops
+from horsies_ops.reads.tasks import TaskPage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator, Mapping
 
-    from horsies.client.handle import TaskHandle
-    from horsies.client.task_function import TaskFunction
+    from horsies.client.results import TaskHandle
+    from horsies.errors import BrokerErrorCode
     from horsies.model.settings import AppConfig
-    from horsies_ops.reads.counts import Count
-    from horsies_ops.reads.filter import TaskFilter
-    from horsies_ops.reads.tasks import TaskDetail, TaskPage
+    from horsies_ops.reads.filters import TaskFilter
+    from horsies_ops.reads.search import Count
+    from horsies_ops.reads.tasks import TaskDetail, TaskSummary
+
+
+# Looking for tasks page by page until there are enough of them.
+
+Listing = Callable[[UUID | None, int], Awaitable[TaskPage]]
+"""Gives the page after a task, of so many at most."""
+
+
+async def search(listing: Listing, *, after: UUID | None, limit: int, say: Callable[[str], None]) -> TaskPage:
+    """A page that is full unless the tasks end; `say` hears how far back the search has come."""
+    found: tuple[TaskSummary, ...] = ()
+    while True:
+        page = await listing(after, limit - len(found))
+        found += page.tasks
+        if page.searched_to is None:
+            return replace(page, tasks=found)
+        say(f"searched back to {instant(page.searched_to)}, found {len(found):,}")
+        after = page.next
+
+
+# Sending a task by its name: checked by the app that defines it, or stored as given where no app is at hand.
+
+
+@contextmanager
+def task_to_send(
+    options: GlobalOptions, name: str, *, locator: str | None, queue: str | None
+) -> Generator[TaskFunction[..., Any]]:
+    """Yield the task of that name, bound for `queue` where one is given; HRS-300, 200 or 103 where it cannot be."""
+    is_app_named = locator is not None or settings_for_app(options).locator is not None
+    if not is_app_named:
+        options.talk("no app is named or configured: name, arguments and queue are stored unchecked")
+    with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
+        app = load_app(options, locator) if is_app_named else Horsies()
+    try:
+        yield _registered(app, name, queue) if is_app_named else _unregistered(app, name, queue)
+    finally:
+        app.close()
+
+
+def send_task(
+    task: TaskFunction[..., Any], options: SendOptions, args: list[Any], kwargs: dict[str, Any]
+) -> TaskHandle[Any]:
+    """Send the task, or raise why it could not be."""
+    sent = task.send_with(options, tuple(args), kwargs)
+    if not isinstance(sent, Err):
+        return sent.value
+    error = sent.error
+    if isinstance(error.exception, HorsiesError):
+        raise error.exception  # what the database said has its own exit code and hint
+    code = cast("BrokerErrorCode", error.code)  # a code of the send, shown as such
+    raise HorsiesError(error.message, code=code, hint=_known_names(task, kwargs))
+
+
+def _known_names(task: TaskFunction[..., Any], kwargs: Mapping[str, Any]) -> str | None:
+    """What may be named, where something else was."""
+    shape = task.definition.codec.shape
+    if shape.extra is not None or kwargs.keys() <= shape.keywords:
+        return None
+    return f"its parameters: {', '.join(sorted(shape.keywords)) or 'none'}"
+
+
+def result_document(task: TaskFunction[..., Any], handle: TaskHandle[Any], timeout: timedelta) -> dict[str, Any]:
+    """Wait for the result, `{"ok": …}` or `{"err": …}`; WAIT_TIMEOUT is an err as well, and the task goes on."""
+    result = handle.get(timeout_ms=int(timeout / timedelta(milliseconds=1)))
+    return cast("dict[str, Any]", parsed(stored_result(result, task.definition.codec.ok).document))
+
+
+async def has_live_worker(config: AppConfig) -> bool:
+    """Whether anyone is there who could run the task."""
+    threshold = timedelta(milliseconds=config.recovery.worker_stale_threshold_ms)
+    async with open_ops(config.broker, read_only=True) as ops:
+        return await ops.live_workers(threshold=threshold) > 0
+
+
+def _registered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
+    task = app.tasks.find(name)
+    if queue is None:
+        return task
+    return TaskFunction(app, replace(task.definition, queue_name=app.validate_queue_name(queue)))
+
+
+def _unregistered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
+    return TaskFunction(app, as_given(name, app.validate_queue_name(None) if queue is None else queue))
+
+
+def json_array(text: str) -> list[Any]:
+    return _of_type(list, "--args", "an array", text)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    return _of_type(dict, "--kwargs", "an object", text)
+
+
+def _of_type(kind: type[Any], option: str, described: str, text: str) -> Any:
+    try:
+        value = parsed(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise _bad_json(f"{option} is no JSON at {place}: {error.msg}", option) from None
+    except ValueError as error:
+        raise _bad_json(f"{option} is no JSON: {error}", option) from None
+    if not isinstance(value, kind):
+        meant = _OPTIONS.get(type(value))
+        error = _bad_json(f"{option} must be {described} in JSON", meant or option)
+        if meant:
+            error.help_text = f"did you mean {meant}? {error.help_text}"
+        raise error
+    return value
+
+
+_OPTIONS: Mapping[type[object], str] = {list: "--args", dict: "--kwargs"}
+
+
+def _bad_json(message: str, option: str) -> UsageError:
+    example = """'[1, "two"]'""" if option == "--args" else """'{"name": "value"}'"""
+    return UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=f"for example {option} {example}")
+
 
 app = group("task")
 

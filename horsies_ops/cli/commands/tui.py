@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from horsies.errors import UsageError
-from horsies_ops.cli.session import GlobalOptions, group, with_global_options
-from horsies_ops.cli.settings_handed_down import hand_down
+from horsies_ops.cli.options import GlobalOptions, group, hand_down, with_global_options
 
 app = group("tui")
 

@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 
 from horsies.errors import HorsiesError, Refused
-from horsies.model.actions import Action, ActionOptions, Refusal
+from horsies.model.operator_actions import Action, ActionOptions, Refusal
 from horsies.model.settings import PostgresConfig
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from tests.support.silence import a_task, a_worker
 from tests.support.task_rows import insert, insert_task
 from tests.support.work import columns_of, fill, hearing, one_claimed, one_running
@@ -21,7 +21,7 @@ from tests.support.work import columns_of, fill, hearing, one_claimed, one_runni
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from horsies_ops.actions.report import Progress
     from horsies_ops.ops import Ops
     from tests.support.work import Connection

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.model.actions import Action, ActionOptions, Refusal
-from horsies_ops.actions.selector import Selector
-from horsies_ops.reads.filter import TaskFilter
+from horsies.model.operator_actions import Action, ActionOptions, Refusal
+from horsies_ops.actions.plan import Selector
+from horsies_ops.reads.filters import TaskFilter
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tests.support.task_rows import insert_task
 from tests.support.work import claim, columns_of, hearing
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from horsies_ops.ops import Ops
     from tests.support.work import Connection
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.model.actions import Refusal
+from horsies.model.operator_actions import Refusal
 from tests.support.task_rows import insert_task
 from tests.support.work import hearing, one_claimed
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from horsies_ops.ops import Ops
     from tests.support.work import Connection
 

@@ -11,7 +11,7 @@ import pytest
 
 from horsies import Horsies, Recovery, RecoveryContext, TaskStatus
 from horsies.errors import Busy, ConfigurationError
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
 from horsies.recovery.hooks import ROWS_AT_A_TIME
 from horsies.store.recovery import RecoveryStore
@@ -23,7 +23,7 @@ from tests.support.work import columns_of
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from horsies.recovery.registered import RecoveryHook
+    from horsies.recovery.hooks import RecoveryHook
     from horsies_ops.ops import Ops
     from tests.support.work import Connection
 

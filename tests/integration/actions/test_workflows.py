@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from horsies.errors import HorsiesError
-from horsies.model.actions import Refusal
+from horsies.model.operator_actions import Refusal
 from tests.support.task_rows import insert
 from tests.support.work import columns_of
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from horsies.client.sending import PLAIN
-from horsies.model.sending import PlainSend
-from horsies.store.failures import UNIQUE_VIOLATION, StatementFailed
+from horsies.client.payload import PLAIN
+from horsies.model.send import PlainSend
+from horsies.store.connection import UNIQUE_VIOLATION, StatementFailed
 from tests.support.tasks import heard_on
 from tests.support.waiting import until_someone_waits
 
@@ -32,7 +32,7 @@ CREATE TRIGGER tell AFTER INSERT ON horsies_tasks EXECUTE FUNCTION tell();
 """
 HURRIED = """
 import sys
-from horsies.client import announcing
+from horsies.client import notify as announcing
 from tests.support.tasks import app_on
 announcing.PAUSE_S = announcing.SPEAK_EVERY_S = announcing.WAIT_S = 60
 task = app_on(sys.argv[1]).tasks["double"]
@@ -117,8 +117,8 @@ async def test_a_send_leaves_the_trigger_on_for_the_next_transaction_of_its_conn
 async def test_a_long_row_of_sends_says_little_and_its_last_word_comes_after_its_last_task(
     app: Horsies, heard: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horsies.client.announcing.PAUSE_S", 60)
-    monkeypatch.setattr("horsies.client.announcing.SPEAK_EVERY_S", 60)
+    monkeypatch.setattr("horsies.client.notify.PAUSE_S", 60)
+    monkeypatch.setattr("horsies.client.notify.SPEAK_EVERY_S", 60)
     await other.execute(TELL_WHAT_IS_STORED)
     for number in range(50):
         (await app.tasks["double"].send_async(number)).unwrap()
@@ -144,8 +144,8 @@ async def test_a_program_of_blocking_sends_has_its_last_word_when_it_ends(
 async def test_a_send_of_a_long_row_that_is_given_up_is_announced_for_it_may_be_stored(
     app: Horsies, heard: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horsies.client.announcing.PAUSE_S", 60)
-    monkeypatch.setattr("horsies.client.announcing.SPEAK_EVERY_S", 60)
+    monkeypatch.setattr("horsies.client.notify.PAUSE_S", 60)
+    monkeypatch.setattr("horsies.client.notify.SPEAK_EVERY_S", 60)
     for number in range(20):
         (await app.tasks["double"].send_async(number)).unwrap()
     session = await app.get_broker().session()

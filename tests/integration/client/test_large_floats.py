@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horsies.codec.wire import canonical, parsed
+from horsies.codec.canonical_json import canonical, parsed
 
 if TYPE_CHECKING:
     import asyncpg

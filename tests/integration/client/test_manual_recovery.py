@@ -17,7 +17,7 @@ from tests.support.tasks import app_on
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 STALE_KEYS = {
     "id", "task_name", "queue_name", "worker_id", "worker_hostname", "worker_pid", "worker_process_name", "started_at",

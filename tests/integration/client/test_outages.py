@@ -10,8 +10,8 @@ import pytest
 
 from horsies import OperationalErrorCode, TaskSendErrorCode
 from horsies.embedded import EmbeddedServer
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
 from horsies.store.migrate import migrate
 from tests.support.embedded import folder_of_its_own
 from tests.support.proxy import Proxy

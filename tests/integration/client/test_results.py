@@ -90,7 +90,7 @@ async def test_a_result_is_told_to_those_who_wait(handle: TaskHandle[int], conne
 async def test_a_result_nobody_tells_of_is_found_by_the_poll(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horsies.client.waiting.POLL_S", 0.2)
+    monkeypatch.setattr("horsies.client.waiter.POLL_S", 0.2)
     waiting = asyncio.create_task(handle.get_async())
     await heard(connection)
     await settle(connection, [handle.task_id], announced=False)

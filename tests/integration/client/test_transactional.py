@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from horsies import RetrievalCode, TaskSendErrorCode
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
 from horsies.store.migrate import migrate
 from tests.support.tasks import app_on, heard_on
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from horsies.model import events
 from horsies.model.settings import PostgresConfig
-from horsies_ops.actions import stopping
+from horsies_ops.actions import apply
 from horsies_ops.ops import open_ops
 from tests.support.ledger import Ledger
 from tests.support.workers import RunningWorker, running
@@ -60,7 +60,7 @@ async def test_a_requeued_run_is_killed_by_its_owner_before_it_starts_again(
     gate = tmp_path / "gate"
     task_id = await worker.send("wait_for", str(gate))
     await ledger.until_started(task_id)
-    async with asyncio.timeout(stopping.WAIT_S):
+    async with asyncio.timeout(apply.WAIT_S):
         report = await ops.requeue([task_id], include_running=True)
     assert (report.affected, report.skipped) == (1, ())
     gate.touch()

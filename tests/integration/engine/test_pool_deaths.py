@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from horsies.engine.process import call_from_thread
-from horsies.model.crashes import Cause
+from horsies.engine.pool.process import call_from_thread
+from horsies.model.crash import Cause
 from tests.support.pool import Stable, assignment, stable
 
 if TYPE_CHECKING:

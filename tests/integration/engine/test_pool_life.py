@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from horsies.engine.pool import Pool
-from horsies.engine.spec import ChildSpec
+from horsies.engine.pool.pool import Pool
+from horsies.engine.pool.process import ChildSpec
 from horsies.errors import ConfigurationError, HorsiesError
-from horsies.model.crashes import Cause
+from horsies.model.crash import Cause
 from tests.support.pool import Events, assignment, stable
 from tests.support.project import Project
 
@@ -168,7 +168,7 @@ async def test_a_killed_warden_is_replaced() -> None:
 
 
 def _warden() -> psutil.Process:
-    (found,) = [each for each in psutil.Process().children() if "warden.py" in " ".join(each.cmdline())]
+    (found,) = [each for each in psutil.Process().children() if "orphan_killer.py" in " ".join(each.cmdline())]
     return found
 
 

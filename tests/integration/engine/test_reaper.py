@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horsies.engine.reap import Rarely, Reaper
+from horsies.engine.reaper import Rarely, Reaper
 from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.orphans import Orphan

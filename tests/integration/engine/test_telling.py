@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from horsies.store.notify import EVENTS
+from horsies.store.listen import EVENTS
 from tests.support.ledger import Ledger
 from tests.support.workers import running
 

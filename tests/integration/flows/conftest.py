@@ -10,7 +10,7 @@ from tests.support.flows import Bench
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 

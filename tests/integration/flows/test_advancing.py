@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horsies.codec.ids import IDS
-from horsies.flows.starting import start
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule
+from horsies.workflows.children import start
 from tests.support.flows import Bench, node, node_of, nodes_of, plan, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horsies.model.workflow.plan import WorkflowPlan
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 CHILD = plan(node(0), node(1, 0, name="last"), name="child", definition_key="child", output_index=1)

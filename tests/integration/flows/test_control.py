@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from horsies.flows import control
-from horsies.flows.control import Refusal
 from horsies.model.workflow.plan import OnError
+from horsies.workflows import control
+from horsies.workflows.control import Refusal
 from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
 from tests.support.waiting import until_someone_waits
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 

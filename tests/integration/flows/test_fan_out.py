@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from horsies.store.link import Link
+from horsies.store.connection import Link
 from tests.support.flows import Bench, node, run_of
 from tests.support.mortal import Mortal
 

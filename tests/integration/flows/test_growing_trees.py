@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.flows import control
+from horsies.workflows import control
 from tests.support.flows import Bench, Known, node, plan, sub_node
 from tests.support.gate import Boundary, Gate
 from tests.support.waiting import until_someone_waits
@@ -15,7 +15,7 @@ from tests.support.waiting import until_someone_waits
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 CHILD = {"child": plan(sub_node(0, "grandchild"))}

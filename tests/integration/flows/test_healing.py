@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horsies.flows.healing import heal, put_right, would_heal
+from horsies.workflows.healing import heal, put_right, would_heal
 from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 FORGET = "DELETE FROM horsies_workflow_outbox"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.flows import control
+from horsies.workflows import control
 from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from horsies.model.workflow.plan import WorkflowPlan
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 LEAF = plan(node(0), name="leaf", definition_key="leaf", output_index=0)

@@ -9,16 +9,13 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from horsies_ops.reads.beats import beats_of
-from horsies_ops.reads.counts import Count, Facet
-from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.filter_language import filter_text
-from horsies_ops.reads.matching import count_tasks, facets
-from horsies_ops.reads.tasks import list_tasks, tasks_by_id
+from horsies_ops.reads.filters import TaskFilter, filter_text
+from horsies_ops.reads.search import Count, Facet, count_tasks, facets
+from horsies_ops.reads.tasks import beats_of, list_tasks, tasks_by_id
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)

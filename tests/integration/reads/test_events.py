@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import horsies_ops
 from horsies.model.settings import TaskSchedule
-from horsies.store.events import Event, EventStore
+from horsies.store.operators import Event, EventStore
 from horsies_ops.reads.events import audit, events
 from horsies_ops.reads.schedules import list_schedules
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 HOUR = timedelta(hours=1)
 

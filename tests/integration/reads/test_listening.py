@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 
 import horsies_ops
-from horsies.store.db import Database
-from horsies.store.link import Link
-from horsies_ops.reads.listening import Change, Feed, Pace, Topic, listen
+from horsies.store.connection import Link
+from horsies.store.database import Database
+from horsies_ops.reads.live import Change, Feed, Pace, Topic, listen
 from tests.support.proxy import Proxy
 from tests.support.task_rows import insert_task
 

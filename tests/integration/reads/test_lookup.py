@@ -8,10 +8,10 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from horsies_ops.reads.lookup import NEWEST_LOOKED_AT, tasks_ending
+from horsies_ops.reads.filters import NEWEST_LOOKED_AT, tasks_ending
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 # Ids in the order of sending, and more of them than the newest that are looked through.
 FILL = f"""

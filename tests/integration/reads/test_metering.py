@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from horsies_ops.reads.metering import metered
+from horsies_ops.reads.overview import metered
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from horsies.store.db import Database
-    from horsies_ops.reads.metering import Metered
+    from horsies.store.database import Database
+    from horsies_ops.reads.overview import Metered
 
 END = "UPDATE horsies_tasks SET status = 'COMPLETED', terminal_at = now() WHERE id = $1"
 

@@ -9,12 +9,12 @@ import asyncpg
 import pytest
 
 from horsies.model.settings import PostgresConfig
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
 from horsies.store.queries import Query
 from horsies_ops.cli.output import json_line
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from tests.support.task_rows import insert_task
 
 if TYPE_CHECKING:

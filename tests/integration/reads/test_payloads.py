@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from horsies_ops.reads.payloads import payloads_of
+from horsies_ops.reads.tasks import payloads_of
 from tests.support.task_rows import insert_task
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 
 async def test_what_several_tasks_were_given_is_one_document_each(database: Database, database_url: str) -> None:

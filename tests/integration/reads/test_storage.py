@@ -11,11 +11,11 @@ import pytest
 from horsies.errors import Refused
 from horsies.model.retention import Windows
 from horsies_ops.ops import connect
-from horsies_ops.reads.storage import storage
+from horsies_ops.reads.server import storage
 from tests.support.old_rows import HOUR, count, ended_task
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from horsies_ops.actions.report import Progress
 
 TASKS = Windows(terminal_records=HOUR, batch_size=2)

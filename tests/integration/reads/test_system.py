@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
-from horsies_ops.doctor import fleet as doctor
-from horsies_ops.doctor.patient import Patient
+from horsies_ops.doctor import checks as doctor
+from horsies_ops.doctor.findings import Patient
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.counts import Count
-from horsies_ops.reads.overview import overview
+from horsies_ops.reads.overview import error_summary, overview, queue_throughput, throughput
 from horsies_ops.reads.queues import QueueRow, list_queues
-from horsies_ops.reads.throughput import error_summary, queue_throughput, throughput
+from horsies_ops.reads.search import Count
 from horsies_ops.reads.workers import list_active_workers, worker_history
 from tests.support.fleet_rows import insert_snapshot, insert_worker
 from tests.support.moments import NOW
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 PATIENCE = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from horsies_ops.reads.overview import OVERVIEW
+from horsies_ops.reads.overview import OVERVIEW, THROUGHPUT
 from horsies_ops.reads.queues import QUEUE_READS
-from horsies_ops.reads.throughput import THROUGHPUT
 from horsies_ops.reads.workers import WORKER_READS
 from tests.support.plans import rows_read
 

@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import list_tasks
 from tests.support.moments import NOW
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 HOUR = timedelta(hours=1)
 WORKER, RUN, TASK = uuid4(), uuid4(), uuid4()

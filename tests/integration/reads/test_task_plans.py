@@ -9,16 +9,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from horsies.model.ids import id_text, rising
-from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.matching import FIRST, LAST, LOOKED_AT, MATCHING, instant_of
+from horsies.model.task import id_text, rising
+from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.search import FIRST, LAST, LOOKED_AT, MATCHING, instant_of
 from horsies_ops.reads.tasks import Order, list_tasks
 from tests.support.plans import rows_read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 ROWS = 50_000
 PAGE = 50

@@ -15,7 +15,7 @@ from tests.support.task_rows import insert, insert_task
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 
 async def _ids_of_all_pages(database: Database, order: Order, wanted: TaskFilter) -> list[UUID]:

@@ -15,7 +15,7 @@ from tests.support.silence import a_task, a_worker
 from tests.support.task_rows import insert_task
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 HOUR = timedelta(hours=1)
 SILENT = {"claimed_at": NOW - HOUR, "started_at": NOW - HOUR, "claim_token": 1}

@@ -14,7 +14,7 @@ from tests.support.fleet_rows import insert_snapshot, insert_worker
 from tests.support.task_rows import insert, insert_task
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 
 async def test_workers_that_stopped_or_fell_silent_are_not_live(database: Database, database_url: str) -> None:

@@ -9,7 +9,7 @@ from horsies_ops.reads.workflows import WorkflowFilter, list_workflows, workflow
 from tests.support.flow_rows import insert_node, insert_run
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 
 async def test_runs_are_listed_the_newest_first_with_how_far_they_have_come(

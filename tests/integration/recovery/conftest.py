@@ -11,7 +11,7 @@ from tests.support.swept import Field
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 
 @pytest.fixture

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from horsies.model.recovery.judging import WorkerJudge
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.fleet import SweepOptions, WorkerJudge
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus
-from horsies.recovery.sweeping import sweep
+from horsies.recovery.sweep import sweep
 from tests.support.silence import BY_HAND, a_task, a_worker, ago
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.swept import Field
 
 PATIENT_WITH_WORKERS: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "worker_stale_threshold_ms": 300_000}

@@ -13,13 +13,11 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from horsies.model.recovery.answers import Recovery
-from horsies.model.recovery.options import SweepOptions
-from horsies.recovery.healing import Healing
-from horsies.recovery.hooks import Asking
-from horsies.recovery.registered import RecoveryHooks
-from horsies.recovery.sweeping import sweep
-from horsies.store.db import Database
+from horsies.model.recovery.decision import Recovery
+from horsies.model.recovery.fleet import SweepOptions
+from horsies.recovery.hooks import Asking, RecoveryHooks
+from horsies.recovery.sweep import Healing, sweep
+from horsies.store.database import Database
 from tests.support.flow_rows import insert_node, insert_run
 from tests.support.silence import BY_HAND, CRASH_RETRY, a_beat, a_task, a_worker, ago
 from tests.support.task_rows import insert_task
@@ -27,7 +25,7 @@ from tests.support.task_rows import insert_task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horsies.model.recovery.answers import RecoveryContext
+    from horsies.model.recovery.decision import RecoveryContext
     from horsies.recovery.report import SweepReport
     from tests.support.work import Connection
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from horsies.model.recovery.options import SweepOptions
-from horsies.recovery.sweeping import sweep
+from horsies.model.recovery.fleet import SweepOptions
+from horsies.recovery.sweep import sweep
 from tests.support.silence import BY_HAND, CRASH_RETRY, a_task, a_worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 POLL_S = 0.01

@@ -13,7 +13,7 @@ import pytest
 
 from horsies.errors import BrokerError
 from horsies.recovery.retention import Category, Windows, clean, clean_heartbeats, would_clean
-from horsies.store.db import Database
+from horsies.store.database import Database
 from tests.support.old_rows import HOUR, ago, beat, count, ended_task, ids, worker, workflow_run
 from tests.support.task_rows import insert, insert_task
 from tests.support.waiting import until_someone_waits
@@ -21,8 +21,8 @@ from tests.support.waiting import until_someone_waits
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from horsies.store.db import Transaction
-    from horsies.store.link import Link
+    from horsies.store.connection import Link
+    from horsies.store.database import Transaction
 
 A = TypeVar("A")
 

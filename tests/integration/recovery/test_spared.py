@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from horsies.model.recovery.judging import WorkerJudge
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.recovery.fleet import SweepOptions, WorkerJudge
 from horsies.model.settings import RecoveryConfig
-from horsies.recovery.sweeping import sweep
+from horsies.recovery.sweep import sweep
 from tests.support.silence import a_beat, a_task, a_worker, ago
 from tests.support.task_rows import insert_task
 

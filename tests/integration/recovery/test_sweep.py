@@ -9,11 +9,10 @@ from uuid import uuid4
 import pytest
 
 from horsies.errors import ConfigurationError
-from horsies.flows.healing import Healed, Righted, put_right
-from horsies.model.recovery.options import SweepOptions
-from horsies.recovery.healing import Healing, told
+from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import Step, SweepStatus
-from horsies.recovery.sweeping import sweep
+from horsies.recovery.sweep import Healing, sweep, told
+from horsies.workflows.healing import Healed, Righted, put_right
 from tests.support.fleet_rows import insert_worker
 from tests.support.flow_rows import insert_run
 from tests.support.silence import BY_HAND, a_task, a_worker, ago

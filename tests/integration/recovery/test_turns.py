@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horsies.flows.healing import Righted
-from horsies.model.recovery.options import SweepOptions
-from horsies.recovery.healing import Healing
+from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepStatus
-from horsies.recovery.sweeping import sweep
-from horsies.store.db import Database, PoolSize
-from horsies.store.link import Link
+from horsies.recovery.sweep import Healing, sweep
+from horsies.store.connection import Link
+from horsies.store.database import Database, PoolSize
 from horsies.store.recovery import RecoveryStore
+from horsies.workflows.healing import Righted
 from tests.support.silence import BY_HAND, a_task
 
 if TYPE_CHECKING:

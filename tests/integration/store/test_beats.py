@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.store.beats import Beat, BeatStore, Lease
-from horsies.store.work import Hold
+from horsies.store.claims import Hold
+from horsies.store.workers import Beat, BeatStore, Lease
 from tests.support.task_rows import insert_task
 from tests.support.work import WORKER, columns_of, hearing, one_claimed, one_running
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 MINUTE = Lease(length_s=60.0, longest_age_s=180.0)

@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.model.claiming import QueueRoom
+from horsies.model.capacity import QueueRoom
 from tests.support.task_rows import insert, insert_task
 from tests.support.work import WORKER, claim, columns_of, fill, hearing
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 NOW = datetime.now(UTC)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from horsies.store.claims import CLAIMS
-from horsies.store.finishes import FINISHES
-from horsies.store.flow_healing import FLOW_HEALING
-from horsies.store.link import Link
+from horsies.store.claims import CLAIMS, FINISHES
+from horsies.store.connection import Link
+from horsies.store.workflow_control import FLOW_HEALING
 from tests.support.work import WORKER
 
 if TYPE_CHECKING:

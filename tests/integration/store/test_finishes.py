@@ -10,11 +10,9 @@ from uuid import uuid4
 import pytest
 
 from horsies.model.task import TaskAttemptOutcome
-from horsies.store.db import Database
-from horsies.store.failures import StatementFailed
-from horsies.store.finishes import Finish, FinishStore
-from horsies.store.link import Link
-from horsies.store.work import Hold
+from horsies.store.claims import Finish, FinishStore, Hold
+from horsies.store.connection import Link, StatementFailed
+from horsies.store.database import Database
 from tests.support.deadlocks import deadlocks
 from tests.support.task_rows import insert_task
 from tests.support.work import WORKER, claim, columns_of, fill, hearing, held, one_running

@@ -8,13 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.store.events import Event, EventStore
-from horsies.store.fleet import FleetStore, Snapshot, WorkerRun, WorkerState
-from horsies.store.workers import WorkerStore
+from horsies.store.operators import Event, EventStore
+from horsies.store.workers import FleetStore, Snapshot, WorkerRun, WorkerState, WorkerStore
 from tests.support.work import WORKER, columns_of, fill, hearing
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 RUN = WorkerRun(

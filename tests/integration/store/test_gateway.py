@@ -10,17 +10,16 @@ import asyncpg
 import pytest
 
 from horsies.errors import BrokerError, ConfigurationError, DatabaseUnreachable, ErrorCode
-from horsies.store import link
-from horsies.store.db import Database, PoolSize
-from horsies.store.failures import StatementFailed
-from horsies.store.link import Link
+from horsies.store import connection as link
+from horsies.store.connection import Link, StatementFailed
+from horsies.store.database import Database, PoolSize
 from horsies.store.queries import Query
 from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horsies.store.db import Transaction
+    from horsies.store.database import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ async def test_a_connection_that_died_while_idle_is_replaced_unseen(
     other = await asyncpg.connect(database_url)
     await other.execute("SELECT pg_terminate_backend($1)", before.n)
     await other.close()
-    monkeypatch.setattr("horsies.store.pool.CHECK_AFTER_IDLE_S", 0.0)
+    monkeypatch.setattr("horsies.store.database.CHECK_AFTER_IDLE_S", 0.0)
     (after,) = await database.fetch(BACKEND)
     assert after != before
 
@@ -220,7 +219,7 @@ async def test_plans_that_are_kept_are_forgotten_after_a_slow_statement(
 async def test_what_was_done_is_done_although_its_plans_could_not_be_forgotten(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horsies.store.db.SLOW_S", -1.0)
+    monkeypatch.setattr("horsies.store.database.SLOW_S", -1.0)
     async with Proxy(database_url).running() as proxy:
         proxy.lose_answer_to = b"DISCARD PLANS"
         database = Database(Link(url=proxy.url, masked_url="test", plans_once=True))

@@ -12,8 +12,8 @@ from tests.support.task_rows import insert, insert_task
 from tests.support.work import WORKER, columns_of, hearing, one_claimed, one_running
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
-    from horsies.store.work import Hold
+    from horsies.store.claims import Hold
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 

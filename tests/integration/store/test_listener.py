@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
-from horsies.store.link import Link
-from horsies.store.notify import Listener
+from horsies.store.connection import Link
+from horsies.store.listen import Listener
 
 
 def ignore(_: str) -> None:

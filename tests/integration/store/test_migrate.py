@@ -8,14 +8,14 @@ import asyncpg
 import pytest
 
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.connection import Link
+from horsies.store.database import Database
 from horsies.store.migrate import SCHEMA, known_migrations, migrate, schema_state
 
 MIGRATE_ONCE = """
 import asyncio, sys
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.store.database import Database
+from horsies.store.connection import Link
 from horsies.store.migrate import migrate
 
 async def main():

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.store.link import Link
-from horsies.store.pool import Pool, PoolSize
+from horsies.store.connection import Link
+from horsies.store.database import Pool, PoolSize
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

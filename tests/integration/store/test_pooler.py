@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.store.db import Database
-from horsies.store.failures import StatementFailed
-from horsies.store.link import Link
+from horsies.store.connection import Link, StatementFailed
+from horsies.store.database import Database
 from horsies.store.migrate import schema_state
 from horsies.store.queries import Query
-from horsies_ops.reads.status import database_status
+from horsies_ops.reads.server import database_status
 from tests.support.pooler import PGBOUNCER, pgbouncer
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.errors import DatabaseUnreachable
-from horsies.store.link import Link
-from horsies.store.probe import is_heard
+from horsies.store.connection import Link
+from horsies.store.listen import is_heard
 
 if TYPE_CHECKING:
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 
 async def test_a_listener_of_the_same_database_hears(database: Database) -> None:

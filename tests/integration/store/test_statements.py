@@ -7,47 +7,33 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from horsies.store.actions import ACTIONS
-from horsies.store.audit import AUDIT
-from horsies.store.beats import BEATS
-from horsies.store.claims import CLAIMS
-from horsies.store.events import EVENTS
+from horsies.store.claims import CLAIMS, FINISHES
 from horsies.store.execution import EXECUTION
-from horsies.store.finishes import FINISHES
-from horsies.store.fleet import FLEET
-from horsies.store.flow_control import FLOW_CONTROL
-from horsies.store.flow_healing import FLOW_HEALING
-from horsies.store.flow_reads import FLOW_READS
-from horsies.store.flows import FLOWS
 from horsies.store.migrate import SCHEMA
+from horsies.store.operators import ACTIONS, AUDIT, EVENTS
 from horsies.store.queries import Query, every_query
-from horsies.store.queues import QUEUES
 from horsies.store.recovery import RECOVERY
 from horsies.store.retention import RETENTION
-from horsies.store.tasks import TASKS
-from horsies.store.workers import WORKERS
-from horsies_ops.reads.clock import CLOCK
-from horsies_ops.reads.diagnosis import DIAGNOSIS
+from horsies.store.tasks import QUEUES, TASKS
+from horsies.store.workers import BEATS, FLEET, WORKERS
+from horsies.store.workflow_control import FLOW_CONTROL, FLOW_HEALING
+from horsies.store.workflows import FLOW_READS, FLOWS
 from horsies_ops.reads.events import EVENT_READS
-from horsies_ops.reads.lookup import LOOKUP
-from horsies_ops.reads.matching import MATCHING
-from horsies_ops.reads.metering import METERING
-from horsies_ops.reads.overview import OVERVIEW
-from horsies_ops.reads.payloads import PAYLOADS
+from horsies_ops.reads.filters import LOOKUP
+from horsies_ops.reads.overview import METERING, OVERVIEW, THROUGHPUT
 from horsies_ops.reads.queues import QUEUE_READS
 from horsies_ops.reads.schedules import SCHEDULE_READS
-from horsies_ops.reads.status import STATUS
-from horsies_ops.reads.storage import STORAGE
-from horsies_ops.reads.tasks import TASK_READS
-from horsies_ops.reads.throughput import THROUGHPUT
-from horsies_ops.reads.verdicts import VERDICTS
+from horsies_ops.reads.search import MATCHING
+from horsies_ops.reads.server import CLOCK, DIAGNOSIS, STATUS, STORAGE
+from horsies_ops.reads.stale import VERDICTS
+from horsies_ops.reads.tasks import PAYLOADS, TASK_READS
 from horsies_ops.reads.workers import WORKER_READS
 from horsies_ops.reads.workflows import WORKFLOW_READS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.cluster import Cluster
 
 TASK_LISTS = (CLOCK, TASK_READS, PAYLOADS, MATCHING, LOOKUP, VERDICTS)

@@ -10,10 +10,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from horsies.store.beats import BEATS
-from horsies.store.claims import CLAIMS
-from horsies.store.finishes import FINISHES
-from horsies.store.fleet import FLEET
+from horsies.store.claims import CLAIMS, FINISHES
+from horsies.store.workers import BEATS, FLEET
 from tests.support.work import WORKER, fill
 
 if TYPE_CHECKING:

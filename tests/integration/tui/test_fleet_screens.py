@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from horsies_tui.actions import Place
+from horsies_tui.keys import Place
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.workers import WorkersScreen

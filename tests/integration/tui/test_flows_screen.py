@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from horsies_tui.actions import Place
-from horsies_tui.screens.flows import FlowsScreen
+from horsies_tui.keys import Place
+from horsies_tui.screens.workflows.screen import FlowsScreen
 from tests.support.flows import Bench, node, nodes_of, run_of
 from tests.support.real_screens import screens
 from tests.support.screens import dialog, eventually, shown
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from horsies.store.db import Database
+    from horsies.store.database import Database
     from tests.support.work import Connection
 
 

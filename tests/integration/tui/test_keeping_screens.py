@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from textual.widgets import Input
 
-from horsies_tui.actions import Place
+from horsies_tui.keys import Place
 from horsies_tui.screens.stale import StaleScreen
 from tests.support.old_rows import count, ended_task
 from tests.support.real_screens import ask, screens

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from horsies.store.db import Database as Store
+    from horsies.store.database import Database as Store
 
 
 @asynccontextmanager

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.errors import Refused
-from horsies.model.actions import Action, ActionOptions
-from horsies.model.recovery.options import SweepOptions
+from horsies.model.operator_actions import Action, ActionOptions
+from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.retention import Windows
 from horsies.model.settings import PostgresConfig, RecoveryConfig
-from horsies.store.failures import StatementFailed
-from horsies_ops.actions.hand import Hand
+from horsies.store.connection import StatementFailed
+from horsies_ops.actions.apply import Hand
 from horsies_ops.actions.queues import pause_queue
 from horsies_ops.cleanup import cleanup
 from horsies_ops.ops import open_ops
 from horsies_ops.sweep import Sweeper
-from horsies_tui.actions import ACTIONS
+from horsies_tui.keys import ACTIONS
 from tests.support.old_rows import ended_task
 from tests.support.silence import a_task, a_worker
 from tests.support.task_rows import insert_task

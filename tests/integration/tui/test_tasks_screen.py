@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.widgets.plan_dialog import PlanDialog
+from horsies_tui.proposals.dialog import PlanDialog
+from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.real_screens import ask, screens
 from tests.support.screens import eventually, shown
 from tests.support.task_rows import insert, insert_task

@@ -19,7 +19,7 @@ from horsies import (
     TaskResult,
     TaskSchedule,
 )
-from horsies.app.check import first_failed_phase
+from horsies.check import first_failed_phase
 from horsies.sync import InsideEventLoop
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from horsies import (
     WorkflowDefinition,
     WorkflowSpec,
 )
-from horsies.app.check import first_failed_phase
-from horsies.app.importing import import_one
+from horsies.check import first_failed_phase
+from horsies.task_modules import import_one
 
 if TYPE_CHECKING:
     from tests.support.project import Project

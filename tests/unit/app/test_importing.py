@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.app.importing import import_file, import_one, put_on_path
-from horsies.app.suppression import sends_suppressed
 from horsies.errors import (
     ConfigurationError,
     ErrorCode,
@@ -17,6 +15,7 @@ from horsies.errors import (
     SourceLocation,
     TaskDefinitionError,
 )
+from horsies.task_modules import import_file, import_one, put_on_path, sends_suppressed
 from tests.support.project import APP
 
 if TYPE_CHECKING:

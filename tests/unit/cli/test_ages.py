@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from horsies_ops.cli.ages import age
+from horsies_ops.cli.output import age
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import typer
 
-from horsies_ops.cli.durations import duration
+from horsies_ops.cli.option_types import duration
 
 
 @pytest.mark.parametrize(

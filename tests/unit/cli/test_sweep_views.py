@@ -7,7 +7,7 @@ from datetime import timedelta, timezone
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from horsies.model.recovery.verdicts import Decision
+from horsies.model.recovery.decision import Decision
 from horsies.recovery.report import SweepReport, SweepStatus
 from horsies_ops.cli.sweep_views import show
 from tests.support.fleet_values import NOON, a_sweep, swept

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from horsies_ops.cli.table import COMMANDS, SERVICES
+from horsies_ops.cli.options import COMMANDS, SERVICES
 
 
 def test_every_service_is_a_command_that_exists() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
-from horsies_ops.cli.task_search import search
+from horsies_ops.cli.commands.task import search
 from horsies_ops.cli.task_views import page_document
 from horsies_ops.reads.tasks import TaskPage
 

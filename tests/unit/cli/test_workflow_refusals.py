@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from horsies_ops.cli.workflow_refusals import refusal
+from horsies_ops.cli.commands.workflow import refusal
 from horsies_ops.reads.workflows import WorkflowHead
 
 RUN, ROOT = UUID(int=1), UUID(int=2)

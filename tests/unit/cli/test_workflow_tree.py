@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from horsies_ops.cli.workflow_tree import tree_lines
+from horsies_ops.cli.commands.workflow import tree_lines
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowFacts
 
 BEGUN_AT = datetime(2024, 2, 29, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from horsies.client.announcing import IN_A_ROW, PAUSE_S, SPEAK_EVERY_S, Announcements
+from horsies.client.notify import IN_A_ROW, PAUSE_S, SPEAK_EVERY_S, Announcements
 from horsies.errors import DatabaseUnreachable
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from horsies.client.batches import BATCH_CHARACTERS, BATCH_ROWS, spans
-from horsies.codec.task import EncodedArguments
+from horsies.client.payload import BATCH_CHARACTERS, BATCH_ROWS, spans
+from horsies.codec.arguments import EncodedArguments
 
 SHORT = EncodedArguments(args_json="[1]", kwargs_json="{}")
 LONG = EncodedArguments(args_json="[" + "1" * (BATCH_CHARACTERS // 2) + "]", kwargs_json="{}")

@@ -9,7 +9,7 @@ import threading
 import weakref
 from dataclasses import dataclass, field
 
-from horsies.client.loops import PerLoop
+from horsies.client.broker import PerLoop
 
 
 @dataclass(eq=False)
@@ -107,7 +107,7 @@ def test_what_a_carelessly_closed_loop_leaves_behind_is_abandoned_when_another_l
 def test_a_forked_child_begins_with_none() -> None:
     code = (
         "import asyncio, os\n"
-        "from horsies.client.loops import PerLoop\n"
+        "from horsies.client.broker import PerLoop\n"
         "closed = []\n"
         "async def close(resource): closed.append(resource)\n"
         "resources = PerLoop(close, closed.append)\n"

@@ -25,8 +25,8 @@ from horsies import (
     TaskSendErrorCode,
     TaskSendPayload,
 )
-from horsies.client.sending import SendOptions, resealed
-from horsies.model.sending import PlainSend, payload_of
+from horsies.client.payload import SendOptions, resealed
+from horsies.model.send import PlainSend, payload_of
 
 if TYPE_CHECKING:
     from horsies.client.delivery import AnySend

@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 
 from horsies import OperationalErrorCode, TaskError, TaskResult
-from horsies.client.outcome import is_final, no_look, not_yet, result_of, unreachable
-from horsies.codec.value import value_of
+from horsies.client.results import is_final, no_look, not_yet, result_of, unreachable
+from horsies.codec.values import value_of
 from horsies.errors import DatabaseUnreachable
-from horsies.model.codes import BuiltInTaskCode, ContractCode, OutcomeCode, RetrievalCode
+from horsies.model.task_result import BuiltInTaskCode, ContractCode, OutcomeCode, RetrievalCode
 from horsies.store.tasks import OutcomeRow
 
 ID = UUID(int=7)

@@ -6,8 +6,8 @@ from datetime import date
 from uuid import UUID
 
 from horsies import AppConfig, Horsies, NodeKey, TaskError, TaskResult, WorkflowDefinition
-from horsies.client.run_results import node_result, run_result
-from horsies.store.flow_reads import NodeInfoRow, RunOutcomeRow
+from horsies.client.workflow.handle import node_result, run_result
+from horsies.store.workflows import NodeInfoRow, RunOutcomeRow
 
 DAY = date(2024, 2, 29)
 

@@ -22,7 +22,7 @@ from horsies import (
     TaskSendPayload,
     TaskSendResult,
 )
-from horsies.model.sending import payload_of
+from horsies.model.send import payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from horsies.model.sending import ExistingTask, SendOutcome, TaskSendError, TaskSendErrorCode, TaskSendPayload, judge
+from horsies.model.send import ExistingTask, SendOutcome, TaskSendError, TaskSendErrorCode, TaskSendPayload, judge
 
 MINE, OTHER = UUID(int=1), UUID(int=2)
 PAYLOAD = TaskSendPayload(

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from horsies.client.waiting import LARGEST_LOOK, Looks
+from horsies.client.waiter import LARGEST_LOOK, Looks
 from horsies.errors import DatabaseUnreachable
 from horsies.store.tasks import OutcomeRow
 

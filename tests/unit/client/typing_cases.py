@@ -24,7 +24,7 @@ from horsies import (
     is_err,
     is_ok,
 )
-from horsies.model.broker import BrokerOperationError
+from horsies.model.result import BrokerOperationError
 
 app = Horsies(AppConfig())
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from horsies.codec import fingerprint
+from horsies.codec.arguments import EncodedArguments, Shape
+from horsies.codec.canonical_json import canonical
 from horsies.codec.fingerprint import command_sha, enqueue_sha
-from horsies.codec.shape import Shape
-from horsies.codec.task import EncodedArguments
-from horsies.codec.wire import canonical
 
 SENT_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ARGUMENTS = EncodedArguments(args_json='[1,"ü"]', kwargs_json='{"a":null}')

@@ -15,8 +15,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from typing_extensions import TypedDict
 
-from horsies.codec.value import value_of
-from horsies.codec.wire import canonical, fault_in
+from horsies.codec.canonical_json import canonical, fault_in
+from horsies.codec.values import value_of
 
 
 class Colour(enum.Enum):

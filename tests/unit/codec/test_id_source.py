@@ -13,7 +13,7 @@ import pytest
 
 from horsies.codec import ids
 from horsies.codec.ids import IdSource
-from horsies.model import ids as model_ids
+from horsies.model import task as model_ids
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.codec import instants
-from horsies.codec.instants import in_utc, now_in_utc
+from horsies.codec import fingerprint
+from horsies.codec.fingerprint import in_utc, now_in_utc
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -16,7 +16,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def test_now_is_written_as_any_other_instant_is(micros: list[int]) -> None:
     for each in (*micros, micros[-1] // 10**6 * 10**6):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(instants.time, "time_ns", lambda: each * 1000 + 999)  # noqa: B023  # called at once
+            patch.setattr(fingerprint.time, "time_ns", lambda: each * 1000 + 999)  # noqa: B023  # called at once
             assert now_in_utc() == in_utc(EPOCH + timedelta(microseconds=each))
 
 

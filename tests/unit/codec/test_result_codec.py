@@ -9,12 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.codec.result import StoredResult, checked_result, read_result, stored_result
-from horsies.codec.value import value_of
-from horsies.codec.wire import canonical, fault_in
-from horsies.model.codes import ContractCode, OperationalErrorCode, OutcomeCode
-from horsies.model.task_error import SubWorkflowError, TaskError
-from horsies.model.task_result import TaskResult
+from horsies.codec.canonical_json import canonical, fault_in
+from horsies.codec.results import StoredResult, checked_result, read_result, stored_result
+from horsies.codec.values import value_of
+from horsies.model.task_result import (
+    ContractCode,
+    OperationalErrorCode,
+    OutcomeCode,
+    SubWorkflowError,
+    TaskError,
+    TaskResult,
+)
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "results.json").read_text("utf-8"))
 

@@ -24,8 +24,8 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
 
-from horsies.codec.value import value_of
-from horsies.codec.wire import PayloadRefused, canonical, parsed
+from horsies.codec.canonical_json import PayloadRefused, canonical, parsed
+from horsies.codec.values import value_of
 
 ODD_ZONE = timezone(timedelta(hours=5, seconds=7))
 NOT_TEXT = b"\xff\x00"

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, SecretStr, field_serializer, field_validator
 from pydantic_core import PydanticCustomError
 
-from horsies.codec.task import TaskCodec
-from horsies.codec.wire import PayloadRefused
+from horsies.codec.arguments import TaskCodec
+from horsies.codec.canonical_json import PayloadRefused
 from horsies.errors import ErrorCode
-from horsies.model.task_error import TaskError
-from horsies.model.task_result import TaskResult
+from horsies.model.task_result import TaskError, TaskResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.codec.wire import MAX_DEPTH, canonical, cleaned, fault_in, is_suspect, parsed
+from horsies.codec.canonical_json import MAX_DEPTH, canonical, cleaned, fault_in, is_suspect, parsed
 
 storable_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 json_values = st.recursive(

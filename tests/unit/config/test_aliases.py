@@ -13,15 +13,15 @@ import horsies
 
 ALIASES = [
     ("horsies.core.models.recovery", "RecoveryConfig", "horsies.model.settings.recovery"),
-    ("horsies.core.models.recovery", "RetentionConfig", "horsies.model.settings.retention"),
+    ("horsies.core.models.recovery", "RetentionConfig", "horsies.model.settings.recovery"),
     ("horsies.core.models.app", "AppConfig", "horsies.model.settings.app"),
     ("horsies.core.models.broker", "PostgresConfig", "horsies.model.settings.broker"),
-    ("horsies.core.models.queues", "CustomQueueConfig", "horsies.model.settings.queues"),
-    ("horsies.core.models.queues", "QueueMode", "horsies.model.settings.queues"),
-    ("horsies.core.models.resilience", "WorkerResilienceConfig", "horsies.model.settings.resilience"),
+    ("horsies.core.models.queues", "CustomQueueConfig", "horsies.model.settings.app"),
+    ("horsies.core.models.queues", "QueueMode", "horsies.model.settings.app"),
+    ("horsies.core.models.resilience", "WorkerResilienceConfig", "horsies.model.settings.worker"),
     ("horsies.core.models.schedule", "ScheduleConfig", "horsies.model.settings.schedule"),
     ("horsies.core.models.tasks", "RetryPolicy", "horsies.model.retry"),
-    ("horsies.core.models.workflow", "SubWorkflowError", "horsies.model.task_error"),
+    ("horsies.core.models.workflow", "SubWorkflowError", "horsies.model.task_result"),
     ("horsies.core.errors", "ConfigurationError", "horsies.errors"),
 ]
 

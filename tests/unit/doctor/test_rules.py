@@ -8,15 +8,19 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.model.ids import short_form
-from horsies.model.recovery.judging import Fleet
-from horsies.model.recovery.published import FleetMember
+from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.retention import Windows
-from horsies_ops.doctor import fleet, records, server
+from horsies.model.task import short_form
+from horsies_ops.doctor import checks
 from horsies_ops.doctor.findings import Check, Diagnosis, Finding, Status, fail, ok, skip, warn
-from horsies_ops.reads.diagnosis import Outbox
-from horsies_ops.reads.status import ConnectionFacts, DatabaseStatus, MigrationFacts
-from horsies_ops.reads.storage import OpenTransaction, TableStorage
+from horsies_ops.reads.server import (
+    ConnectionFacts,
+    DatabaseStatus,
+    MigrationFacts,
+    OpenTransaction,
+    Outbox,
+    TableStorage,
+)
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 THRESHOLDS: dict[str, Any] = {
@@ -46,12 +50,12 @@ def amnesty(seconds: float) -> dict[str, object]:
 
 @pytest.mark.parametrize(("used", "status"), [(79, Status.OK), (80, Status.WARN), (95, Status.FAIL)])
 def test_connections_are_to_spare(used: int, status: Status) -> None:
-    assert server.judge_connections(ConnectionFacts(used=used, max=100)).status is status
+    assert checks.judge_connections(ConnectionFacts(used=used, max=100)).status is status
 
 
 def test_a_standby_is_no_database_to_work_on() -> None:
     standby = DatabaseStatus(url="postgresql://db/app", embedded=False, reachable=True, in_recovery=True)
-    found = server.judge_database(standby)
+    found = checks.judge_database(standby)
     assert (found.status, "standby" in found.detail) == (Status.FAIL, True)
 
 
@@ -67,13 +71,13 @@ def test_a_schema_that_is_not_ours_is_a_failure(
     current: int, latest: int, pending: tuple[str, ...], checksums_ok: bool, says: str
 ) -> None:
     facts = MigrationFacts(current=current, latest=latest, pending=pending, checksums_ok=checksums_ok)
-    found = server.judge_schema(DatabaseStatus(url="", embedded=False, reachable=True, migrations=facts))
+    found = checks.judge_schema(DatabaseStatus(url="", embedded=False, reachable=True, migrations=facts))
     assert (found.status, says in found.detail) == (Status.FAIL, True)
 
 
 def test_a_pooler_needs_a_way_past_it_and_a_search_path() -> None:
     def judged(*, has_session_url: bool = True, schema: str = "public", path: str = '"$user", public') -> Status:
-        return server.judge_pooler(has_session_url=has_session_url, schema=schema, path=path).status
+        return checks.judge_pooler(has_session_url=has_session_url, schema=schema, path=path).status
 
     assert judged() is Status.OK
     assert judged(has_session_url=False) is Status.FAIL
@@ -83,14 +87,14 @@ def test_a_pooler_needs_a_way_past_it_and_a_search_path() -> None:
 
 def test_a_slow_answer_does_not_look_like_a_wrong_clock() -> None:
     seconds = timedelta(seconds=1)
-    assert server.judge_clock(-3 * seconds, took=seconds / 10).status is Status.WARN
-    assert server.judge_clock(-3 * seconds, took=4 * seconds).status is Status.OK
+    assert checks.judge_clock(-3 * seconds, took=seconds / 10).status is Status.WARN
+    assert checks.judge_clock(-3 * seconds, took=4 * seconds).status is Status.OK
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(1, Status.OK), (5, Status.WARN), (60, Status.FAIL)])
 def test_a_transaction_that_stays_open_is_told_with_its_pid(minutes: int, status: Status) -> None:
     longest = OpenTransaction(pid=8123, application_name="psql", state="idle", age=timedelta(minutes=minutes))
-    found = server.judge_transaction(longest)
+    found = checks.judge_transaction(longest)
     assert (found.status, "8123" in found.detail) == (status, True)
 
 
@@ -98,26 +102,26 @@ def test_a_small_table_may_be_mostly_dead() -> None:
     def table(rows: int, dead_rows: int) -> tuple[TableStorage]:
         return (TableStorage(name="horsies_tasks", bytes=1, rows=rows, dead_rows=dead_rows, last_vacuum_at=None),)
 
-    assert server.judge_bloat(table(10, 1_000)).status is Status.OK
-    assert server.judge_bloat(table(100_000, 20_000)).status is Status.OK
-    assert server.judge_bloat(table(20_000, 20_000)).status is Status.WARN
+    assert checks.judge_bloat(table(10, 1_000)).status is Status.OK
+    assert checks.judge_bloat(table(100_000, 20_000)).status is Status.OK
+    assert checks.judge_bloat(table(20_000, 20_000)).status is Status.WARN
 
 
 @pytest.mark.parametrize(("usage", "status"), [(0.0, Status.OK), (0.2, Status.WARN), (0.9, Status.FAIL)])
 def test_the_queue_of_notifications_has_room(usage: float, status: Status) -> None:
-    assert server.judge_notify_queue(usage).status is status
+    assert checks.judge_notify_queue(usage).status is status
 
 
 def test_workers_are_live_heard_and_listening() -> None:
-    assert fleet.judge_workers(seen(member())).status is Status.OK
-    assert fleet.judge_workers(seen()).detail == "0 live"
-    assert fleet.judge_workers(seen(member(), member(silent_s=301))).status is Status.WARN
-    assert "hear no" in fleet.judge_workers(seen(member(health={"listener": "degraded"}))).detail
+    assert checks.judge_workers(seen(member())).status is Status.OK
+    assert checks.judge_workers(seen()).detail == "0 live"
+    assert checks.judge_workers(seen(member(), member(silent_s=301))).status is Status.WARN
+    assert "hear no" in checks.judge_workers(seen(member(health={"listener": "degraded"}))).detail
 
 
 def test_a_worker_that_missed_several_of_its_own_beats_is_named_with_since_when() -> None:
     quiet = member(silent_s=91)
-    found = fleet.judge_workers(
+    found = checks.judge_workers(
         seen(
             member(silent_s=90),
             quiet,
@@ -129,31 +133,31 @@ def test_a_worker_that_missed_several_of_its_own_beats_is_named_with_since_when(
 
 
 def test_live_workers_judge_alike() -> None:
-    assert fleet.judge_fleet_config(seen(member(), member())).status is Status.OK
-    differing = fleet.judge_fleet_config(seen(member(), member(running_stale_threshold_ms=60_000)))
+    assert checks.judge_fleet_config(seen(member(), member())).status is Status.OK
+    differing = checks.judge_fleet_config(seen(member(), member(running_stale_threshold_ms=60_000)))
     assert (differing.status, "60000, 300000" in differing.detail or "300000, 60000" in differing.detail) == (
         Status.WARN,
         True,
     )
-    assert fleet.judge_fleet_config(seen()).status is Status.SKIP
+    assert checks.judge_fleet_config(seen()).status is Status.SKIP
 
 
 def test_amnesty_is_told_only_when_it_holds_back_every_judge() -> None:
     old, new = member(health=amnesty(-10)), member(health=amnesty(60))
-    assert fleet.judge_amnesty(seen(old, new)).status is Status.OK
-    everyone = fleet.judge_amnesty(seen(new, member(health=amnesty(30))))
+    assert checks.judge_amnesty(seen(old, new)).status is Status.OK
+    everyone = checks.judge_amnesty(seen(new, member(health=amnesty(30))))
     assert (everyone.status, "12:00:30Z" in everyone.detail) == (Status.WARN, True)
 
 
 def test_an_operation_that_keeps_failing_is_a_failure() -> None:
-    found = fleet.judge_disabled(seen(member(), member(health={"disabled_operations": ["retention"]})))
+    found = checks.judge_disabled(seen(member(), member(health={"disabled_operations": ["retention"]})))
     assert (found.status, found.detail) == (Status.FAIL, "keep failing: retention")
-    assert fleet.judge_disabled(seen(member())).status is Status.OK
+    assert checks.judge_disabled(seen(member())).status is Status.OK
 
 
 def test_stale_work_is_a_warning_while_a_worker_recovers_it_and_a_failure_where_none_does() -> None:
     def judged(*members: FleetMember, claimed: int = 0, running: int = 0, orphans: int = 0) -> Finding:
-        return fleet.judge_stale(seen(*members), claimed=claimed, running=running, orphans=orphans)
+        return checks.judge_stale(seen(*members), claimed=claimed, running=running, orphans=orphans)
 
     assert judged().status is Status.OK
     assert judged(member(), orphans=2).status is Status.WARN
@@ -170,14 +174,14 @@ def test_stale_work_is_a_warning_while_a_worker_recovers_it_and_a_failure_where_
 )
 def test_outcomes_do_not_wait_for_long(waiting: int, quarantined: int, minutes: int | None, status: Status) -> None:
     oldest = None if minutes is None else timedelta(minutes=minutes)
-    assert records.judge_outbox(Outbox(waiting=waiting, quarantined=quarantined, oldest=oldest)).status is status
+    assert checks.judge_outbox(Outbox(waiting=waiting, quarantined=quarantined, oldest=oldest)).status is status
 
 
 def test_rows_well_past_their_window_are_overdue() -> None:
     hour = timedelta(hours=1)
     windows = Windows(terminal_records=24 * hour)
-    assert records.judge_retention({"tasks": 25 * hour, "events": 999 * hour}, windows, 2 * hour).status is Status.OK
-    overdue = records.judge_retention({"tasks": 27 * hour}, windows, 2 * hour)
+    assert checks.judge_retention({"tasks": 25 * hour, "events": 999 * hour}, windows, 2 * hour).status is Status.OK
+    overdue = checks.judge_retention({"tasks": 27 * hour}, windows, 2 * hour)
     assert (overdue.status, "tasks by 3 hours" in overdue.detail) == (Status.WARN, True)
 
 

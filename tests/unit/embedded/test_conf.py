@@ -3,7 +3,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from horsies.embedded.conf import settings_of, write_conf
+from horsies.embedded.layout import settings_of, write_conf
 
 
 def test_durability_is_on_unless_it_is_given_up() -> None:

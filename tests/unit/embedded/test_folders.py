@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.embedded.accounts import Account, first_closed
-from horsies.embedded.folders import make_folder, make_private
+from horsies.embedded.binaries import Account, first_closed
+from horsies.embedded.layout import make_folder, make_private
 from horsies.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from horsies.embedded.leftovers import server_processes
+from horsies.embedded.server import server_processes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from horsies.embedded.locks import Share, exclusive, is_held, is_held_while
+from horsies.embedded.layout import Share, exclusive, is_held, is_held_while
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.embedded.probe import Answer, ask
+from horsies.embedded.server import Answer, ask
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.backoff import Backoff, is_passing, pause_ms
+from horsies.engine.service import Backoff, is_passing, pause_ms
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, DatabaseUnreachable
-from horsies.model.settings.resilience import WorkerResilienceConfig
-from horsies.store.failures import StatementFailed
+from horsies.model.settings.worker import WorkerResilienceConfig
+from horsies.store.connection import StatementFailed
 
 DEFAULT = WorkerResilienceConfig()
 AWAY = DatabaseUnreachable("no answer")

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from horsies.engine.deaths import Sentence, WaitStatus
-from horsies.model.crashes import Cause
+from horsies.engine.pool.child import Sentence, WaitStatus
+from horsies.model.crash import Cause
 
 SENTENCE = Sentence(cause=Cause.KILLED, why="TASK_TIMEOUT")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.frames import FrameReader, FrameWriter, ProtocolFault, framed
+from horsies.engine.pool.protocol import FrameReader, FrameWriter, ProtocolFault, framed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

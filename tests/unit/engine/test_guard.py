@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from horsies.engine.child.guard import Guard
+from horsies.engine.child.lifetime import Guard
 
 
 def test_a_child_that_stood_still_itself_gets_time_to_be_answered() -> None:

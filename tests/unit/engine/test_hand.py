@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from horsies.engine.frames import ProtocolFault
-from horsies.engine.hand import Hand
-from horsies.engine.messages import Key
+from horsies.engine.pool.child import Hand
+from horsies.engine.pool.protocol import Key, ProtocolFault
 from tests.support.pool import assignment
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-from horsies.engine.health import Health
+from horsies.engine.heartbeat import Health
 from horsies.model.settings import RecoveryConfig
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from horsies.engine.child.inbox import Inbox
+from horsies.engine.child.runner import Inbox
 from tests.support.pool import assignment
 
 if TYPE_CHECKING:
-    from horsies.engine.messages import Assignment
+    from horsies.engine.pool.protocol import Assignment
 
 
 def _any(_: Assignment) -> bool:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.backoff import Backoff
-from horsies.engine.lane import Lane, is_refusal
+from horsies.engine.completer import Lane, is_refusal
+from horsies.engine.service import Backoff
 from horsies.errors import DatabaseUnreachable
-from horsies.model.settings.resilience import WorkerResilienceConfig
-from horsies.store.failures import StatementFailed
+from horsies.model.settings.worker import WorkerResilienceConfig
+from horsies.store.connection import StatementFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

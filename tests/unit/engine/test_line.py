@@ -7,16 +7,15 @@ import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from horsies.engine.frames import framed
-from horsies.engine.line import PACE_S, Line
-from horsies.engine.messages import Began, Key, encode
+from horsies.engine.pool.child import PACE_S, Line
+from horsies.engine.pool.protocol import Began, Key, encode, framed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     import pytest
 
-    from horsies.engine.messages import Report
+    from horsies.engine.pool.protocol import Report
 
 
 class Reader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horsies.engine.liveness import Liveness
+from horsies.engine.pool.child import Liveness
 
 
 def _after(*ticks: tuple[bool, float], elapsed_s: float = 1.0) -> Liveness:

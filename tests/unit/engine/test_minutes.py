@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from horsies.engine.backoff import Backoff
-from horsies.engine.identity import Identity
-from horsies.engine.minutes import Minutes
-from horsies.engine.reporting import Reporter
+from horsies.engine.heartbeat import Identity
+from horsies.engine.reporter import Minutes, Reporter
+from horsies.engine.service import Backoff
 from horsies.model.events import TasksRan
 from horsies.model.settings import WorkerResilienceConfig
 from horsies.model.task import TaskStatus
 
 if TYPE_CHECKING:
     from horsies.model.events import Event
-    from horsies.store.events import EventStore
+    from horsies.store.operators import EventStore
 
 
 async def test_what_was_run_is_told_after_the_time_and_then_no_more() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horsies.engine.operation import Operation
+from horsies.engine.service import Operation
 from horsies.errors import DatabaseUnreachable
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.engine.pipes import LONGEST_LINE, MOST_LAST_LINES, PIPE_BYTES, PipeLines
+from horsies.engine.pool.process import LONGEST_LINE, MOST_LAST_LINES, PIPE_BYTES, PipeLines
 
 if TYPE_CHECKING:
     from collections.abc import Generator

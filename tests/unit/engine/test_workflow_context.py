@@ -16,7 +16,7 @@ from horsies import (
     WorkflowMeta,
 )
 from horsies.engine.child.execution import Execution
-from horsies.engine.messages import Assignment
+from horsies.engine.pool.protocol import Assignment
 
 app = Horsies()
 META = {"workflow_id": "w", "task_index": 3, "task_name": "told"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from horsies_ops.metrics.totals import BOUNDS_S, Totals
-from horsies_ops.reads.metering import Durations, Events, Finished, Metered
+from horsies_ops.metrics import BOUNDS_S, Totals
+from horsies_ops.reads.overview import Durations, Events, Finished, Metered
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 

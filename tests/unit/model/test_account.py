@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horsies.model.account import Account, Ran
+from horsies.model.events import Account, Ran
 from horsies.model.task import TaskStatus
 
 

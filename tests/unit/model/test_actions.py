@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from horsies.model.actions import Accept, Action, ActionOptions, Candidate, Refusal, Refuse, judge
+from horsies.model.operator_actions import Accept, Action, ActionOptions, Candidate, Refusal, Refuse, judge
 from horsies.model.task import TaskStatus
 
 PLAIN, RUNNING_TOO, KILL = ActionOptions(), ActionOptions(include_running=True), ActionOptions(kill=True)

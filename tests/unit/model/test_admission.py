@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID, uuid4
 
-from horsies.model.admission import FIRST_PAUSE_S, LONGEST_PAUSE_S, Admission
+from horsies.model.capacity import FIRST_PAUSE_S, LONGEST_PAUSE_S, Admission
 
 FUNCTION = uuid4()
 

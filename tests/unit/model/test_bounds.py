@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horsies.model.bounds import (
+from horsies.model.fence import (
     ConnectionBudget,
     RecoveryBounds,
     caps_in_words,
@@ -13,10 +13,9 @@ from horsies.model.bounds import (
     queue_in_words,
     recovery_bounds,
 )
-from horsies.model.settings.app import AppConfig
-from horsies.model.settings.queues import CustomQueueConfig
+from horsies.model.settings.app import AppConfig, CustomQueueConfig
+from horsies.model.settings.broker import DatabaseUrl
 from horsies.model.settings.recovery import RecoveryConfig
-from horsies.model.settings.url import DatabaseUrl
 from horsies.model.settings.worker import WorkerConfig
 
 

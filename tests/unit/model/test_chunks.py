@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.chunks import CHUNK_MS, Prospect, RunTimes, chunk_size, cut, recall_after_ms, weighted
+from horsies.model.capacity import CHUNK_MS, Prospect, RunTimes, chunk_size, cut, recall_after_ms, weighted
 
 run_times = st.floats(0, 10_000)
 prospects = st.builds(Prospect, run_ms=st.none() | run_times, has_timeout=st.booleans(), is_capped=st.booleans())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.claiming import ChildLoad, ClaimPass, Limits, QueueRoom, ServedQueue, fitted, next_pass
+from horsies.model.capacity import ChildLoad, ClaimPass, Limits, QueueRoom, ServedQueue, fitted, next_pass
 
 IDLE = ChildLoad()
 BUSY = ChildLoad(held=1, chunks=1)

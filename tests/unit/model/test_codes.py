@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from horsies.model.codes import (
+from horsies.model.task_result import (
     BUILTIN_CODE_REGISTRY,
     NEVER_RETRIED,
     ContractCode,

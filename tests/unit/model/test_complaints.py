@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from horsies.model.complaints import complaint
+from horsies.model.text import complaint
 
 
 class Order(BaseModel):

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from horsies.model.codes import OperationalErrorCode, OutcomeCode
-from horsies.model.crashes import (
+from horsies.model.crash import (
     Cause,
     Crash,
     Death,
@@ -23,6 +22,7 @@ from horsies.model.crashes import (
     retry_delay_s,
 )
 from horsies.model.retry import RetryPolicy
+from horsies.model.task_result import OperationalErrorCode, OutcomeCode
 
 CRASHED, SHUTDOWN, POISON = (
     OperationalErrorCode.WORKER_CRASHED,

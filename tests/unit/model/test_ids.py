@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.ids import RANDOM_BYTES, id_text, id_texts, parse_id, rising, short_form
+from horsies.model.task import RANDOM_BYTES, id_text, id_texts, parse_id, rising, short_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,15 @@ from typing import Any
 import pytest
 
 from horsies.errors import ErrorCode
-from horsies.model.codes import OperationalErrorCode, OutcomeCode
-from horsies.model.mapping import ExceptionRules, code_for, error_from, mapping_faults, reserved_codes
+from horsies.model.task_result import (
+    ExceptionRules,
+    OperationalErrorCode,
+    OutcomeCode,
+    code_for,
+    error_from,
+    mapping_faults,
+    reserved_codes,
+)
 
 NOTHING = ExceptionRules()
 APP = ExceptionRules(mapper={KeyError: "APP_KEY", ValueError: "APP_VALUE"}, default="APP_DEFAULT")

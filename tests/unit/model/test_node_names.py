@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.workflow.cycles import find_cycle
-from horsies.model.workflow.names import LONGEST_NODE_ID, NodeKey, default_node_id, is_node_id, slugify
+from horsies.model.workflow.plan import LONGEST_NODE_ID, NodeKey, default_node_id, find_cycle, is_node_id, slugify
 
 
 def test_a_slug_has_underscores_for_spaces_and_nothing_that_no_id_may_hold() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from horsies.errors import ErrorCode
-from horsies.model.queues import effective_priority, is_priority, queue_fault
+from horsies.model.task import effective_priority, is_priority, queue_fault
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from horsies.model.recovery.answers import Recovery, Wish
+from horsies.model.recovery.decision import Recovery, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Callable

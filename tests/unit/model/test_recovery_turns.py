@@ -7,9 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from horsies.model.recovery.judging import Fleet
-from horsies.model.recovery.published import FleetMember
-from horsies.model.recovery.turns import Candidate, has_the_turn
+from horsies.model.recovery.fleet import Candidate, Fleet, FleetMember, has_the_turn
 from horsies.model.settings import RecoveryConfig
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

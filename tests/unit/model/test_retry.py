@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from horsies.errors import TaskDefinitionError
-from horsies.model.codes import NEVER_RETRIED, OperationalErrorCode, OutcomeCode
 from horsies.model.retry import (
     Chances,
     GiveUp,
@@ -20,6 +19,7 @@ from horsies.model.retry import (
     decide_retry,
     delay_seconds,
 )
+from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, OutcomeCode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIMES_OUT = RetryPolicy.fixed([60, 300], auto_retry_for=[OutcomeCode.TASK_TIMEOUT], jitter=False)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.summary import LONGEST_PAYLOAD_BYTES, Moved, Summary
+from horsies.model.events import LONGEST_PAYLOAD_BYTES, Moved, Summary
 from horsies.model.task import MOVES, TaskStatus
 
 DONE = Moved(kind="complete", queue="mail", source=TaskStatus.RUNNING, target=TaskStatus.COMPLETED)

@@ -4,8 +4,17 @@ import dataclasses
 
 import pytest
 
-from horsies.model.info import TaskAttemptInfo, TaskContext, TaskInfo
-from horsies.model.task import MOVES, TASK_TERMINAL_STATES, Actor, Move, TaskStatus, moves_between
+from horsies.model.task import (
+    MOVES,
+    TASK_TERMINAL_STATES,
+    Actor,
+    Move,
+    TaskAttemptInfo,
+    TaskContext,
+    TaskInfo,
+    TaskStatus,
+    moves_between,
+)
 
 LIVE = set(TaskStatus) - TASK_TERMINAL_STATES
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from horsies.model.codes import BUILTIN_CODE_REGISTRY, OutcomeCode
-from horsies.model.task_error import SubWorkflowError, TaskError, record_of
+from horsies.model.task_result import BUILTIN_CODE_REGISTRY, OutcomeCode, SubWorkflowError, TaskError, record_of
 
 
 class Mute(Exception):

@@ -5,8 +5,7 @@ import pickle
 
 import pytest
 
-from horsies.model.task_error import TaskError
-from horsies.model.task_result import TaskResult
+from horsies.model.task_result import TaskError, TaskResult
 
 FAILED = TaskResult(err=TaskError(error_code="CARD_DECLINED"))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from horsies import Err, TaskError, TaskResult, TaskSendError, TaskSendErrorCode, UnwrapError
-from horsies.model.codes import OperationalErrorCode
-from horsies.model.telling import told
+from horsies.model.result import told
+from horsies.model.task_result import OperationalErrorCode
 
 
 def raised(exception: Exception) -> Exception:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import assert_never, assert_type
 
 from horsies.model.result import Err, Ok, Result, is_err, is_ok
-from horsies.model.task_error import TaskError
-from horsies.model.task_result import TaskResult
+from horsies.model.task_result import TaskError, TaskResult
 
 
 def guards_narrow_both_ways(found: Result[int, str]) -> None:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.filter_language import FilterFault, filter_text, parse_filter
+from horsies_ops.reads.filters import FilterFault, TaskFilter, filter_text, parse_filter
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 WHOLE = "019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from horsies_ops.reads.verdicts import TaskVerdict
+from horsies_ops.reads.stale import TaskVerdict
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.workflow.status import WorkflowStatus
-from horsies_ops.reads.filter_language import FilterFault
-from horsies_ops.reads.workflow_language import ROOTS, parse_workflow_filter, workflow_filter_text
-from horsies_ops.reads.workflows import WorkflowFilter
+from horsies.model.workflow.plan import WorkflowStatus
+from horsies_ops.reads.filters import FilterFault
+from horsies_ops.reads.workflows import ROOTS, WorkflowFilter, parse_workflow_filter, workflow_filter_text
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horsies.model.info import TaskInfo
-from horsies.model.recovery.answers import RecoveredWorkers, Recovery, RecoveryContext, Wish
-from horsies.model.recovery.verdicts import RecoveryReason
-from horsies.model.task import TaskStatus
-from horsies.recovery.hooks import MOST_LATE, Asking, HookFailure
-from horsies.recovery.registered import RecoveryHooks
+from horsies.model.recovery.decision import RecoveredWorkers, Recovery, RecoveryContext, RecoveryReason, Wish
+from horsies.model.task import TaskInfo, TaskStatus
+from horsies.recovery.hooks import MOST_LATE, Asking, HookFailure, RecoveryHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horsies.codec.task import TaskCodec
-from horsies.codec.value import TypedValue
-from horsies.codec.wire import PayloadRefused
-from horsies.model.codes import ContractCode, OutcomeCode
-from horsies.model.task_error import TaskError
-from horsies.model.task_result import TaskResult
-from horsies.model.workflow.context import WorkflowContext, WorkflowMeta
-from horsies.model.workflow.info import SubWorkflowSummary
-from horsies.model.workflow.names import NodeKey
-from horsies.model.workflow.status import WorkflowStatus
-from horsies.registry.injection import decoded
+from horsies.codec.arguments import TaskCodec
+from horsies.codec.canonical_json import PayloadRefused
+from horsies.codec.values import TypedValue
+from horsies.model.task_result import ContractCode, OutcomeCode, TaskError, TaskResult
+from horsies.model.workflow.plan import NodeKey, WorkflowStatus
+from horsies.model.workflow.views import SubWorkflowSummary, WorkflowContext, WorkflowMeta
+from horsies.registry.invocation import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horsies.codec.task import Call
-    from horsies.codec.value import Value
+    from horsies.codec.arguments import Call
+    from horsies.codec.values import Value
 
 Done = TaskResult[None, TaskError]
 META = {"workflow_id": "w", "task_index": 3, "task_name": "sum"}

@@ -23,7 +23,7 @@ from horsies.model.settings import (
     WorkerResilienceConfig,
     WorkerSettings,
 )
-from horsies.model.settings.url import DatabaseUrl
+from horsies.model.settings.broker import DatabaseUrl
 from horsies.model.settings.worker import usable_cpus
 
 DEFAULTS: list[tuple[Settings, dict[str, Any]]] = [

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from horsies.embedded.layout import Layout
-from horsies.store.failures import explain
+from horsies.store.connection import explain
 
 
 @pytest.mark.parametrize("folder", ["/home/ada/horsies", "/home/ada/" + "a folder/" * 20])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from horsies.store.pipeline import Pipeline
+from horsies.store.tasks import Pipeline
 
 
 async def test_the_maker_goes_on_while_a_statement_is_under_way() -> None:

@@ -9,19 +9,19 @@ import pytest
 from textual.drivers.headless_driver import HeadlessDriver
 
 from horsies.model.settings import TuiConfig
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import Place
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
-from horsies_tui.clock import DatabaseClock
-from horsies_tui.connection import steady
+from horsies_tui.data.context import DatabaseClock
+from horsies_tui.data.session import steady
 from horsies_tui.demo import Demo
-from horsies_tui.widgets.header import Header
+from horsies_tui.keys import Place
+from horsies_tui.widgets.frame import Header
 from tests.support.screens import NOON, eventually, settled, shown, still
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-    from horsies_tui.screens.tasks import TasksScreen
+    from horsies_tui.screens.tasks.screen import TasksScreen
 
 NO_TASK = TaskFilter(names=("no.such.task",))
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.model.recovery.verdicts import Decision
+from horsies.model.recovery.decision import Decision
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.filter import TaskFilter
-from horsies_ops.reads.throughput import ErrorCount
-from horsies_tui.attention import Concern, Seen, Severity, attention
+from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.overview import ErrorCount
+from horsies_tui.screens.dashboard import Concern, Seen, Severity, attention
 from tests.support.fleet_values import NOON, WORKER, a_queue, a_sweep, a_worker, swept
 
 if TYPE_CHECKING:

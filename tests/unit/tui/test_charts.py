@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from horsies_tui.glyphs import UNICODE, bar, sampled, spark
+from horsies_tui.theme import UNICODE, bar, sampled, spark
 
 
 def test_a_chart_has_a_character_for_each_value_and_the_highest_is_full() -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from horsies.model.retention import Category, Cleaned, Portion
 from horsies.model.settings import RecoveryConfig
-from horsies_ops.reads.upkeep import Upkeep
-from horsies_tui.chores import CHORE_COLUMNS, Chore, Known, Part, chores
-from horsies_tui.cleanup_proposals import for_cleanup
+from horsies_ops.reads.workers import Upkeep
 from horsies_tui.demo.source import DemoSource
+from horsies_tui.proposals.sweep import for_cleanup
+from horsies_tui.screens.maintenance import CHORE_COLUMNS, Chore, Known, Part, chores
 from tests.support.screens import NOON, still
 
 DAY = timedelta(days=1)

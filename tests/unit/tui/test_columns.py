@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies_tui.task_columns import TASK_COLUMNS
-from horsies_tui.widgets.columns import GAP, Cell, Column, place
+from horsies_tui.screens.tasks.table import TASK_COLUMNS
+from horsies_tui.widgets.row_list import GAP, Cell, Column, place
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horsies_tui.actions import Place
 from horsies_tui.demo import Demo
-from horsies_tui.demo.catalogue import WORKERS
 from horsies_tui.demo.system import System
+from horsies_tui.demo.workflows import WORKERS
+from horsies_tui.keys import Place
 from horsies_tui.messages import TasksWanted, WorkerWanted
 from horsies_tui.screens.dashboard import DashboardScreen
-from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
 from tests.support.screens import NOON, eventually, running, settled, shown
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies_ops.reads.events import AuditRow, EventRow
-from horsies_ops.reads.filter_language import FilterFault, parse_filter
-from horsies_ops.reads.listening import Change, Feed, Topic
-from horsies_tui.demo.catalogue import KINDS
+from horsies_ops.reads.filters import FilterFault, parse_filter
+from horsies_ops.reads.live import Change, Feed, Topic
+from horsies_tui.data.queries import Heard, Tape
 from horsies_tui.demo.system import System
-from horsies_tui.entries import Entry, Kind, matches, of_action, of_change, of_event
-from horsies_tui.folding import MOST_LINES, folded
-from horsies_tui.tape import Heard, Tape
+from horsies_tui.demo.workflows import KINDS
+from horsies_tui.screens.entries import Entry, Kind, matches, of_action, of_change, of_event
+from horsies_tui.screens.events import MOST_LINES, folded
 from horsies_tui.widgets.row_list import Heading
 from tests.support.screens import NOON
 

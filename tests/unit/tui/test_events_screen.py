@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from horsies.model.task import TaskStatus
-from horsies_tui.actions import Place
 from horsies_tui.demo import Demo
-from horsies_tui.demo.catalogue import KINDS
+from horsies_tui.demo.workflows import KINDS
+from horsies_tui.keys import Place
 from horsies_tui.messages import TasksWanted, TaskWanted, WorkerWanted
 from horsies_tui.screens.events import EventsScreen
 from tests.support.screens import NOON, eventually, running, settled, shown, still

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from horsies_ops.reads.counts import Facet, Facets
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.widgets.facet_popup import FacetPopup, choices, picked
-from horsies_tui.widgets.filter_line import FilterSuggester
+from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.search import Facet, Facets
+from horsies_tui.screens.tasks.screen import TasksScreen
+from horsies_tui.widgets.facets import FacetPopup, choices, picked
+from horsies_tui.widgets.filter_bar import FilterSuggester
 from tests.support.screens import eventually, running, shown
 
 FOUND = Facets(

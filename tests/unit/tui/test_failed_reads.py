@@ -4,16 +4,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from horsies.errors import Busy
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.screens import eventually, running, still
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from horsies_ops.reads.tasks import TaskPage
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
 
 FAILED = TaskFilter(statuses=("FAILED",))
 

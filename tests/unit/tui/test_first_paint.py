@@ -15,11 +15,11 @@ from tests.support.screens import eventually, running, shown, still
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
 
 LOADED = """
 import sys
-from horsies_tui.actions import Place
+from horsies_tui.keys import Place
 from horsies_tui.app import HorsiesApp
 from horsies_tui.screens import screen_class
 screen_class(Place.DASH)
@@ -55,6 +55,6 @@ async def test_another_theme_is_drawn_at_once() -> None:
 def test_the_first_screen_waits_for_neither_the_driver_nor_the_other_screens() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
     loaded = set(done.stdout.split())
-    screens = {f"horsies_tui.screens.{name.partition('.')[0]}" for name in SCREENS.values()}
+    screens = {f"horsies_tui.screens.{name.rpartition('.')[0]}" for name in SCREENS.values()}
     assert loaded & screens == {"horsies_tui.screens.dashboard"}
-    assert not loaded & {"asyncpg", "horsies_ops.ops", "horsies_tui.demo", "horsies_tui.screens.task_detail"}
+    assert not loaded & {"asyncpg", "horsies_ops.ops", "horsies_tui.demo", "horsies_tui.screens.tasks.detail"}

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horsies.model.workflow.status import WorkflowTaskStatus
-from horsies_tui.demo.blueprints import CRAWL, DIGEST, Blueprint, Step
+from horsies.model.workflow.plan import WorkflowTaskStatus
 from horsies_tui.demo.system import System
-from horsies_tui.flow_graph import Graph
-from horsies_tui.flow_lines import FlowLine, View, lines_of
-from horsies_tui.glyphs import UNICODE
+from horsies_tui.demo.workflows import CRAWL, DIGEST, Blueprint, Step
+from horsies_tui.screens.workflows.graph import FlowLine, Graph, View, lines_of
+from horsies_tui.theme import UNICODE
 from horsies_tui.widgets.row_list import Heading
 from tests.support.screens import NOON
 

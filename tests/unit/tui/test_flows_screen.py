@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import pytest
 from textual.message import Message
 
-from horsies.model.workflow.status import WorkflowStatus
+from horsies.model.workflow.plan import WorkflowStatus
 from horsies_ops.reads.workflows import WorkflowFilter
-from horsies_tui.actions import ACTIONS, Place
 from horsies_tui.demo import Demo
-from horsies_tui.demo.blueprints import ONBOARD
+from horsies_tui.demo.workflows import ONBOARD
+from horsies_tui.keys import ACTIONS, Place
 from horsies_tui.messages import Fetched, TaskWanted
-from horsies_tui.screens.flows import FlowsScreen
-from horsies_tui.screens.task_detail import TaskScreen
+from horsies_tui.screens.tasks.detail import TaskScreen
+from horsies_tui.screens.workflows.screen import FlowsScreen
 from tests.support.screens import compare, dialog, eventually, lines, running, settled, shown, still
 
 if TYPE_CHECKING:

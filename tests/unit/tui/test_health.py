@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from horsies_tui.health import QueueHealth, WorkerHealth, drain_time, queue_health, worker_health
+from horsies_tui.screens.fleet import QueueHealth, WorkerHealth, drain_time, queue_health, worker_health
 from tests.support.fleet_values import NOON, a_queue, a_worker
 
 LATE = timedelta(seconds=61)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.actions import RULES, Place, actions_at
+from horsies_tui.keys import RULES, Place, actions_at
 from horsies_tui.screens import SCREENS
-from horsies_tui.widgets.help import page
+from horsies_tui.widgets.dialogs import page
 from tests.support.screens import eventually, running, shown
 
 

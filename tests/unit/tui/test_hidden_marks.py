@@ -6,8 +6,8 @@ import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.screens.tasks import TasksScreen
+from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.screens import dialog, eventually, running, settled, shown
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.tasks import AttemptRow
-from horsies_tui.actions import Place
 from horsies_tui.app import HorsiesApp
-from horsies_tui.demo.catalogue import KINDS
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import System
-from horsies_tui.screens.task_detail import TaskScreen
+from horsies_tui.demo.workflows import KINDS
+from horsies_tui.keys import Place
+from horsies_tui.screens.tasks.detail import TaskScreen
 from tests.support.recording import recorded, without_own_sequences
 from tests.support.screens import NOON, eventually, settled, shown, still_clock
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from horsies_ops.reads.tasks import TaskDetail
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 HOSTILE = (

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from horsies.errors import ConfigurationError
-from horsies_tui.actions import ACTIONS, BY_ID, Place
-from horsies_tui.keymap import keymap, shown_key
+from horsies_tui.keys import ACTIONS, BY_ID, Place, keymap, shown_key
 
 
 def test_a_key_of_the_users_own_takes_the_place_of_ours() -> None:

@@ -6,13 +6,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from horsies.model.task import TaskStatus
+from horsies_ops.reads.stale import TaskVerdict
 from horsies_ops.reads.tasks import AttemptRow, Beat, TaskDetail, TaskFacts
-from horsies_ops.reads.verdicts import TaskVerdict
-from horsies_tui.demo.catalogue import KINDS
 from horsies_tui.demo.system import System
-from horsies_tui.glyphs import UNICODE
-from horsies_tui.lanes import drawn, lanes_of, scale_for
-from horsies_tui.widgets.beat_strip import strip
+from horsies_tui.demo.workflows import KINDS
+from horsies_tui.screens.tasks.attempts import drawn, lanes_of, scale_for, strip
+from horsies_tui.theme import UNICODE
 from tests.support.screens import NOON
 
 

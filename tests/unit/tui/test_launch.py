@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from horsies.model.settings.url import DatabaseUrl
+from horsies.model.settings.broker import DatabaseUrl
 from horsies_tui.format import end_of
 from horsies_tui.launch import database_name
 

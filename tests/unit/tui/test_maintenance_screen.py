@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies_tui.actions import Place
 from horsies_tui.demo import Demo
+from horsies_tui.keys import Place
 from horsies_tui.messages import TasksWanted
-from horsies_tui.screens.maintenance import MaintenanceScreen
+from horsies_tui.screens.maintenance import LogDialog, MaintenanceScreen
 from horsies_tui.screens.stale import StaleScreen
-from horsies_tui.widgets.log_dialog import LogDialog
 from tests.support.screens import dialog, eventually, running, shown, still
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.model.settings import TuiConfig
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
+from horsies_tui.data.context import Memory, Remembered, usual_path
 from horsies_tui.demo import Demo
-from horsies_tui.memory import Memory, Remembered, usual_path
-from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.screens import eventually, running, still
 
 if TYPE_CHECKING:

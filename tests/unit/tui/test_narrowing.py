@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from horsies_tui.actions import Place
+from horsies_tui.keys import Place
 from tests.support.screens import eventually, running, shown
 
 if TYPE_CHECKING:
-    from horsies_tui.screens.narrowed import NarrowedScreen
+    from horsies_tui.screens.lists import NarrowedScreen
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from textual.widgets import Input
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.demo import Demo
-from horsies_tui.screens.flows import FlowsScreen
-from horsies_tui.screens.task_detail import TaskScreen
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.widgets.ask_dialog import AskDialog
+from horsies_tui.screens.tasks.detail import TaskScreen
+from horsies_tui.screens.tasks.screen import TasksScreen
+from horsies_tui.screens.workflows.screen import FlowsScreen
+from horsies_tui.widgets.dialogs import AskDialog
 from tests.support.screens import eventually, running, shown, still
 
 if TYPE_CHECKING:

@@ -9,19 +9,19 @@ import pytest
 
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings import TuiConfig
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo import Demo
 from horsies_tui.demo.system import System
+from horsies_tui.proposals.dialog import PlanDialog
 from horsies_tui.screens import SCREENS
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.widgets.plan_dialog import PlanDialog
+from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.screens import NOON, compare, eventually, lines, running, settled, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from horsies_tui.actions import Place
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
+    from horsies_tui.keys import Place
 
 SMALL, LARGE = (80, 24), (120, 36)
 

@@ -11,13 +11,13 @@ from rich.cells import cell_len
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.demo import Demo
-from horsies_tui.demo.catalogue import KINDS
-from horsies_tui.plain import plain
+from horsies_tui.demo.workflows import KINDS
 from horsies_tui.screens import SCREENS
+from horsies_tui.theme import plain
 from tests.support.screens import eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
-    from horsies_tui.actions import Place
+    from horsies_tui.keys import Place
 
 OPENED = {
     "help": ("question_mark",),

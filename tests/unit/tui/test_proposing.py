@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from horsies.errors import DatabaseUnreachable
 from horsies_ops.actions.report import Progress
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import Place
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.widgets.plan_dialog import PlanDialog
+from horsies_tui.keys import Place
+from horsies_tui.proposals.dialog import PlanDialog
+from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.screens import dialog, eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from horsies_ops.actions.plan import Plan
     from horsies_ops.actions.report import ActionReport
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
 
 
 class Slow(DemoSource):

@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.actions import Place
 from horsies_tui.demo import Demo
+from horsies_tui.keys import Place
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.queues import QueuesScreen
-from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.screens import dialog, eventually, running, settled, shown, still
 
 if TYPE_CHECKING:

@@ -10,9 +10,7 @@ from rich.style import Style
 from textual.app import App
 
 from horsies_tui.format import fit
-from horsies_tui.widgets.columns import Cell, Column
-from horsies_tui.widgets.lines import line_of
-from horsies_tui.widgets.row_list import HEAD, Heading, RowList
+from horsies_tui.widgets.row_list import HEAD, Cell, Column, Heading, RowList, line_of
 from tests.support.screens import NOON
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.saving import as_csv, as_json_lines
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.widgets.ask_dialog import AskDialog
+from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.screens.tasks.screen import TasksScreen
+from horsies_tui.system import as_csv, as_json_lines
+from horsies_tui.widgets.dialogs import AskDialog
 from tests.support.screens import eventually, running, settled, shown
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from textual.message import Message
 
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import ACTIONS, Place
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo import Demo
 from horsies_tui.demo.system import System
+from horsies_tui.keys import ACTIONS, Place
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.schedules import SchedulesScreen
 from tests.support.screens import NOON, eventually, running, shown

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies_tui.widgets.selection import Selection
+from horsies_tui.widgets.row_list import Selection
 
 _rows = st.lists(st.integers(0, 30), unique=True, max_size=20)
 

@@ -6,19 +6,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
-from horsies_ops.reads.listening import Change, Feed, Topic
-from horsies_tui.connection import Connection, State, described
+from horsies_ops.reads.live import Change, Feed, Topic
+from horsies_tui.data.queries import Store
+from horsies_tui.data.session import Connection, Session, State, described
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.glyphs import UNICODE
-from horsies_tui.session import Session
-from horsies_tui.store import Store
+from horsies_tui.theme import UNICODE
 from tests.support.screens import NOON, still, still_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
     from datetime import datetime
 
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
 
 
 class Spoken(DemoSource):

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from horsies.model.recovery.options import SweepOptions
-from horsies.model.recovery.verdicts import Decision
+from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweptTask
-from horsies_ops.reads.upkeep import Upkeep
+from horsies_ops.reads.workers import Upkeep
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.format import clock
-from horsies_tui.stale import Candidate, owner, staleness, verdict, why
+from horsies_tui.proposals.sweep import Candidate, owner, staleness, verdict, why
 from tests.support.fleet_values import a_worker
 from tests.support.screens import NOON, still
 

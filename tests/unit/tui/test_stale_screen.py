@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from textual.widgets import Input
 
 from horsies.model.task import TaskStatus
-from horsies_tui.actions import Place
 from horsies_tui.demo import Demo
+from horsies_tui.keys import Place
 from horsies_tui.messages import TaskWanted
 from horsies_tui.screens.stale import StaleScreen
 from tests.support.screens import dialog, eventually, running, shown, still

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.errors import DatabaseUnreachable
-from horsies_ops.reads.listening import Topic
+from horsies_ops.reads.live import Topic
+from horsies_tui.data.queries import Store, Want
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.messages import Fetched, FetchFailed
-from horsies_tui.store import Store, Want
 from tests.support.screens import still
 
 if TYPE_CHECKING:
     from textual.message import Message
 
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
 
 
 class Desk:

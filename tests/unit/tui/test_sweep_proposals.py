@@ -8,21 +8,21 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.model.recovery.options import SweepOptions
-from horsies.model.recovery.verdicts import Decision
+from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweepStatus
-from horsies_ops.reads.verdicts import Silent
+from horsies_ops.reads.stale import Silent
 from horsies_tui.format import clock
-from horsies_tui.sweep_proposals import for_sweep
+from horsies_tui.proposals.sweep import for_sweep
 from tests.support.fleet_values import NOON, WORKER, a_sweep, a_worker, swept
 
 if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport
     from horsies_ops.reads.workers import WorkerRow
-    from horsies_tui.proposals import Outcome, Proposal
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
+    from horsies_tui.proposals.model import Outcome, Proposal
 
 ONE = SweepOptions(worker_id=WORKER)
 SILENT = Silent(count=2, longest=timedelta(minutes=2, seconds=19), stale_at=NOON)

@@ -6,14 +6,14 @@ from textual.message import Message
 
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import ACTIONS, Place, actions_at
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo import Demo
-from horsies_tui.demo.catalogue import KINDS
+from horsies_tui.demo.workflows import KINDS
+from horsies_tui.keys import ACTIONS, Place, actions_at
 from horsies_tui.messages import RunWanted, TasksWanted, TaskWanted
-from horsies_tui.screens.flows import FlowsScreen
-from horsies_tui.screens.task_detail import TaskScreen
-from horsies_tui.screens.tasks import TasksScreen
+from horsies_tui.screens.tasks.detail import TaskScreen
+from horsies_tui.screens.tasks.screen import TasksScreen
+from horsies_tui.screens.workflows.screen import FlowsScreen
 from horsies_tui.widgets.page import Page, Section
 from tests.support.screens import NOON, compare, dialog, eventually, lines, running, settled, shown, still
 

@@ -6,11 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 from horsies.model.settings import TuiConfig
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo import Demo
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.widgets.facet_dock import FacetDock
-from horsies_tui.widgets.facet_popup import FacetPopup
+from horsies_tui.screens.tasks.screen import TasksScreen
+from horsies_tui.widgets.facets import FacetDock, FacetPopup
 from tests.support.screens import eventually, lines, running, settled, shown, still
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ import pytest
 
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import Order, TaskPage
-from horsies_tui.actions import ACTIONS, Place, actions_at
 from horsies_tui.demo import Demo
-from horsies_tui.demo.catalogue import KINDS
+from horsies_tui.demo.workflows import KINDS
+from horsies_tui.keys import ACTIONS, Place, actions_at
 from horsies_tui.screens import SCREENS, screen_class
-from horsies_tui.screens.tasks import TasksScreen
-from horsies_tui.widgets.filter_line import FilterLine
+from horsies_tui.screens.tasks.screen import TasksScreen
+from horsies_tui.widgets.filter_bar import FilterLine
 from horsies_tui.widgets.row_list import RowList
 from tests.support.hurried import EVERYTHING, HITS, Hurried, make_hits
 from tests.support.screens import NOON, dialog, eventually, running, settled, shown, still

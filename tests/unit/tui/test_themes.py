@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.themes import OFFERED, user_themes
+from horsies_tui.theme import OFFERED, user_themes
 from tests.support.screens import eventually, running, shown
 
 if TYPE_CHECKING:

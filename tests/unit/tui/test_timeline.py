@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies.model.task import TaskStatus
-from horsies_tui.demo import histories
-from horsies_tui.demo.catalogue import KINDS
+from horsies_tui.demo import source
 from horsies_tui.demo.system import System
-from horsies_tui.timeline import flowed, moments
+from horsies_tui.demo.workflows import KINDS
+from horsies_tui.screens.tasks.detail import flowed, moments
 from tests.support.screens import NOON, still
 
 TEN_MINUTES = timedelta(minutes=10)
@@ -18,7 +18,7 @@ TEN_MINUTES = timedelta(minutes=10)
 
 def _told(system: System, **fields: object) -> list[str]:
     task = system.send(KINDS[0], at=NOON - TEN_MINUTES)
-    detail = histories.detail(replace(task, **fields), NOON)
+    detail = source.detail(replace(task, **fields), NOON)
     return [moment.what for moment in moments(detail)]
 
 
@@ -44,7 +44,7 @@ def test_an_end_without_an_attempt_is_told() -> None:
 
 def test_what_happened_is_told_in_its_order() -> None:
     stale = next(task for task in still().in_state(TaskStatus.RUNNING) if task.attempt_count == 1)
-    told = moments(histories.detail(stale, NOON))
+    told = moments(source.detail(stale, NOON))
     assert [moment.at for moment in told] == sorted(moment.at for moment in told)
     assert [moment.what for moment in told if "started" in moment.what] == ["#1 started", "#2 started"]
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui import windows
-from horsies_tui.demo.catalogue import KINDS
+from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.data import pages
+from horsies_tui.data.pages import PAGE, TaskWindow
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.windows import PAGE, TaskWindow
+from horsies_tui.demo.workflows import KINDS
 from tests.support.hurried import EVERYTHING, HITS, Hurried, make_hits
 from tests.support.screens import NOON, still
 
@@ -23,9 +23,9 @@ RARE = TaskFilter(text="such a word is nowhere")
 
 
 async def _searched(source: DemoSource, wanted: TaskFilter, times: int) -> TaskWindow:
-    window = await windows.newest(source, wanted)
+    window = await pages.newest(source, wanted)
     for _ in range(times):
-        window = await windows.older(source, window, most=500)
+        window = await pages.older(source, window, most=500)
     return window
 
 
@@ -40,8 +40,8 @@ async def test_what_was_found_further_back_stays_when_a_search_anew_does_not_com
     source = Hurried(still(1000))
     failed = TaskFilter(statuses=(TaskStatus.FAILED,))
     window = await _searched(source, failed, 4)
-    fresh = await windows.again(source, window, cursor=None)
-    assert len(window.rows) > len((await windows.newest(source, failed)).rows)
+    fresh = await pages.again(source, window, cursor=None)
+    assert len(window.rows) > len((await pages.newest(source, failed)).rows)
     assert (fresh.ids, fresh.next, fresh.searched_to) == (window.ids, window.next, NOON)
 
 
@@ -49,10 +49,10 @@ async def test_the_oldest_are_searched_for_until_one_is_found() -> None:
     system = still(1000)
     hits = make_hits(system, range(450, 460))
     source = Hurried(system)
-    window = await windows.oldest(source, HITS)
+    window = await pages.oldest(source, HITS)
     assert (window.rows, window.is_at_top, window.searched_up_to, window.newer) == ((), False, NOON, 0)
     for _ in range(4):
-        window = await windows.again(source, window, cursor=None)
+        window = await pages.again(source, window, cursor=None)
     assert (window.ids, window.has_older) == (hits, False)
 
 
@@ -60,13 +60,13 @@ async def test_a_search_upwards_that_ended_early_is_no_sign_that_nothing_is_ther
     system = still(1000)
     hits = make_hits(system, (0, 1, 500, 990))
     source = Hurried(system)
-    window = await windows.oldest(source, HITS)
+    window = await pages.oldest(source, HITS)
     for _ in range(8):
-        window = await windows.again(source, window, cursor=window.ids[0])
+        window = await pages.again(source, window, cursor=window.ids[0])
         assert window.ids == hits[-2:]
     assert (window.is_at_top, window.newer) == (False, 1)
     while not window.is_at_top:
-        window = await windows.newer(source, window, most=500)
+        window = await pages.newer(source, window, most=500)
     assert window.ids == hits
 
 
@@ -74,9 +74,9 @@ async def test_the_top_is_known_once_everything_above_was_searched() -> None:
     system = still(1000)
     make_hits(system, (0,))
     source = Hurried(system)
-    window = await windows.oldest(source, HITS)
+    window = await pages.oldest(source, HITS)
     for _ in range(len(system.order) // 100):
-        window = await windows.again(source, window, cursor=window.ids[0])
+        window = await pages.again(source, window, cursor=window.ids[0])
     assert (len(window.rows), window.is_at_top, window.searched_up_to) == (1, True, None)
 
 
@@ -89,9 +89,9 @@ async def test_so_many_new_rows_that_a_search_does_not_meet_the_old_ones_leave_n
     for _ in range(350):
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
     hits = make_hits(system, (-320, -10, -400, -500))
-    window = await windows.again(source, old, cursor=old.ids[place])
+    window = await pages.again(source, old, cursor=old.ids[place])
     assert (window.ids, window.is_at_top) == (old.ids, False)
-    fresh = await windows.again(source, old, cursor=None)
+    fresh = await pages.again(source, old, cursor=None)
     assert (fresh.ids, fresh.has_older) == (hits[:1], True)
 
 
@@ -102,7 +102,7 @@ async def test_what_was_searched_without_a_hit_is_not_searched_again_when_some_r
     for _ in range(30):
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
     hits = make_hits(system, (-1,))
-    window = await windows.again(source, old, cursor=None)
+    window = await pages.again(source, old, cursor=None)
     assert (window.ids, window.next, window.is_at_top) == (hits, old.next, True)
 
 
@@ -116,9 +116,9 @@ def _newest_first(system: System) -> list[UUID]:
 
 
 async def _grown(source: DemoSource, times: int, *, most: int = 500) -> TaskWindow:
-    window = await windows.newest(source, EVERYTHING)
+    window = await pages.newest(source, EVERYTHING)
     for _ in range(times):
-        window = await windows.older(source, window, most=most)
+        window = await pages.older(source, window, most=most)
     return window
 
 
@@ -141,45 +141,45 @@ async def test_one_gets_back_up_the_way_one_came() -> None:
     system, source = _source()
     window = await _grown(source, 3, most=500)
     while not window.is_at_top:
-        window = await windows.newer(source, window, most=500)
+        window = await pages.newer(source, window, most=500)
     assert list(window.ids) == _newest_first(system)[:500]
     assert window.has_older
 
 
 async def test_the_last_page_is_reached_at_once() -> None:
     system, source = _source()
-    window = await windows.oldest(source, EVERYTHING)
+    window = await pages.oldest(source, EVERYTHING)
     assert list(window.ids) == _newest_first(system)[-PAGE:]
     assert not window.has_older
 
 
 async def test_at_the_top_new_rows_come_in() -> None:
     system, source = _source()
-    window = await windows.newest(source, EVERYTHING)
+    window = await pages.newest(source, EVERYTHING)
     new = system.send(KINDS[0], at=NOON + timedelta(seconds=1))
-    window = await windows.again(source, window, cursor=window.ids[3])
+    window = await pages.again(source, window, cursor=window.ids[3])
     assert window.ids[0] == new.id
     assert window.is_at_top
 
 
 async def test_new_rows_never_push_out_the_one_under_the_cursor() -> None:
     system, source = _source()
-    window = await windows.newest(source, EVERYTHING)
+    window = await pages.newest(source, EVERYTHING)
     cursor = window.ids[-1]
     for _ in range(7):
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
-    window = await windows.again(source, window, cursor=cursor)
+    window = await pages.again(source, window, cursor=cursor)
     assert cursor in window.ids
     assert window.newer == 7
 
 
 async def test_held_rows_stay_where_they_are_and_show_what_became_of_them() -> None:
     system, source = _source()
-    window = await windows.newest(source, TaskFilter(statuses=(TaskStatus.FAILED,)))
+    window = await pages.newest(source, TaskFilter(statuses=(TaskStatus.FAILED,)))
     first, second = window.ids[:2]
     system.move(first, TaskStatus.CANCELLED)
     del system.tasks[second]
-    held = await windows.held(source, window)
+    held = await pages.held(source, window)
     assert held.ids == tuple(each for each in window.ids if each != second)
     assert held.rows[0].status == TaskStatus.CANCELLED
     assert held.gone == {second}
@@ -187,5 +187,5 @@ async def test_held_rows_stay_where_they_are_and_show_what_became_of_them() -> N
 
 async def test_rows_to_which_nothing_happened_are_equal_to_themselves() -> None:
     _, source = _source()
-    window = await windows.newest(source, EVERYTHING)
-    assert (await windows.again(source, window, cursor=None)).rows == window.rows
+    window = await pages.newest(source, EVERYTHING)
+    assert (await pages.again(source, window, cursor=None)).rows == window.rows

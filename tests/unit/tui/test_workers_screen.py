@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horsies.model.task import TaskStatus
-from horsies_tui.actions import Place
 from horsies_tui.demo import Demo
-from horsies_tui.demo.catalogue import WORKERS
+from horsies_tui.demo.workflows import WORKERS
+from horsies_tui.keys import Place
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.workers import WINDOWS, WorkersScreen
 from tests.support.screens import dialog, eventually, running, settled, shown, still

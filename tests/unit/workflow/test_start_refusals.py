@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from horsies import ErrorCode, WorkflowValidationError, start_workflow_async
-from horsies.app.suppression import VARIABLE
-from horsies.model.workflow.calls import WorkflowStartError, WorkflowStartErrorCode, WorkflowStartResult
+from horsies.model.workflow.views import WorkflowStartError, WorkflowStartErrorCode, WorkflowStartResult
+from horsies.task_modules import VARIABLE
 from tests.support.flow_tasks import add, app
 
 SPEC = app.workflow("refused", [add.node()(a=1)], definition_key="refused")

@@ -15,7 +15,7 @@ from horsies_tui.demo.system import System
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from horsies_tui.source import Source
+    from horsies_tui.data.source import Source
 
 NAME = "demo"
 

@@ -2,25 +2,202 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import TYPE_CHECKING
+from statistics import quantiles
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from horsies.model.events import EventKind
+from horsies.model.retention import Category, Cleaned, Portion, Windows
+from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Change, Topic
+from horsies_ops.reads.events import AuditRow, EventRow
+from horsies_ops.reads.overview import Bucket, ErrorCount, QueueBucket, Throughput, Times
+from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
 from horsies_ops.reads.tasks import TaskFacts
-from horsies_tui.demo import flow_past
-from horsies_tui.demo.catalogue import KINDS, QUEUES, WORKERS, Kind, Member
-from horsies_tui.demo.flows import Flows
-from horsies_tui.demo.keeping import Keeping
-from horsies_tui.demo.record import Record
+from horsies_ops.reads.workers import Snapshot, Upkeep, WorkerRow
+from horsies_tui.demo import workflows
+from horsies_tui.demo.workflows import KINDS, QUEUES, WORKERS, Flows, Kind, Member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from horsies_tui.demo.workflows import Queue
+
+
+# What operators did to the invented system: its audit, and which queues they paused.
+
+YOU = "you"
+FIRST_ID = 5521
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    at: datetime
+    reason: str | None
+
+
+class Record:
+    """Rows of the audit, the oldest first."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self.rows: list[AuditRow] = []
+        self.paused: dict[str, Pause] = {}
+        self._now = now
+
+    def write(
+        self,
+        action: str,
+        *,
+        affected: int,
+        skipped: int = 0,
+        reason: str | None = None,
+        about: Mapping[str, object] | None = None,
+        task_ids: Sequence[UUID] = (),
+        actor: str = YOU,
+        at: datetime | None = None,
+    ) -> int:
+        """Put an action on record; what it is filed under."""
+        row = AuditRow(
+            id=FIRST_ID + len(self.rows), at=at or self._now(), actor=actor, host="demo", action=action, reason=reason,
+            filter_json=None if about is None else json.dumps(about), dry_run=False, matched=affected + skipped,
+            affected=affected, skipped=skipped, via="tui", task_ids=tuple(task_ids),
+        )  # fmt: skip
+        self.rows.append(row)
+        return row.id
+
+    def pause(self, queue: str, reason: str | None) -> bool:
+        """Whether that changed anything."""
+        if queue in self.paused:
+            return False
+        self.paused[queue] = Pause(at=self._now(), reason=reason)
+        return True
+
+    def resume(self, queue: str) -> bool:
+        return self.paused.pop(queue, None) is not None
+
+
+# The housekeeping of the invented system: what is old, what was written down, and tasks that are stuck.
+
+LAST_PASS: Final = timedelta(seconds=14)
+LAST_RETENTION: Final = timedelta(minutes=41)
+BYTES_A_ROW: Final = 900
+
+_OLD = {Category.HEARTBEATS: 88_210, Category.WORKER_STATES: 51_004, Category.TASKS: 412_377, Category.EVENTS: 12_120}
+_BLOCKED_S = (331, 302, 281)
+_LOST = WORKERS[-1].id
+
+
+class Keeping:
+    """What lies about: rows that are past their time, and events that nobody has cleaned up."""
+
+    def __init__(self, system: System) -> None:
+        self.old = dict(_OLD)
+        self.events: list[EventRow] = []
+        self.blocked: set[UUID] = set()
+        """Tasks that neither beat nor end, though their worker is well."""
+        self._system = system
+
+    def remember(self) -> None:
+        """Invent what has been."""
+        self._block_some()
+        self._write(timedelta(minutes=58), EventKind.RETENTION_FINISHED, {"heartbeats": 4_112, "events": 310})
+        self._write(
+            timedelta(minutes=6), EventKind.WORKER_LOST, {"silence_s": 301, "state": "running"}, worker_id=_LOST
+        )
+        for ago_s, task_id in zip((340, 338, 75), self._system.order[-40:], strict=False):
+            evidence = {"decision": "retry", "reason": "OWNER_LOST", "silence_s": 304.2}
+            self._write(timedelta(seconds=ago_s), EventKind.TASK_RECOVERED, evidence, task_id=task_id)
+        self._write(timedelta(seconds=70), EventKind.SWEEP_FINISHED, {"retry": 3}, worker_id=WORKERS[0].id)
+
+    def clean(self) -> Cleaned:
+        """Delete all of it; what that was."""
+        taken = self.candidates()
+        self.old.clear()
+        self._write(timedelta(0), EventKind.RETENTION_FINISHED, taken.counts)
+        return taken
+
+    def candidates(self) -> Cleaned:
+        """What is past its window."""
+        settings, now = AppConfig(), self._system.now()
+        portions = [
+            Portion(
+                category=category,
+                window=window,
+                rows=self.old.get(category, 0),
+                bytes=self.old.get(category, 0) * BYTES_A_ROW,
+                oldest_at=now - window * 1.04 if window and category in self.old else None,
+                tables={category.table: self.old[category]} if category in self.old else {},
+            )
+            for category, window in Windows.of(settings.recovery, settings.retention)
+        ]
+        return Cleaned(portions=tuple(portions))
+
+    def upkeep(self) -> Upkeep:
+        now = self._system.now()
+        deleted = [row.at for row in self.events if row.kind == EventKind.RETENTION_FINISHED]
+        return Upkeep(
+            at=now,
+            config=AppConfig().recovery,
+            last_pass_at=now - LAST_PASS,
+            last_pass_by=WORKERS[0].id,
+            last_retention_at=max(deleted, default=None),
+        )
+
+    def storage(self) -> Storage:
+        vacuumed = self._system.now() - timedelta(minutes=11)
+        tables = (
+            ("horsies_tasks", 2_254_857_830, 1_600_000, 64_000),
+            ("horsies_heartbeats", 325_058_560, 90_000, 55_000),
+        )
+        return Storage(
+            tables=tuple(
+                TableStorage(name=name, bytes=size, rows=rows, dead_rows=dead, last_vacuum_at=vacuumed)
+                for name, size, rows, dead in tables
+            ),
+            notify_queue=0.0,
+            longest_transaction=OpenTransaction(
+                pid=8123, application_name="psql", state="idle in transaction", age=timedelta(seconds=41)
+            ),
+        )
+
+    def _write(
+        self,
+        ago: timedelta,
+        kind: EventKind,
+        evidence: Mapping[str, object],
+        *,
+        task_id: UUID | None = None,
+        worker_id: UUID | None = None,
+    ) -> None:
+        self.events.append(
+            EventRow(
+                id=len(self.events) + 1, at=self._system.now() - ago, kind=kind, task_id=task_id, workflow_id=None,
+                worker_id=worker_id, claim_token=None, queue=None, evidence_json=json.dumps(evidence),
+            )
+        )  # fmt: skip
+
+    def _block_some(self) -> None:
+        """Loads that wait for a lock, or compute without ever coming up for air."""
+        system, holder = self._system, WORKERS[2]
+        kind = next(each for each in KINDS if each.name == "etl.load")
+        for silence_s in _BLOCKED_S:
+            then = system.now() - timedelta(seconds=silence_s)
+            task = system.send(kind, at=then - timedelta(minutes=9))
+            began = then - timedelta(minutes=8)
+            system.move(
+                task.id, TaskStatus.RUNNING, claimed_at=began, started_at=began, last_beat_at=then, claim_token=1,
+                worker_id=holder.id, worker_hostname=holder.hostname, worker_pid=holder.pid,
+            )  # fmt: skip
+            self.blocked.add(task.id)
+
 
 BEAT_EVERY = timedelta(seconds=5)
 LAST_SEEN = timedelta(minutes=6, seconds=10)
@@ -59,7 +236,7 @@ class System:
         system._leave_stale_tasks()
         for _ in range(40):
             system.step()
-        flow_past.remember(system)
+        workflows.remember(system)
         system._remember_operators()
         system.keeping.remember()
         system.changes()
@@ -221,3 +398,188 @@ class System:
         clock = int(at.timestamp() * 1000) << 80
         chance = self._random.getrandbits(74)
         return UUID(int=clock | 0x7 << 76 | (chance >> 62) << 64 | 0b10 << 62 | chance & (1 << 62) - 1)
+
+
+# How fast the invented system goes and what goes wrong in it, reckoned from its tasks.
+
+_HOUR = timedelta(hours=1)
+
+
+def throughput(system: System, window: timedelta, count: int) -> Throughput:
+    ended = [task for _, task in _ended(system, window)]
+    starts = _starts(system.now(), window, count)
+    done, failed = _tally(ended, TaskStatus.COMPLETED, window / count), _tally(ended, TaskStatus.FAILED, window / count)
+    return Throughput(
+        buckets=tuple(Bucket(at=at, done=done[at], failed=failed[at]) for at in starts), times=_times(ended)
+    )
+
+
+def queue_throughput(system: System, window: timedelta, count: int) -> tuple[QueueBucket, ...]:
+    groups: dict[tuple[str, datetime], list[TaskFacts]] = {}
+    for at, task in _ended(system, window):
+        groups.setdefault((task.queue, _floor(at, window / count)), []).append(task)
+    return tuple(
+        QueueBucket(
+            queue=queue,
+            at=at,
+            done=sum(task.status == TaskStatus.COMPLETED for task in tasks),
+            failed=sum(task.status == TaskStatus.FAILED for task in tasks),
+            longest_wait=max((_wait(task) for task in tasks if task.started_at), default=None),
+        )
+        for (queue, at), tasks in sorted(groups.items())
+    )
+
+
+def error_summary(system: System, window: timedelta) -> tuple[ErrorCount, ...]:
+    failed = [(at, task) for at, task in _ended(system, window) if task.error_code is not None]
+    counts = Counter((task.name, task.error_code or "", task.status) for _, task in failed)
+    recent = Counter(
+        (task.name, task.error_code or "", task.status) for at, task in failed if system.now() - at < _HOUR
+    )
+    return tuple(
+        ErrorCount(name=key[0], code=key[1], status=key[2], count=count, last_hour=recent[key])
+        for key, count in counts.most_common()
+    )
+
+
+def ended_since(system: System, window: timedelta, *, queue: str | None = None) -> Counter[str]:
+    """How many ended in each state."""
+    return Counter(task.status for _, task in _ended(system, window) if queue in (None, task.queue))
+
+
+def _ended(system: System, window: timedelta) -> Iterator[tuple[datetime, TaskFacts]]:
+    since = system.now() - window
+    for task in system.tasks.values():
+        if task.finished_at is not None and since < task.finished_at <= system.now():
+            yield task.finished_at, task
+
+
+def _floor(at: datetime, step: timedelta) -> datetime:
+    seconds = step.total_seconds()
+    return at - timedelta(seconds=at.timestamp() % seconds)
+
+
+def _starts(now: datetime, window: timedelta, count: int) -> list[datetime]:
+    last = _floor(now, window / count)
+    return [last - back * (window / count) for back in range(count - 1, -1, -1)]
+
+
+def _tally(ended: Sequence[TaskFacts], status: TaskStatus, step: timedelta) -> Counter[datetime]:
+    return Counter(_floor(task.finished_at, step) for task in ended if task.status == status and task.finished_at)
+
+
+def _wait(task: TaskFacts) -> timedelta:
+    return (task.started_at or task.enqueued_at) - task.enqueued_at
+
+
+def _times(ended: Sequence[TaskFacts]) -> Times:
+    waits = sorted(_wait(task).total_seconds() for task in ended)
+    runs = sorted(
+        (task.finished_at - task.started_at).total_seconds() for task in ended if task.finished_at and task.started_at
+    )
+    return Times(wait_p50=_at(waits, 50), wait_p95=_at(waits, 95), run_p50=_at(runs, 50), run_p95=_at(runs, 95))
+
+
+def _at(values: Sequence[float], percent: int) -> timedelta | None:
+    return timedelta(seconds=quantiles(values, n=100)[percent - 1]) if len(values) > 1 else None
+
+
+# The invented queues and workers as rows, and how loaded the workers were.
+
+SNAPSHOT_EVERY = timedelta(seconds=30)
+_MINUTE = timedelta(minutes=1)
+_VERSION = "0.4.1"
+
+
+def queue_rows(system: System) -> tuple[QueueRow, ...]:
+    return tuple(_queue_row(system, queue) for queue in QUEUES)
+
+
+def _queue_row(system: System, queue: Queue) -> QueueRow:
+    now, pause = system.now(), system.record.paused.get(queue.name)
+    pending = [task.enqueued_at for task in system.in_state(TaskStatus.PENDING) if task.queue == queue.name]
+    due = [at for at in pending if at <= now]
+    later = [at for at in pending if at > now]
+    ended = ended_since(system, _MINUTE, queue=queue.name)
+    return QueueRow(
+        name=queue.name,
+        priority=queue.priority,
+        max_concurrency=queue.cap,
+        paused_at=pause and pause.at,
+        paused_by=YOU if pause else None,
+        pause_reason=pause and pause.reason,
+        pending=len(due),
+        delayed=len(later),
+        claimed=sum(task.queue == queue.name for task in system.in_state(TaskStatus.CLAIMED)),
+        running=sum(task.queue == queue.name for task in system.in_state(TaskStatus.RUNNING)),
+        oldest_due_age=now - min(due) if due else None,
+        next_due_in=min(later) - now if later else None,
+        finished_last_minute=ended.total(),
+        failed_last_minute=ended[TaskStatus.FAILED],
+        served_by=sum(queue.name in member.queues for member in WORKERS if not member.is_gone),
+    )
+
+
+def worker_rows(system: System) -> tuple[WorkerRow, ...]:
+    """The newest beat first."""
+    return tuple(sorted((_worker_row(system, member) for member in WORKERS), key=lambda row: row.heartbeat_age))
+
+
+def _worker_row(system: System, member: Member) -> WorkerRow:
+    now = system.now()
+    held = [task for task in system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING) if task.worker_id == member.id]
+    running = sum(task.status == TaskStatus.RUNNING for task in held)
+    newest = history(system, member.id, timedelta(hours=1))[-1]
+    beat_at = system.last_seen if member.is_gone else now - timedelta(seconds=WORKERS.index(member) + 1)
+    return WorkerRow(
+        worker_id=member.id,
+        hostname=member.hostname,
+        pid=member.pid,
+        version=_VERSION,
+        state="lost" if member.is_gone else "running",
+        queues=member.queues,
+        processes=member.processes,
+        started_at=system.began - timedelta(days=3, hours=4) / (WORKERS.index(member) + 1),
+        last_heartbeat_at=beat_at,
+        heartbeat_age=now - beat_at,
+        is_stale=member.is_gone,
+        tasks_running=running,
+        tasks_claimed=sum(task.status == TaskStatus.CLAIMED for task in held),
+        children_busy=min(running, member.processes),
+        cpu_percent=None if member.is_gone else newest.cpu_percent,
+        memory_mb=newest.memory_mb,
+        memory_percent=None if member.is_gone else newest.memory_percent,
+        listener="live",
+        listening_since=system.began - timedelta(hours=1),
+        amnesty_until=None,
+        last_pass_at=now - timedelta(seconds=14),
+        is_silent=member.is_gone,
+        disabled_operations=(),
+        warnings=(),
+    )
+
+
+def history(system: System, worker_id: UUID, window: timedelta) -> tuple[Snapshot, ...]:
+    member = next(each for each in WORKERS if each.id == worker_id)
+    last = system.last_seen if member.is_gone else system.now()
+    first = system.now() - window
+    count = int((last - first) / SNAPSHOT_EVERY)
+    return tuple(_snapshot(member, last, last - back * SNAPSHOT_EVERY) for back in range(count, -1, -1) if count >= 0)
+
+
+def _snapshot(member: Member, last: datetime, at: datetime) -> Snapshot:
+    """Load that comes and goes; the worker that is gone ran out of memory."""
+    chance = Random(f"{member.id} {int(at.timestamp()) // 30}")  # noqa: S311  # invented data
+    load = 0.35 + 0.5 * chance.random()
+    lead = min((last - at) / timedelta(minutes=20), 1.0)
+    memory = 96.0 - 50.0 * lead if member.is_gone else 30.0 + 20.0 * load
+    hot = 25.0 if member.pid == 1402 else 0.0
+    return Snapshot(
+        at=at,
+        processes=member.processes,
+        tasks_running=round(member.processes * load),
+        tasks_claimed=chance.randint(0, 3),
+        cpu_percent=round(min(100.0, 70.0 * load + hot + (40.0 * (1 - lead) if member.is_gone else 0.0)), 1),
+        memory_percent=round(memory, 1),
+        memory_mb=round(memory * 40.96, 1),
+    )

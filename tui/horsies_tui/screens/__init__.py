@@ -20,18 +20,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final
 
-from horsies_tui.actions import Place
+from horsies_tui.keys import Place
 
 if TYPE_CHECKING:
-    from horsies_tui.screens.main_screen import MainScreen
+    from horsies_tui.screens.base import MainScreen
 
 SCREENS: Final = {
     Place.DASH: "dashboard.DashboardScreen",
     Place.QUEUES: "queues.QueuesScreen",
-    Place.TASKS: "tasks.TasksScreen",
+    Place.TASKS: "tasks.screen.TasksScreen",
     Place.STALE: "stale.StaleScreen",
     Place.WORKERS: "workers.WorkersScreen",
-    Place.FLOWS: "flows.FlowsScreen",
+    Place.FLOWS: "workflows.screen.FlowsScreen",
     Place.SCHED: "schedules.SchedulesScreen",
     Place.EVENTS: "events.EventsScreen",
     Place.MAINT: "maintenance.MaintenanceScreen",
@@ -41,7 +41,7 @@ SCREENS: Final = {
 
 def screen_class(place: Place) -> type[MainScreen]:
     """The screen of a place; its module is loaded when it is first asked for."""
-    module, _, name = SCREENS[place].partition(".")
+    module, _, name = SCREENS[place].rpartition(".")
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
@@ -49,4 +49,4 @@ def load_all() -> None:
     """Load every screen, so that the first visit to one is as quick as the next."""
     for place in SCREENS:
         screen_class(place)
-    importlib.import_module(f"{__name__}.task_detail")
+    importlib.import_module(f"{__name__}.tasks.detail")

@@ -2,40 +2,291 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
 from uuid import UUID
 
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
+from horsies.model.recovery.decision import Decision
+from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import Place, bindings
-from horsies_tui.attention import Concern, Seen, Severity, attention
-from horsies_tui.fleet import BUCKETS, HOUR, WINDOW, missing, workers_of
-from horsies_tui.format import clock, number, plural, safe
+from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.data.queries import Want
+from horsies_tui.format import age, clock, fit, number, plural, safe, short_id, took
+from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import TasksWanted, WorkerWanted
-from horsies_tui.operator_log import log_line
-from horsies_tui.screens.main_screen import ANY_TASK, OVERVIEW, MainScreen
-from horsies_tui.store import Want
-from horsies_tui.widgets.columns import Cell, Column, Tone
-from horsies_tui.widgets.glance import Pace, QueuePaces, TaskCounts
-from horsies_tui.widgets.row_list import RowList
+from horsies_tui.screens.base import ANY_TASK, OVERVIEW, MainScreen
+from horsies_tui.screens.entries import log_line
+from horsies_tui.screens.fleet import (
+    BUCKETS,
+    HOUR,
+    TARGET_WAIT,
+    WINDOW,
+    QueueHealth,
+    missing,
+    placed,
+    queue_health,
+    workers_of,
+)
+from horsies_tui.theme import bar, spark
+from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
+    from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.reads.events import AuditRow
-    from horsies_ops.reads.overview import Overview
-    from horsies_ops.reads.throughput import QueueBucket, Throughput
-    from horsies_tui.desk import Desk
-    from horsies_tui.glyphs import Glyphs
-    from horsies_tui.source import Source
+    from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
+    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.search import Count
+    from horsies_ops.reads.workers import WorkerRow
+    from horsies_tui.data.context import Desk
+    from horsies_tui.data.source import Source
+    from horsies_tui.theme import Glyphs
+
+
+# What needs an operator's attention, the worst first, each with the list that it is about.
+
+FORGOTTEN_AFTER: Final = timedelta(hours=1)
+"""A worker that is lost and holds nothing is news for so long."""
+
+Behind: TypeAlias = TaskFilter | UUID
+"""Tasks, or a worker."""
+
+
+class Severity(IntEnum):
+    """The lower, the sooner it is shown."""
+
+    BAD = 0
+    WARN = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concern:
+    """One thing to look at."""
+
+    key: str
+    """The same for as long as it is about the same thing."""
+    severity: Severity
+    text: str
+    behind: Behind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is known of the system; parts that have not been read yet are empty."""
+
+    queues: Sequence[QueueRow] = ()
+    workers: Sequence[WorkerRow] = ()
+    stale: SweepReport | None = None
+    errors: Sequence[ErrorCount] = ()
+    """Of the last hour."""
+
+
+def attention(seen: Seen) -> tuple[Concern, ...]:
+    """Everything that needs attention: first what is broken, then what may become so, of each kind the worst first."""
+    found = [*_stale(seen.stale), *_queues(seen.queues), *_workers(seen.workers), *_failures(seen.errors)]
+    return tuple(sorted(found, key=lambda concern: concern.severity))
+
+
+def _stale(report: SweepReport | None) -> Iterator[Concern]:
+    if report is None:
+        return
+    limits = {TaskStatus.RUNNING: report.thresholds.running, TaskStatus.CLAIMED: report.thresholds.claimed}
+    for status, limit in limits.items():
+        silent = [task for task in report.tasks if task.state is status and task.last_beat_age is not None]
+        if silent:
+            yield Concern(
+                key=f"stale {status}",
+                severity=Severity.BAD if status is TaskStatus.RUNNING else Severity.WARN,
+                text=f"{len(silent):,} {status} silent > {age(limit)}   {_about(silent)}",
+                behind=TaskFilter(statuses=(status,), min_silence=limit),
+            )
+
+
+def _about(silent: Sequence[SweptTask]) -> str:
+    """The longest silence, or where all of them would do no harm, that."""
+    if all(task.decision is Decision.REQUEUE for task in silent):
+        return "safe to requeue"
+    worst = max(silent, key=lambda task: task.last_beat_age or timedelta(0))
+    where = "" if worst.owner_state in (None, "running") else f"  worker {worst.owner_state}"
+    return f"worst {worst.task_name} {short_id(worst.task_id)} {age(worst.last_beat_age)}{where}"
+
+
+def _queues(queues: Sequence[QueueRow]) -> Iterator[Concern]:
+    for queue in sorted(queues, key=lambda each: each.oldest_due_age or timedelta(0), reverse=True):
+        if told := _told(queue):
+            severity, text = told
+            yield Concern(
+                key=f"queue {queue.name}",
+                severity=severity,
+                text=f"queue {queue.name}: {text}",
+                behind=TaskFilter(queues=(queue.name,), statuses=(TaskStatus.PENDING,)),
+            )
+
+
+def _told(queue: QueueRow) -> tuple[Severity, str] | None:
+    """What is wrong with a queue in which something is due."""
+    match queue_health(queue):
+        case QueueHealth.NOBODY if queue.pending:
+            waits = f"{queue.pending:,} waiting, the oldest for {age(queue.oldest_due_age)}"
+            return Severity.BAD, f"nobody serves it, {waits}"
+        case QueueHealth.PAUSED if queue.pending:
+            by = f" by {queue.paused_by}" if queue.paused_by else ""
+            why = f" ({queue.pause_reason})" if queue.pause_reason else ""
+            return Severity.WARN, f"paused{by}{why}, {queue.pending:,} waiting for {age(queue.oldest_due_age)}"
+        case QueueHealth.BACKLOG:
+            waits = f"oldest wait {age(queue.oldest_due_age)} (target {age(TARGET_WAIT)})"
+            return Severity.WARN, f"{waits}   {queue.pending:,} pending, {plural(queue.served_by, 'worker')}"
+        case _:
+            return None
+
+
+def _workers(workers: Sequence[WorkerRow]) -> Iterator[Concern]:
+    for worker in sorted(workers, key=lambda each: each.tasks_running + each.tasks_claimed, reverse=True):
+        who = f"worker {short_id(worker.worker_id)} {worker.hostname}:{worker.pid}"
+        held = worker.tasks_running + worker.tasks_claimed
+        if worker.is_alive:
+            yield from _complaints(worker, who)
+        elif held or worker.heartbeat_age < FORGOTTEN_AFTER:
+            seen = f"{who} {worker.standing}, last seen {age(worker.heartbeat_age)} ago"
+            yield Concern(
+                key=f"gone {worker.worker_id}",
+                severity=Severity.BAD if held and worker.is_given_up else Severity.WARN,
+                text=f"{seen}, holds {plural(held, 'task')}" if held else f"{seen}, holds nothing",
+                behind=worker.worker_id,
+            )
+
+
+def _complaints(worker: WorkerRow, who: str) -> Iterator[Concern]:
+    """What a live worker says is wrong with it."""
+    failing = [f"{operation} keeps failing, and is tried rarely" for operation in worker.disabled_operations]
+    for text in (*failing, *worker.warnings):
+        yield Concern(
+            key=f"says {worker.worker_id} {text}",
+            severity=Severity.WARN,
+            text=f"{who}: {text}",
+            behind=worker.worker_id,
+        )
+
+
+def _failures(errors: Sequence[ErrorCount]) -> Iterator[Concern]:
+    counts = Counter({(each.name, each.code): each.last_hour for each in errors if each.status == TaskStatus.FAILED})
+    total = counts.total()
+    if not total:
+        return
+    (name, code), most = counts.most_common(1)[0]
+    # Where most of them are of one kind, that kind is the news.
+    is_one_kind = 2 * most >= total
+    share = "all" if most == total else f"{most:,} are" if is_one_kind else "the most frequent"
+    wanted = TaskFilter(
+        statuses=(TaskStatus.FAILED,),
+        names=(name,) if is_one_kind else (),
+        error_codes=(code,) if is_one_kind else (),
+    )
+    yield Concern(
+        key="failures",
+        severity=Severity.WARN,
+        text=f"{plural(total, 'failure')} in 1h, {share} {code} in {name}",
+        behind=wanted,
+    )
+
+
+# The system at one glance: how many tasks are where, how fast they go, and which queue is behind that.
+
+SLOTS: Final = 16
+MOST_QUEUES: Final = 7
+
+
+class TaskCounts(Static):
+    """How many there are of each state, and the age that matters in it."""
+
+    def show(self, seen: Overview, *, now: datetime, glyphs: Glyphs) -> None:
+        self.border_title = " Tasks "
+        passed = now - seen.at
+        counts = seen.counts
+        completed = counts[TaskStatus.COMPLETED]
+        rising = f"{glyphs.warn} +{_number(seen.failed_last_hour)} in 1h" if seen.failed_last_hour.number else ""
+        lines = [
+            _line("PENDING", _number(counts[TaskStatus.PENDING]), _aged("oldest", seen.oldest_due, passed)),
+            _line("  due later", number(seen.delayed), _aged("next in", seen.next_due, -passed)),
+            _line("CLAIMED", _number(counts[TaskStatus.CLAIMED]), _aged("oldest", seen.oldest_claimed, passed)),
+            _line("RUNNING", _number(counts[TaskStatus.RUNNING]), _aged("longest", seen.longest_running, passed)),
+            _line("FAILED 24h", _number(seen.failed_last_day), rising),
+            _line("EXPIRED 24h", _number(seen.expired_last_day), ""),
+            _line("COMPLETED", _number(completed), "(estimate)" if completed.is_estimate else ""),
+        ]
+        self.update(Content("\n").join([safe(line) for line in lines]))
+
+
+class Pace(Static):
+    """What was done and what failed in each minute, how long it took, and how much of the fleet is busy."""
+
+    def show(
+        self, seen: Overview | None, pace: Throughput | None, workers: Sequence[WorkerRow], *, glyphs: Glyphs
+    ) -> None:
+        self.border_title = " Last 30 min (per minute) "
+        if seen is None or pace is None:
+            return
+        done = [float(bucket.done) for bucket in pace.buckets]
+        failed = [float(bucket.failed) for bucket in pace.buckets]
+        times = pace.times
+        # What a worker that is gone holds takes up no room, and one child may run several tasks.
+        alive = [worker for worker in workers if worker.is_alive]
+        busy, slots = sum(worker.children_busy for worker in alive), sum(worker.processes for worker in alive)
+        share = f" {busy / slots:.0%}" if slots else ""
+        lines = [
+            Content(f"done {spark(done, glyphs)} {seen.done_last_minute:>6,}"),
+            Content(f"fail {spark(failed, glyphs)} {seen.failed_last_minute:>6,}"),
+            Content(f"wait p50 {took(times.wait_p50)}  p95 {took(times.wait_p95)}"),
+            Content(f"run  p50 {took(times.run_p50)}  p95 {took(times.run_p95)}"),
+            Content(""),
+            Content(f"slots {bar(busy, slots, SLOTS, glyphs)} {busy:,}/{slots:,}{share}"),
+        ]
+        self.update(Content("\n").join(lines))
+
+
+class QueuePaces(Static):
+    """The same for each of the busiest queues, in a line."""
+
+    def show(self, buckets: Sequence[QueueBucket], *, now: datetime, glyphs: Glyphs) -> None:
+        self.border_title = " Done by queue "
+        by_queue: dict[str, list[QueueBucket]] = {}
+        for bucket in buckets:
+            by_queue.setdefault(bucket.queue, []).append(bucket)
+        busiest = sorted(by_queue.items(), key=lambda item: sum(bucket.done for bucket in item[1]), reverse=True)
+        lines = [_paced(name, found, now, glyphs) for name, found in busiest[:MOST_QUEUES]]
+        self.update(Content("\n").join(lines))
+
+
+def _line(what: str, count: str, remark: str) -> str:
+    return f"{fit(what, 11)} {fit(count, 8, right=True)}  {remark}"
+
+
+def _number(count: Count) -> str:
+    return number(count.number, is_estimate=count.is_estimate, is_capped=count.is_capped)
+
+
+def _aged(what: str, span: timedelta | None, passed: timedelta) -> str:
+    """The age as it is now, `passed` after it was read."""
+    return "" if span is None else f"{what} {age(span + passed)}"
+
+
+def _paced(name: str, buckets: Sequence[QueueBucket], now: datetime, glyphs: Glyphs) -> Content:
+    done = [0.0 if bucket is None else float(bucket.done) for bucket in placed(buckets, now)]
+    # The last bucket is still open; the one before is the last whole minute.
+    return Content.assemble(safe(fit(name, 10)), f" {spark(done[-20:], glyphs)} {done[-2]:>6,.0f}")
+
 
 PARTS: Final = ("stale", "workers", "errors")
 """What is wanted for `Seen`, by the names of its fields."""

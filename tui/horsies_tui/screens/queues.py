@@ -2,32 +2,179 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+from textual.content import Content
+from textual.widgets import Static
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
-from horsies_ops.reads.filter import TaskFilter
-from horsies_tui.actions import Place, bindings
-from horsies_tui.fleet_details import QueueDetail, queue_detail
-from horsies_tui.format import number, plural
-from horsies_tui.health import QueueHealth, queue_health
+from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.data.queries import Want
+from horsies_tui.format import age, clean, number, plural, safe, short_age, short_id
+from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import TasksWanted
-from horsies_tui.queue_columns import QUEUE_SORTS, QueueLine, queue_columns
-from horsies_tui.queue_proposals import for_queue
-from horsies_tui.screens.main_screen import ANY_TASK
-from horsies_tui.screens.sorted_screen import SortedScreen
-from horsies_tui.store import Want
-from horsies_tui.widgets.queue_view import QueueView
+from horsies_tui.proposals.workflows import for_queue
+from horsies_tui.screens.base import ANY_TASK
+from horsies_tui.screens.fleet import TARGET_WAIT, QueueHealth, drain_time, placed, queue_health
+from horsies_tui.screens.fleet_details import QueueDetail, queue_detail
+from horsies_tui.screens.lists import SortedScreen
+from horsies_tui.theme import sampled, spark
+from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from datetime import datetime
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from horsies_tui.desk import Desk
-    from horsies_tui.proposals import Proposal
-    from horsies_tui.source import Source
+    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.search import Facet
+    from horsies_ops.reads.workers import WorkerRow
+    from horsies_tui.data.context import Desk
+    from horsies_tui.data.source import Source
+    from horsies_tui.proposals.model import Proposal
+    from horsies_tui.theme import Glyphs
+
+
+# Queues in columns, and the orders that they can be put in.
+
+_TONES = {
+    QueueHealth.OK: Tone.GOOD,
+    QueueHealth.BACKLOG: Tone.WARN,
+    QueueHealth.PAUSED: Tone.DIM,
+    QueueHealth.NOBODY: Tone.BAD,
+}
+_STEP = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLine:
+    """A queue, and since when its oldest task has been due, by the database's clock."""
+
+    row: QueueRow
+    due_since: datetime | None
+
+    @classmethod
+    def of(cls, row: QueueRow, now: datetime) -> QueueLine:
+        return cls(row=row, due_since=None if row.oldest_due_age is None else now - row.oldest_due_age)
+
+
+def _oldest(line: QueueLine) -> int:
+    """In steps: queues that are well would change places every second."""
+    return 0 if line.row.oldest_due_age is None else line.row.oldest_due_age // _STEP
+
+
+QUEUE_SORTS: Final[Mapping[str, Callable[[QueueLine], Any]]] = {
+    "OLDEST": _oldest,
+    "QUEUE": lambda line: line.row.name,
+    "PRI": lambda line: -1 if line.row.priority is None else line.row.priority,
+    "PEND": lambda line: line.row.pending,
+    "RUN": lambda line: line.row.running,
+    "DONE/m": lambda line: line.row.finished_last_minute,
+    "FAIL/m": lambda line: line.row.failed_last_minute,
+}
+
+
+def queue_columns(glyphs: Glyphs) -> tuple[Column[QueueLine], ...]:
+    signs = {QueueHealth.BACKLOG: glyphs.warn, QueueHealth.PAUSED: glyphs.paused, QueueHealth.NOBODY: glyphs.bad}
+
+    def state(line: QueueLine, _: datetime) -> Cell:
+        health = queue_health(line.row)
+        return Cell(f"{signs[health]} {health}" if health in signs else health, _TONES[health])
+
+    return (
+        Column(title="QUEUE", width=13, grows=1, cell=lambda line, _: Cell(line.row.name)),
+        Column(title="PRI", width=3, right=True, rank=4, cell=lambda line, _: Cell(_or_dash(line.row.priority))),
+        Column(title="PEND", width=6, right=True, cell=lambda line, _: _count(line.row.pending)),
+        Column(title="DUE+", width=5, right=True, rank=3, cell=lambda line, _: _count(line.row.delayed)),
+        Column(title="CLAIM", width=5, right=True, rank=2, cell=lambda line, _: _count(line.row.claimed)),
+        Column(title="RUN/CAP", width=8, right=True, cell=lambda line, _: Cell(_of_cap(line.row))),
+        Column(title="OLDEST", width=7, right=True, ticks=True, cell=_waiting),
+        Column(title="DONE/m", width=6, right=True, rank=1, cell=lambda line, _: _count(_done(line.row))),
+        Column(
+            title="FAIL/m", width=6, right=True, rank=1,
+            cell=lambda line, _: _count(line.row.failed_last_minute, tone=Tone.BAD),
+        ),
+        Column(title="STATE", width=9, cell=state),
+    )  # fmt: skip
+
+
+def _waiting(line: QueueLine, now: datetime) -> Cell:
+    is_late = queue_health(line.row) is QueueHealth.BACKLOG
+    waited = None if line.due_since is None else now - line.due_since
+    return Cell(age(waited), Tone.WARN if is_late else Tone.PLAIN)
+
+
+def _count(number: int, *, tone: Tone = Tone.PLAIN) -> Cell:
+    return Cell(f"{number:,}", tone if number else Tone.DIM)
+
+
+def _of_cap(queue: QueueRow) -> str:
+    return f"{queue.running:,}/{_or_dash(queue.max_concurrency)}"
+
+
+def _or_dash(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _done(queue: QueueRow) -> int:
+    return queue.finished_last_minute - queue.failed_last_minute
+
+
+# The lines below the list that say more about the queue under the cursor.
+
+NAMED: Final = 5
+CHART: Final = 20
+
+
+class QueueView(Static):
+    """How long was waited, for what, who serves it and what goes wrong."""
+
+    def show(self, queue: QueueRow | None, detail: QueueDetail | None, *, now: datetime, glyphs: Glyphs) -> None:
+        self.border_title = safe("" if queue is None else f" {queue.name} ", cells=60)
+        if queue is None or detail is None or detail.name != queue.name:
+            self.update("")
+            return
+        lines = [
+            _wait(queue, detail, now, glyphs),
+            f"tasks      {_counted(detail.waiting) or 'none waiting'}",
+            f"served by  {_served_by(detail.servers)}",
+            f"failing    {_counted(detail.failing) or 'nothing in the last hour'}",
+            _pause(queue, now),
+        ]
+        self.update(Content("\n").join([safe(line) for line in lines if line]))
+
+
+def _wait(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Glyphs) -> str:
+    waits = [each and each.longest_wait for each in placed(detail.buckets, now)]
+    chart = spark(sampled([wait.total_seconds() if wait else 0.0 for wait in waits], CHART), glyphs)
+    drained = drain_time(queue)
+    drain = f"  drains in ~{short_age(drained)}" if queue.pending and drained else ""
+    return f"wait       {chart}  oldest {age(queue.oldest_due_age)} (target {age(TARGET_WAIT)}){drain}"
+
+
+def _counted(facets: Sequence[Facet]) -> str:
+    more = f" · {len(facets) - NAMED} more" if len(facets) > NAMED else ""
+    return " · ".join(f"{clean(facet.value, limit=40)} {facet.count:,}" for facet in facets[:NAMED]) + more
+
+
+def _served_by(servers: Sequence[WorkerRow]) -> str:
+    if not servers:
+        return "nobody: what is sent here stays here"
+    named = [f"{short_id(each.worker_id)} {each.hostname}:{each.pid} ({each.processes} slots)" for each in servers]
+    more = f"   and {len(named) - 2} more" if len(named) > 2 else ""
+    return "   ".join(named[:2]) + more
+
+
+def _pause(queue: QueueRow, now: datetime) -> str:
+    if queue.paused_at is None:
+        return ""
+    why = f": {queue.pause_reason}" if queue.pause_reason else ""
+    return f"paused     {age(now - queue.paused_at)} ago by {queue.paused_by}{why}"
 
 
 class QueuesScreen(SortedScreen[QueueLine]):
@@ -78,7 +225,11 @@ class QueuesScreen(SortedScreen[QueueLine]):
 
     def _say(self) -> None:
         rows = [line.row for line in self.list.rows]
-        ill = [f"{number(count)} {health}" for health in QueueHealth if (count := _count(self.list.rows, health))]
+        ill = [
+            f"{number(count)} {health}"
+            for health in QueueHealth
+            if (count := _count_with_health(self.list.rows, health))
+        ]
         self.say(plural(len(rows), "queue"), str(self.order), *ill)
 
     def on_row_list_opened(self) -> None:
@@ -102,5 +253,5 @@ class QueuesScreen(SortedScreen[QueueLine]):
             self.copy(line.row.name, "the name")
 
 
-def _count(lines: Sequence[QueueLine], health: QueueHealth) -> int:
+def _count_with_health(lines: Sequence[QueueLine], health: QueueHealth) -> int:
     return sum(queue_health(line.row) is health for line in lines)

@@ -4,31 +4,88 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from textual.widgets import Static
 
-from horsies_ops.reads.filter import TaskFilter
+from horsies.model.task import TaskStatus
+from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskPage
-from horsies_tui.actions import Place, bindings
-from horsies_tui.format import clock, plural, short_id
+from horsies_tui.data.queries import Want
+from horsies_tui.format import age, clock, plural, short_age, short_id
+from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import TasksWanted
-from horsies_tui.schedule_columns import SCHEDULE_COLUMNS, UNKNOWN, fortunes, when
-from horsies_tui.screens.main_screen import ANY_TASK
-from horsies_tui.screens.narrowed import NarrowedScreen
-from horsies_tui.store import Want
+from horsies_tui.screens.base import ANY_TASK
+from horsies_tui.screens.lists import NarrowedScreen
+from horsies_tui.screens.tasks.table import tone_of
 from horsies_tui.widgets.page import Section
-from horsies_tui.widgets.row_list import RowList
+from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from horsies_ops.reads.schedules import ScheduleRow
-    from horsies_tui.desk import Desk
-    from horsies_tui.source import Source
+    from horsies_ops.reads.tasks import TaskSummary
+    from horsies_tui.data.context import Desk
+    from horsies_tui.data.source import Source
+    from horsies_tui.theme import Glyphs
+
+
+# Schedules in columns.
+
+UNKNOWN: Final = "not in these settings"
+
+
+def when(schedule: ScheduleRow) -> str:
+    """Its pattern, and the zone where that is not UTC."""
+    if schedule.pattern is None:
+        return UNKNOWN
+    zone = "" if schedule.timezone in (None, "UTC") else f" {schedule.timezone}"
+    return f"{schedule.pattern}{zone}"
+
+
+def _next(schedule: ScheduleRow, now: datetime) -> Cell:
+    if schedule.is_enabled is False:
+        return Cell("disabled", Tone.DIM)
+    if schedule.next_run_at is None:
+        return Cell("-", Tone.DIM)
+    left = schedule.next_run_at - now
+    is_late = left.total_seconds() < 0
+    return Cell(f"late {age(-left)}", Tone.WARN) if is_late else Cell(f"in {age(left)}")
+
+
+def _last(schedule: ScheduleRow, now: datetime) -> Cell:
+    return Cell("never" if schedule.last_run_at is None else f"{short_age(now - schedule.last_run_at)} ago")
+
+
+def _result(schedule: ScheduleRow) -> Cell:
+    if schedule.last_status is None:
+        return Cell("-", Tone.DIM)
+    return Cell(schedule.last_error_code or schedule.last_status, tone_of(schedule.last_status))
+
+
+def fortunes(tasks: Sequence[TaskSummary], signs: Glyphs) -> str:
+    """A sign for each task, the oldest first."""
+    known = {
+        TaskStatus.COMPLETED: signs.done, TaskStatus.FAILED: signs.failed, TaskStatus.RUNNING: signs.running,
+        TaskStatus.CANCELLED: signs.skipped, TaskStatus.EXPIRED: signs.skipped,
+    }  # fmt: skip
+    return "".join(known.get(TaskStatus(task.status), signs.waiting) for task in reversed(tasks))
+
+
+SCHEDULE_COLUMNS: Final[tuple[Column[ScheduleRow], ...]] = (
+    Column(title="SCHEDULE", width=14, grows=2, cell=lambda row, _: Cell(row.name)),
+    Column(title="WHEN", width=20, grows=2, rank=1, cell=lambda row, _: Cell(when(row))),
+    Column(title="NEXT RUN", width=11, ticks=True, cell=_next),
+    Column(title="LAST RUN", width=8, rank=2, ticks=True, cell=_last),
+    Column(title="RESULT", width=11, grows=1, cell=lambda row, _: _result(row)),
+    Column(title="RUNS", width=6, right=True, rank=3, cell=lambda row, _: Cell(f"{row.run_count:,}")),
+)
+
 
 RECENT = 20
 NONE_YET = """There are no schedules.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import work
@@ -9,34 +10,75 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from horsies.errors import HorsiesError
-from horsies.model.actions import Action, ActionOptions
-from horsies.model.recovery.judging import Source as Origin
-from horsies.model.recovery.options import SweepOptions
-from horsies_ops.actions.selector import Selector
+from horsies.model.operator_actions import Action, ActionOptions
+from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.fleet import Source as Origin
+from horsies.model.recovery.fleet import SweepOptions
+from horsies_ops.actions.plan import Selector
 from horsies_ops.reads.changes import Topic
-from horsies_ops.reads.durations import duration_text, parse_duration
+from horsies_ops.reads.filters import duration_text, parse_duration
 from horsies_ops.reads.tasks import TaskDetail
-from horsies_tui import proposals
-from horsies_tui.actions import Place, bindings
+from horsies_tui.data.queries import Want
 from horsies_tui.format import age, clean, plural, safe, short_id
-from horsies_tui.screens.main_screen import ANY_TASK
-from horsies_tui.screens.marking import MarkingScreen
-from horsies_tui.stale import NEAR, Candidate, Staleness, staleness, why
-from horsies_tui.stale_columns import STALE_COLUMNS
-from horsies_tui.store import Want
-from horsies_tui.sweep_proposals import command, for_sweep
-from horsies_tui.widgets.ask_dialog import AskDialog
-from horsies_tui.widgets.row_list import Heading, RowList
+from horsies_tui.keys import Place, bindings
+from horsies_tui.proposals import model
+from horsies_tui.proposals.sweep import NEAR, Candidate, Staleness, command, for_sweep, owner, staleness, verdict, why
+from horsies_tui.screens.base import ANY_TASK
+from horsies_tui.screens.lists import MarkingScreen
+from horsies_tui.screens.tasks.table import tone_of
+from horsies_tui.widgets.dialogs import AskDialog
+from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from datetime import datetime
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from horsies_tui.desk import Desk
-    from horsies_tui.proposals import Proposal
-    from horsies_tui.source import Source
+    from horsies_tui.data.context import Desk
+    from horsies_tui.data.source import Source
+    from horsies_tui.proposals.model import Proposal
+
+
+# Stale tasks in columns.
+
+_TONES = {
+    Decision.REQUEUE: Tone.GOOD,
+    Decision.RETRY: Tone.WARN,
+    Decision.FAIL: Tone.BAD,
+    Decision.EXPIRE: Tone.WARN,
+    Decision.HOLD: Tone.DIM,
+    Decision.LEAVE: Tone.DIM,
+}
+
+
+def _over(candidate: Candidate, now: datetime) -> Cell:
+    over = candidate.over(now)
+    if over is None:
+        return Cell("-", Tone.DIM)
+    if over < timedelta(0):
+        return Cell(f"-{age(-over)}", Tone.DIM)
+    return Cell(f"+{age(over)}", Tone.BAD)
+
+
+def _verdict(candidate: Candidate, now: datetime) -> Cell:
+    tone = Tone.WARN if candidate.is_alive else _TONES[candidate.task.decision]
+    return Cell(verdict(candidate, now), Tone.DIM if candidate.is_near else tone)
+
+
+STALE_COLUMNS: Final[tuple[Column[Candidate], ...]] = (
+    Column(title="ID", width=8, cell=lambda each, _: Cell(short_id(each.id))),
+    Column(title="TASK", width=11, grows=3, cell=lambda each, _: Cell(each.task.task_name)),
+    Column(title="QUEUE", width=8, grows=1, rank=3, cell=lambda each, _: Cell(each.task.queue_name)),
+    Column(title="STATE", width=7, cell=lambda each, _: Cell(each.task.state, tone_of(each.task.state))),
+    Column(title="SILENT", width=6, right=True, ticks=True, cell=lambda each, now: Cell(age(each.silence(now)))),
+    Column(title="OVER", width=7, right=True, ticks=True, cell=_over),
+    Column(title="WORKER", width=17, rank=1, ticks=True, cell=lambda each, now: Cell(owner(each, now), Tone.DIM)),
+    Column(title="VERDICT", width=13, grows=1, ticks=True, cell=_verdict),
+    Column(title="REASON", width=14, rank=4, cell=lambda each, _: Cell(each.task.reason, Tone.DIM)),
+)
+
 
 WHOSE: Final = {
     Origin.FLEET: "workers'",
@@ -164,7 +206,7 @@ class StaleScreen(MarkingScreen):
     def proposal(self, action: Action, selector: Selector) -> Callable[[Source], Awaitable[Proposal]]:
         """As elsewhere, but running tasks are meant too, and those that may not be dead are pointed out."""
         options, cautions = ActionOptions(include_running=action is not Action.EXPIRE), self._cautions()
-        return lambda source: proposals.for_tasks(source, action, selector, options, cautions=cautions)
+        return lambda source: model.for_tasks(source, action, selector, options, cautions=cautions)
 
     def _cautions(self) -> tuple[str, ...]:
         chosen = set(self.list.selection.chosen)

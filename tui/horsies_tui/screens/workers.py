@@ -3,34 +3,176 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from horsies.model.recovery.options import SweepOptions
+from textual.content import Content
+from textual.widgets import Static
+
+from horsies.model.recovery.fleet import SweepOptions
 from horsies_ops.reads.changes import Topic
-from horsies_ops.reads.filter import TaskFilter
+from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.workers import WorkerRow
-from horsies_tui.actions import Place, bindings
-from horsies_tui.fleet import missing, workers_of
-from horsies_tui.fleet_details import WorkerDetail, worker_detail
-from horsies_tui.format import short_age
+from horsies_tui.data.queries import Want
+from horsies_tui.format import age, clock, day_and_time, fit, safe, short_age, short_id
+from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import TasksWanted
-from horsies_tui.screens.main_screen import ANY_TASK
-from horsies_tui.screens.sorted_screen import SortedScreen
-from horsies_tui.store import Want
-from horsies_tui.sweep_proposals import for_sweep
-from horsies_tui.widgets.worker_view import WorkerView
-from horsies_tui.worker_columns import WORKER_SORTS, worker_columns
+from horsies_tui.proposals.sweep import for_sweep
+from horsies_tui.screens.base import ANY_TASK
+from horsies_tui.screens.fleet import HOT_PERCENT, WorkerHealth, missing, worker_health, workers_of
+from horsies_tui.screens.fleet_details import WorkerDetail, worker_detail
+from horsies_tui.screens.lists import SortedScreen
+from horsies_tui.screens.tasks.table import silence
+from horsies_tui.theme import sampled, spark
+from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from horsies_tui.desk import Desk
-    from horsies_tui.proposals import Proposal
-    from horsies_tui.source import Source
+    from horsies_ops.reads.tasks import TaskSummary
+    from horsies_tui.data.context import Desk
+    from horsies_tui.data.source import Source
+    from horsies_tui.proposals.model import Proposal
+    from horsies_tui.theme import Glyphs
+
+
+# Workers in columns, and the orders that they can be put in.
+
+_TONES = {
+    WorkerHealth.RUNNING: Tone.GOOD,
+    WorkerHealth.STARTING: Tone.BUSY,
+    WorkerHealth.HOT: Tone.WARN,
+    WorkerHealth.DRAINING: Tone.DIM,
+    WorkerHealth.SILENT: Tone.WARN,
+    WorkerHealth.STALE: Tone.BAD,
+    WorkerHealth.LOST: Tone.BAD,
+    WorkerHealth.STOPPED: Tone.DIM,
+}
+
+WORKER_SORTS: Final[Mapping[str, Callable[[WorkerRow], Any]]] = {
+    "HOST": lambda worker: (worker.hostname, worker.pid, worker.worker_id),
+    "RUN": lambda worker: worker.tasks_running,
+    "CPU": lambda worker: worker.cpu_percent or 0.0,
+    "MEM": lambda worker: worker.memory_percent or 0.0,
+    "BEAT": lambda worker: -worker.last_heartbeat_at.timestamp(),
+    "UP": lambda worker: -worker.started_at.timestamp(),
+    "STATE": lambda worker: list(WorkerHealth).index(worker_health(worker)),
+}
+
+
+def worker_columns(glyphs: Glyphs) -> tuple[Column[WorkerRow], ...]:
+    signs = {
+        WorkerHealth.HOT: glyphs.warn,
+        WorkerHealth.DRAINING: glyphs.paused,
+        WorkerHealth.SILENT: glyphs.warn,
+        WorkerHealth.STALE: glyphs.bad,
+        WorkerHealth.LOST: glyphs.bad,
+    }
+
+    def state(worker: WorkerRow, _: datetime) -> Cell:
+        health = worker_health(worker)
+        return Cell(f"{signs[health]} {health}" if health in signs else health, _TONES[health])
+
+    return (
+        Column(title="WORKER", width=8, cell=lambda worker, _: Cell(short_id(worker.worker_id))),
+        Column(title="HOST:PID", width=12, grows=2, cell=lambda worker, _: Cell(f"{worker.hostname}:{worker.pid}")),
+        Column(title="QUEUES", width=9, grows=3, rank=3, cell=lambda worker, _: Cell(",".join(worker.queues))),
+        Column(
+            # Tasks and processes: one that runs coroutines has several tasks.
+            title="RUN/PROC", width=8, right=True,
+            cell=lambda worker, _: Cell(f"{worker.tasks_running}/{worker.processes}"),
+        ),
+        Column(title="CLM", width=3, right=True, rank=2, cell=lambda worker, _: Cell(str(worker.tasks_claimed))),
+        Column(title="CPU", width=4, right=True, rank=1, cell=lambda worker, _: _percent(worker.cpu_percent)),
+        Column(title="MEM", width=4, right=True, rank=1, cell=lambda worker, _: _percent(worker.memory_percent)),
+        Column(title="BEAT", width=6, right=True, ticks=True, cell=_silent),
+        Column(
+            title="UP", width=4, right=True, rank=4, ticks=True,
+            cell=lambda worker, now: Cell(short_age(now - worker.started_at)),
+        ),
+        Column(title="STATE", width=10, cell=state),
+    )  # fmt: skip
+
+
+def _percent(value: float | None) -> Cell:
+    if value is None:
+        return Cell("-", Tone.DIM)
+    return Cell(f"{value:.0f}%", Tone.WARN if value >= HOT_PERCENT else Tone.PLAIN)
+
+
+def _silent(worker: WorkerRow, now: datetime) -> Cell:
+    return Cell(age(now - worker.last_heartbeat_at), Tone.PLAIN if worker.is_alive else Tone.BAD)
+
+
+# The lines below the list that say more about the worker under the cursor.
+
+CHART: Final = 30
+NARROW: Final = 38
+"""A task that is held takes so many columns."""
+
+
+class WorkerView(Static):
+    """Charts of its load, and the tasks that it holds."""
+
+    def show(self, worker: WorkerRow | None, detail: WorkerDetail | None, *, now: datetime, glyphs: Glyphs) -> None:
+        self.border_title = safe("" if worker is None else _title(worker), cells=max(self.size.width - 4, 20))
+        if worker is None or detail is None or detail.worker_id != worker.worker_id:
+            self.update("")
+            return
+        lines = [*_said(worker, now), *_charts(detail, glyphs), *self._held(worker, detail.held, now)]
+        self.update(Content("\n").join([safe(line) for line in lines]))
+
+    def _held(self, worker: WorkerRow, held: Sequence[TaskSummary], now: datetime) -> list[str]:
+        """As many tasks side by side as there is room for."""
+        count = worker.tasks_running + worker.tasks_claimed
+        beside = max((self.size.width - 2) // NARROW, 1)
+        tasks = [_task(task, now) for task in held]
+        rows = ["  ".join(tasks[start : start + beside]) for start in range(0, len(tasks), beside)]
+        return [f"holds {count:,}" + (" tasks:" if count != 1 else " task:") if count else "holds nothing", *rows]
+
+
+def _title(worker: WorkerRow) -> str:
+    who = f"{short_id(worker.worker_id)}  {worker.hostname}:{worker.pid}"
+    started = day_and_time(worker.started_at)
+    return f" {who}   horsies {worker.version}   started {started}   queues {', '.join(worker.queues)} "
+
+
+def _said(worker: WorkerRow, now: datetime) -> list[str]:
+    """What it says about itself, or no longer says, where that is worth a line."""
+    lines = [f"! {operation} keeps failing, and is tried rarely" for operation in worker.disabled_operations]
+    lines += [f"! {warning}" for warning in worker.warnings]
+    if worker.is_silent and not worker.is_given_up:
+        lines.append(f"! silent since {clock(worker.last_heartbeat_at)}: it may be dead")
+    if worker.amnesty_until is not None and worker.amnesty_until > now:
+        lines.append(f"amnesty until {clock(worker.amnesty_until)}: it has not listened long enough to condemn anyone")
+    return lines
+
+
+def _charts(detail: WorkerDetail, glyphs: Glyphs) -> list[str]:
+    if not detail.history:
+        return [f"no snapshot in the last {age(detail.window)}"]
+    newest = detail.history[-1]
+    running = [float(each.tasks_running) for each in detail.history]
+    cpu = [each.cpu_percent or 0.0 for each in detail.history]
+    memory = [each.memory_percent or 0.0 for each in detail.history]
+    slots = float(max(each.processes for each in detail.history))
+    last = f"{newest.tasks_running}/{newest.processes}   last snapshot {clock(newest.at)}"
+    megabytes = "" if newest.memory_mb is None else f"   {newest.memory_mb:,.0f} MB in all"
+    return [
+        f"running  {spark(sampled(running, CHART), glyphs, top=slots)}  {last}",
+        f"cpu      {spark(sampled(cpu, CHART), glyphs, top=100.0)}  {cpu[-1]:.0f}%",
+        f"mem      {spark(sampled(memory, CHART), glyphs, top=100.0)}  {memory[-1]:.0f}%{megabytes}",
+    ]
+
+
+def _task(task: TaskSummary, now: datetime) -> str:
+    silent = age(silence(task, now))
+    return f"{short_id(task.id)} {fit(task.name, 12)} {fit(task.status, 7)} {fit(silent, 6, right=True)}"
+
 
 WINDOWS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 15, 30, 60, 360, 1440))
 """The stretches of time that the charts can show."""

@@ -7,7 +7,9 @@ over them.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from rich.cells import cell_len
@@ -18,15 +20,12 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from horsies_tui.actions import Place, bindings
 from horsies_tui.format import clean, cut, fit
-from horsies_tui.glyphs import UNICODE, Glyphs
-from horsies_tui.widgets.columns import Cell, Column, Placed, Tone, place
-from horsies_tui.widgets.lines import line_of
-from horsies_tui.widgets.selection import Selection
+from horsies_tui.keys import Place, bindings
+from horsies_tui.theme import UNICODE, Glyphs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from rich.style import Style
@@ -34,7 +33,193 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.reactive import Reactive
 
+
+# A line of a list, put together from texts that each have their place and their look.
+
+
+def line_of(pieces: Sequence[tuple[int, str, Style]], width: int, filling: Style) -> Strip:
+    """A line of `width` with each text at its place. A text has exactly the width of its column."""
+    runs: list[tuple[str, Style]] = []
+    at = 0
+    for start, text, style in pieces:
+        if start > at:
+            _add(runs, " " * (start - at), filling)
+        _add(runs, text, style)
+        at = max(start, at) + cell_len(text)
+    return Strip([Segment(text, style) for text, style in runs], at).adjust_cell_length(width, filling)
+
+
+def _add(runs: list[tuple[str, Style]], text: str, style: Style) -> None:
+    """Lengthen the last run where it looks the same: each one costs on its way to the terminal."""
+    if runs and runs[-1][1] is style:
+        runs[-1] = (runs[-1][0] + text, style)
+    else:
+        runs.append((text, style))
+
+
+# Cursor and marks of a list, held by key and never by position: rows come, go and change places under them.
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Selection(Generic[K]):
+    """Which row the cursor is on and which are marked. A mark belongs to an id, also while its row is not loaded."""
+
+    def __init__(self) -> None:
+        self.keys: tuple[K, ...] = ()
+        self.cursor: K | None = None
+        self.marks: set[K] = set()
+        self.range_from: K | None = None
+        self._position: dict[K, int] = {}
+
+    @property
+    def line(self) -> int:
+        """Where the cursor's row stands; 0 in an empty list."""
+        return 0 if self.cursor is None else self._position.get(self.cursor, 0)
+
+    @property
+    def chosen(self) -> tuple[K, ...]:
+        """What an action would be about: the marked rows, those that are shown first; else the cursor's."""
+        if self.marks:
+            shown = [key for key in self.keys if key in self.marks]
+            return (*shown, *(key for key in self.marks if key not in self._position))
+        return () if self.cursor is None else (self.cursor,)
+
+    def position(self, key: K) -> int | None:
+        return self._position.get(key)
+
+    def show(self, keys: Sequence[K]) -> None:
+        """Take the rows as they are now. The cursor stays on its row, or goes to the one that took its place."""
+        line = self.line
+        self.keys = tuple(keys)
+        self._position = {key: index for index, key in enumerate(self.keys)}
+        if self.cursor not in self._position:
+            self.cursor = self.keys[min(line, len(self.keys) - 1)] if self.keys else None
+        if self.range_from not in self._position:
+            self.range_from = None
+
+    def move_to(self, line: int) -> None:
+        """Put the cursor on a line, the nearest there is; an open range follows it."""
+        if self.keys:
+            self.cursor = self.keys[max(0, min(line, len(self.keys) - 1))]
+
+    def toggle(self) -> None:
+        """Mark the cursor's row, or take its mark away."""
+        if self.cursor is not None:
+            self.marks ^= {self.cursor}
+
+    def mark_range(self) -> None:
+        """Start a range at the cursor; the second time, mark all from there to the cursor."""
+        if self.range_from is None:
+            self.range_from = self.cursor
+            return
+        first, last = sorted((self._position[self.range_from], self.line))
+        self.marks |= set(self.keys[first : last + 1])
+        self.range_from = None
+
+    def mark_all(self) -> None:
+        """Mark every row that is loaded."""
+        self.marks |= set(self.keys)
+
+    def unmark(self, keys: Sequence[K] | None = None) -> None:
+        """Take these marks away, or all."""
+        self.marks -= set(self.marks if keys is None else keys)
+        self.range_from = None
+
+
+# Columns of a list: how wide each is, and which are left out where there is no room.
+
 T = TypeVar("T")
+
+GAP = 1
+
+
+class Tone(StrEnum):
+    """What a cell means; the stylesheet says how that looks."""
+
+    PLAIN = "plain"
+    DIM = "dim"
+    GOOD = "good"
+    BUSY = "busy"
+    WARN = "warn"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in a cell, as it came from the database; the list makes it harmless and cuts it to size."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+# Neither has slots: a frozen generic with them cannot be made as `Column[Task](…)`, which sets an attribute.
+@dataclass(frozen=True, kw_only=True)
+class Column(Generic[T]):
+    """One column of a list of `T`; `cell` is given the row and the database's present time."""
+
+    title: str
+    width: int
+    """The least that it is worth showing in."""
+    cell: Callable[[T, datetime], Cell]
+    rank: int = 0
+    """Where there is no room for all, those of the highest rank go first."""
+    grows: int = 0
+    """Its share of the room that is left over."""
+    right: bool = False
+    ticks: bool = False
+    """Whether it changes with time alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed(Generic[T]):
+    """A column where it stands in the line."""
+
+    column: Column[T]
+    at: int
+    width: int
+
+
+def place(
+    columns: Sequence[Column[T]], room: int, *, indent: int = 0, skipped: int | None = None
+) -> tuple[Placed[T], ...]:
+    """The columns that fit into `room`, in their order; none narrower than its minimum, and the first always there.
+
+    With `skipped` their rank does not count: after the first come those that stand so many further to the right.
+    """
+    room_for_all = room - indent
+    chosen = _chosen(columns, room_for_all) if skipped is None else _from(columns, room_for_all, skipped)
+    spare = max(room - indent - _needed(chosen), 0)
+    shares = sum(column.grows for column in chosen)
+    placed: list[Placed[T]] = []
+    at = indent
+    for column in chosen:
+        share = spare * column.grows // shares if shares else 0
+        spare, shares = spare - share, shares - column.grows
+        placed.append(Placed(column=column, at=at, width=column.width + share))
+        at += column.width + share + GAP
+    return tuple(placed)
+
+
+def _chosen(columns: Sequence[Column[T]], room: int) -> list[Column[T]]:
+    chosen = list(columns)
+    while len(chosen) > 1 and _needed(chosen) > room:
+        # Of equal rank the one furthest to the right.
+        least = max(range(1, len(chosen)), key=lambda index: (chosen[index].rank, index))
+        del chosen[least]
+    return chosen
+
+
+def _from(columns: Sequence[Column[T]], room: int, skipped: int) -> list[Column[T]]:
+    chosen = [columns[0], *columns[1 + skipped :]]
+    while len(chosen) > 1 and _needed(chosen) > room:
+        del chosen[-1]
+    return chosen
+
+
+def _needed(columns: Sequence[Column[T]]) -> int:
+    return sum(column.width for column in columns) + GAP * max(len(columns) - 1, 0)
+
 
 HEAD = 2
 """Titles and a rule."""

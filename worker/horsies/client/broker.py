@@ -6,35 +6,202 @@ import asyncio
 import logging
 import os
 import threading
+import weakref
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from horsies.client.announcing import Announcements
-from horsies.client.forks import in_each_child
-from horsies.client.keys import KeyTurns
-from horsies.client.loops import PerLoop
-from horsies.client.reaching import SharedReach
-from horsies.client.recovery_terms import RecoveryTerms
-from horsies.client.waiting import Waiters, is_at_rest, is_settled
+from horsies.client.delivery import KeyTurns
+from horsies.client.notify import Announcements
+from horsies.client.waiter import Waiters, is_at_rest, is_settled
 from horsies.embedded import other_clusters
-from horsies.store.db import Database, PoolSize
-from horsies.store.flow_reads import FlowReadStore
-from horsies.store.link import STATEMENT_TIMEOUT_S
-from horsies.store.notify import TASK_DONE, WORKFLOW_DONE
-from horsies.store.open import Reached, reach
+from horsies.model.settings import RecoveryConfig
+from horsies.store.connection import STATEMENT_TIMEOUT_S
+from horsies.store.database import Database, PoolSize
+from horsies.store.endpoint import Reached, reach
+from horsies.store.listen import TASK_DONE, WORKFLOW_DONE
 from horsies.store.tasks import TaskStore
+from horsies.store.workflows import FlowReadStore
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-    from horsies.codec.value import Value
+    from horsies.codec.values import Value
     from horsies.model.settings import PostgresConfig
-    from horsies.store.flow_reads import RunOutcomeRow
-    from horsies.store.link import Link
+    from horsies.model.workflow.plan import Definitions
+    from horsies.recovery.hooks import Asking
+    from horsies.store.connection import Link
+    from horsies.store.endpoint import Links
     from horsies.store.tasks import OutcomeRow
+    from horsies.store.workflows import RunOutcomeRow
+
+
+# A database within reach of all event loops of a process.
+
+
+class SharedReach:
+    """What sessions share: an embedded server is let go of when this is closed and the last of them has left."""
+
+    def __init__(self, reached: Reached) -> None:
+        self._reached = reached
+        self.lease = reached.lease
+        self._sharing = threading.Lock()
+        self._sessions = 0
+        self._is_closed = False
+
+    @property
+    def links(self) -> Links:
+        return self._reached.links
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server was let go of under the sessions, as at interpreter exit; reach it again."""
+        return self.lease is not None and not self.lease.is_held
+
+    def join(self) -> bool:
+        """Count one session in; False when this was closed meanwhile."""
+        with self._sharing:
+            self._sessions += not self._is_closed
+            return not self._is_closed
+
+    def leave(self) -> bool:
+        """Count one session out; True for the last of a closed one, which has to `release` it."""
+        with self._sharing:
+            self._sessions -= 1
+            return self._is_closed and not self._sessions
+
+    def close(self) -> bool:
+        """Let nobody else in; True when nobody is left who would `release` it."""
+        with self._sharing:
+            self._is_closed = True
+            return not self._sessions
+
+    def release(self) -> None:
+        """Let go of an embedded server; blocks while it stops, and again is harmless."""
+        self._reached.release()
+
+
+# What a child made by `fork` must not take over from its parent.
+
+
+def in_each_child(renew: Callable[[], None]) -> None:
+    """Call the bound method `renew` in every forked child while its object lives, which this does not prolong."""
+    method = weakref.WeakMethod(renew)
+
+    def renew_what_lives() -> None:
+        if (living := method()) is not None:
+            living()
+
+    os.register_at_fork(after_in_child=renew_what_lives)
+
+
+# One resource for each event loop, closed when its loop shuts down.
+
+R = TypeVar("R")
+
+_OF_THE_PARENT: list[object] = []
+_NOBODY = (None, None)
+
+
+class PerLoop(Generic[R]):
+    """Connections belong to the loop that made them, and a program may run several, one after the other or in threads.
+
+    A loop that ends properly, as `asyncio.run` does it, closes its asynchronous generators; ours closes the resource.
+    What a loop leaves behind that was closed without this is abandoned when the next resource is kept. A forked child
+    has no use for the parent's loops and begins with none.
+    """
+
+    def __init__(self, close: Callable[[R], Awaitable[None]], abandon: Callable[[R], None]) -> None:
+        self._close = close
+        self._abandon = abandon
+        self._begin()
+        in_each_child(self._begin_in_child)
+
+    @property
+    def are_any(self) -> bool:
+        """Whether any loop has one, running or not."""
+        return bool(self._kept)
+
+    def here(self) -> R | None:
+        """The resource of the running loop; None where it has none."""
+        loop, latest = asyncio.get_running_loop(), self.latest  # read once: another thread may have the next
+        return latest[1] if loop is latest[0] else self._kept.get(loop)
+
+    async def keep(self, resource: R) -> None:
+        """Keep this one for the running loop, which has none; no other task runs before `here` finds it."""
+        self._abandon_those_of_closed_loops()
+        loop = asyncio.get_running_loop()
+        self._kept[loop] = resource
+        self.latest = loop, resource
+        self._guards[loop] = self._until_the_loop_ends()
+        await anext(self._guards[loop])
+
+    async def close(self) -> None:
+        """Close the resource of the running loop; safe where there is none."""
+        if guard := self._guards.get(asyncio.get_running_loop()):
+            await guard.aclose()
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            # Forgotten first: whoever asks while it closes gets another. Kept, it would keep its loop alive.
+            loop = asyncio.get_running_loop()
+            del self._guards[loop]
+            if (resource := self._forgotten(loop)) is not None:
+                await self._close(resource)
+
+    def _abandon_those_of_closed_loops(self) -> None:
+        # A resource keeps its loop alive, so the weak keys alone would let go of neither.
+        for loop in [reference() for reference in self._kept.keyrefs()]:
+            if loop is not None and loop.is_closed() and (resource := self._forgotten(loop)) is not None:
+                self._guards.pop(loop, None)
+                self._abandon(resource)
+
+    def _forgotten(self, loop: asyncio.AbstractEventLoop) -> R | None:
+        """What was kept for this loop, and is not from now on; None where another thread came first."""
+        if loop is self.latest[0]:
+            self.latest = _NOBODY
+        return self._kept.pop(loop, None)
+
+    def _begin_in_child(self) -> None:
+        # Let go of here, they would be closed here: with a goodbye on sockets that the parent still uses.
+        _OF_THE_PARENT.append((self._kept, self._guards))
+        self._begin()
+
+    def _begin(self) -> None:
+        self.latest: tuple[asyncio.AbstractEventLoop, R] | tuple[None, None] = _NOBODY
+        """The loop that got one last, and what it got: most programs have one loop, which need not be looked up."""
+        self._kept: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, R] = weakref.WeakKeyDictionary()
+        self._guards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+
+# What recovery at a program's word goes by. Apart from it: every app has terms, and hardly a producer recovers.
+
+
+def no_hooks() -> None:
+    """Nobody is asked."""
+
+
+class NothingDefined:
+    """The workflow definitions of a broker without an app: none."""
+
+    def build(self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]) -> None:
+        """Left to a worker that knows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryTerms:
+    """What a broker knows of its app: settings for where no worker lives, hooks to ask, workflows to build."""
+
+    local: RecoveryConfig = field(default_factory=RecoveryConfig)
+    hooks: Callable[[], Asking | None] = no_hooks
+    definitions: Definitions = field(default_factory=NothingDefined)
+
 
 Role = Literal["producer", "worker", "scheduler"]
 
@@ -115,42 +282,42 @@ class PostgresBroker:
 
     async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[dict[str, Any]]:
         """RUNNING tasks without a sign of life for so long, the longest silent first."""
-        from horsies.client import recovering
+        from horsies.client import recovery
 
-        silence = recovering.silence_of(stale_threshold_minutes, unit=timedelta(minutes=1))
-        return await recovering.stale_tasks(self, silence)
+        silence = recovery.silence_of(stale_threshold_minutes, unit=timedelta(minutes=1))
+        return await recovery.stale_tasks(self, silence)
 
     async def mark_stale_tasks_as_failed(self, stale_threshold_ms: float = 300_000) -> int:
         """Settle RUNNING tasks that were silent for so long, as their retry policies say; returns how many."""
-        from horsies.client import recovering
+        from horsies.client import recovery
 
-        silence = recovering.silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1))
-        return await recovering.settle(self, recovering.Step.RUNNING, silence)
+        silence = recovery.silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1))
+        return await recovery.settle(self, recovery.Step.RUNNING, silence)
 
     async def requeue_stale_claimed(self, stale_threshold_ms: float = 120_000) -> int:
         """Put CLAIMED tasks back whose owner was silent for so long; returns how many."""
-        from horsies.client import recovering
+        from horsies.client import recovery
 
-        silence = recovering.silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1))
-        return await recovering.settle(self, recovering.Step.CLAIMED, silence)
+        silence = recovery.silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1))
+        return await recovery.settle(self, recovery.Step.CLAIMED, silence)
 
     async def recover_stuck_workflows(self) -> int:
         """Put right runs of workflows that nobody would advance any more; returns how many."""
-        from horsies.client import recovering
+        from horsies.client import recovery
 
-        return await recovering.heal_workflows(self)
+        return await recovery.heal_workflows(self)
 
     async def get_expired_tasks(self) -> list[dict[str, Any]]:
         """Tasks that wait and are past their good_until, the longest expired first."""
-        from horsies.client import recovering
+        from horsies.client import recovery
 
-        return await recovering.expired_tasks(self)
+        return await recovery.expired_tasks(self)
 
     async def expire_pending_tasks(self) -> int:
         """End those; returns how many."""
-        from horsies.client import recovering
+        from horsies.client import recovery
 
-        return await recovering.settle(self, recovering.Step.PENDING)
+        return await recovery.settle(self, recovery.Step.PENDING)
 
     async def close(self) -> None:
         """Close what the running loop has open; safe twice.

@@ -5,27 +5,88 @@ from __future__ import annotations
 import json
 import math
 import time
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
-from horsies.client.outcome import failed, no_look, not_yet, result_of, unreachable
-from horsies.client.waiting import StillOpen
+from horsies.client.waiter import StillOpen
+from horsies.codec.results import AnyResult, read_result
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
-from horsies.model.broker import BrokerOperationError, BrokerResult, DatabasePing
-from horsies.model.codes import RetrievalCode
-from horsies.model.ids import parse_id
-from horsies.model.result import Err, Ok
-from horsies.store.infos import task_info
+from horsies.model.result import BrokerOperationError, BrokerResult, DatabasePing, Err, Ok
+from horsies.model.task import TaskStatus, parse_id
+from horsies.model.task_result import (
+    BuiltInTaskCode,
+    OperationalErrorCode,
+    OutcomeCode,
+    RetrievalCode,
+    TaskError,
+    TaskResult,
+)
 from horsies.store.migrate import SCHEMA
+from horsies.store.tasks import task_info
 from horsies.sync import BRIDGE, InsideEventLoop, NoBridge
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from horsies.client.broker import PostgresBroker
-    from horsies.codec.result import AnyResult
-    from horsies.codec.value import Value
-    from horsies.model.info import TaskInfo
+    from horsies.codec.values import Value
+    from horsies.model.task import TaskInfo
+    from horsies.store.tasks import OutcomeRow
+
+
+# From what is found in the database to the result that the caller gets.
+
+
+def result_of(task_id: str, row: OutcomeRow | None, ok: Value | None) -> AnyResult:
+    """The result of a task that is terminal, or that there is no such task."""
+    if row is None:
+        return failed(RetrievalCode.TASK_NOT_FOUND, f"there is no task {task_id}")
+    if TaskStatus(row.status) is TaskStatus.CANCELLED:
+        return _cancelled(task_id, row.document)
+    if row.document is not None:
+        return read_result(row.document, ok)
+    return failed(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {task_id} is {row.status} and has no stored result")
+
+
+def _cancelled(task_id: str, document: str | None) -> AnyResult:
+    """Cancelled, in the words of whoever did it; a result that a run before left behind is none."""
+    stored = None if document is None else read_result(document)
+    if stored is not None and stored.is_err() and stored.err_value.error_code is OutcomeCode.TASK_CANCELLED:
+        return stored
+    return failed(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
+
+
+def not_yet(task_id: str, status: str, *, seen_s_ago: float = 0) -> AnyResult:
+    """The time is over; how the task stood when it was last looked at, which may be a while ago."""
+    when = f"when last looked at, {seen_s_ago * 1000:.0f} ms ago, it was" if seen_s_ago else "it is"
+    text = f"task {task_id} has not ended in time; {when} {status}{_MEANING.get(status, '')}"
+    return failed(RetrievalCode.WAIT_TIMEOUT, text)
+
+
+def no_look(task_id: str) -> AnyResult:
+    """The time is over, and the database has not said how the task stands."""
+    return failed(RetrievalCode.WAIT_TIMEOUT, f"the database has not said in time whether task {task_id} has ended")
+
+
+_MEANING: dict[str, str] = {
+    TaskStatus.PENDING: ", in no worker's hands",
+    TaskStatus.CLAIMED: " by a worker, and not begun",
+}
+
+
+def unreachable(error: HorsiesError) -> AnyResult:
+    return failed(OperationalErrorCode.BROKER_ERROR, error.message)
+
+
+def is_final(result: AnyResult) -> bool:
+    """Whether asking again can give no other answer."""
+    passing = {RetrievalCode.WAIT_TIMEOUT, RetrievalCode.TASK_NOT_FOUND, OperationalErrorCode.BROKER_ERROR}
+    return result.is_ok() or result.err_value.error_code not in passing
+
+
+def failed(code: BuiltInTaskCode, message: str) -> AnyResult:
+    return TaskResult(err=TaskError(error_code=code, message=message))
+
 
 T = TypeVar("T")
 
@@ -148,3 +209,76 @@ def _as_object(document: str | None) -> BrokerResult[dict[str, object] | None]:
         return Ok(cast("dict[str, object]", stored))
     text = "the stored document is no JSON object"
     return Err(BrokerOperationError(code=BrokerErrorCode.INVALID_JSON_PAYLOAD, message=text))
+
+
+# A task that was sent, seen from the sender's side.
+
+NO_BROKER = failed(OperationalErrorCode.BROKER_ERROR, "this handle has no broker")
+
+
+class TaskReads(Protocol):
+    """Where results and rows of tasks are looked up."""
+
+    async def result(self, task_id: str | UUID, timeout_ms: float | None) -> AnyResult: ...
+
+    async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]: ...
+
+    async def info(
+        self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
+    ) -> BrokerResult[TaskInfo | None]: ...
+
+
+class TaskHandle(Generic[T]):
+    """Waits for a task's result and looks at its row. A result that is final is asked for once and kept."""
+
+    __slots__ = ("__weakref__", "_known", "_results", "task_id")
+
+    def __init__(self, task_id: str, results: TaskReads | None = None, *, known: AnyResult | None = None) -> None:
+        self.task_id = task_id
+        self._results = results
+        self._known = known
+
+    def get(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
+        """Wait for the result; None waits for ever, 0 looks once. Always a `TaskResult`, also when waiting fails."""
+        if self._known is not None:
+            return self._typed(self._known)
+        return BRIDGE.run(self.get_async(timeout_ms))
+
+    async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
+        if self._known is None:
+            result = NO_BROKER if self._results is None else await self._results.result(self.task_id, timeout_ms)
+            if not is_final(result):
+                return self._typed(result)
+            self._known = result
+        return self._typed(self._known)
+
+    def info(
+        self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
+    ) -> BrokerResult[TaskInfo | None]:
+        """The task's row as it stands; None where there is none."""
+        return blocking(
+            self.info_async(
+                include_result=include_result,
+                include_failed_reason=include_failed_reason,
+                include_attempts=include_attempts,
+            )
+        )
+
+    async def info_async(
+        self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
+    ) -> BrokerResult[TaskInfo | None]:
+        if self._results is None:
+            return Err(BrokerOperationError(code=BrokerErrorCode.NO_BROKER, message="this handle has no broker"))
+        return await self._results.info(
+            self.task_id,
+            include_result=include_result,
+            include_failed_reason=include_failed_reason,
+            include_attempts=include_attempts,
+        )
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.task_id!r})"
+
+    def _typed(self, result: AnyResult) -> TaskResult[T, TaskError]:
+        # The value was read by the declared type's own adapter, so this is true wherever the task is registered.
+        return cast("TaskResult[T, TaskError]", result)

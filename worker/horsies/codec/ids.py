@@ -8,7 +8,7 @@ import time
 from math import inf
 from uuid import UUID
 
-from horsies.model.ids import id_texts, rising
+from horsies.model.task import id_texts, rising
 
 SOON_S = 0.01
 MADE_TOGETHER = 16

@@ -1,12 +1,9 @@
 """Settings from files, environment, code and options, and the file that holds them."""
 
-from horsies.config.describing import Row, describe
-from horsies.config.files import FILE_NAME, working_folder
 from horsies.config.keys import KEYS, Key
-from horsies.config.loading import LoadedSettings, load
-from horsies.config.origin import Origin, Rank
-from horsies.config.rendering import SAMPLE_VALUES, render
-from horsies.config.writing import write_new
+from horsies.config.loader import LoadedSettings, load
+from horsies.config.render import SAMPLE_VALUES, Row, describe, render, write_new
+from horsies.config.sources import FILE_NAME, Origin, Rank, working_folder
 
 __all__ = [
     "FILE_NAME",

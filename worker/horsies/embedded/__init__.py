@@ -6,10 +6,8 @@ Everything here is synchronous; callers on an event loop use `asyncio.to_thread`
 from __future__ import annotations
 
 from horsies.embedded.binaries import Binaries, find_binaries
-from horsies.embedded.lease import Lease
-from horsies.embedded.places import default_folder, other_clusters
-from horsies.embedded.reports import EmbeddedStatus, StopReport
-from horsies.embedded.server import EmbeddedServer
+from horsies.embedded.layout import default_folder, other_clusters
+from horsies.embedded.server import EmbeddedServer, EmbeddedStatus, Lease, StopReport
 
 __all__ = [
     "Binaries",

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import re
 import shutil
+import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horsies.embedded.unavailable import INSTEAD, unavailable
+from horsies.errors import ConfigurationError, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from horsies.errors import ConfigurationError
+    from horsies.embedded.layout import Layout
+
+
+# The one error of this package: the embedded server cannot run here.
+
+INSTEAD = "set broker.database_url to a PostgreSQL server of your own"
+ELSEWHERE = "name another folder with embedded:///dir, or set broker.database_url"
+
+
+def unavailable(message: str, *, hint: str = INSTEAD, notes: Sequence[str] = ()) -> ConfigurationError:
+    """HRS-220 with the cause as its message and a way out as its hint."""
+    return ConfigurationError(message, code=ErrorCode.EMBEDDED_UNAVAILABLE, hint=hint, notes=notes)
+
 
 VARIABLE = "HORSIES_PG_BINDIR"
 OLDEST_MAJOR = 14
@@ -137,3 +151,130 @@ def _none_fits(version: int | None, unfit: list[Binaries]) -> ConfigurationError
 
 def _number_in(bindir: Path) -> int:
     return int((re.findall(r"\d+", str(bindir)) or ["0"])[-1])
+
+
+# Running PostgreSQL's programs as the server's account.
+
+_LINES_SHOWN = 12
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """PostgreSQL's programs, with what the last one said kept in the cluster's command.log."""
+
+    binaries: Binaries
+    account: Account
+    layout: Layout
+
+    def run(self, program: str, *arguments: str, data: Path, stdin: str = "", holding: int | None = None) -> None:
+        """Run on the cluster in `data` to the end, or raise with the last lines of what was said.
+
+        `holding` is a lock's descriptor that stays held while the program runs, even if we are killed meanwhile.
+        """
+        command = [str(self.binaries.bindir / program), *arguments]
+        status = self._run(command, data=data, stdin=stdin, kept_open=() if holding is None else (holding,))
+        if status != 0:
+            raise unavailable(
+                f"the embedded server in {self.layout.folder} does not run: {program} ended with status {status}",
+                notes=[*self._last_words(), f"logs: {self.layout.command_log} and {self.layout.log}"],
+            )
+
+    def _run(self, command: list[str], *, data: Path, stdin: str, kept_open: tuple[int, ...]) -> int:
+        # Output goes to a file: a server would keep a pipe open, and reading it would never end.
+        said = self.layout.command_log
+        said.unlink(missing_ok=True)
+        with said.open("xb") as output:
+            return subprocess.run(
+                command,
+                input=stdin.encode(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+                cwd="/",
+                env=_environment(data),
+                umask=0o077,
+                pass_fds=kept_open,
+                user=None if self.account.is_ours else self.account.uid,
+                group=None if self.account.is_ours else self.account.gid,
+                extra_groups=None if self.account.is_ours else [],
+            ).returncode
+
+    def _last_words(self) -> list[str]:
+        logs = sorted(self.layout.log.glob("*.log"), key=lambda path: path.stat().st_mtime)[-1:]
+        lines = [line for path in (*logs, self.layout.command_log) for line in _tail(path)]
+        return [line.strip() for line in lines if line.strip()]
+
+
+def _environment(data: Path) -> dict[str, str]:
+    """Only what a program needs: our secrets stay ours, and PGPORT, PGOPTIONS and their like mean nothing here."""
+    inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    # Not as the option -D, which pg_ctl hands to a shell with quotes that a path can break out of.
+    return {**inherited, "PGDATA": str(data), "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _tail(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()[-_LINES_SHOWN:]
+
+
+# Which operating-system user the server runs as.
+#
+# PostgreSQL refuses to run as root and initdb refuses a uid without a name, so root lends the server an account that
+# exists already; no account is ever created.
+
+_LENT_BY_ROOT = ("postgres", "nobody")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A user that owns a cluster's data and runs its server."""
+
+    name: str
+    uid: int
+    gid: int
+
+    @property
+    def is_ours(self) -> bool:
+        return self.uid == os.geteuid()
+
+
+def server_account(data: Path) -> Account:
+    """Ourselves; as root the owner of the data, or else the first of `postgres` and `nobody` that exists."""
+    if os.geteuid() != 0:
+        return _account(os.geteuid())
+    if data.exists() and (owner := data.stat().st_uid) != 0:
+        return _account(owner)
+    return _lent_account()
+
+
+def first_closed(path: Path, account: Account) -> Path | None:
+    """The outermost folder on the way into `path` that the account may not enter."""
+    return next((folder for folder in (*reversed(path.parents), path) if not _may_enter(folder, account)), None)
+
+
+def _may_enter(folder: Path, account: Account) -> bool:
+    facts = folder.stat()
+    if facts.st_uid == account.uid:
+        return bool(facts.st_mode & stat.S_IXUSR)
+    if facts.st_gid == account.gid:
+        return bool(facts.st_mode & stat.S_IXGRP)
+    return bool(facts.st_mode & stat.S_IXOTH)
+
+
+def _account(uid: int) -> Account:
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        raise unavailable(
+            f"uid {uid} has no name on this machine, and PostgreSQL does not run as such a user"
+        ) from None
+    return Account(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid)
+
+
+def _lent_account() -> Account:
+    for name in _LENT_BY_ROOT:
+        try:
+            return _account(pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            continue
+    raise unavailable("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as")

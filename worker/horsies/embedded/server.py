@@ -2,27 +2,433 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import atexit
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from horsies.embedded.accounts import server_account
-from horsies.embedded.binaries import find_binaries
-from horsies.embedded.cluster import Cluster
-from horsies.embedded.folders import make_folder, working_in
-from horsies.embedded.layout import Layout
-from horsies.embedded.lease import Lease
-from horsies.embedded.locks import Share, exclusive, is_held, is_held_while
-from horsies.embedded.places import located
-from horsies.embedded.probe import Answer
-from horsies.embedded.reports import EmbeddedStatus, StopReport
+from horsies.embedded.binaries import (
+    VARIABLE,
+    Binaries,
+    Programs,
+    find_binaries,
+    first_closed,
+    server_account,
+    unavailable,
+)
+from horsies.embedded.layout import (
+    DATABASE,
+    ROLE,
+    Layout,
+    Share,
+    exclusive,
+    include_conf,
+    is_held,
+    is_held_while,
+    located,
+    make_folder,
+    make_private,
+    settings_of,
+    working_in,
+    write_conf,
+)
 from horsies.errors import Busy, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-    from horsies.embedded.binaries import Binaries
+    from horsies.embedded.binaries import Account
+
+
+# Binaries that the server's account can run, copied when the originals lie behind a closed folder.
+
+_NOT_NEEDED_TO_RUN = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "*.a")
+
+
+def reachable(binaries: Binaries, account: Account, copy: Path) -> Binaries:
+    """The same binaries, or their copy in the folder `copy`; nobody else's permissions are changed for it."""
+    if account.is_ours or first_closed(binaries.bindir, account) is None:
+        return binaries
+    installation = binaries.bindir.parent
+    copied = copy / installation.parent.name / installation.name
+    stamp = f"{binaries.version} from {installation}\n"
+    if not _is_stamped(copy, stamp):
+        _copy(installation, copy, stamp)
+    return replace(binaries, bindir=copied / binaries.bindir.name, origin=f"copy of {installation}")
+
+
+def _is_stamped(copy: Path, stamp: str) -> bool:
+    try:
+        return (copy / "origin").read_text() == stamp
+    except FileNotFoundError:
+        return False
+
+
+def _copy(installation: Path, copy: Path, stamp: str) -> None:
+    shutil.rmtree(copy, ignore_errors=True)
+    package = installation.parent
+    # The wheel's programs look for their libraries in this sibling, by a path relative to themselves.
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(installation, copy / package.name / installation.name, symlinks=True, ignore=_NOT_NEEDED_TO_RUN)
+    if libraries.is_dir():
+        shutil.copytree(libraries, copy / libraries.name, symlinks=True)
+    _open_to_all(copy)
+    (copy / "origin").write_text(stamp)
+
+
+def _open_to_all(folder: Path) -> None:
+    """Let everybody read and run what the owner may."""
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            owners = path.stat().st_mode & 0o700
+            path.chmod(owners | (owners & 0o500) >> 3 | (owners & 0o500) >> 6)
+
+
+# Whether a server is there: asked on its socket, because a pid can be a zombie's or somebody else's.
+
+_PATIENCE_S = 5.0
+_PROTOCOL_3 = 196608
+_READY_FOR_QUERY = b"Z\0\0\0\x05I"
+_TERMINATE = b"X\0\0\0\x04"
+_CANNOT_CONNECT_NOW = b"C57P03"
+
+
+class Answer(Enum):
+    """What a server said to a client that wants in."""
+
+    READY = "ready"
+    NOT_YET = "not yet"
+    """It starts, recovers or shuts down; or something holds the socket and is silent."""
+    NONE = "none"
+
+
+def ask(path: Path) -> Answer:
+    """Knock at the socket as a client would, and leave politely so that the server logs nothing."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_PATIENCE_S)
+            connection.connect(str(path))
+            connection.sendall(_startup_message())
+            return _understand(_reply(connection))
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        return Answer.NONE
+    except (TimeoutError, BlockingIOError, ConnectionError):
+        return Answer.NOT_YET
+    except PermissionError:
+        raise unavailable(f"the embedded server at {path.parent} belongs to another user") from None
+
+
+def _startup_message() -> bytes:
+    parameters = f"user\0{ROLE}\0database\0postgres\0application_name\0horsies knock\0\0".encode()
+    return struct.pack("!ii", len(parameters) + 8, _PROTOCOL_3) + parameters
+
+
+def _reply(connection: socket.socket) -> bytes:
+    reply = b""
+    while chunk := connection.recv(8192):
+        reply += chunk
+        if reply.endswith(_READY_FOR_QUERY):
+            connection.sendall(_TERMINATE)
+            break
+    return reply
+
+
+def _understand(reply: bytes) -> Answer:
+    # Any other refusal, such as "too many clients", comes from a server that is up.
+    if not reply or _CANNOT_CONNECT_NOW in reply.split(b"\0"):
+        return Answer.NOT_YET
+    return Answer.READY
+
+
+# Making a new cluster, all or nothing.
+
+_INITDB = (
+    "--username", ROLE, "--encoding=UTF8", "--no-locale", "--data-checksums",
+    "--auth-local=trust", "--auth-host=reject", "--no-sync",
+)  # fmt: skip
+
+
+def create_data(programs: Programs, *, durable: bool, lock: int) -> None:
+    """Make the data folder with our database in it; it gets its name when it is complete and on disk.
+
+    The programs hold the start lock, so that none of them can outlive a killed starter and write under the next one.
+    """
+    layout = programs.layout
+    fresh = layout.data_in_the_making
+    shutil.rmtree(fresh, ignore_errors=True)
+    make_private(fresh, programs.account)
+    programs.run("initdb", *_INITDB, data=fresh, holding=lock)
+    _create_database(programs, fresh, lock)
+    include_conf(fresh, layout.conf)
+    if durable:
+        programs.run("initdb", "--sync-only", data=fresh, holding=lock)
+    fresh.rename(layout.data)
+    if durable:
+        _sync(layout.folder)
+
+
+def _create_database(programs: Programs, data: Path, lock: int) -> None:
+    # A stand-alone backend needs no client and no listening server.
+    programs.run(
+        "postgres", "--single", "-F", "-c", "exit_on_error=true", "postgres",
+        stdin=f"CREATE DATABASE {DATABASE} OWNER {ROLE}\n", data=data, holding=lock,
+    )  # fmt: skip
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# What a killed server leaves behind, and what must be gone before a new one starts on the same data.
+
+
+def server_processes(data: Path) -> list[int]:
+    """Pids of the processes of a server on the data: each works in its folder, where a person's shell may stand too."""
+    import psutil
+
+    ours = {"name": "postgres", "cwd": str(data)}
+    return [process.pid for process in psutil.process_iter(list(ours)) if process.info == ours]
+
+
+def recorded_pid(record: Path) -> int | None:
+    """The pid that a server wrote into a lock file of its own; it may be anybody's by now."""
+    try:
+        return int(record.read_text().split("\n", 1)[0])
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def forget_stranger(record: Path) -> None:
+    """Remove a lock file whose pid has become a zombie or another program, which PostgreSQL takes for its server.
+
+    Call only when no server answers and no process of one is left. A record of a pid that is gone stays:
+    PostgreSQL clears it after a check of its own, which needs the record.
+    """
+    import psutil
+
+    pid = recorded_pid(record)
+    # Elsewhere a process may hide where it works, so that the caller could not have known.
+    if sys.platform == "linux" and pid is not None and psutil.pid_exists(pid):
+        record.unlink()
+
+
+# One cluster and the server on it. Whoever starts or stops it holds the start lock.
+
+# Recovery takes as long as it takes; this only bounds the wait for a server that hangs.
+_START_LIMIT_S = 3600
+_STOP_LIMIT_S = 600
+_ORPHANS_LIMIT_S = 10
+_BETWEEN_LOOKS_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The cluster of one layout, with the settings that its next start will use."""
+
+    layout: Layout
+    durable: bool
+    settings: Mapping[str, str]
+
+    @property
+    def answer(self) -> Answer:
+        return ask(self.layout.socket)
+
+    @property
+    def pid(self) -> int | None:
+        return recorded_pid(self.layout.pid_file)
+
+    def ensure_running(self, lock: int) -> bool:
+        """Return when the server takes clients: False when it was up already, True when we started it."""
+        if self._comes_up_by_itself():
+            return False
+        self._start(lock)
+        return True
+
+    def stop(self) -> None:
+        """End all sessions and the server, and return when it is gone."""
+        deadline = time.monotonic() + (_STOP_LIMIT_S if self._ask_to_stop() else _ORPHANS_LIMIT_S)
+        while server_processes(self.layout.data) or self.answer is not Answer.NONE:
+            if time.monotonic() > deadline:
+                raise unavailable(f"the server in {self.layout.folder} (pid {self.pid}) does not stop")
+            time.sleep(_BETWEEN_LOOKS_S)
+        self._remove_short_socket_folder()
+
+    @property
+    def data_version(self) -> str | None:
+        """The major version that made the data, as PostgreSQL wrote it down."""
+        try:
+            return (self.layout.data / "PG_VERSION").read_text().strip()
+        except FileNotFoundError:
+            return None
+
+    def binaries(self) -> Binaries:
+        """The programs that fit the data; any when there is none yet."""
+        if not self.layout.data.exists():
+            return find_binaries()
+        major = self.data_version
+        if major is None or not major.isdigit():
+            raise unavailable(
+                f"{self.layout.data} is there but holds no PostgreSQL cluster, and is not overwritten",
+                hint=f"move {self.layout.data} away, or set broker.database_url",
+            )
+        try:
+            return find_binaries(int(major))
+        except ConfigurationError as error:
+            raise unavailable(
+                f"the data in {self.layout.data} is of PostgreSQL {major}: {error.message}",
+                hint=f"install PostgreSQL {major} ({VARIABLE} names its folder), to run it or to pg_upgrade the data; "
+                f"or move {self.layout.folder} away and start empty; or set broker.database_url",
+                notes=error.notes,
+            ) from None
+
+    def _comes_up_by_itself(self) -> bool:
+        """Whether a server that is up, starting or recovering takes clients; False once nothing is left of it."""
+        began = time.monotonic()
+        while (answer := self.answer) is not Answer.READY:
+            orphans = server_processes(self.layout.data) if answer is Answer.NONE else []
+            if answer is Answer.NONE and not orphans:
+                return False
+            waited_s = time.monotonic() - began
+            if orphans and waited_s > _ORPHANS_LIMIT_S:
+                raise unavailable(f"processes {orphans} of a server that is gone still use {self.layout.data}")
+            if waited_s > _START_LIMIT_S:
+                raise unavailable(f"the server in {self.layout.folder} (pid {self.pid}) lets no client in")
+            time.sleep(_BETWEEN_LOOKS_S)
+        return True
+
+    def _ask_to_stop(self) -> bool:
+        """Whether there was a server to ask; one in another container is out of reach."""
+        # Not by pg_ctl: it needs binaries that may be gone by now, trusts any pid, and waits for zombies.
+        pid = self.pid
+        if pid is None or pid not in server_processes(self.layout.data):
+            return False
+        os.kill(pid, signal.SIGINT)
+        return True
+
+    def _start(self, lock: int) -> None:
+        programs = self._programs()
+        layout = self.layout
+        make_private(layout.log, programs.account)
+        make_private(layout.socket_folder, programs.account)
+        write_conf(layout.conf, settings_of(layout.socket_folder, durable=self.durable, extra=self.settings))
+        if not layout.data.exists():
+            create_data(programs, durable=self.durable, lock=lock)
+        forget_stranger(layout.pid_file)
+        forget_stranger(layout.socket_pid_file)
+        # pg_ctl puts the server into a session of its own; it must not inherit the lock, which it would hold for life.
+        try:
+            programs.run("pg_ctl", "start", "-s", "-w", "-t", str(_START_LIMIT_S), data=layout.data)
+        except (KeyboardInterrupt, SystemExit):
+            self.stop()  # pg_ctl ended with the interruption, the server that it started did not
+            raise
+
+    def _remove_short_socket_folder(self) -> None:
+        """Leave no folder outside our own that nobody could attribute; one that is not empty stays."""
+        if self.layout.socket_folder.parent != self.layout.folder:
+            with suppress(OSError):
+                self.layout.socket_folder.rmdir()
+
+    def _programs(self) -> Programs:
+        account = server_account(self.layout.data)
+        binaries = reachable(self.binaries(), account, self.layout.copied_binaries)
+        return Programs(binaries=binaries, account=account, layout=self.layout)
+
+
+# One process's claim on a running server.
+
+_HELD: set[Lease] = set()
+
+
+class Lease:
+    """The server runs as long as this is held; released at the latest when the interpreter exits.
+
+    A forked child shares its parent's lease and cannot give it up: there, `release` does nothing.
+    """
+
+    def __init__(self, *, url: str, folder: Path, started: bool, leave: Callable[[], None]) -> None:
+        self.url = url
+        self.folder = folder
+        self.started = started
+        self._leave = leave
+        self._owner = os.getpid()
+        _HELD.add(self)
+
+    @property
+    def is_held(self) -> bool:
+        return self in _HELD
+
+    def release(self) -> None:
+        """Leave the server; the last one out stops it unless it is kept. Again is harmless.
+
+        A signal handler may call this or raise to exit, even while it runs: what was cut short is completed at exit.
+        """
+        if not self.is_held or os.getpid() != self._owner:
+            return
+        _HELD.discard(self)
+        try:
+            self._leave()
+        except (KeyboardInterrupt, SystemExit):
+            _HELD.add(self)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+# Known to the interpreter since this was imported, it runs after every handler that a program adds later: those may
+# still use the server.
+@atexit.register
+def _release_all() -> None:
+    with ExitStack() as releases:
+        for lease in list(_HELD):
+            releases.callback(lease.release)
+
+
+# What an operator is told about a cluster.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedStatus:
+    """A cluster as it was found, without touching it."""
+
+    folder: Path
+    data_exists: bool
+    running: bool
+    kept: bool
+    users_present: bool
+    pid: int | None
+    server_version: str | None
+    """The version of the binaries that would run it, else the major version of its data."""
+    binaries: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReport:
+    """What `stop` found and therefore did; a server that was down is a fact, not a fault."""
+
+    folder: Path
+    was_running: bool
+    was_kept: bool
+    had_users: bool
+
 
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 

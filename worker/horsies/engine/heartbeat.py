@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from horsies.engine.held import Held, Phase
+from horsies.codec.ids import IDS
+from horsies.engine.in_flight import Held, Phase
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.model import events
-from horsies.model.crashes import KillReason
-from horsies.model.fence import child_beat_s, worker_beat_ms
+from horsies.model.crash import KillReason
+from horsies.model.fence import UNBROKEN_BEATS, Fence, Listening, child_beat_s, worker_beat_ms
 from horsies.model.task import TaskStatus
-from horsies.store.beats import Beat, Lease
+from horsies.store.workers import Beat, Lease, WorkerRun
+from horsies.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from datetime import datetime
+    from uuid import UUID
 
-    from horsies.engine.parts import Parts
-    from horsies.store.beats import Answer
+    from horsies.engine.worker import Parts
+    from horsies.model.settings import AppConfig, RecoveryConfig, WorkerConfig
+    from horsies.store.workers import Answer
+
 
 LIVELY_BEATS = 3.0
 """A child that has been silent and idle for longer than so many of its beats is not spoken for."""
@@ -200,3 +208,124 @@ def _is_alive(held: Held, limit_s: float) -> bool:
 def _pairs(helds: list[Held], answers: list[Answer]) -> list[tuple[Held, Answer]]:
     by_key = {(answer.id, answer.claim_token): answer for answer in answers}
     return [(held, answer) for held in helds if (answer := by_key.get((held.row.id, held.row.claim_token))) is not None]
+
+
+# Who this worker is, and whether it may act.
+
+
+@dataclass(slots=True, kw_only=True)
+class Identity:
+    """The id under which this process claims now, and those under which it still holds work from before it was lost."""
+
+    worker_id: UUID
+    former_ids: list[UUID] = field(default_factory=list["UUID"])
+    hostname: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def new(cls) -> Identity:
+        return cls(worker_id=IDS.next())
+
+    def renew(self) -> UUID:
+        """Go on under a new id; returns the old one."""
+        self.former_ids.append(self.worker_id)
+        self.worker_id = IDS.next()
+        return self.former_ids[-1]
+
+    def run_of(self, worker: WorkerConfig, app: AppConfig) -> WorkerRun:
+        return WorkerRun(
+            worker_id=self.worker_id,
+            hostname=self.hostname,
+            pid=self.pid,
+            version=__version__,
+            queues=worker.queues or [],
+            processes=worker.processes,
+            recovery_config=app.recovery.model_dump(mode="json"),
+        )
+
+
+class Gate:
+    """The self-fence: what a worker that was cut off may no longer do, kept up by its successful statements."""
+
+    def __init__(self, recovery: RecoveryConfig) -> None:
+        self._fence = Fence.of(recovery, now=time.monotonic())
+
+    @property
+    def is_shut(self) -> bool:
+        return self._fence.blocks(time.monotonic())
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self._fence.last_success_at
+
+    def passed(self, sent_at: float) -> None:
+        """A statement that was sent then has succeeded."""
+        self._fence = self._fence.after_statement(sent_at)
+
+    def beaten(self, sent_at: float) -> None:
+        """A worker beat that was sent then has succeeded."""
+        self._fence = self._fence.after_worker_beat(sent_at)
+
+
+# How a worker fares, as its own row tells everybody else.
+
+
+@dataclass(slots=True, kw_only=True)
+class Health:
+    """What the loops of a worker have found out about themselves. Instants are the database's."""
+
+    recovery: RecoveryConfig
+    listening: Listening | None = None
+    last_pass_at: datetime | None = None
+    disabled: dict[str, str] = field(default_factory=dict[str, str])
+    """Operations of the reaper that keep failing, with their errors."""
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    """Tasks that the last pass could not settle, with what the database said."""
+    _beaten_at: float | None = None
+
+    def beaten(self, at: datetime, sent_at: float) -> float | None:
+        """A beat was written; returns the length in seconds of the gap that it ended, if one broke the series."""
+        before = self.listening
+        self.listening = before.after_beat(at, self.recovery) if before else Listening.begun(at)
+        self._beaten_at = sent_at
+        is_broken = before is not None and self.listening.since != before.since
+        return (at - before.last_beat_at).total_seconds() if before and is_broken else None
+
+    @property
+    def listening_since(self) -> datetime | None:
+        """The start of the present series; None while that is in doubt, as it is after a pause of our own.
+
+        A judge that went by the old start before its next beat was answered would condemn everybody who was cut off
+        together with it.
+        """
+        return None if self.listening is None or self._is_in_doubt() else self.listening.since
+
+    @property
+    def amnesty_until(self) -> datetime | None:
+        """Until then silence is no proof for this worker; None where it asks for no proof."""
+        if self.listening is None or not self.recovery.outage_amnesty:
+            return None
+        return self.listening.amnesty_until(self.recovery)
+
+    def document(self, degraded: str | None) -> dict[str, object]:
+        """What the next beat publishes."""
+        since = self.listening_since
+        until = None if since is None else self.amnesty_until
+        return {
+            "listener": "degraded" if degraded else "ok",
+            "listening_since": since and since.isoformat(),
+            "amnesty_until": until and until.isoformat(),
+            "last_pass_at": self.last_pass_at and self.last_pass_at.isoformat(),
+            "disabled_operations": sorted(self.disabled),
+            "warnings": [*([degraded] if degraded else []), *self._troubles()],
+        }
+
+    def _troubles(self) -> Iterator[str]:
+        yield from (f"{name} fails: {error}" for name, error in self.disabled.items())
+        if self.refused:
+            task_id, error = next(iter(self.refused.items()))
+            yield f"{len(self.refused)} stale tasks cannot be settled, first {task_id}: {error}"
+
+    def _is_in_doubt(self) -> bool:
+        longest_gap_s = UNBROKEN_BEATS * self.recovery.worker_beat_ms / 1000
+        return self._beaten_at is None or time.monotonic() - self._beaten_at > longest_gap_s

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from horsies.errors import HorsiesError
+from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError, on_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+
+    from horsies.model.settings.worker import WorkerResilienceConfig
+
 
 log = logging.getLogger("horsies.service")
 
@@ -130,3 +134,119 @@ class Bounded:
                 running.result()
         finally:
             await _cancel([running, stopping])
+
+
+# The pauses between tries to reach a database that is away.
+
+JITTER: Final = 0.25
+_MOST_DOUBLINGS: Final = 20
+"""More than any pause needs to reach its cap, and few enough to stay a number."""
+
+
+def pause_ms(config: WorkerResilienceConfig, attempt: int, *, draw: float) -> float:
+    """The pause after failed attempt `attempt` (from 0), a quarter longer or shorter by `draw` from 0..1; capped."""
+    factor = 1.0 - JITTER + 2 * JITTER * draw
+    doubled = config.db_retry_initial_ms * 2 ** min(attempt, _MOST_DOUBLINGS)
+    return min(float(config.db_retry_max_ms), doubled * factor)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the database may answer later: it is away, shut, or said that the same statement may succeed."""
+    # A server that refuses our login is away too: results are kept until somebody lets us in again.
+    return isinstance(error, DatabaseUnreachable) or (isinstance(error, BrokerError) and error.retryable)
+
+
+class Backoff:
+    """One loop's failures in a row. `wait` after each, `reset` after a good iteration.
+
+    `changed` hears the first failure of a row, and None when the database is back.
+    """
+
+    def __init__(
+        self,
+        config: WorkerResilienceConfig,
+        *,
+        changed: Callable[[Exception | None], None] = lambda _: None,
+        draw: Callable[[], float] = random.random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._config = config
+        self._changed = changed
+        self._draw = draw
+        self._sleep = sleep
+        self._failures = 0
+
+    def reset(self) -> None:
+        if self._failures:
+            self._failures = 0
+            self._changed(None)
+
+    async def wait(self, error: Exception) -> None:
+        """Pause after a failure; raise `error` where it will not pass, or where it was the last attempt allowed."""
+        if not is_passing(error):
+            raise error
+        self._failures += 1
+        if self._failures == 1:
+            self._changed(error)
+        if self._failures == self._config.db_retry_max_attempts:
+            raise error
+        await self._sleep(pause_ms(self._config, self._failures - 1, draw=self._draw()) / 1_000)
+
+
+# A duty that may fail without holding up those beside it, and is never silently given up.
+
+FAILURES_IN_A_ROW: Final = 3
+TICKS_BETWEEN_TRIES: Final = 10
+"""For an operation that has failed so often."""
+
+logger = logging.getLogger("horsies.recovery")
+
+
+class Operation:
+    """Due at each tick; after three failures in a row that will not pass by themselves, at one tick in ten.
+
+    `changed` hears its name and the error when it is slowed down, and None when it has succeeded again.
+    """
+
+    def __init__(self, name: str, *, changed: Callable[[str, str | None], None]) -> None:
+        self.name = name
+        self._changed = changed
+        self._failures = 0
+        self._left_out = 0
+
+    async def tick(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do the work where it is due; its failure is ours."""
+        if not self.is_due():
+            return
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001  # one duty must not end the others, nor the worker
+            self.failed(error)
+        else:
+            self.succeeded()
+
+    def is_due(self) -> bool:
+        """Whether this tick is one at which it is tried; to be asked once a tick."""
+        if self._is_slow and self._left_out < TICKS_BETWEEN_TRIES - 1:
+            self._left_out += 1
+            return False
+        self._left_out = 0
+        return True
+
+    def failed(self, error: Exception) -> None:
+        if is_passing(error):
+            logger.warning("%s: %s", self.name, on_one_line(error))
+            return
+        logger.error("%s failed", self.name, exc_info=error)
+        self._failures += 1
+        if self._failures == FAILURES_IN_A_ROW:
+            self._changed(self.name, on_one_line(error) or type(error).__name__)
+
+    def succeeded(self) -> None:
+        if self._is_slow:
+            self._changed(self.name, None)
+        self._failures = 0
+
+    @property
+    def _is_slow(self) -> bool:
+        return self._failures >= FAILURES_IN_A_ROW

@@ -7,63 +7,212 @@ import logging
 import signal
 import time
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horsies.engine.advance import Advance
-from horsies.engine.backoff import Backoff
-from horsies.engine.dispatch import Dispatcher
-from horsies.engine.draining import DispatchThenDrain
-from horsies.engine.duties import reaper_of
-from horsies.engine.hands import Hands
-from horsies.engine.health import Health
-from horsies.engine.hearing import PROBE_AFTER_S
-from horsies.engine.heartbeat import Heartbeat
-from horsies.engine.held import Desk
-from horsies.engine.identity import Gate, Identity
-from horsies.engine.interruptions import Interruptions
-from horsies.engine.minutes import Minutes
-from horsies.engine.notices import Notices
-from horsies.engine.outcomes import Outcomes
-from horsies.engine.parts import Parts
-from horsies.engine.pool import Pool
-from horsies.engine.reporting import Reporter
-from horsies.engine.reports import Reports
-from horsies.engine.requeues import Requeues
-from horsies.engine.returns import Returns
-from horsies.engine.room import Room
-from horsies.engine.service import NO_ANSWER, Allowance, Bounded, run_together
-from horsies.engine.settling import Settling
-from horsies.engine.snapshot import Snapshots
-from horsies.engine.spec import ChildSpec
-from horsies.engine.starting import Starting
-from horsies.engine.telling import Telling
-from horsies.engine.wakeup import Wakeup
+from horsies.engine.completer import Outcomes, Reports, Requeues, Settling
+from horsies.engine.dispatcher import Dispatcher, Returns, Room, Wakeup
+from horsies.engine.heartbeat import Gate, Health, Heartbeat, Identity
+from horsies.engine.hooks import Interruptions
+from horsies.engine.in_flight import Desk, Hands, Phase
+from horsies.engine.notifications import PROBE_AFTER_S, Notices
+from horsies.engine.pool.pool import Pool
+from horsies.engine.pool.process import ChildSpec
+from horsies.engine.reaper import reaper_of
+from horsies.engine.reporter import Minutes, Reporter, Snapshots, Telling
+from horsies.engine.service import NO_ANSWER, Allowance, Backoff, Bounded, run_together, run_until
+from horsies.engine.workflows import Advance
 from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, on_one_line
 from horsies.model import events
-from horsies.model.chunks import RunTimes
+from horsies.model.capacity import RunTimes
 from horsies.model.fence import child_beat_s, silent_child_limit_s
-from horsies.recovery.hooks import Asking
-from horsies.recovery.registered import RecoveryHooks
-from horsies.store.beats import BeatStore
-from horsies.store.claims import ClaimStore
-from horsies.store.db import Database, PoolSize
-from horsies.store.events import EventStore
-from horsies.store.finishes import FinishStore
-from horsies.store.fleet import FleetStore, WorkerState
+from horsies.recovery.hooks import Asking, RecoveryHooks
+from horsies.store.claims import ClaimStore, FinishStore
+from horsies.store.database import Database, PoolSize
+from horsies.store.endpoint import reach
+from horsies.store.listen import is_heard
 from horsies.store.migrate import migrate, schema_state
-from horsies.store.open import reach
-from horsies.store.probe import is_heard
+from horsies.store.operators import EventStore
 from horsies.store.tasks import TaskStore
+from horsies.store.workers import BeatStore, FleetStore, WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
     from datetime import datetime
 
+    from horsies.engine.in_flight import Held
     from horsies.model.settings import AppConfig, WorkerConfig
     from horsies.model.workflow.plan import Definitions
     from horsies.recovery.hooks import HookFailure
-    from horsies.store.open import Links
+    from horsies.store.endpoint import Links
+
+
+# The parts of one worker, put together by `worker` and known to each other by name.
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """What the loops of a worker share. Nothing here decides anything."""
+
+    app: AppConfig
+    worker: WorkerConfig
+    identity: Identity
+    gate: Gate
+    desk: Desk
+    times: RunTimes
+    hands: Hands
+    claims: ClaimStore
+    beats: BeatStore
+    fleet: FleetStore
+    reporter: Reporter
+    health: Health
+    lane: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while claims or starts are on their way, or someone looks at what may be claimed: one at a time, on one
+    connection; whoever holds it knows that no other is at it."""
+    is_stopping: bool = False
+    degraded: str | None = None
+    look_at_rows: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to have running rows looked at now, instead of with the next beat."""
+    runs_are_due: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to have runs of workflows advanced now, instead of with the next poll."""
+    tell_health: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to have the worker's row say now how it fares, instead of with the next beat."""
+    outcomes: Outcomes = field(init=False)
+    asking: Asking = field(init=False)
+    interruptions: Interruptions = field(init=False)
+    settling: Settling = field(init=False)
+    requeues: Requeues = field(init=False)
+    pool: Pool = field(init=False)
+    room: Room = field(init=False)
+    returns: Returns = field(init=False)
+    wake: Callable[[], None] = field(init=False)
+    look: Callable[[], None] = field(init=False)
+    hear_news: Callable[[], None] = field(init=False)
+    expect: Callable[[float], None] = field(init=False)
+    """A task will be due after so many seconds."""
+
+    def backoff(self, duty: str) -> Backoff:
+        """The pauses of one loop, which tells when the database goes away and comes back."""
+
+        def changed(error: Exception | None) -> None:
+            worker_id = str(self.identity.worker_id)
+            if error is None:
+                self.reporter.emit(events.DatabaseRestored(worker_id=worker_id, duty=duty))
+            else:
+                self.reporter.emit(events.DatabaseLost(worker_id=worker_id, duty=duty, error=on_one_line(error)))
+
+        return Backoff(self.app.resilience, changed=changed)
+
+
+# The end of a start: a worker is `running` once it hears of new work and of orders.
+
+
+class Starting:
+    """Says once that the worker has started, then waits for its end as services do."""
+
+    name = "start"
+
+    def __init__(self, parts: Parts, *, hears: asyncio.Event, tell: Callable[[], None]) -> None:
+        self._parts = parts
+        self._hears = hears
+        self._tell = tell
+
+    async def run(self, stop: asyncio.Event) -> None:
+        await run_until(stop, self._say_once())
+
+    async def _say_once(self) -> None:
+        await self._hears.wait()
+        await self._set_running()
+        self._tell()
+        await asyncio.Event().wait()
+
+    async def _set_running(self) -> None:
+        backoff = self._parts.backoff(self.name)
+        while True:
+            try:
+                await self._parts.fleet.set_state(self._parts.identity.worker_id, WorkerState.RUNNING)
+            except HorsiesError as error:
+                await backoff.wait(error)
+            else:
+                return
+
+
+# Dispatch until told to stop, then bring what is in hand to an end within the grace.
+
+logger = logging.getLogger("horsies.worker")
+
+
+class DispatchThenDrain:
+    """The dispatcher with its end: no more claims, what waits is released, what runs gets its grace."""
+
+    name = "dispatch"
+
+    def __init__(self, dispatcher: Dispatcher, parts: Parts, hurry: asyncio.Event, allowance: Allowance) -> None:
+        self._dispatcher = dispatcher
+        self._parts = parts
+        self._hurry = hurry
+        """Set by a second signal: the grace is over."""
+        self._allowance = allowance
+
+    async def run(self, stop: asyncio.Event) -> None:
+        await Bounded(self._dispatcher, self._allowance).run(stop)
+        self._parts.room.is_closed = True
+        await self._last_tries(self._announce())
+        self._dispatcher.call_back_chunks()
+        await self._let_finish()
+        if self._running():
+            await self._kill()
+        await self._last_tries(self._give_back())
+
+    async def _give_back(self) -> None:
+        await self._parts.returns.give_back()
+        await self._parts.returns.reconcile()  # a claim that was given up at the stop may have been carried out
+
+    async def _announce(self) -> None:
+        parts = self._parts
+        parts.reporter.emit(
+            events.WorkerDraining(
+                worker_id=str(parts.identity.worker_id), running=len(self._running()), grace_s=parts.worker.grace_s
+            )
+        )
+        await parts.fleet.set_state(parts.identity.worker_id, WorkerState.DRAINING)
+        await self._parts.returns.release_waiting()
+
+    async def _let_finish(self) -> None:
+        """Wait for running tasks, as long as the grace lasts and nobody is in a hurry."""
+        self._say_what_runs("  hint=a second Ctrl-C or SIGTERM ends them now")
+        finished = asyncio.create_task(self._dispatcher.until_nothing_runs())
+        hurried = asyncio.create_task(self._hurry.wait())
+        waits: list[asyncio.Task[Any]] = [finished, hurried]
+        await asyncio.wait(waits, timeout=self._parts.worker.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _kill(self) -> None:
+        self._say_what_runs()
+        self._dispatcher.kill_all()
+        try:
+            async with asyncio.timeout(self._parts.worker.kill_wait_s):
+                await self._dispatcher.until_nothing_runs()
+        except TimeoutError:
+            logger.warning("processes of %d tasks are not gone", len(self._running()))
+
+    def _say_what_runs(self, more: str = "") -> None:
+        if running := self._running():
+            names = ", ".join(f"{held.row.task_name} {held.key.task_id}" for held in running[:20])
+            logger.info("still running: %s%s%s", names, " …" if len(running) > 20 else "", more)
+
+    def _running(self) -> list[Held]:
+        return self._parts.desk.all(Phase.HANDED)
+
+    async def _last_tries(self, work: Awaitable[None]) -> None:
+        try:
+            async with self._allowance.spending():
+                await work
+        except (HorsiesError, TimeoutError) as error:
+            logger.warning("while stopping: %s", on_one_line(error) or NO_ANSWER)
+
 
 T = TypeVar("T")
 
@@ -73,8 +222,6 @@ LAST_TRIES_S = 3.5
 """For the statements of a stop, where the database does not answer."""
 LAST_PASS_S = 1.0
 """For the reaper to end what it has in hand."""
-
-logger = logging.getLogger("horsies.worker")
 
 
 def _tell_away(error: Exception | None) -> None:

@@ -13,15 +13,17 @@ An event with a `kind` is written down as a row of that kind, which `record_of` 
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from horsies.model.task import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from horsies.model.task import TaskStatus
+    from collections.abc import Collection, Iterator, Mapping
 
 
 class EventKind(StrEnum):
@@ -386,3 +388,141 @@ def record_of(event: Event) -> EventRecord | None:
 
 def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+# What moved, added up for those who watch: few small messages, however many tasks.
+
+LONGEST_PAYLOAD_BYTES: Final = 7_900
+MOST_IDS: Final = 16
+INTERVAL_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A move that some tasks of one queue made; `kind` is its name in `model.task.MOVES`. New tasks have no source."""
+
+    kind: str
+    queue: str
+    source: TaskStatus | None
+    target: TaskStatus
+
+
+@dataclass(slots=True)
+class _Sum:
+    count: int
+    ids: list[str]
+
+
+class Summary:
+    """Adds up moves until they are told, four times a second at most. Instants are seconds of any steady clock."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Moved, _Sum] = {}
+        self._told_at: float | None = None
+
+    def add(self, moved: Moved, task_ids: Collection[str]) -> None:
+        """Count tasks that moved, and remember the first of their ids."""
+        total = self._sums.setdefault(moved, _Sum(0, []))
+        total.count += len(task_ids)
+        room = MOST_IDS - len(total.ids)
+        if room > 0:
+            total.ids += list(task_ids)[:room]
+
+    def due_at(self) -> float | None:
+        """From when `take` has something to say; None while nothing moved, minus infinity for at once."""
+        if not self._sums:
+            return None
+        return float("-inf") if self._told_at is None else self._told_at + INTERVAL_S
+
+    def take(self, now: float) -> list[str]:
+        """The payloads to send now, one for each kind of move; none before the time has come."""
+        due_at = self.due_at()
+        if due_at is None or now < due_at:
+            return []
+        sums, self._sums, self._told_at = self._sums, {}, now
+        return [_payload(moved, total) for moved, total in sums.items()]
+
+
+def _payload(moved: Moved, total: _Sum) -> str:
+    payload = _message(moved, total.count, total.ids)
+    # Names come from rows that anyone may have written; a true count is worth more than a few ids.
+    return payload if len(payload) <= LONGEST_PAYLOAD_BYTES else _message(moved, total.count, [])
+
+
+def _message(moved: Moved, count: int, ids: list[str]) -> str:
+    """ASCII, so that characters are bytes."""
+    message = {"kind": moved.kind, "queue": moved.queue, "from": moved.source, "to": moved.target}
+    return json.dumps(message | {"count": count, "ids": ids}, separators=(",", ":"))
+
+
+# What a worker has run, added up for its log: a line a minute, however much it does.
+
+TOLD_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """Attempts whose end is stored; those to be tried again have not failed yet."""
+
+    count: int = 0
+    failed: int = 0
+    retried: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failing:
+    """Tasks of one name that failed since that was last told, and the last of them."""
+
+    task_name: str
+    count: int
+    error_code: str | None
+    task_id: str
+    message: str | None
+
+
+class Account:
+    """Adds up what was run: in all, since it was last told, and what failed by its name.
+
+    Instants are seconds of any steady clock.
+    """
+
+    def __init__(self) -> None:
+        self._ended: Counter[str] = Counter()
+        self._told = Ran()
+        self._failing: dict[str, Failing] = {}
+        self._told_at: dict[str, float] = {}
+
+    def ended(self, status: TaskStatus, count: int) -> None:
+        self._ended[status] += count
+
+    def failed(self, task_name: str, *, error_code: str | None, task_id: str, message: str | None) -> None:
+        before = self._failing.get(task_name)
+        count = 1 if before is None else before.count + 1
+        self._failing[task_name] = Failing(
+            task_name=task_name, count=count, error_code=error_code, task_id=task_id, message=message
+        )
+
+    @property
+    def in_all(self) -> Ran:
+        ended = self._ended
+        return Ran(count=ended.total(), failed=ended[TaskStatus.FAILED], retried=ended[TaskStatus.PENDING])
+
+    def take(self) -> Ran | None:
+        """What was run since this was last asked; None for nothing."""
+        now, before = self.in_all, self._told
+        self._told = now
+        if now.count == before.count:
+            return None
+        return Ran(
+            count=now.count - before.count,
+            failed=now.failed - before.failed,
+            retried=now.retried - before.retried,
+        )
+
+    def take_failing(self, now: float) -> Iterator[Failing]:
+        """Each name that failed and was not told within the last minute; the others wait."""
+        # A name that has been quiet for a minute need not be remembered.
+        self._told_at = {name: at for name, at in self._told_at.items() if now - at < TOLD_EVERY_S}
+        for name in [name for name in self._failing if name not in self._told_at]:
+            self._told_at[name] = now
+            yield self._failing.pop(name)

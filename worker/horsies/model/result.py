@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 from pydantic import JsonValue
 
 from horsies.errors import HorsiesError
-from horsies.model.telling import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
     from typing import Never
 
     from typing_extensions import TypeIs
 
-__all__ = ["Err", "JsonValue", "Ok", "Result", "UnwrapError", "is_err", "is_ok"]
+    from horsies.errors import BrokerErrorCode
+
+__all__ = [
+    "BrokerOperationError",
+    "BrokerResult",
+    "DatabasePing",
+    "Err",
+    "JsonValue",
+    "Ok",
+    "Result",
+    "UnwrapError",
+    "WorkerPong",
+    "WorkerStateSnapshot",
+    "is_err",
+    "is_ok",
+    "told",
+]
+
+
+# An error that is a value, in one line: for the message of an exception that it ends up in.
+
+
+def told(error: Any) -> str:
+    """Its code and its message, and the class of the exception behind a task's failure; else its repr.
+
+    Data and tracebacks may be long or secret; whoever wants them has the value.
+    """
+    if not hasattr(error, "message"):
+        return repr(error)
+    code = getattr(error, "error_code", None) or getattr(error, "code", None)
+    said = ": ".join(str(part) for part in (code, error.message) if part) or type(error).__qualname__
+    raised = _class_of(getattr(error, "exception", None)) if hasattr(error, "error_code") else None
+    return said if raised is None else f"{said} ({raised})"
+
+
+def _class_of(exception: object) -> str | None:
+    if isinstance(exception, BaseException):
+        return type(exception).__qualname__
+    # As it is stored.
+    return cast("Mapping[str, Any]", exception).get("type") if isinstance(exception, Mapping) else None
+
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -192,3 +233,61 @@ def is_ok(result: Result[T, E]) -> TypeIs[Ok[T]]:
 def is_err(result: Result[T, E]) -> TypeIs[Err[E]]:
     """Whether it failed; type checkers follow."""
     return isinstance(result, Err)
+
+
+# What operations on the broker return: a value, or why there is none.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOperationError:
+    """An operation that failed; `retryable` says whether the same call may succeed later."""
+
+    code: BrokerErrorCode
+    message: str
+    retryable: bool = False
+    exception: BaseException | None = None
+
+
+BrokerResult: TypeAlias = Result[T, BrokerOperationError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabasePing:
+    """The database answered."""
+
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPong:
+    """A worker answered."""
+
+    worker_id: str
+    hostname: str
+    pid: int
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStateSnapshot:
+    """What a worker wrote about itself at one moment."""
+
+    worker_id: str
+    snapshot_at: datetime
+    hostname: str
+    pid: int
+    processes: int
+    max_claim_batch: int
+    max_claim_per_worker: int
+    cluster_wide_cap: int | None
+    queues: list[str]
+    queue_priorities: dict[str, int]
+    queue_max_concurrency: dict[str, int | None]
+    recovery_config: dict[str, object]
+    tasks_running: int
+    tasks_claimed: int
+    memory_usage_mb: float | None
+    memory_percent: float | None
+    cpu_percent: float | None
+    children_memory_mb: float | None
+    worker_started_at: datetime

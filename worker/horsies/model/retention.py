@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
-    from horsies.model.settings.recovery import RecoveryConfig
-    from horsies.model.settings.retention import RetentionConfig
+    from horsies.model.settings.recovery import RecoveryConfig, RetentionConfig
 
 
 class Category(StrEnum):

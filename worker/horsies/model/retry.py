@@ -22,10 +22,10 @@ from pydantic import (
 )
 
 from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
-from horsies.model.codes import NEVER_RETRIED, OperationalErrorCode, is_upper_snake
-from horsies.model.complaints import complaint
-from horsies.model.expiry import has_expired
-from horsies.model.settings.fault import dotted
+from horsies.model.settings.base import dotted
+from horsies.model.task import has_expired
+from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, is_upper_snake
+from horsies.model.text import complaint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

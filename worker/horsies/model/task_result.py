@@ -2,13 +2,183 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Generic, Never, overload
+import re
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Never, TypeAlias, overload
 
+from pydantic import BaseModel, ConfigDict, JsonValue, PlainValidator, ValidationInfo, field_serializer
 from typing_extensions import TypeVar
 
-from horsies.model.task_error import TaskError
-from horsies.model.telling import told
+from horsies.errors import ConfigurationError, ErrorCode
+from horsies.model.result import told
+from horsies.model.workflow.plan import WorkflowContextMissingIdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+# The codes that horsies itself puts into a `TaskError`, by family.
+
+
+class OperationalErrorCode(StrEnum):
+    """Something broke: the task's code, its process, or the machinery around it."""
+
+    UNHANDLED_EXCEPTION = "UNHANDLED_EXCEPTION"
+    TASK_EXCEPTION = "TASK_EXCEPTION"
+    WORKER_CRASHED = "WORKER_CRASHED"
+    POISON_TASK = "POISON_TASK"
+    SHUTDOWN = "SHUTDOWN"
+    BROKER_ERROR = "BROKER_ERROR"
+    WORKER_RESOLUTION_ERROR = "WORKER_RESOLUTION_ERROR"
+    WORKER_SERIALIZATION_ERROR = "WORKER_SERIALIZATION_ERROR"
+    RESULT_DESERIALIZATION_ERROR = "RESULT_DESERIALIZATION_ERROR"
+    WORKFLOW_ENQUEUE_FAILED = "WORKFLOW_ENQUEUE_FAILED"
+    SUBWORKFLOW_LOAD_FAILED = "SUBWORKFLOW_LOAD_FAILED"
+
+
+class ContractCode(StrEnum):
+    """A value is not what a declaration says it is."""
+
+    RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
+    PYDANTIC_HYDRATION_ERROR = "PYDANTIC_HYDRATION_ERROR"
+    WORKFLOW_CTX_MISSING_ID = "WORKFLOW_CTX_MISSING_ID"
+
+
+class RetrievalCode(StrEnum):
+    """Asking for a result brought none; the task itself is not touched by that."""
+
+    WAIT_TIMEOUT = "WAIT_TIMEOUT"
+    TASK_NOT_FOUND = "TASK_NOT_FOUND"
+    WORKFLOW_NOT_FOUND = "WORKFLOW_NOT_FOUND"
+    RESULT_NOT_AVAILABLE = "RESULT_NOT_AVAILABLE"
+    RESULT_NOT_READY = "RESULT_NOT_READY"
+
+
+class OutcomeCode(StrEnum):
+    """A task or a run was brought to an end without its own doing."""
+
+    TASK_CANCELLED = "TASK_CANCELLED"
+    TASK_EXPIRED = "TASK_EXPIRED"
+    TASK_TIMEOUT = "TASK_TIMEOUT"
+    OPERATOR_FAILED = "OPERATOR_FAILED"
+    OPERATOR_REQUEUED = "OPERATOR_REQUEUED"
+    WORKFLOW_PAUSED = "WORKFLOW_PAUSED"
+    WORKFLOW_FAILED = "WORKFLOW_FAILED"
+    WORKFLOW_CANCELLED = "WORKFLOW_CANCELLED"
+    WORKFLOW_EXPIRED = "WORKFLOW_EXPIRED"
+    UPSTREAM_SKIPPED = "UPSTREAM_SKIPPED"
+    SUBWORKFLOW_FAILED = "SUBWORKFLOW_FAILED"
+    WORKFLOW_SUCCESS_CASE_NOT_MET = "WORKFLOW_SUCCESS_CASE_NOT_MET"
+
+
+BuiltInTaskCode: TypeAlias = OperationalErrorCode | ContractCode | RetrievalCode | OutcomeCode
+
+BUILTIN_CODE_REGISTRY: dict[str, BuiltInTaskCode] = {
+    member.value: member
+    for family in (OperationalErrorCode, ContractCode, RetrievalCode, OutcomeCode)
+    for member in family
+}
+
+NEVER_RETRIED: frozenset[BuiltInTaskCode] = frozenset(
+    {
+        OperationalErrorCode.POISON_TASK,
+        *RetrievalCode,
+        OutcomeCode.TASK_CANCELLED,
+        OutcomeCode.TASK_EXPIRED,
+        OutcomeCode.WORKFLOW_CANCELLED,
+        OutcomeCode.WORKFLOW_EXPIRED,
+    }
+)
+"""Codes that no retry policy may list: running again could not help, or somebody has said no."""
+
+_UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
+
+
+def is_upper_snake(text: str) -> bool:
+    """Whether text has the form of a code, built-in or not: `CARD_DECLINED`, `HTTP_503`."""
+    return _UPPER_SNAKE.fullmatch(text) is not None
+
+
+def known_code(text: str) -> BuiltInTaskCode | str:
+    """The enum member that text names, or text itself where it is a code of the user's own."""
+    return BUILTIN_CODE_REGISTRY.get(text, text)
+
+
+# Why a task failed, as a value that is stored with the task and handed to whoever asks.
+
+T = TypeVar("T")
+
+_BUILT_IN = tuple({type(member) for member in BUILTIN_CODE_REGISTRY.values()})
+
+
+def _read_code(code: object, info: ValidationInfo) -> BuiltInTaskCode | str | None:
+    if code is None or isinstance(code, _BUILT_IN):
+        return code
+    if not isinstance(code, str):
+        raise ValueError("error_code is a text or a member of a built-in family")  # noqa: TRY004 - pydantic wants ValueError
+    text = str(code)
+    if info.mode == "json":  # from the database, where every code is plain text
+        return known_code(text)
+    if text in BUILTIN_CODE_REGISTRY:
+        raise ValueError(f"{text} is reserved; pass {type(BUILTIN_CODE_REGISTRY[text]).__name__}.{text}")
+    if not is_upper_snake(text):
+        raise ValueError("a code of your own is written in UPPER_SNAKE")
+    return text
+
+
+class TaskError(BaseModel):
+    """What went wrong: a code to decide by, a message to read, data to work with, the exception behind it.
+
+    A code that horsies uses itself is given as its enum member; the same text as a plain `str` is refused, so that
+    nobody mistakes a task's own code for one of ours. A live exception stays live in this process and is stored as
+    an object of five texts: type, module, message, repr and traceback.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    error_code: Annotated[BuiltInTaskCode | str | None, PlainValidator(_read_code)] = None
+    message: str | None = None
+    data: Any = None
+    exception: BaseException | dict[str, JsonValue] | str | None = None
+
+    @field_serializer("exception")
+    def _store_exception(self, exception: BaseException | dict[str, Any] | str | None) -> object:
+        return record_of(exception) if isinstance(exception, BaseException) else exception
+
+
+class SubWorkflowError(TaskError):
+    """A sub-workflow failed; says which run it was and how far it came."""
+
+    sub_workflow_id: str
+    sub_workflow_summary: dict[str, JsonValue] | None = None
+
+
+def record_of(exception: BaseException) -> dict[str, str]:
+    """A live exception as text, also when its own `__str__` or `__repr__` raises."""
+    kind = type(exception)
+    return {
+        "type": kind.__qualname__,
+        "module": kind.__module__,
+        "message": said_by(str, exception),
+        "repr": said_by(repr, exception),
+        "traceback": said_by(_traceback_of, exception),
+    }
+
+
+def _traceback_of(exception: BaseException) -> str:
+    return "".join(traceback.format_exception(exception))
+
+
+def said_by(speak: Callable[[T], str], value: T) -> str:
+    """What a value says about itself, or that it could not say it."""
+    try:
+        return speak(value)
+    except BaseException as error:  # noqa: BLE001 - its own methods are user code, which may raise anything
+        return f"<{type(value).__qualname__}: {speak.__name__} raised {type(error).__qualname__}>"
+
 
 # The defaults let a checker know the whole type of a result made away from any annotation.
 T_co = TypeVar("T_co", covariant=True, default=Never)
@@ -90,3 +260,81 @@ class TaskResult(Generic[T_co, E_co]):
 
     def _sides(self) -> tuple[object, object]:
         return self._ok, self._err
+
+
+# From an exception that a task raised to the code it fails with.
+
+ExceptionMapper: TypeAlias = Mapping[type[BaseException], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExceptionRules:
+    """What a task, or the app, says about exceptions: by exact class, and for all others."""
+
+    mapper: ExceptionMapper = field(default_factory=dict[type[BaseException], str])
+    default: str | None = None
+
+
+def code_for(kind: type[BaseException], *, task: ExceptionRules, app: ExceptionRules) -> BuiltInTaskCode | str:
+    """The code of an exception: both mappers before both defaults, the task's before the app's.
+
+    A mapper matches the very class it names; a subclass is another exception. An exception of ours that has a code of
+    its own keeps it unless a mapper says otherwise.
+    """
+    own = ContractCode.WORKFLOW_CTX_MISSING_ID if kind is WorkflowContextMissingIdError else None
+    for code in (task.mapper.get(kind), app.mapper.get(kind), own, task.default, app.default):
+        if code is not None:
+            return known_code(code)
+    return OperationalErrorCode.UNHANDLED_EXCEPTION
+
+
+def error_from(exception: BaseException, *, task: ExceptionRules, app: ExceptionRules) -> TaskError:
+    """The failure that a raised exception stands for; the exception itself is kept in it."""
+    return TaskError(
+        error_code=code_for(type(exception), task=task, app=app),
+        message=record_of(exception)["message"] or type(exception).__qualname__,
+        exception=exception,
+    )
+
+
+def mapping_faults(rules: ExceptionRules) -> Iterator[ConfigurationError]:
+    """Everything that keeps these rules from working."""
+    if not isinstance(rules.mapper, Mapping):
+        yield _fault("exception_mapper must be a dict")
+        return
+    for kind, code in rules.mapper.items():
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            yield _fault(f"exception_mapper: {kind!r} is not an exception class")
+        elif not _is_code(code):
+            yield _fault(f"exception_mapper: the code for {kind.__qualname__} must be UPPER_SNAKE text")
+    if rules.default is not None and not _is_code(rules.default):
+        yield _fault("default_unhandled_error_code must be UPPER_SNAKE text")
+
+
+def reserved_codes(rules: ExceptionRules) -> Iterator[ConfigurationError]:
+    """Codes of ours that these rules would hand out as if they were the user's own."""
+    for kind, code in rules.mapper.items():
+        if code in BUILTIN_CODE_REGISTRY:
+            yield _collision(f"exception_mapper maps {kind.__qualname__} to {code}")
+    if rules.default in BUILTIN_CODE_REGISTRY and rules.default != OperationalErrorCode.UNHANDLED_EXCEPTION:
+        yield _collision(f"default_unhandled_error_code is {rules.default}")
+
+
+def _is_code(code: object) -> bool:
+    return isinstance(code, str) and is_upper_snake(code)
+
+
+def _fault(message: str) -> ConfigurationError:
+    return ConfigurationError(
+        message,
+        code=ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER,
+        hint="a mapper maps exception classes to codes such as CARD_DECLINED",
+    )
+
+
+def _collision(message: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{message}, which is reserved",
+        code=ErrorCode.CHECK_RESERVED_CODE_COLLISION,
+        hint="choose a code of your own",
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from horsies.errors import BrokerError, DatabaseUnreachable
 from horsies.model.events import EventKind
 from horsies.model.retention import Category, Cleaned, Portion, Windows
-from horsies.store.events import Event, EventStore
+from horsies.store.operators import Event, EventStore
 from horsies.store.retention import A_TICK, CLEANING, RetentionStore
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from uuid import UUID
 
-    from horsies.store.db import Database, Transaction
+    from horsies.store.database import Database, Transaction
     from horsies.store.retention import TableSize, Taken
 
 __all__ = ["Category", "Cleaned", "Portion", "Windows", "clean", "clean_heartbeats", "would_clean"]

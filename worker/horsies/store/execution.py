@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.model.task import TaskAttemptOutcome
-    from horsies.store.db import Database
+    from horsies.store.database import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

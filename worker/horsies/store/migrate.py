@@ -13,14 +13,13 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
-from horsies.store.failures import StatementFailed
-from horsies.store.link import quoted
+from horsies.store.connection import StatementFailed, quoted
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from horsies.store.db import Database, Transaction
+    from horsies.store.database import Database, Transaction
 
 OLDEST_SERVER = 14
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")

@@ -8,10 +8,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
-from horsies.model.recovery.judging import Fleet
-from horsies.model.recovery.published import FleetMember
-from horsies.store.db import Database
-from horsies.store.pool import PoolSize
+from horsies.model.recovery.fleet import Fleet, FleetMember
+from horsies.store.database import Database, PoolSize
 from horsies.store.queries import Query, load
 from horsies.store.tasks import StoredId  # noqa: TC001  # `load` reads the annotations
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from horsies.model.task import TaskStatus
-    from horsies.store.db import Transaction
+    from horsies.store.database import Transaction
 
 PAGE: Final = 1000
 EXPIRY_BATCH: Final = 500

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from uuid import UUID
 
-    from horsies.store.db import Database, Transaction
+    from horsies.store.database import Database, Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 from uuid import UUID
 
-from horsies.model.sending import ExistingTask, PlainSend, SendOutcome, TaskSendPayload, judge
-from horsies.store.pipeline import Pipeline
+from horsies.codec.results import read_result
+from horsies.model.send import ExistingTask, PlainSend, SendOutcome, TaskSendPayload, judge
+from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskInfo, TaskStatus
 from horsies.store.queries import Query, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from datetime import datetime
 
-    from horsies.store.db import Database, Transaction
+    from horsies.store.database import Database, Transaction
+    from horsies.store.recovery import StaleRow
+
+
+# One statement on its way to the server while the next is being made.
+
+
+class Pipeline:
+    """Statements on one connection, one after the other; the maker is let go as soon as one has left.
+
+    The first that fails stops the rest: its error comes out of the next `put`, or of the end of the block.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if self._under_way is None:
+            return
+        if failure is not None:
+            # The connection is wanted for a rollback, so the statement must be off it.
+            self._under_way.cancel()
+            await asyncio.wait([self._under_way])
+            return
+        await self._under_way
+
+    async def put(self, statement: Coroutine[Any, Any, None]) -> None:
+        """Send a statement once the one before it is done."""
+        try:
+            if self._under_way is not None:
+                await self._under_way
+        except BaseException:
+            statement.close()
+            raise
+        self._under_way = asyncio.create_task(statement)
+        # A turn of the loop, in which the statement is written to the connection.
+        await asyncio.sleep(0)
+
 
 TRIES_WHILE_ROWS_VANISH = 5
 
@@ -228,3 +271,96 @@ def _batch_columns(batch: Batch) -> tuple[object, ...]:
         like.task_options,
         like.flags,
     )
+
+
+# Rows of tasks as the library shows them.
+
+_COLUMNS = (
+    "task_name", "queue_name", "priority", "retry_count", "max_retries", "crash_count", "sent_at", "enqueued_at",
+    "claimed_at", "started_at", "good_until", "worker_hostname", "worker_pid", "worker_process_name",
+)  # fmt: skip
+
+
+def task_info(
+    row: TaskRow, attempts: Sequence[AttemptRow] | None = None, *, include_failed_reason: bool = False
+) -> TaskInfo:
+    return TaskInfo(
+        **_alike(row),
+        next_retry_at=row.next_retry_at,
+        completed_at=row.completed_at,
+        failed_at=row.failed_at,
+        worker_id=_text(row.worker_id),
+        error_code=row.error_code,
+        result=None if row.document is None else read_result(row.document),
+        failed_reason=row.failed_reason if include_failed_reason else None,
+        attempts=None if attempts is None else [_attempt_info(each) for each in attempts],
+    )
+
+
+def stale_task_info(row: StaleRow) -> TaskInfo:
+    """A task that somebody was to run, as hooks of recovery see it."""
+    return TaskInfo(**_alike(row), worker_id=_text(row.owner_id), failed_reason=row.failed_reason)
+
+
+def _alike(row: TaskRow | StaleRow) -> dict[str, Any]:
+    """What every row of a task has."""
+    return {
+        "task_id": str(row.id),
+        "status": TaskStatus(row.status),
+        "flags": _flags(row.flags),
+        "workflow_id": _text(row.workflow_id),
+        "retry_of": _text(row.retry_of),
+        **{name: getattr(row, name) for name in _COLUMNS},
+    }
+
+
+def _flags(text: str) -> dict[str, bool]:
+    """What is no object, which only a hand can have written, says nothing."""
+    flags = json.loads(text)
+    return cast("dict[str, bool]", flags) if isinstance(flags, dict) else {}
+
+
+def _attempt_info(row: AttemptRow) -> TaskAttemptInfo:
+    return TaskAttemptInfo(
+        task_id=str(row.task_id),
+        attempt=row.attempt,
+        claim_token=row.claim_token,
+        outcome=TaskAttemptOutcome(row.outcome),
+        will_retry=row.will_retry,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        error_code=row.error_code,
+        error_message=row.error_message,
+        failed_reason=row.failed_reason,
+        worker_id=_text(row.worker_id),
+        worker_hostname=row.worker_hostname,
+        worker_pid=row.worker_pid,
+        worker_process_name=row.worker_process_name,
+    )
+
+
+def _text(identity: UUID | None) -> str | None:
+    return None if identity is None else str(identity)
+
+
+# Queues that operators have paused.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueName:
+    queue_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueQueries:
+    pause: Query[QueueName]
+    resume: Query[QueueName]
+    is_known: Query[Known]
+
+
+QUEUES = load(QueueQueries, "horsies.store", "queues")

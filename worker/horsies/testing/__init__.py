@@ -4,10 +4,15 @@
 The fixtures are in `horsies.testing.pytest_plugin`, the only module here that needs pytest.
 """
 
-from horsies.testing.databases import TemporaryServer, temporary_database, temporary_database_async, temporary_server
-from horsies.testing.draining import drain, drain_async
-from horsies.testing.inlining import inline
-from horsies.testing.pointing import using_database
+from horsies.testing.databases import (
+    TemporaryServer,
+    temporary_database,
+    temporary_database_async,
+    temporary_server,
+    using_database,
+)
+from horsies.testing.drain import drain, drain_async
+from horsies.testing.inline import inline
 
 __all__ = [
     "TemporaryServer",

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from horsies.embedded import EmbeddedServer
-from horsies.store.databases import create_database, drop_database
-from horsies.store.db import Database
-from horsies.store.link import Link
+from horsies.model.settings.broker import DatabaseUrl
+from horsies.store.connection import Link
+from horsies.store.database import Database
+from horsies.store.endpoint import create_database, drop_database
 from horsies.store.migrate import migrate
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
+
+    from horsies.app import Horsies
+
 
 TEMPLATE = "horsies_template"
 
@@ -81,3 +85,30 @@ async def temporary_database_async() -> AsyncGenerator[str]:
         yield url
     finally:
         await asyncio.to_thread(manager.__exit__, None, None, None)
+
+
+# Pointing an app that exists already at another database.
+
+
+@contextmanager
+def using_database(app: Horsies, url: str) -> Generator[None]:
+    """Inside the block `app` uses the database at `url`, whatever its settings say.
+
+    For apps made at import, which is before any fixture. Enter and leave it outside event loops: connections of the
+    app are closed at both ends.
+    """
+    broker = app.get_broker()
+    app.close()
+    before = broker.settings
+    broker.settings = before.model_copy(
+        update={
+            "database_url": DatabaseUrl.parse(url),
+            "session_database_url": None,
+            "pgbouncer_transaction_mode": False,
+        }
+    )
+    try:
+        yield
+    finally:
+        app.close()
+        broker.settings = before

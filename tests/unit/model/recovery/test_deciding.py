@@ -9,15 +9,27 @@ from uuid import UUID
 
 import pytest
 
-from horsies.model.codes import OperationalErrorCode, OutcomeCode
-from horsies.model.recovery.answers import Recovery
-from horsies.model.recovery.deciding import asks_hooks, decide
-from horsies.model.recovery.evidence import Ears, Evidence, LiveTask, Owner
-from horsies.model.recovery.policy import RecoveryPolicy
-from horsies.model.recovery.published import Published
-from horsies.model.recovery.verdicts import Expire, Fail, Hold, Leave, RecoveryReason, Requeue, Retry
+from horsies.model.recovery.decision import (
+    Ears,
+    Evidence,
+    Expire,
+    Fail,
+    Hold,
+    Leave,
+    LiveTask,
+    Owner,
+    Recovery,
+    RecoveryPolicy,
+    RecoveryReason,
+    Requeue,
+    Retry,
+    asks_hooks,
+    decide,
+)
+from horsies.model.recovery.fleet import Published
 from horsies.model.retry import RetryPolicy
 from horsies.model.task import TaskStatus
+from horsies.model.task_result import OperationalErrorCode, OutcomeCode
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FRESH, DISABLED = Leave(why="fresh"), Leave(why="disabled")

@@ -10,10 +10,18 @@ from uuid import UUID, uuid4
 import pytest
 
 from horsies.errors import UsageError
-from horsies.model.recovery.evidence import Ears
-from horsies.model.recovery.judging import Fleet, Judge, OperatorJudge, Ruling, Source, WorkerJudge, ruling
-from horsies.model.recovery.options import SweepOptions
-from horsies.model.recovery.published import FleetMember
+from horsies.model.recovery.decision import Ears
+from horsies.model.recovery.fleet import (
+    Fleet,
+    FleetMember,
+    Judge,
+    OperatorJudge,
+    Ruling,
+    Source,
+    SweepOptions,
+    WorkerJudge,
+    ruling,
+)
 from horsies.model.settings import RecoveryConfig
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hypothesis import given, settings
 
-from horsies.model.workflow.status import WorkflowStatus
+from horsies.model.workflow.plan import WorkflowStatus
 from tests.support.dags import CHANCES, Dag, dags
 from tests.support.oracle import foretold
 from tests.support.stored_runs import Request, StoredRuns

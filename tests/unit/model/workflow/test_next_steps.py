@@ -2,17 +2,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from horsies.model.codes import OperationalErrorCode, OutcomeCode, RetrievalCode
 from horsies.model.task import TaskStatus
-from horsies.model.workflow.ending import Document, Ended, EndedChild, EndedTask, NoRestart
-from horsies.model.workflow.outcome import Outcome
-from horsies.model.workflow.plan import JoinType, OnError, SuccessRule
+from horsies.model.task_result import OperationalErrorCode, OutcomeCode, RetrievalCode
+from horsies.model.workflow.plan import JoinType, OnError, SuccessRule, WorkflowStatus
+from horsies.model.workflow.plan import WorkflowTaskStatus as S
 from horsies.model.workflow.progress import (
     Blame,
+    Document,
     End,
+    Ended,
+    EndedChild,
+    EndedTask,
     Enqueue,
     Finish,
     NodeState,
+    NoRestart,
+    Outcome,
     Pause,
     PutBack,
     RunState,
@@ -21,8 +26,6 @@ from horsies.model.workflow.progress import (
     Step,
     next_steps,
 )
-from horsies.model.workflow.status import WorkflowStatus
-from horsies.model.workflow.status import WorkflowTaskStatus as S
 
 OK = EndedTask(status=TaskStatus.COMPLETED, document=Document.OK)
 ERR = EndedTask(status=TaskStatus.FAILED, document=Document.ERR)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from horsies.model.workflow.plan import JoinType
+from horsies.model.workflow.plan import WorkflowTaskStatus as S
 from horsies.model.workflow.progress import NodeState, Skipped, readiness
-from horsies.model.workflow.status import WorkflowTaskStatus as S
 
 ALL, ANY, QUORUM = JoinType.ALL, JoinType.ANY, JoinType.QUORUM
 OK, ERR, SKIP, OPEN = S.COMPLETED, S.FAILED, S.SKIPPED, S.RUNNING

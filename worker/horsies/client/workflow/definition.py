@@ -3,17 +3,66 @@
 from __future__ import annotations
 
 import typing
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
-from horsies.client.workflow.imported import DEFINITIONS
 from horsies.client.workflow.nodes import SubWorkflowNode, TaskNode
 from horsies.client.workflow.spec import WorkflowSpec
-from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError
+from horsies.client.workflow.validation import ForeignTask, builder_codec
+from horsies.codec.canonical_json import canonical
+from horsies.errors import ErrorCode, HorsiesError, SourceLocation, WorkflowValidationError
 from horsies.model.workflow.plan import OnError
+from horsies.registry.invocation import decoded
 
 if TYPE_CHECKING:
-    from horsies.client.task_function import Host
+    from collections.abc import Callable, Iterator, Mapping
+
+    from horsies.client.task import Host, TaskFunction
     from horsies.client.workflow.nodes import AnyNode
+    from horsies.codec.values import Value
+    from horsies.model.workflow.plan import WorkflowPlan
+
+
+# The workflow definitions of this process, by their keys.
+
+
+class KnownDefinitions:
+    """Every definition that this process has imported; apps come and go, a key means one class."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, type[WorkflowDefinition[Any]]] = {}
+        self._without_key: dict[str, type[WorkflowDefinition[Any]]] = {}
+
+    def add(self, definition: type[WorkflowDefinition[Any]]) -> None:
+        """Remember it; the same place in the source, imported again, takes the place of its forerunner."""
+        key = getattr(definition, "definition_key", None)
+        if not key:
+            self._without_key[str(definition.__location__)] = definition
+            return
+        known = self._by_key.get(key)
+        if known is not None and known.__location__ != definition.__location__:
+            raise WorkflowValidationError(
+                f"definition_key {key!r} is taken",
+                code=ErrorCode.WORKFLOW_DUPLICATE_DEFINITION_KEY,
+                notes=[f"first defined at {known.__location__}"],
+                hint="give each workflow definition a key of its own",
+                location=definition.__location__,
+            )
+        self._by_key[key] = definition
+
+    def find(self, key: str) -> type[WorkflowDefinition[Any]] | None:
+        return self._by_key.get(key)
+
+    def all(self) -> list[type[WorkflowDefinition[Any]]]:
+        return list(self._by_key.values())
+
+    def without_key(self) -> list[type[WorkflowDefinition[Any]]]:
+        """Those that were given none, and have something to run; a mere base for others has not."""
+        return [each for each in self._without_key.values() if each.get_workflow_nodes() or each.is_parametrised()]
+
+
+DEFINITIONS = KnownDefinitions()
+
 
 T = TypeVar("T")
 
@@ -87,3 +136,63 @@ def _declared_type(definition: type[WorkflowDefinition[Any]]) -> object:
             declared = typing.get_args(base)[0]
             return Any if isinstance(declared, TypeVar | typing.ForwardRef) else declared
     return definition.__declared_type__
+
+
+# The workflow definitions of one app, as its workers build sub-workflows from them.
+
+
+@dataclass(frozen=True, slots=True)
+class AppDefinitions:
+    """Builds the definitions whose tasks are this app's; those of another app in the same process are unknown to it."""
+
+    app: Host
+    ok_of: Callable[[str], Value | None]
+
+    def known(self) -> list[type[WorkflowDefinition[Any]]]:
+        return [each for each in DEFINITIONS.all() if self.is_ours(each)]
+
+    def build(
+        self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
+    ) -> WorkflowPlan | None:
+        definition = DEFINITIONS.find(definition_key)
+        if definition is None or not self.is_ours(definition):
+            return None
+        call = decoded(
+            builder_codec(definition), "[]", _json(kwargs), _json(injected) if injected else None, ok_of=self.ok_of
+        )
+        spec = self._spec(definition, call.kwargs)
+        return None if spec is None else spec.plan()
+
+    def _spec(
+        self, definition: type[WorkflowDefinition[Any]], parameters: Mapping[str, Any]
+    ) -> WorkflowSpec[Any] | None:
+        """What it builds; None where that is of another app's tasks, which a class without nodes shows only now."""
+        try:
+            spec = definition.build_with(self.app, **parameters)
+        except HorsiesError as error:
+            if any(isinstance(fault, ForeignTask) for fault in error.faults):
+                return None
+            raise
+        if not isinstance(cast("object", spec), WorkflowSpec):
+            raise TypeError(f"{definition.__qualname__}.build_with returned {type(spec).__qualname__}, not a spec")
+        return spec if spec.host is self.app else None
+
+    def is_ours(self, definition: type[WorkflowDefinition[Any]]) -> bool:
+        """Whether no task in it, or in what it contains, is another app's."""
+        return all(task.host is self.app for task in _tasks_in(definition, set()))
+
+
+def _tasks_in(
+    definition: type[WorkflowDefinition[Any]], seen: set[type[WorkflowDefinition[Any]]]
+) -> Iterator[TaskFunction[..., Any]]:
+    """The tasks at all depths; definitions that contain each other are looked at once."""
+    seen.add(definition)
+    for node in definition.get_workflow_nodes().values():
+        if isinstance(node, TaskNode):
+            yield node.fn
+        elif node.workflow_def not in seen:
+            yield from _tasks_in(node.workflow_def, seen)
+
+
+def _json(document: Mapping[str, object]) -> str:
+    return canonical(cast("Any", dict(document)))

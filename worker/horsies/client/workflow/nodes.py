@@ -3,25 +3,76 @@
 from __future__ import annotations
 
 import copy
+import types
+import typing
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, cast
 
-from horsies.client.workflow.declared import ok_type_of, reads_of
+from pydantic import JsonValue
+
+from horsies.codec.values import value_of
 from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError
-from horsies.model.workflow.names import NodeKey, WorkflowContextMissingIdError, default_node_id
-from horsies.model.workflow.plan import JoinType
+from horsies.model.workflow.plan import JoinType, NodeKey, WorkflowContextMissingIdError, default_node_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from horsies.client.task_function import TaskFunction
+    from horsies.client.task import TaskFunction
     from horsies.client.workflow.definition import WorkflowDefinition
-    from horsies.model.task_error import TaskError
-    from horsies.model.task_result import TaskResult
-    from horsies.model.workflow.names import Keyed, Reads
+    from horsies.model.task_result import TaskError, TaskResult
+    from horsies.model.workflow.plan import Keyed, Reads
+
+
+# What a workflow definition says of the value it ends with.
+
+
+def output_of(definition: type[WorkflowDefinition[Any]]) -> AnyNode | None:
+    """The node that `Meta.output` is or names."""
+    output = getattr(getattr(definition, "Meta", None), "output", None)
+    if not isinstance(output, NodeKey):
+        return output
+    return next((each for each in definition.get_workflow_nodes().values() if each.node_id == output.node_id), None)
+
+
+def ok_type_of(definition: type[WorkflowDefinition[Any]]) -> object:
+    """The declared type, or that of its output node; Any where each run decides."""
+    declared, output = definition.__declared_type__, output_of(definition)
+    return output.ok_type if declared is Any and output is not None else declared
+
+
+def reads_of(definition: type[WorkflowDefinition[Any]]) -> Reads | None:
+    """How the output of a sub-workflow is read; None for plain JSON."""
+    found = ok_type_of(definition)
+    return None if found is Any else value_of(found)
+
+
+def fits(source: object, target: object) -> bool:
+    """Whether every value of the type `source` may stand where `target` is declared, as far as that can be told."""
+    if source == target or source is Any or target in (Any, object, JsonValue):
+        return True
+    if typing.get_origin(target) is Annotated or typing.get_origin(source) is Annotated:
+        return fits(_bare(source), _bare(target))
+    if _is_union(source):
+        return all(fits(each, target) for each in typing.get_args(source))
+    if _is_union(target):
+        return any(fits(source, each) for each in typing.get_args(target))
+    return isinstance(source, type) and isinstance(target, type) and issubclass(source, target)
+
+
+def type_name(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
+
+
+def _bare(annotation: object) -> object:
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
+
+
+def _is_union(annotation: object) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
 
 T = TypeVar("T")
 
@@ -204,3 +255,61 @@ class NodeSettings(TypedDict, total=False):
     min_success: int | None
     good_until: datetime | None
     node_id: str | None
+
+
+# What `task.node(...)` returns: called with the arguments of the task, it makes the node.
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFactory(Generic[P, T]):
+    """Takes the arguments of the task, all by name; a checker sees the signature of the task."""
+
+    fn: TaskFunction[P, T]
+    settings: NodeSettings
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T]:
+        _refuse_positional(self.fn.task_name, args)
+        return TaskNode(self.fn, kwargs, **self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class FedNodeFactory(Generic[T]):
+    """The same where `args_from` provides some of them, so that a checker cannot tell which are missing."""
+
+    fn: TaskFunction[..., T]
+    args_from: Mapping[str, AnyNode]
+    settings: NodeSettings
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> TaskNode[T]:
+        _refuse_positional(self.fn.task_name, args)
+        return TaskNode(self.fn, kwargs, args_from=self.args_from, **self.settings)
+
+
+def _refuse_positional(task_name: str, args: tuple[object, ...]) -> None:
+    if args:
+        raise WorkflowValidationError(
+            f"node of task {task_name!r}: {len(args)} arguments given by position",
+            code=ErrorCode.WORKFLOW_POSITIONAL_ARGS_NOT_SUPPORTED,
+            hint="arguments of a node are given by name",
+            location=SourceLocation.of_caller(),
+        )
+
+
+# When a workflow counts as a success though some of its nodes failed.
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessCase:
+    """Satisfied when every required node is COMPLETED; a skipped one is not."""
+
+    required: Sequence[AnyNode | NodeKey[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessPolicy:
+    """The run is COMPLETED when one case or more is satisfied; `optional` names nodes whose failure is expected."""
+
+    cases: Sequence[SuccessCase]
+    optional: Sequence[AnyNode | NodeKey[Any]] | None = None

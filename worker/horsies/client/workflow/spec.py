@@ -2,34 +2,141 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from horsies.client.workflow.arguments import argument_faults
-from horsies.client.workflow.draft import Draft
-from horsies.client.workflow.identity import identity_faults
-from horsies.client.workflow.nodes import TaskNode
-from horsies.client.workflow.placement import ownership_faults, placement_faults
-from horsies.client.workflow.planning import plan_of
-from horsies.client.workflow.structure import ending_faults, graph_faults, join_faults, naming_faults
+from horsies.client.workflow.nodes import SubWorkflowNode, TaskNode
+from horsies.client.workflow.validation import (
+    argument_faults,
+    codec_of,
+    ending_faults,
+    graph_faults,
+    identity_faults,
+    join_faults,
+    naming_faults,
+    ownership_faults,
+    placement_faults,
+)
+from horsies.codec.canonical_json import canonical
 from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError, raise_together
-from horsies.model.ids import parse_id
 from horsies.model.result import Err
-from horsies.model.workflow.calls import WorkflowStartError, WorkflowStartErrorCode
-from horsies.model.workflow.plan import OnError
+from horsies.model.task import DEFAULT_QUEUE, effective_priority, parse_id
+from horsies.model.workflow.plan import JoinType, NodeKey, NodePlan, OnError, SuccessRule, WorkflowPlan
+from horsies.model.workflow.views import WorkflowStartError, WorkflowStartErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from horsies.client.broker import PostgresBroker
-    from horsies.client.run_handle import WorkflowHandle
-    from horsies.client.task_function import Host
-    from horsies.client.workflow.nodes import AnyNode
-    from horsies.client.workflow.policies import SuccessPolicy
-    from horsies.model.workflow.calls import WorkflowStartResult
-    from horsies.model.workflow.names import NodeKey
-    from horsies.model.workflow.plan import WorkflowPlan
+    from horsies.client.task import Host
+    from horsies.client.workflow.handle import WorkflowHandle
+    from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
+    from horsies.model.workflow.views import WorkflowStartResult
+
+
+# A workflow on its way from what was written to what can be run: nodes have their places, nothing is checked yet.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a spec was given, its nodes copied and numbered; `places` finds a node's index by its identity."""
+
+    name: str
+    definition_key: str | None
+    nodes: tuple[AnyNode, ...]
+    places: Mapping[int, int]
+    on_error: object
+    output: AnyNode | NodeKey[Any] | None
+    success_policy: SuccessPolicy | None
+    declared: object
+    host: Host | None
+
+    def place_of(self, node: object) -> int | None:
+        """The index of a node, or of the node that a key names."""
+        if isinstance(node, NodeKey):
+            return next((index for index, each in enumerate(self.nodes) if each.node_id == node.node_id), None)
+        return self.places.get(id(node))
+
+    def dependencies_of(self, node: AnyNode) -> tuple[int, ...]:
+        """The indexes of what it waits for; what is not in the workflow is left out."""
+        return tuple(sorted({place for each in node.waits_for if (place := self.place_of(each)) is not None}))
+
+    @property
+    def queues(self) -> dict[str, int] | None:
+        """The priorities of the app's custom queues; None where it has only its default one."""
+        queues = None if self.host is None else self.host.config.custom_queues
+        return None if queues is None else {queue.name: queue.priority for queue in queues}
+
+
+# From a workflow that is known to be sound to the plan of its runs.
+
+
+def plan_of(draft: Draft, on_error: OnError) -> WorkflowPlan:
+    """The plan of a draft in which no check found a fault."""
+    policy = draft.success_policy
+    return WorkflowPlan(
+        name=draft.name,
+        definition_key=draft.definition_key or "",
+        on_error=on_error,
+        nodes=tuple(_node_plan(draft, index, node) for index, node in enumerate(draft.nodes)),
+        output_index=draft.place_of(draft.output),
+        success=None
+        if policy is None
+        else SuccessRule(
+            cases=tuple(_places(draft, case.required) for case in policy.cases),
+            optional=_places(draft, policy.optional or ()),
+        ),
+    )
+
+
+def _node_plan(draft: Draft, index: int, node: AnyNode) -> NodePlan:
+    own = _of_sub_workflow(node) if isinstance(node, SubWorkflowNode) else _of_task(draft, node)
+    return NodePlan(
+        index=index,
+        node_id=node.id_at(index),
+        name=node.name,
+        kwargs_json=codec_of(node).encode_keywords(node.kwargs),
+        dependencies=draft.dependencies_of(node),
+        args_from={name: draft.places[id(source)] for name, source in node.args_from.items()},
+        ctx_from=_context_sources(draft, node),
+        allow_failed_deps=node.allow_failed_deps,
+        join=JoinType(node.join),
+        min_success=node.min_success,
+        **own,
+    )
+
+
+def _of_task(draft: Draft, node: TaskNode[Any]) -> dict[str, Any]:
+    task, queues = node.fn.definition, draft.queues or {}
+    queue_name = node.queue or task.options.queue_name or DEFAULT_QUEUE
+    return {
+        "queue_name": queue_name,
+        "priority": effective_priority(
+            sent_with=node.priority, task=task.options.priority, queue=queues.get(queue_name)
+        ),
+        "good_until": node.good_until,
+        "options_json": canonical({**json.loads(task.stored_options), "flags": dict(task.flags)}),
+        "max_retries": task.max_retries,
+    }
+
+
+def _of_sub_workflow(node: SubWorkflowNode[Any]) -> dict[str, Any]:
+    return {"is_subworkflow": True, "definition_key": node.workflow_def.definition_key}
+
+
+def _context_sources(draft: Draft, node: AnyNode) -> tuple[str, ...] | None:
+    if not node.workflow_ctx_from:
+        return None
+    places = _places(draft, node.workflow_ctx_from)
+    return tuple(draft.nodes[place].id_at(place) for place in places)
+
+
+def _places(draft: Draft, nodes: Iterable[AnyNode | NodeKey[Any]]) -> tuple[int, ...]:
+    return tuple(sorted({place for node in nodes if (place := draft.place_of(node)) is not None}))
+
 
 T = TypeVar("T", default=Any)
 
@@ -92,7 +199,7 @@ class WorkflowSpec(Generic[T]):
 
     def start(self, workflow_id: str | None = None) -> WorkflowStartResult[WorkflowHandle[T]]:
         """Store a run; `Ok` means that it is committed. The id of a run that exists gives the handle of that run."""
-        from horsies.client.flows import blocking_start
+        from horsies.client.workflow.handle import blocking_start
 
         return blocking_start(self.start_async(workflow_id), self._plan)
 
@@ -109,13 +216,13 @@ class WorkflowSpec(Generic[T]):
             known = None if workflow_id is None else parse_id(str(workflow_id))
         except ValueError as refused:
             return self._refusal(str(refused), code=ErrorCode.WORKFLOW_INVALID_ID)
-        from horsies.client.flows import start
+        from horsies.client.workflow.handle import start
 
         return await start(broker or self._host.get_broker(), self._plan, known)
 
     def retry_start(self, error: WorkflowStartError) -> WorkflowStartResult[WorkflowHandle[T]]:
         """Start again what a failed start was about, under the same id: it is stored at most once."""
-        from horsies.client.flows import blocking_start
+        from horsies.client.workflow.handle import blocking_start
 
         return blocking_start(self.retry_start_async(error), self._plan)
 

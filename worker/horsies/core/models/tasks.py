@@ -1,10 +1,8 @@
 """Alias path of the tasks' types."""
 
-from horsies.model.info import TaskAttemptInfo, TaskInfo
 from horsies.model.retry import RetryPolicy
-from horsies.model.task import TASK_TERMINAL_STATES, TaskAttemptOutcome, TaskStatus
-from horsies.model.task_error import SubWorkflowError, TaskError
-from horsies.model.task_result import TaskResult
+from horsies.model.task import TASK_TERMINAL_STATES, TaskAttemptInfo, TaskAttemptOutcome, TaskInfo, TaskStatus
+from horsies.model.task_result import SubWorkflowError, TaskError, TaskResult
 
 __all__ = [
     "TASK_TERMINAL_STATES",

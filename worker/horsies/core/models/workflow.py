@@ -1,20 +1,20 @@
 """Alias path of the workflows' types."""
 
 from horsies.client.workflow.definition import WorkflowDefinition
-from horsies.client.workflow.nodes import AnyNode, SubWorkflowNode, TaskNode, from_node
-from horsies.client.workflow.policies import SuccessCase, SuccessPolicy
+from horsies.client.workflow.nodes import AnyNode, SubWorkflowNode, SuccessCase, SuccessPolicy, TaskNode, from_node
 from horsies.client.workflow.spec import WorkflowSpec
-from horsies.model.task_error import SubWorkflowError
-from horsies.model.workflow.context import WorkflowContext, WorkflowMeta
-from horsies.model.workflow.info import SubWorkflowSummary, WorkflowTaskInfo
-from horsies.model.workflow.names import NodeKey, WorkflowContextMissingIdError, slugify
-from horsies.model.workflow.plan import OnError
-from horsies.model.workflow.status import (
+from horsies.model.task_result import SubWorkflowError
+from horsies.model.workflow.plan import (
     WORKFLOW_TASK_TERMINAL_STATES,
     WORKFLOW_TERMINAL_STATES,
+    NodeKey,
+    OnError,
+    WorkflowContextMissingIdError,
     WorkflowStatus,
     WorkflowTaskStatus,
+    slugify,
 )
+from horsies.model.workflow.views import SubWorkflowSummary, WorkflowContext, WorkflowMeta, WorkflowTaskInfo
 
 __all__ = [
     "WORKFLOW_TASK_TERMINAL_STATES",

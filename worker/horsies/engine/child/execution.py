@@ -8,32 +8,34 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from horsies.codec.result import AnyResult, stored_result
-from horsies.codec.value import PlainValue
-from horsies.codec.wire import cleaned
-from horsies.engine.child import forks
-from horsies.engine.messages import MAX_REPORT_BYTES, Ending
-from horsies.model.codes import OperationalErrorCode, OutcomeCode
-from horsies.model.info import TaskContext
-from horsies.model.mapping import ExceptionRules, error_from
-from horsies.model.task import TaskAttemptOutcome
-from horsies.model.task_error import TaskError, said_by
-from horsies.model.task_result import TaskResult
-from horsies.registry.calling import call, call_async
-from horsies.registry.context import running
-from horsies.registry.injection import decoded
+from horsies.codec.canonical_json import cleaned
+from horsies.codec.results import AnyResult, stored_result
+from horsies.codec.values import PlainValue
+from horsies.engine.child import lifetime
+from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Ending
+from horsies.model.task import TaskAttemptOutcome, TaskContext
+from horsies.model.task_result import (
+    ExceptionRules,
+    OperationalErrorCode,
+    OutcomeCode,
+    TaskError,
+    TaskResult,
+    error_from,
+    said_by,
+)
+from horsies.registry.invocation import call, call_async, decoded, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from horsies.codec.task import Call
-    from horsies.codec.value import Value
-    from horsies.engine.messages import Assignment
-    from horsies.model.codes import BuiltInTaskCode
+    from horsies.codec.arguments import Call
+    from horsies.codec.values import Value
+    from horsies.engine.pool.protocol import Assignment
     from horsies.model.settings import AppConfig
+    from horsies.model.task_result import BuiltInTaskCode
     from horsies.registry import TaskDefinition
-    from horsies.registry.registry import Defined
+    from horsies.registry.definition import Defined
 
 # Room for the rest of the report around its document.
 LARGEST_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024
@@ -146,8 +148,8 @@ class Execution:
         return TaskResult(err=error_from(raised, task=task.exception_rules, app=self._rules))
 
     def _ended(self, task: TaskDefinition, result: AnyResult) -> Ending:
-        if forks.is_copy():
-            forks.leave(None if result.err is None else result.err.exception)
+        if lifetime.is_copy():
+            lifetime.leave(None if result.err is None else result.err.exception)
         _refuse_to_go_on_without_memory(result)
         try:
             stored = stored_result(result, task.codec.ok)
@@ -181,8 +183,8 @@ def cancelled() -> Ending:
 
 
 def _failure(failed: Failed) -> Ending:
-    if forks.is_copy():
-        forks.leave(failed.__cause__)
+    if lifetime.is_copy():
+        lifetime.leave(failed.__cause__)
     error = TaskError(error_code=failed.code, message=failed.message)
     return _ending(TaskResult(err=error), TaskAttemptOutcome.WORKER_FAILURE)
 

@@ -4,21 +4,92 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+import threading
+from collections import deque
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
-from horsies.engine.child import forks
-from horsies.engine.child.begun import SPEAKER
-from horsies.engine.child.coroutines import Coroutines
-from horsies.engine.child.leaving import leave_with
-from horsies.engine.messages import ExitStatus
+from horsies.engine.child import lifetime
+from horsies.engine.child.execution import cancelled
+from horsies.engine.child.lifetime import leave_with
+from horsies.engine.child.reports import SPEAKER
+from horsies.engine.pool.protocol import Answer, Cancel, ExitStatus, Quit, Recall, Recalled, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
-    from horsies.engine.child.desk import Desk
     from horsies.engine.child.execution import Execution
-    from horsies.engine.child.inbox import Inbox
-    from horsies.engine.messages import Assignment, Key
+    from horsies.engine.child.lifetime import Guard
+    from horsies.engine.child.reports import Channel, Desk
+    from horsies.engine.pool.protocol import Assignment, Ending, Key, Order
+
+
+# `async def` tasks: several at once on the child's event loop.
+
+
+class Coroutines:
+    """Takes coroutines from the inbox as they come, up to a limit at a time."""
+
+    def __init__(self, inbox: Inbox, execution: Execution, desk: Desk, *, limit: int) -> None:
+        self._inbox = inbox
+        self._execution = execution
+        self._desk = desk
+        self._limit = limit
+        self._tasks: dict[Key, asyncio.Task[Ending]] = {}
+        self._woken = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Run coroutines until a function is next in line or nothing more will come, and what runs has ended."""
+        loop = asyncio.get_running_loop()
+        self._inbox.on_change(lambda: loop.call_soon_threadsafe(self._woken.set))
+        try:
+            while not self._is_done():
+                self._woken.clear()
+                self._begin_what_fits()
+                if not self._is_done():
+                    await self._woken.wait()
+        finally:
+            self._inbox.on_change(None)
+
+    def cancel(self, key: Key) -> None:
+        """Cancel one that runs; to be called on the loop."""
+        if task := self._tasks.get(key):
+            task.cancel()
+
+    def _is_done(self) -> bool:
+        return not self._tasks and (self._inbox.is_over or self._inbox.is_next(self._is_function))
+
+    def _is_function(self, assignment: Assignment) -> bool:
+        return not self._execution.is_async(assignment)
+
+    def _begin_what_fits(self) -> None:
+        while len(self._tasks) < self._limit and (assignment := self._inbox.take(suits=self._execution.is_async)):
+            self._begin(assignment)
+
+    def _begin(self, assignment: Assignment) -> None:
+        key = assignment.key
+        self._desk.begin(key)
+        context = copy_context()
+        context.run(SPEAKER.set, key)
+        attempt = self._execution.run_async(assignment)
+        self._tasks[key] = asyncio.get_running_loop().create_task(attempt, context=context)
+        self._tasks[key].add_done_callback(partial(self._end, key))
+
+    def _end(self, key: Key, task: asyncio.Task[Ending]) -> None:
+        del self._tasks[key]
+        if not task.cancelled() and (raised := task.exception()) is not None:
+            _give_up(raised)
+        self._desk.end(key, cancelled() if task.cancelled() else task.result())
+        self._desk.flush()
+        self._woken.set()
+
+
+def _give_up(raised: BaseException) -> NoReturn:
+    """What an attempt does not turn into an ending ends the process, as it would out of a function."""
+    if isinstance(raised, MemoryError):
+        leave_with(ExitStatus.OUT_OF_MEMORY)
+    lifetime.leave(raised)
 
 
 class Runner:
@@ -34,7 +105,7 @@ class Runner:
         self._execution = execution
         self._desk = desk
         self._loop = asyncio.new_event_loop()
-        forks.tell_copies(self._loop)
+        lifetime.tell_copies(self._loop)
         self._coroutines = Coroutines(inbox, execution, desk, limit=async_concurrency)
 
     def run(self) -> None:
@@ -77,6 +148,104 @@ def _complete(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventL
         try:
             loop.run_until_complete(task)
         except (SystemExit, KeyboardInterrupt, RuntimeError) as raised:
-            if forks.is_copy():
-                forks.leave(raised)
+            if lifetime.is_copy():
+                lifetime.leave(raised)
     task.result()
+
+
+# What a child has been handed and has not begun.
+
+
+class Inbox:
+    """Assignments in order. One that was taken begins; one that was recalled never does; none is both.
+
+    One thread takes and waits, another puts and recalls. Plain locks, since this stands in the way of every task: a
+    condition costs several times as much.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Assignment] = deque()
+        self._changing = threading.Lock()
+        self._silence = threading.Lock()
+        """Held while nothing has changed since the last look."""
+        self._is_closed = False
+        self._listener: Callable[[], object] | None = None
+
+    def put(self, assignments: Iterable[Assignment]) -> None:
+        with self._changing:
+            self._waiting.extend(assignments)
+            self._tell()
+
+    def close(self) -> None:
+        """No more will come."""
+        with self._changing:
+            self._is_closed = True
+            self._tell()
+
+    def recall(self, key: Key | None = None) -> tuple[Key, ...]:
+        """Take out what waits, or the one called `key` if it does."""
+        with self._changing:
+            recalled = tuple(each.key for each in self._waiting if key is None or each.key == key)
+            self._waiting = deque(each for each in self._waiting if each.key not in recalled)
+            return recalled
+
+    def take(self, *, suits: Callable[[Assignment], bool]) -> Assignment | None:
+        """The first in line if it is there and suits; never waits."""
+        with self._changing:
+            return self._waiting.popleft() if self._waiting and suits(self._waiting[0]) else None
+
+    def is_next(self, suits: Callable[[Assignment], bool]) -> bool:
+        """Whether the first in line is there and suits."""
+        with self._changing:
+            return bool(self._waiting) and suits(self._waiting[0])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing waits and nothing will come."""
+        return self._is_closed and not self._waiting
+
+    def wait(self) -> None:
+        """Until something waits, or nothing will come any more."""
+        while not self._waiting and not self._is_closed:
+            self._silence.acquire()
+
+    def on_change(self, listener: Callable[[], object] | None) -> None:
+        """Call `listener`, in the thread that made the change, for what arrives from now on."""
+        with self._changing:
+            self._listener = listener
+
+    def _tell(self) -> None:
+        if self._silence.locked():
+            self._silence.release()
+        if self._listener is not None:
+            self._listener()
+
+
+# Obeying the worker, in a thread of its own, while the main one is at work.
+
+
+def obey(channel: Channel, inbox: Inbox, guard: Guard, runner: Runner) -> None:
+    """Follow every order; without a worker to give them, or to make sense of, there is nothing left to do here."""
+    try:
+        for order in channel.orders():
+            _follow(order, channel, inbox, guard, runner)
+    finally:
+        leave_with(ExitStatus.LINE_LOST)
+
+
+def _follow(order: Order, channel: Channel, inbox: Inbox, guard: Guard, runner: Runner) -> None:
+    match order:
+        case Run(assignments):
+            inbox.put(assignments)
+        case Answer():
+            guard.answered()
+        case Recall():
+            channel.send(Recalled(inbox.recall()))
+        case Cancel(key):
+            if unbegun := inbox.recall(key):
+                channel.send(Recalled(unbegun))
+            runner.cancel(key)
+        case Quit():
+            inbox.close()
+        case _:
+            assert_never(order)

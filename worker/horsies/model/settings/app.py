@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, Strict
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
-from horsies.errors import ErrorCode
-from horsies.model.codes import is_upper_snake
-from horsies.model.settings.base import Settings
+from horsies.errors import ConfigurationError, ErrorCode
+from horsies.model.settings.base import Fault, Says, Settings, at_least, between, shown
 from horsies.model.settings.broker import PostgresConfig
-from horsies.model.settings.fault import Fault
-from horsies.model.settings.payload import PayloadPolicy
-from horsies.model.settings.queues import CustomQueueConfig, QueueMode
-from horsies.model.settings.ranges import at_least
-from horsies.model.settings.recovery import RecoveryConfig
-from horsies.model.settings.resilience import WorkerResilienceConfig
-from horsies.model.settings.retention import RetentionConfig
+from horsies.model.settings.recovery import RecoveryConfig, RetentionConfig
 from horsies.model.settings.schedule import ScheduleConfig
-from horsies.model.settings.wording import Says
+from horsies.model.settings.worker import WorkerResilienceConfig
+from horsies.model.task_result import is_upper_snake
+
+# Queues and the mode that decides whether they have names.
+
+
+class QueueMode(StrEnum):
+    """One nameless queue, or several that tasks choose from."""
+
+    DEFAULT = "default"
+    CUSTOM = "custom"
+
+
+class CustomQueueConfig(Settings):
+    """A named queue: 1 is served first, and at most `max_concurrency` of its tasks are in flight in the fleet."""
+
+    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_QUEUE_MODE
+
+    name: Annotated[
+        str,
+        Field(strict=True, pattern=r"\A[A-Za-z0-9_.-]{1,100}\z"),
+        Says("a name of 1 to 100 letters, digits, dots, dashes or underscores"),
+    ]
+    priority: Annotated[int, between(1, 100)] = 1
+    max_concurrency: Annotated[int | None, at_least(0)] = None
+
+
+# How large the arguments of a task may be.
+
+
+class PayloadPolicy(Settings):
+    """Sizes of encoded arguments, in bytes, from which a send warns or is refused; None switches one off."""
+
+    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
+
+    warn_bytes: Annotated[int | None, at_least(1)] = 1_048_576
+    reject_bytes: Annotated[int | None, at_least(1)] = None
+
 
 _MODE = ErrorCode.CONFIG_INVALID_QUEUE_MODE
 _CAP = ErrorCode.CONFIG_INVALID_CLUSTER_CAP
@@ -102,3 +134,90 @@ class AppConfig(Settings):
         if self.max_claim_renew_age_ms < self.claim_lease_ms:
             text = f"must not be less than claim_lease_ms ({self.claim_lease_ms}), got {self.max_claim_renew_age_ms}"
             yield Fault.of("max_claim_renew_age_ms", "claim_lease_ms", text=text, code=_PREFETCH)
+
+
+# Where the application and its tasks are found.
+
+_NAME = r"[^\W\d]\w*"
+_MODULE = re.compile(rf"{_NAME}(?:\.{_NAME})*(?::{_NAME})?")
+_FILE = re.compile(rf"(?P<path>[^:\x00-\x1f]*[^:/\x00-\x1f]\.py)(?::{_NAME})?")
+_FORMS = "package.module:app, package.module, path/file.py:app or path/file.py"
+
+
+def _well_formed(locator: str) -> str:
+    """The locator as it came; whether anything is found there is not looked into, for that runs code of the user's."""
+    file = _FILE.fullmatch(locator)
+    if file is None and _MODULE.fullmatch(locator) is None:
+        raise _invalid(f"must be {_FORMS}{shown(locator)}", hint=_likely(locator))
+    if file and "/" not in file["path"] and file["path"].count(".") > 1:
+        hint = f"write {file['path'].removesuffix('.py')} for the module, ./{file['path']} for the file"
+        raise _invalid(f"{file['path']!r} may mean a module or a file", hint=hint)
+    return locator
+
+
+def _likely(locator: str) -> str:
+    if locator.isidentifier():
+        return f"write {locator}:app for the app in a module, {locator}.py for a file"
+    return "for example my_package.tasks:app, where tasks.py says app = Horsies()"
+
+
+def _invalid(message: str, *, hint: str) -> ConfigurationError:
+    return ConfigurationError(message, code=ErrorCode.WORKER_INVALID_LOCATOR, hint=hint)
+
+
+class ProjectConfig(Settings):
+    """The locator of the app (`package.module:app`) and the modules that define its tasks."""
+
+    fault_code: ClassVar[ErrorCode | None] = ErrorCode.WORKER_INVALID_LOCATOR
+
+    locator: Annotated[Annotated[str, AfterValidator(_well_formed)] | None, Says(_FORMS)] = None
+    modules: Annotated[list[str], Says("a list of module names or .py files")] = Field(default_factory=list[str])
+
+
+# What is logged, and in which form.
+
+
+def _upper(level: Any) -> Any:
+    return level.upper() if isinstance(level, str) else level
+
+
+class LogConfig(Settings):
+    """The least level that is written, lines for people or JSON for machines, and whether SQL is logged."""
+
+    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
+
+    level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)] = "INFO"
+    format: Literal["text", "json"] = "text"
+    statements: Annotated[bool, Strict()] = False
+
+
+# How the screens look and how much of the data they show.
+
+
+def _compiling(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as cause:
+            raise ValueError(pattern) from cause
+    return patterns
+
+
+class TuiConfig(Settings):
+    """Looks, refresh rate, keys and named filters of the TUI, and the argument names whose values it hides."""
+
+    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
+
+    read_only: Annotated[bool, Strict()] = False
+    theme: Annotated[str, Field(min_length=1), Says("the name of a theme")] = "horsies-dark"
+    refresh_ms: Annotated[int, between(100, 60_000)] = 250
+    max_rows: Annotated[int, between(50, 5_000)] = 500
+    require_reason: Annotated[bool, Strict()] = False
+    env: str = ""
+    ascii: Annotated[bool, Strict()] = False
+    show_args: Literal["masked", "never", "all"] = "masked"
+    mask_keys: Annotated[list[str], AfterValidator(_compiling), Says("a list of regular expressions")] = Field(
+        default_factory=lambda: ["password", "token", "secret", "key", "authorization"]
+    )
+    keys: Annotated[Mapping[str, str], Says("a table of action = key")] = Field(default_factory=dict[str, str])
+    filters: Annotated[Mapping[str, str], Says("a table of name = filter")] = Field(default_factory=dict[str, str])

@@ -2,19 +2,242 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import json
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NoReturn,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Strict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation, raise_together
-from horsies.model.settings.fault import Fault, dotted
-from horsies.model.settings.findings import faults_in, unknown, without
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+
+# One thing that is wrong with a setting, before anyone knows where the setting came from.
+
+Path: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A broken rule: `path` is the setting to blame, `involved` every setting the rule looked at.
+
+    Paths start at the model that was asked. Without a `code` the model's own one applies.
+    """
+
+    path: Path
+    text: str
+    code: ErrorCode | None = None
+    hint: str | None = None
+    involved: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, *names: str, text: str, code: ErrorCode | None = None, hint: str | None = None) -> Fault:
+        """A contradiction between the named settings (dots descend); the first one is to blame."""
+        paths = tuple(tuple(name.split(".")) for name in names)
+        return cls(path=paths[0], text=text, code=code, hint=hint, involved=paths)
+
+    def looks_at(self, path: Path) -> bool:
+        """Whether the rule read the setting at `path`, something inside it, or the group around it."""
+        return any(known[: len(path)] == path[: len(known)] for known in self.involved)
+
+    def below(self, parent: Path) -> Fault:
+        return replace(self, path=parent + self.path, involved=tuple(parent + path for path in self.involved))
+
+    def or_code(self, code: ErrorCode | None) -> Fault:
+        return self if self.code is not None else replace(self, code=code)
+
+    def as_error(
+        self, *, name: str | None = None, source: str = "", location: SourceLocation | None = None
+    ) -> ConfigurationError:
+        """The error a user sees; `source` says whose value it was when that was not the user's own code."""
+        prefix = f"{source}: " if source else ""
+        message = f"{prefix}{name or dotted(self.path)}: {self.text}"
+        return ConfigurationError(message, code=self.code, hint=self.hint, location=location)
+
+
+def dotted(path: Path) -> str:
+    """`("custom_queues", 0, "priority")` as `custom_queues[0].priority`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+# The rule of a field in words, read off its annotation, so that no message repeats a range by hand.
+
+LONGEST_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """States the rule of a field in our own words, for rules that the annotation cannot express."""
+
+    text: str
+    unset: str = "none"
+    """What there is where the field is left out, if it has no default."""
+
+
+def expectation(field: FieldInfo) -> str:
+    """What the field must be, as the end of a sentence that starts with "must be"."""
+    kinds = members(field.annotation)
+    said = _said(field)
+    text = said.text if said else _kind(kinds[0]) + _bounds(field)
+    return f"{text}, or none" if type(None) in kinds else text
+
+
+def default_in_words(field: FieldInfo) -> str | None:
+    """What to fall back on, as a hint; None for a field that has no default."""
+    if field.is_required():
+        return None
+    default = field.get_default(call_default_factory=True)
+    if default is not None:
+        return f"the default is {json.dumps(default, default=str)}"
+    said = _said(field)
+    return f"leave it out for {said.unset if said else 'none'}"
+
+
+def _said(field: FieldInfo) -> Says | None:
+    return next((item for item in field.metadata if isinstance(item, Says)), None)
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """The types a value may have, constraints left out; None comes as `NoneType`."""
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    found = get_args(annotation) if is_union else (annotation,)
+    return tuple(get_args(member)[0] if get_origin(member) is Annotated else member for member in found)
+
+
+def shown(value: object) -> str:
+    """`, got …` for values that cannot hold a secret, else nothing."""
+    if isinstance(value, bool | int | float | Enum) or value is None:
+        return f", got {value}"
+    if isinstance(value, str) and len(value) <= LONGEST_SHOWN and not set("@=:") & set(value):
+        return f", got {value!r}"
+    return ""
+
+
+def unknown_key(name: str, known: Iterable[str]) -> tuple[str, str | None]:
+    """What to say about a name nobody knows: the nearest known one, or, as a hint, all of them."""
+    names = sorted(known)
+    if near := difflib.get_close_matches(name, names, n=1):
+        return f"unknown key, did you mean {near[0]}?", None
+    return "unknown key", "known here: " + ", ".join(names)
+
+
+def _kind(annotation: Any) -> str:
+    origin = get_origin(annotation) or annotation
+    if origin is Literal:
+        return "one of " + ", ".join(str(choice) for choice in get_args(annotation))
+    if issubclass(origin, Enum):
+        return "one of " + ", ".join(str(choice.value) for choice in origin)
+    for known, words in _WORDS.items():
+        if issubclass(origin, known):
+            return words
+    return "a table of settings"
+
+
+# In this order: a bool is an int and a str is a Sequence.
+_WORDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Sequence: "a list",
+    Mapping: "a table",
+}
+
+
+def _bounds(field: FieldInfo) -> str:
+    low = next((item.ge for item in field.metadata if isinstance(item, Ge)), None)
+    high = next((item.le for item in field.metadata if isinstance(item, Le)), None)
+    if low is None:
+        return ""
+    return f" of at least {low}" if high is None else f" from {low} to {high}"
+
+
+# Pydantic's findings, told as our faults.
+
+
+def faults_in(model: type[Settings], invalid: ValidationError) -> list[Fault]:
+    """One fault for each wrong setting, in the order in which pydantic met them."""
+    # Pydantic reports a wrong value once for every member of a union, and every wrong item of a list.
+    return list(dict.fromkeys(_fault(model, error) for error in invalid.errors(include_url=False)))
+
+
+def unknown(model: type[Settings], path: Path) -> Fault:
+    """A name that the model does not have, with the place it moved to or the nearest name it does have."""
+    name = str(path[-1])
+    if place := model.elsewhere.get(name):
+        return moved(path, place, code=model.fault_code)
+    text, hint = unknown_key(name, model.model_fields)
+    return Fault(path=path, text=text, code=ErrorCode.CONFIG_UNKNOWN_KEY, hint=hint)
+
+
+def moved(path: Path, place: str, *, code: ErrorCode | None = None) -> Fault:
+    return Fault(path=path, text="is set elsewhere", code=code or ErrorCode.CONFIG_UNKNOWN_KEY, hint=f"use {place}")
+
+
+def without(given: dict[str, Any], paths: Iterable[Path]) -> dict[str, Any]:
+    """A copy without the settings at `paths`, of which those inside a list take the whole list with them."""
+    kept = dict(given)
+    for name, *rest in paths:
+        inner = kept.get(str(name))
+        if rest and isinstance(inner, dict):
+            kept[str(name)] = without(cast("dict[str, Any]", inner), [tuple(rest)])
+        else:
+            kept.pop(str(name), None)
+    return kept
+
+
+def _fault(model: type[Settings], error: ErrorDetails) -> Fault:
+    path = error["loc"]
+    context = error.get("ctx", {})
+    if isinstance(carried := context.get("fault"), Fault):
+        return carried.below(path[: len(path) - len(carried.path)])
+    if not path:
+        return Fault(path=(), text="must be a table of settings", code=model.fault_code)
+    if error["type"] == "extra_forbidden":
+        return unknown(model, path)
+    field = model.model_fields[str(path[0])]
+    text, hint = _complaint(error, field, context.get("error"))
+    return Fault(path=path[:1], text=text, hint=hint, code=_code_of(field) or model.fault_code)
+
+
+def _complaint(error: ErrorDetails, field: FieldInfo, cause: object) -> tuple[str, str | None]:
+    if error["type"] == "missing":
+        return f"must be given: {expectation(field)}", None
+    if isinstance(cause, ConfigurationError):
+        return cause.message, cause.help_text
+    got = shown(error["input"]) if len(error["loc"]) == 1 else ""
+    return f"must be {expectation(field)}{got}", default_in_words(field)
+
+
+def _code_of(field: FieldInfo) -> ErrorCode | None:
+    return next((item for item in field.metadata if isinstance(item, ErrorCode)), None)
 
 
 Built = TypeVar("Built")
@@ -133,3 +356,17 @@ def _complain(model: type[Settings], faults: list[Fault]) -> Any:
     location = SourceLocation.of_caller()
     errors = [fault.as_error(name=dotted(fault.path) or model.__name__, location=location) for fault in faults]
     raise_together(model.__name__, errors)
+
+
+# Numbers with bounds; True, "5" and NaN are not numbers.
+
+Seconds = Annotated[int, Strict()] | Annotated[float, Strict()]
+
+
+def between(low: int, high: int) -> Any:
+    """A whole number from `low` to `high`, both included."""
+    return Field(strict=True, ge=low, le=high)
+
+
+def at_least(low: int) -> Any:
+    return Field(strict=True, ge=low)

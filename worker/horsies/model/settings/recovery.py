@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field, Strict
 
 from horsies.errors import ErrorCode
-from horsies.model.settings.base import Settings
-from horsies.model.settings.fault import Fault
-from horsies.model.settings.ranges import between
-from horsies.model.settings.wording import Says
+from horsies.model.settings.base import Fault, Says, Settings, between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 Beat = Annotated[int, between(1_000, 120_000)]
 
@@ -75,3 +74,22 @@ def _too_short(threshold: str, *beats: str, beat_ms: int) -> Fault:
     text = f"must be at least twice {' or '.join(beats)}, that is {2 * beat_ms} or more"
     hint = "a single late beat must not look like a death"
     return Fault.of(threshold, *beats, text=text, hint=hint)
+
+
+# How often and how gently old rows are cleaned away.
+
+_WINDOWS = ("heartbeat_retention_hours", "worker_state_retention_hours", "terminal_record_retention_hours")
+
+
+class RetentionConfig(Settings):
+    """The cleaner's rhythm, and the windows of events, audit rows and paused workflows."""
+
+    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RETENTION
+    elsewhere: ClassVar[Mapping[str, str]] = {window: f"recovery.{window}" for window in _WINDOWS}
+
+    interval_s: Annotated[int, between(60, 86_400)] = 3_600
+    batch_size: Annotated[int, between(50, 10_000)] = 500
+    pass_budget_s: Annotated[int, between(1, 3_600)] = 60
+    event_retention_hours: Annotated[int | None, between(1, 8_760)] = 168
+    audit_retention_hours: Annotated[int | None, between(1, 87_600)] = 8_760
+    paused_workflow_expire_hours: Annotated[int | None, between(1, 8_760)] = None

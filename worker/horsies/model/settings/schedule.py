@@ -2,19 +2,154 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from datetime import time
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, Strict
 
-from horsies.errors import ErrorCode
-from horsies.model.settings.base import Settings
-from horsies.model.settings.fault import Fault
-from horsies.model.settings.patterns import checked_pattern
-from horsies.model.settings.ranges import between
-from horsies.model.settings.wording import Says
+from horsies.errors import ConfigurationError, ErrorCode
+from horsies.model.settings.base import Fault, Says, Settings, between, unknown_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+# Whether a text is a cron expression that can ever come due; when it does is worked out where slots are computed.
+
+CRON_IN_WORDS = (
+    "five fields such as */5 8-18 * * 1-5, which some date fits: "
+    "minute 0-59, hour 0-23, day 1-31, month 1-12 or jan-dec, weekday 0-7 or sun-sat"
+)
+
+_TERM = re.compile(r"(?:\*|(?P<first>[A-Za-z0-9]+)(?:-(?P<last>[A-Za-z0-9]+))?)(?:/(?P<step>[0-9]+))?")
+_LONGEST_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Field:
+    """The values one of the five fields may hold; names stand for them in their order, the first for `low`."""
+
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+
+    def values(self, text: str) -> set[int]:
+        """All values of a list of terms; ValueError where one is no term or out of range."""
+        return {value for term in text.split(",") for value in self._values_of(term)}
+
+    def _values_of(self, term: str) -> range:
+        found = _TERM.fullmatch(term)
+        # A step goes through a range; after a single value it would mean different things to different crons.
+        if found is None or (found["first"] and not found["last"] and found["step"]):
+            raise ValueError(term)
+        first = self._number(found["first"]) if found["first"] else self.low
+        last = self._number(found["last"] or found["first"]) if found["first"] else self.high
+        step = int(found["step"] or 1)
+        if not self.low <= first <= last <= self.high or not 1 <= step <= self.high:
+            raise ValueError(term)
+        return range(first, last + 1, step)
+
+    def _number(self, text: str) -> int:
+        name = text.lower()
+        return self.low + self.names.index(name) if name in self.names else int(text)
+
+
+_CRON_FIELDS = (
+    _Field(low=0, high=59),
+    _Field(low=0, high=23),
+    _Field(low=1, high=31),
+    _Field(low=1, high=12, names=("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")),
+    _Field(low=0, high=7, names=("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
+)
+
+
+def is_cron(value: object) -> bool:
+    """Five fields of values, ranges, steps and lists of them, each within its bounds, and not 31 February."""
+    texts = value.split() if isinstance(value, str) else []
+    if len(texts) != len(_CRON_FIELDS):
+        return False
+    try:
+        _, _, days, months, _ = (field.values(text) for field, text in zip(_CRON_FIELDS, texts, strict=True))
+    except ValueError:
+        return False
+    # A weekday that is given comes due on its own, whatever the day says.
+    return texts[-1] != "*" or min(days) <= max(_LONGEST_MONTHS[month - 1] for month in months)
+
+
+# What a schedule's pattern table may hold; the patterns themselves are worked out where slots are computed.
+
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+
+def checked_pattern(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The pattern as it came, when its `type` is known and every field of it is in range; HRS-205 otherwise."""
+    kind = pattern.get("type")
+    fields = _FIELDS.get(kind) if isinstance(kind, str) else None
+    if fields is None:
+        raise _invalid(f"pattern.type must be one of {', '.join(_FIELDS)}")
+    given = {name: value for name, value in pattern.items() if name != "type"}
+    for name, value in given.items():
+        _check_field(name, value, fields)
+    required = fields.keys() - _OPTIONAL.get(str(kind), frozenset())
+    if missing := sorted(required - given.keys()):
+        raise _invalid(f"a pattern of type {kind} needs {', '.join(missing)}")
+    if not given:
+        raise _invalid(f"a pattern of type {kind} needs at least one of {', '.join(fields)}")
+    return pattern
+
+
+def _check_field(name: str, value: object, fields: Mapping[str, _Rule]) -> None:
+    if name not in fields:
+        text, hint = unknown_key(name, fields)
+        raise _invalid(f"pattern.{name}: {text}", hint=hint)
+    is_right, words = fields[name]
+    if not is_right(value):
+        raise _invalid(f"pattern.{name} must be {words}")
+
+
+def _whole(low: int, high: int) -> _Rule:
+    return lambda value: type(value) is int and low <= value <= high, f"a whole number from {low} to {high}"
+
+
+def _is_time(value: object) -> bool:
+    if isinstance(value, time):
+        return value.tzinfo is None
+    return isinstance(value, str) and re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?", value) is not None
+
+
+def _are_weekdays(value: object) -> bool:
+    days = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+    return 0 < len(days) == len({day for day in days if day in _WEEKDAYS})
+
+
+if TYPE_CHECKING:
+    _Rule = tuple[Callable[[object], bool], str]
+
+_TIME: _Rule = (_is_time, "a time such as 02:30")
+_MINUTE = _whole(0, 59)
+_FIELDS: dict[str, dict[str, _Rule]] = {
+    "interval": {
+        "seconds": _whole(1, 86_400),
+        "minutes": _whole(1, 1_440),
+        "hours": _whole(1, 168),
+        "days": _whole(1, 365),
+    },
+    "hourly": {"minute": _MINUTE, "second": _MINUTE},
+    "daily": {"time": _TIME},
+    "weekly": {"days": (_are_weekdays, "a list of different weekdays: " + ", ".join(_WEEKDAYS)), "time": _TIME},
+    "monthly": {"day": _whole(1, 31), "time": _TIME},
+    "cron": {"expression": (is_cron, CRON_IN_WORDS)},
+}
+_OPTIONAL = {"interval": frozenset({"seconds", "minutes", "hours", "days"}), "hourly": frozenset({"second"})}
+
+
+def _invalid(message: str, *, hint: str | None = None) -> ConfigurationError:
+    return ConfigurationError(message, code=ErrorCode.CONFIG_INVALID_SCHEDULE, hint=hint)
 
 
 def _known_zone(name: str) -> str:

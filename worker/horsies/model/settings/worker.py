@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 from pydantic import Field, Strict
 
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
-from horsies.model.queues import DEFAULT_QUEUE
-from horsies.model.settings.base import Settings
-from horsies.model.settings.ranges import Seconds, at_least, between
-from horsies.model.settings.url import DatabaseUrl
-from horsies.model.settings.wording import Says
+from horsies.model.settings.base import Fault, Says, Seconds, Settings, at_least, between
+from horsies.model.settings.broker import DatabaseUrl
+from horsies.model.task import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from horsies.model.settings.app import AppConfig
-    from horsies.model.settings.project import ProjectConfig
+    from horsies.model.settings.app import AppConfig, ProjectConfig
 
 
 def usable_cpus() -> int:
@@ -93,3 +90,22 @@ def _refuse_unknown_queues(wanted: Iterable[str], configured: list[str]) -> None
             if name not in configured
         ],
     )
+
+
+# How a worker bears a database that is away.
+
+
+class WorkerResilienceConfig(Settings):
+    """The pauses between tries to reach the database, and the poll that stands in for lost notifications."""
+
+    fault_code: ClassVar[ErrorCode | None] = ErrorCode.CONFIG_INVALID_RESILIENCE
+
+    db_retry_initial_ms: Annotated[int, between(100, 60_000)] = 500
+    db_retry_max_ms: Annotated[int, between(500, 300_000)] = 30_000
+    db_retry_max_attempts: Annotated[int, between(0, 10_000)] = 0
+    notify_poll_interval_ms: Annotated[int, between(1_000, 300_000)] = 5_000
+
+    def contradictions(self) -> Iterator[Fault]:
+        if self.db_retry_max_ms < self.db_retry_initial_ms:
+            text = f"must not be less than db_retry_initial_ms ({self.db_retry_initial_ms}), got {self.db_retry_max_ms}"
+            yield Fault.of("db_retry_max_ms", "db_retry_initial_ms", text=text)

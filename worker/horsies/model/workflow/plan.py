@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
+
+from typing_extensions import TypeVar
+
+from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
     from datetime import datetime
+
+    from horsies.model.result import JsonValue
 
 
 class JoinType(StrEnum):
@@ -88,3 +95,130 @@ class Definitions(Protocol):
         one. `task_name` lets a child read a result as its task declares it; `summary` is that of a sub-workflow.
         """
         ...
+
+
+# What nodes are called.
+
+# Of a bare `NodeKey("id")` nothing is known.
+T_co = TypeVar("T_co", covariant=True, default=Any)
+
+LONGEST_NODE_ID = 128
+
+_NODE_ID = re.compile(r"[A-Za-z0-9_\-:.]+")
+_OUTSIDE_SLUG = re.compile(r"[^A-Za-z0-9_\-:.]")
+
+
+class WorkflowContextMissingIdError(HorsiesError):
+    """A node was looked up that has no id, for it was never part of a workflow in this process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"node {name!r} has no id",
+            hint="give it a node_id, build its workflow in this process too, or look it up by NodeKey(node_id)",
+        )
+
+
+class Reads(Protocol):
+    """How the value of a stored result becomes a typed one."""
+
+    def load(self, stored: JsonValue) -> object: ...
+
+
+@dataclass(frozen=True)  # with slots, NodeKey[int]("a") fails in Python 3.11
+class NodeKey(Generic[T_co]):
+    """Names a node where the node itself is not at hand."""
+
+    node_id: str
+    reads: Reads | None = field(default=None, repr=False, compare=False)
+    """Known where the key was taken from a node."""
+
+    def key(self) -> NodeKey[T_co]:
+        return self
+
+
+class Keyed(Protocol[T_co]):
+    """A node, or its key; T is the type of its ok value."""
+
+    def key(self) -> NodeKey[T_co]: ...
+
+
+def slugify(text: str) -> str:
+    """Text as it may stand in a node id: spaces become underscores, what no id may hold is dropped."""
+    return _OUTSIDE_SLUG.sub("", text.replace(" ", "_"))
+
+
+def is_node_id(text: object) -> bool:
+    return isinstance(text, str) and len(text) <= LONGEST_NODE_ID and _NODE_ID.fullmatch(text) is not None
+
+
+def default_node_id(name: str, index: int) -> str:
+    """The id of a node that was given none: unique by its place, and short enough however long the name is."""
+    place = f":{index}"
+    return slugify(name)[: LONGEST_NODE_ID - len(place)] + place
+
+
+# Finding what waits for itself.
+
+V = TypeVar("V", bound="Hashable")
+
+
+def find_cycle(starts: Iterable[V], following: Callable[[V], Iterable[V]]) -> list[V] | None:
+    """A way that leads back to where it began, or None; walks without recursion, so that no chain is too long."""
+    done: set[V] = set()
+    for start in starts:
+        way: dict[V, Iterator[V]] = {} if start in done else {start: iter(following(start))}
+        while way:
+            last = next(reversed(way))
+            step = next((each for each in way[last] if each not in done), None)
+            if step is None:
+                done.add(last)
+                del way[last]
+            elif step in way:
+                passed = list(way)
+                return [*passed[passed.index(step) :], step]
+            else:
+                way[step] = iter(following(step))
+    return None
+
+
+# Where a run and each of its nodes stand.
+
+
+class WorkflowStatus(StrEnum):
+    """The state of a run; the last four are final, but for `retry_failed`."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in WORKFLOW_TERMINAL_STATES
+
+
+class WorkflowTaskStatus(StrEnum):
+    """The state of a node; the last three are final."""
+
+    PENDING = "PENDING"
+    READY = "READY"
+    ENQUEUED = "ENQUEUED"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in WORKFLOW_TASK_TERMINAL_STATES
+
+
+WORKFLOW_TERMINAL_STATES: Final = frozenset(
+    {WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED, WorkflowStatus.EXPIRED}
+)
+WORKFLOW_TASK_TERMINAL_STATES: Final = frozenset(
+    {WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED}
+)

@@ -8,15 +8,172 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from horsies.model.workflow.ending import Behind, Ended, NodeEnd, Stopped, Unstarted, end_of
-from horsies.model.workflow.outcome import Outcome, first_failed, outcome_of
-from horsies.model.workflow.plan import JoinType, OnError, SuccessRule
-from horsies.model.workflow.status import WorkflowStatus, WorkflowTaskStatus
+from horsies.model.task import TaskStatus
+from horsies.model.task_result import BuiltInTaskCode, OperationalErrorCode, OutcomeCode, RetrievalCode
+from horsies.model.workflow.plan import JoinType, OnError, SuccessRule, WorkflowStatus, WorkflowTaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Final
+
+
+# How a node ends, given what became of the task or the run behind it.
+
+
+class Document(StrEnum):
+    """What is stored as a task's result."""
+
+    OK = "ok"
+    ERR = "err"
+    NONE = "none"
+    ODD = "odd"
+    """Something that is no result."""
+
+
+class NoRestart(StrEnum):
+    """Why a task that was running may end but not start again."""
+
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTask:
+    """A backing task that is terminal; `mark` says what its run was when it was last told."""
+
+    status: TaskStatus
+    document: Document
+    mark: NoRestart | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedChild:
+    """The run of a sub-workflow that is terminal."""
+
+    status: WorkflowStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """There was something behind the node, and somebody took it away by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """There is nothing behind the node, and never will be: it could not be started."""
+
+
+Behind: TypeAlias = EndedTask | EndedChild | Deleted | Refused
+"""What stands behind a node, once that will not move any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The node is terminal. Without a `code` it takes over what is stored; with one, an error is made of it."""
+
+    status: WorkflowTaskStatus
+    code: BuiltInTaskCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """The task was taken back because of a pause: the node waits for another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The task was taken back because of a cancel: the node never ran to its end."""
+
+
+NodeEnd: TypeAlias = Ended | Unstarted | Stopped
+
+_CODES: Final = {
+    TaskStatus.COMPLETED: RetrievalCode.RESULT_NOT_AVAILABLE,
+    TaskStatus.FAILED: OperationalErrorCode.WORKER_CRASHED,
+    TaskStatus.CANCELLED: OutcomeCode.TASK_CANCELLED,
+    TaskStatus.EXPIRED: OutcomeCode.TASK_EXPIRED,
+}
+"""What is said of a task that ended without saying anything itself."""
+
+
+def end_of(behind: Behind) -> NodeEnd:
+    """What the node becomes."""
+    match behind:
+        case EndedTask():
+            return _end_of_task(behind)
+        case EndedChild():
+            return _end_of_child(behind)
+        case Deleted():
+            return Ended(status=WorkflowTaskStatus.FAILED, code=RetrievalCode.RESULT_NOT_AVAILABLE)
+        case Refused():
+            return Ended(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED)
+
+
+def _end_of_task(task: EndedTask) -> NodeEnd:
+    if task.status is TaskStatus.CANCELLED and task.mark is not None:
+        return Unstarted() if task.mark is NoRestart.PAUSED else Stopped()
+    if task.document is Document.ODD:
+        return Ended(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKER_CRASHED)
+    if task.status is TaskStatus.COMPLETED and task.document is Document.OK:
+        return Ended(status=WorkflowTaskStatus.COMPLETED)
+    if task.document is Document.ERR:
+        return Ended(status=WorkflowTaskStatus.FAILED)
+    return Ended(status=WorkflowTaskStatus.FAILED, code=_CODES[task.status])
+
+
+def _end_of_child(child: EndedChild) -> NodeEnd:
+    if child.status is WorkflowStatus.COMPLETED:
+        return Ended(status=WorkflowTaskStatus.COMPLETED)
+    return Ended(status=WorkflowTaskStatus.FAILED, code=OutcomeCode.SUBWORKFLOW_FAILED)
+
+
+# How a run ends once all of its nodes have.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of a run. A failure has the error of the node `error_from`, or a `code` where no node is to blame."""
+
+    status: WorkflowStatus
+    error_from: int | None = None
+    code: OutcomeCode | None = None
+
+
+_COMPLETED = Outcome(status=WorkflowStatus.COMPLETED)
+
+
+def outcome_of(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule | None) -> Outcome:
+    """The outcome for nodes that are all terminal, given by index."""
+    if not statuses:
+        return Outcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_FAILED)
+    if rule is not None:
+        return _by_rule(statuses, rule)
+    failed = first_failed(statuses, range(len(statuses)))
+    return _COMPLETED if failed is None else Outcome(status=WorkflowStatus.FAILED, error_from=failed)
+
+
+def _by_rule(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule) -> Outcome:
+    if any(all(statuses[index] is WorkflowTaskStatus.COMPLETED for index in case) for case in rule.cases):
+        return _COMPLETED
+    failed = first_failed(statuses, (index for case in rule.cases for index in case))
+    if failed is not None:
+        return Outcome(status=WorkflowStatus.FAILED, error_from=failed)
+    return Outcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET)
+
+
+def first_failed(statuses: Sequence[WorkflowTaskStatus], indexes: Iterable[int]) -> int | None:
+    """The first of these nodes that is FAILED."""
+    return next((index for index in indexes if statuses[index] is WorkflowTaskStatus.FAILED), None)
+
+
+def last_nodes(dependencies: Sequence[Sequence[int]]) -> list[int]:
+    """The nodes that nobody waits for, whose results are the result of a run without an output node."""
+    waited_for = {index for each in dependencies for index in each}
+    return [index for index in range(len(dependencies)) if index not in waited_for]
+
 
 COMPLETED, FAILED, SKIPPED = WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED
 PENDING, READY = WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY

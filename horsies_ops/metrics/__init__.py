@@ -1,1 +1,0 @@
-"""Figures for Prometheus: what there is now, and what has happened since the exporter began to look."""

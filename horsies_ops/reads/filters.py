@@ -1,0 +1,515 @@
+"""Which tasks are meant."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
+from horsies.store.queries import Query, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
+
+    from horsies.store.database import Database
+
+
+# Globs with `*` and `?`, as operators write them.
+
+_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
+
+
+def like(glob: str) -> str:
+    """The pattern by which LIKE finds what the glob means."""
+    return glob.translate(_LIKE)
+
+
+# Finding a task or a run by the short form of its id, which is what people see and type.
+
+NEWEST_LOOKED_AT: Final = 10_000
+"""How many of the newest tasks, or runs, are looked through, beside all that have not ended."""
+
+MOST_FOUND: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A task or a run that fits, with enough to tell it from the others."""
+
+    id: UUID
+    name: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupQueries:
+    ending: Query[Found]
+    runs_ending: Query[Found]
+
+
+LOOKUP = load(LookupQueries, "horsies_ops.reads", "lookup")
+
+
+def is_short_form(text: str) -> bool:
+    return len(text) == SHORT_FORM_DIGITS and all(digit in "0123456789abcdefABCDEF" for digit in text)
+
+
+async def tasks_ending(database: Database, short_form: str) -> tuple[Found, ...]:
+    """The tasks whose id ends in these eight digits, newest first; older ones that have ended are not looked at."""
+    return await _ending(database, LOOKUP.ending, short_form)
+
+
+async def runs_ending(database: Database, short_form: str) -> tuple[Found, ...]:
+    """The same for runs of workflows."""
+    return await _ending(database, LOOKUP.runs_ending, short_form)
+
+
+async def _ending(database: Database, query: Query[Found], short_form: str) -> tuple[Found, ...]:
+    if not is_short_form(short_form):
+        raise ValueError(f"{short_form!r} is no short form of an id")
+    return tuple(await database.fetch(query, short_form.lower(), NEWEST_LOOKED_AT, MOST_FOUND))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Tasks for which every part that is given holds; a part with several values holds when one of them fits.
+
+    `names` and `error_codes` are globs with `*` and `?`. An id may be whole or its last eight digits. Ages count from
+    the send, `min_wait` from when the task was due, `min_silence` from the last beat of the claim that a live task is
+    under. `text` is looked for in name, arguments and error, in upper and lower case. What `exclude`, or any filter of
+    several, matches is left out. A filter that makes no sense is a `ValueError` at once.
+    """
+
+    ids: Sequence[str] = ()
+    statuses: Sequence[TaskStatus | str] = ()
+    queues: Sequence[str] = ()
+    names: Sequence[str] = ()
+    error_codes: Sequence[str] = ()
+    worker_id: str | None = None
+    workflow_id: str | None = None
+    flag: str | None = None
+    retried: bool | None = None
+    older_than: timedelta | None = None
+    newer_than: timedelta | None = None
+    text: str | None = None
+    min_wait: timedelta | None = None
+    min_run: timedelta | None = None
+    min_silence: timedelta | None = None
+    min_attempts: int | None = None
+    due_later: bool | None = None
+    exclude: TaskFilter | Sequence[TaskFilter] | None = None
+
+    def __post_init__(self) -> None:
+        for status in self.statuses:
+            TaskStatus(status)
+        for identity in (*self.ids, self.worker_id, self.workflow_id):
+            if identity is not None and not is_short_form(identity):
+                parse_id(identity)
+        if any(each.excluded for each in self.excluded):
+            raise ValueError("a filter within exclude cannot exclude in turn")
+
+    @property
+    def excluded(self) -> tuple[TaskFilter, ...]:
+        """The filters of `exclude`, however many; one without parts excludes nothing."""
+        given = (self.exclude,) if isinstance(self.exclude, TaskFilter) else self.exclude or ()
+        return tuple(each for each in given if _parts(each) or each.exclude)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every task matches."""
+        return not _parts(self) and not self.excluded
+
+    def to_json(self) -> str:
+        """The filter, and those that it excludes, as the statements take them."""
+        terms = [{"is_wanted": True, **_parts(self)}]
+        return json.dumps(terms + [{"is_wanted": False, **_parts(each)} for each in self.excluded])
+
+
+def _parts(wanted: TaskFilter) -> dict[str, object]:
+    """The parts that are given, as plain JSON."""
+    given = {each.name: getattr(wanted, each.name) for each in fields(wanted) if each.name != "exclude"}
+    return {name: _plain(name, value) for name, value in given.items() if value not in (None, (), [])}
+
+
+def _plain(name: str, value: object) -> object:
+    match name, value:
+        case "names" | "error_codes", _:
+            return [like(glob) for glob in cast("Sequence[str]", value)]
+        case "statuses" | "queues", _:
+            return list(cast("Sequence[str]", value))
+        case "ids", _:
+            return [each.lower() for each in cast("Sequence[str]", value)]
+        case "worker_id" | "workflow_id", str():
+            return value.lower()
+        case _, timedelta():
+            return f"{value.total_seconds()} seconds"
+        case _:
+            return value
+
+
+# The parts of a line that says a filter: words, keys with values, and what is negated.
+
+_SPACE = re.compile(r"\s*")
+_KEY = re.compile(r"([A-Za-z_]+)(:|<=|>=|<|>)")
+_BARE = re.compile(r'[^\s,"()]+')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+class Unreadable(ValueError):
+    """Text that says no filter, from `position` on."""
+
+    def __init__(self, position: int, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.position = position
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    text: str
+    position: int
+    is_quoted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """`key` and `operator` are empty for a bare word."""
+
+    position: int
+    is_negated: bool
+    key: str
+    operator: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Parts in `-(…)`, of which not all may hold."""
+
+    position: int
+    parts: tuple[Part, ...]
+
+
+class Reader:
+    """Reads a line from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def read(self) -> list[Part | Group]:
+        """Every part of the line; `Unreadable` at the first that makes no sense."""
+        parts: list[Part | Group] = []
+        while not self._is_at_end():
+            parts.append(self._group() if self._take("-(") else self._part())
+        return parts
+
+    def _group(self) -> Group:
+        began, parts = self._at - 2, list[Part]()
+        while not self._take(")"):
+            if self._is_at_end():
+                raise Unreadable(began, "a group that is not closed", "close it with )")
+            parts.append(self._part())
+        return Group(position=began, parts=tuple(parts))
+
+    def _part(self) -> Part:
+        self._skip_space()
+        position, is_negated = self._at, self._take("-")
+        head = _KEY.match(self._text, self._at)
+        if head is None:
+            return Part(position=position, is_negated=is_negated, key="", operator="", values=(self._value(),))
+        self._at = head.end()
+        values = [self._value()]
+        while self._take(","):
+            values.append(self._value())
+        return Part(
+            position=position,
+            is_negated=is_negated,
+            key=head[1].lower(),
+            operator=head[2],
+            values=tuple(values),
+        )
+
+    def _value(self) -> Value:
+        position = self._at
+        if quoted := _QUOTED.match(self._text, position):
+            self._at = quoted.end()
+            return Value(text=_ESCAPED.sub(r"\1", quoted[1]), position=position, is_quoted=True)
+        if bare := _BARE.match(self._text, position):
+            self._at = bare.end()
+            return Value(text=bare[0], position=position, is_quoted=False)
+        if self._text.startswith('"', position):
+            raise Unreadable(position, "a quotation that is not closed", 'close it with "')
+        self._refuse_bracket()
+        raise Unreadable(position, "a value is missing", "write it next to the sign, without a space")
+
+    def _refuse_bracket(self) -> None:
+        """Say what is wrong with a bracket that stands here, where none belongs."""
+        rest = self._text[self._at :]
+        hint = "-(…) negates what is in it; quotes keep a bracket as text"
+        if rest.startswith(")"):
+            raise Unreadable(self._at, "a bracket that was not opened", hint)
+        if rest.startswith("("):
+            fault = "brackets without a minus" if ")" in rest else "a bracket that is not closed"
+            raise Unreadable(self._at, fault, hint)
+
+    def _take(self, sign: str) -> bool:
+        if sign != ",":  # which joins values only where nothing stands between
+            self._skip_space()
+        if not self._text.startswith(sign, self._at):
+            return False
+        self._at += len(sign)
+        return True
+
+    def _is_at_end(self) -> bool:
+        self._skip_space()
+        return self._at == len(self._text)
+
+    def _skip_space(self) -> None:
+        space = _SPACE.match(self._text, self._at)
+        self._at = space.end() if space else self._at
+
+
+def written(value: str) -> str:
+    """A value as it stands in a line: in quotes where it would be taken apart otherwise."""
+    if _BARE.fullmatch(value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+# Durations as people write them: `5m`, `30s`, `2h`, `1d`, `250ms`, or plain seconds.
+
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_WRITTEN = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|)")
+
+
+def parse_duration(text: str) -> timedelta:
+    """What `text` says; a `ValueError` that says what to write where it makes no sense."""
+    written = _WRITTEN.fullmatch(text.strip().lower())
+    if written is None:
+        raise ValueError(f"{text!r} is no duration; write 5m, 30s, 2h, 1d, 250ms or plain seconds")
+    try:
+        return float(written[1]) * _UNITS[written[2]]
+    except OverflowError:
+        raise ValueError(f"{text!r} is too long a time") from None
+
+
+def duration_text(duration: timedelta) -> str:
+    """The duration in the largest unit of which it is a whole number; to the millisecond."""
+    for unit in ("d", "h", "m", "s"):
+        if duration % _UNITS[unit] == timedelta(0):
+            return f"{duration // _UNITS[unit]}{unit}"
+    return f"{duration // _UNITS['ms']}ms"
+
+
+# One line of text for a filter, as operators type it: `status:failed,expired queue:mail age<1h -name:mail.*`.
+#
+# All parts must hold, a comma means or, a leading `-` negates, and `-(…)` negates several parts together. A bare word
+# is an id where it looks like one, else text to look for; quotes keep spaces, commas and words that look like ids.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterFault:
+    """What is wrong with a filter, and where: `position` counts characters from 0."""
+
+    position: int
+    message: str
+    hint: str
+
+
+LISTS: Final = {"status": "statuses", "queue": "queues", "name": "names", "err": "error_codes", "id": "ids"}
+SINGLES: Final = {"worker": "worker_id", "wf": "workflow_id", "flag": "flag", "text": "text"}
+CHOICES: Final = {
+    "due": ("due_later", {"later": True, "now": False}),
+    "retried": ("retried", {"yes": True, "no": False}),
+}
+AT_LEAST: Final = {"wait": "min_wait", "run": "min_run", "hb": "min_silence"}
+_COMPARED: Final = {
+    "age>": "older_than",
+    "age<": "newer_than",
+    **{f"{key}>": field for key, field in AT_LEAST.items()},
+    "att>=": "min_attempts",
+}
+KEYS: Final = (*LISTS, *SINGLES, *CHOICES, "age", *AT_LEAST, "att")
+"""Every key of the language, in the order in which they are offered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meant:
+    """One field of a filter, and whether it must not hold."""
+
+    field: str
+    value: Any
+    is_negated: bool = False
+
+
+def parse_filter(text: str) -> TaskFilter | FilterFault:
+    """The filter that `text` says, or the first thing wrong with it."""
+    try:
+        return _filter_of(Reader(text).read())
+    except Unreadable as fault:
+        return FilterFault(position=fault.position, message=fault.message, hint=fault.hint)
+
+
+def filter_text(wanted: TaskFilter) -> str:
+    """The line from which `parse_filter` makes this filter; times to the millisecond."""
+    excluded = (list(_said(each)) for each in wanted.excluded)
+    negated = (f"-{parts[0]}" if len(parts) == 1 else f"-({' '.join(parts)})" for parts in excluded)
+    return " ".join([*_said(wanted), *negated])
+
+
+def _filter_of(parts: Sequence[Part | Group]) -> TaskFilter:
+    fields: dict[str, Any] = {}
+    excluded: list[TaskFilter] = []
+    for part in parts:
+        if isinstance(part, Group):
+            excluded.append(_filter_within(part))
+            continue
+        meant = _meaning(part)
+        if meant.is_negated != part.is_negated:
+            excluded.append(TaskFilter(**{meant.field: meant.value}))
+        elif meant.field in fields:
+            name = part.key or "text to look for"
+            raise Unreadable(part.position, f"{name} is given twice", "put its values together, with commas between")
+        else:
+            fields[meant.field] = meant.value
+    return TaskFilter(**fields, exclude=tuple(excluded) or None)
+
+
+def _filter_within(group: Group) -> TaskFilter:
+    inner = _filter_of(group.parts)
+    if inner.excluded:
+        raise Unreadable(group.position, "a negation within a negation", "write what must hold outside of the group")
+    return inner
+
+
+def _meaning(part: Part) -> _Meant:
+    if not part.key:
+        return _bare(part.values[0])
+    if part.key not in KEYS:
+        raise Unreadable(part.position, f"there is no key {part.key!r}", _nearest(part.key))
+    if part.key == "age" or part.key == "att" or part.key in AT_LEAST:
+        return _compared(part)
+    if part.operator != ":":
+        raise Unreadable(part.position, f"{part.key} cannot be compared", f"write {part.key}:value")
+    if part.key in LISTS:
+        return _Meant(field=LISTS[part.key], value=tuple(_checked(part.key, value) for value in part.values))
+    value = _only(part)
+    if part.key in SINGLES:
+        return _Meant(field=SINGLES[part.key], value=_checked(part.key, value))
+    field, choices = CHOICES[part.key]
+    if value.text not in choices:
+        raise Unreadable(value.position, f"{value.text!r} says nothing of {part.key}", f"write {' or '.join(choices)}")
+    return _Meant(field=field, value=choices[value.text])
+
+
+def _bare(value: Value) -> _Meant:
+    if value.is_quoted or not _is_id(value.text):
+        return _Meant(field="text", value=value.text)
+    return _Meant(field="ids", value=(value.text,))
+
+
+def _compared(part: Part) -> _Meant:
+    if part.operator == ":":
+        example = "att>=2" if part.key == "att" else f"{part.key}>5m"
+        raise Unreadable(part.position, f"{part.key} is a number to compare with", f"write {example}")
+    value = _only(part)
+    is_below = part.operator.startswith("<")
+    if part.key == "att":
+        # Whole numbers: more than two is at least three, and fewer than two is not at least two.
+        least = _number(value) + (part.operator in {">", "<="})
+        return _Meant(field="min_attempts", value=least, is_negated=is_below)
+    duration = _duration(value)
+    if part.key == "age":
+        return _Meant(field="newer_than" if is_below else "older_than", value=duration)
+    if is_below:
+        hint = f"-{part.key}>{value.text} is the opposite of {part.key}>{value.text}"
+        raise Unreadable(part.position, f"{part.key} can only be asked to be more", hint)
+    return _Meant(field=AT_LEAST[part.key], value=duration)
+
+
+def _checked(key: str, value: Value) -> str:
+    """A value as the filter takes it."""
+    if key == "status":
+        return _status(value)
+    if key in {"id", "worker", "wf"} and not _is_id(value.text):
+        raise Unreadable(value.position, f"{value.text!r} is no id", "give it whole, or its last eight digits")
+    return value.text
+
+
+def _status(value: Value) -> TaskStatus:
+    try:
+        return TaskStatus(value.text.upper())
+    except ValueError:
+        known = ", ".join(TaskStatus).lower()
+        raise Unreadable(value.position, f"there is no status {value.text!r}", f"one of {known}") from None
+
+
+def _only(part: Part) -> Value:
+    value, *more = part.values
+    if more:
+        raise Unreadable(more[0].position, f"{part.key} takes one value", "leave out what follows the comma")
+    return value
+
+
+def _duration(value: Value) -> timedelta:
+    try:
+        return parse_duration(value.text)
+    except ValueError as error:
+        message, _, hint = str(error).partition("; ")
+        raise Unreadable(value.position, message, hint or "write a shorter one") from None
+
+
+def _number(value: Value) -> int:
+    if not (value.text.isascii() and value.text.isdigit() and len(value.text) < 10):
+        raise Unreadable(value.position, f"{value.text!r} is no number of attempts", "write a whole number, as 2")
+    return int(value.text)
+
+
+def _is_id(text: str) -> bool:
+    if is_short_form(text):
+        return True
+    try:
+        parse_id(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _nearest(key: str) -> str:
+    near = next(iter(difflib.get_close_matches(key, KEYS, n=1)), None)
+    return f"did you mean {near}?" if near else f"keys are {', '.join(KEYS)}"
+
+
+def _said(wanted: TaskFilter) -> Iterator[str]:
+    """Each part of a filter that is given, without those it excludes."""
+    for key, field in LISTS.items():
+        if values := getattr(wanted, field):
+            yield f"{key}:{','.join(_lower_status(key, value) for value in values)}"
+    for key, field in SINGLES.items():
+        if (value := getattr(wanted, field)) is not None:
+            yield f"{key}:{written(value)}"
+    for key, (field, choices) in CHOICES.items():
+        yield from (f"{key}:{word}" for word, meant in choices.items() if getattr(wanted, field) is meant)
+    for sign, field in _COMPARED.items():
+        if (value := getattr(wanted, field)) is not None:
+            yield sign + (duration_text(value) if isinstance(value, timedelta) else str(value))
+
+
+def _lower_status(key: str, value: str) -> str:
+    return value.lower() if key == "status" else written(value)

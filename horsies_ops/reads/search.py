@@ -1,0 +1,284 @@
+"""Which tasks match a filter, how many there are, and what occurs among them.
+
+A filter may match one row in a million, so no statement goes through the whole table: rows are looked at stretch by
+stretch in the order of their ids, or, where an index knows the few that can match at all, those alone.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from horsies.model.task import TaskStatus
+from horsies.store.queries import Query, load
+from horsies_ops.reads.filters import is_short_form, tasks_ending
+from horsies_ops.reads.server import clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from horsies.store.database import Database
+    from horsies_ops.reads.filters import TaskFilter
+
+
+# Numbers as operators read them, and how far each may be trusted.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """How many; exact unless it says otherwise."""
+
+    number: int
+    is_estimate: bool = False
+    """Taken from the planner's statistics, right to a few per cent at best."""
+    is_capped: bool = False
+    """Counting stopped here; there may be more."""
+
+    def __str__(self) -> str:
+        return f"{'~' if self.is_estimate else ''}{self.number:,}{'+' if self.is_capped else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facet:
+    """A value that occurs among some tasks, and how often."""
+
+    value: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facets:
+    """What occurs among the newest matching tasks, the most frequent value first."""
+
+    statuses: tuple[Facet, ...]
+    queues: tuple[Facet, ...]
+    names: tuple[Facet, ...]
+    error_codes: tuple[Facet, ...]
+
+
+LOOKED_AT: Final = 5_000
+"""How many rows one statement goes through where a filter may pass most of them over."""
+
+MOST_CANDIDATES: Final = 20_000
+"""From how many on they are as well met with by going through the table."""
+
+SEARCHED_FOR: Final = timedelta(seconds=1)
+"""How long a page or a count looks for tasks that match before it answers with what it has."""
+
+MOST_COUNTED: Final = 10_000
+MOST_COUNTED_THROUGH: Final = 200_000
+"""How many rows are looked at to count those that match."""
+
+NEWEST_COUNTED: Final = 10_000
+"""How many of the newest tasks tell what occurs."""
+
+MOST_VALUES: Final = 50
+
+FIRST, LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
+
+_HELD = frozenset({TaskStatus.CLAIMED, TaskStatus.RUNNING})
+_WAITING = _HELD | {TaskStatus.PENDING}
+_UNSUCCESSFUL = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED})
+
+# The clock in an id is the sender's, which may differ from the database's.
+_CLOCKS_DIFFER = timedelta(hours=1)
+
+# An id may be anything its sender made up; a `datetime` ends with the year 9999.
+_LATEST_MS = 253_402_300_799_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A stretch of ids."""
+
+    size: int
+    lowest: UUID | None
+    highest: UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A task that matched, and the status in which it did."""
+
+    id: UUID
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Valued:
+    kind: str
+    value: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    counted: int
+    estimate: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchingQueries:
+    window: Query[Window]
+    candidates: Query[Candidate]
+    matching: Query[Match]
+    facets: Query[Valued]
+    size: Query[Size]
+
+
+MATCHING = load(MatchingQueries, "horsies_ops.reads", "matching")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """What matches among the rows that were looked at."""
+
+    matches: list[Match]
+    looked_at: int
+    reached: UUID | None = None
+    """The last row that was looked at; None at the end of the table."""
+
+
+async def stretches(
+    database: Database,
+    wanted: TaskFilter,
+    *,
+    oldest_first: bool = False,
+    after: UUID | None = None,
+    enough: int,
+    size: int = LOOKED_AT,
+) -> AsyncGenerator[Stretch]:
+    """Yield matching tasks in order, a stretch of the table at a time, until it ends or `enough` were found in one."""
+    few = await _candidates(database, wanted)
+    if few is not None:
+        ahead = [each for each in few if after is None or ((each > after) if oldest_first else (each < after))]
+        yield Stretch(matches=await _match(database, wanted, oldest_first, enough, among=ahead), looked_at=len(ahead))
+        return
+    size = enough if wanted.is_empty else max(size, enough)
+    oldest = await _oldest_id(database, wanted)
+    reached, end = (max(after or FIRST, oldest), LAST) if oldest_first else (after or LAST, oldest)
+    while True:
+        (window,) = await database.fetch(MATCHING.window, oldest_first, reached, size, end)
+        if window.lowest is None or window.highest is None:
+            return
+        matches = await _match(database, wanted, oldest_first, enough, (window.lowest, window.highest))
+        if window.size < size:
+            yield Stretch(matches=matches, looked_at=window.size)
+            return
+        reached = window.highest if oldest_first else window.lowest
+        yield Stretch(matches=matches, looked_at=window.size, reached=reached)
+
+
+def time_limit(allowed: timedelta | None) -> Callable[[], bool]:
+    """Tells whether `allowed` has passed since now; None never passes."""
+    began = time.monotonic()
+    return lambda: allowed is not None and time.monotonic() - began >= allowed.total_seconds()
+
+
+async def count_tasks(database: Database, wanted: TaskFilter, *, cap: int = MOST_COUNTED) -> Count:
+    """How many tasks match: exactly up to `cap`, or as many as were found before it took too long."""
+    if wanted.is_empty:
+        return await _count_all(database, cap)
+    found = looked_at = 0
+    is_over = time_limit(SEARCHED_FOR)
+    async for stretch in stretches(database, wanted, enough=cap + 1, size=MOST_CANDIDATES):
+        found, looked_at = found + len(stretch.matches), looked_at + stretch.looked_at
+        if found > cap:
+            return Count(number=cap, is_capped=True)
+        if stretch.reached is not None and (looked_at >= MOST_COUNTED_THROUGH or is_over()):
+            return Count(number=found, is_capped=True)
+    return Count(number=found)
+
+
+async def facets(database: Database, wanted: TaskFilter) -> Facets:
+    """What occurs among the newest tasks, where they match: the most frequent values of each kind."""
+    ids: list[UUID] = []
+    looked_at = 0
+    async for stretch in stretches(database, wanted, enough=NEWEST_COUNTED):
+        ids += [each.id for each in stretch.matches]
+        looked_at += stretch.looked_at
+        if looked_at >= NEWEST_COUNTED:
+            break
+    values = await database.fetch(MATCHING.facets, ids, MOST_VALUES) if ids else []
+
+    def of(kind: str) -> tuple[Facet, ...]:
+        return tuple(Facet(value=each.value, count=each.count) for each in values if each.kind == kind)
+
+    return Facets(statuses=of("statuses"), queues=of("queues"), names=of("names"), error_codes=of("error_codes"))
+
+
+async def _match(
+    database: Database,
+    wanted: TaskFilter,
+    oldest_first: bool,  # noqa: FBT001  # private, and always passed on by the name it has
+    limit: int,
+    between: tuple[UUID, UUID] = (FIRST, LAST),
+    among: list[UUID] | None = None,
+) -> list[Match]:
+    return await database.fetch(MATCHING.matching, *between, among, wanted.to_json(), oldest_first, limit)
+
+
+async def _candidates(database: Database, wanted: TaskFilter) -> list[UUID] | None:
+    """All tasks that can match, where an index can tell and they are few; else None."""
+    if wanted.ids:
+        return await _named(database, wanted)
+    kind, run = _indexed(wanted)
+    if kind is None:
+        return None
+    found = await database.fetch(MATCHING.candidates, kind, run, MOST_CANDIDATES + 1)
+    return None if len(found) > MOST_CANDIDATES else [each.id for each in found]
+
+
+async def _named(database: Database, wanted: TaskFilter) -> list[UUID]:
+    ids = {UUID(each) for each in wanted.ids if not is_short_form(each)}
+    for each in filter(is_short_form, wanted.ids):
+        ids |= {found.id for found in await tasks_ending(database, each)}
+    return list(ids)
+
+
+def _indexed(wanted: TaskFilter) -> tuple[str | None, UUID | None]:
+    """The kind of index that knows all tasks that can match, and the run it is asked for."""
+    if wanted.workflow_id is not None and not is_short_form(wanted.workflow_id):
+        return "workflow", UUID(wanted.workflow_id)
+    statuses = {TaskStatus(each) for each in wanted.statuses}
+    if wanted.min_silence is not None or (statuses and statuses <= _HELD):
+        return "held", None
+    if wanted.error_codes or (statuses and statuses <= _UNSUCCESSFUL):
+        # Whatever ended without success has a code.
+        return "failed", None
+    if wanted.due_later or (statuses and statuses <= _WAITING):
+        return "waiting", None
+    return None, None
+
+
+async def _oldest_id(database: Database, wanted: TaskFilter) -> UUID:
+    """No task that was sent recently enough has an id before this one."""
+    if wanted.newer_than is None:
+        return FIRST
+    since = await clock(database) - min(wanted.newer_than, timedelta(days=36_500)) - _CLOCKS_DIFFER
+    return _id_at(since)
+
+
+def instant_of(minted: UUID) -> datetime:
+    """When a task of this id was sent, by the sender's clock."""
+    return datetime.fromtimestamp(min(minted.int >> 80, _LATEST_MS) / 1000, UTC)
+
+
+def _id_at(instant: datetime) -> UUID:
+    milliseconds = max(0, int(instant.timestamp() * 1000))
+    return UUID(int=milliseconds << 80)
+
+
+async def _count_all(database: Database, cap: int) -> Count:
+    (size,) = await database.fetch(MATCHING.size, cap + 1)
+    if size.counted <= cap:
+        return Count(number=size.counted)
+    return Count(number=max(size.estimate, cap), is_estimate=True)

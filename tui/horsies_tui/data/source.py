@@ -1,0 +1,149 @@
+"""What the screens need of the operators' toolkit: `Ops` has it, and so has the invented system of `--demo`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from horsies.model.operator_actions import Action, ActionOptions
+    from horsies.model.recovery.fleet import SweepOptions
+    from horsies.model.retention import Cleaned
+    from horsies.model.settings import AppConfig
+    from horsies.recovery.report import SweepReport, SweptTask
+    from horsies_ops.actions.plan import Plan, Selector
+    from horsies_ops.actions.report import ActionReport, Progress
+    from horsies_ops.cleanup import CleanupReport
+    from horsies_ops.reads.changes import Change
+    from horsies_ops.reads.events import AuditRow, EventRow
+    from horsies_ops.reads.filters import Found, TaskFilter
+    from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
+    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.schedules import ScheduleRow
+    from horsies_ops.reads.search import Count, Facets
+    from horsies_ops.reads.server import Storage
+    from horsies_ops.reads.stale import Silent
+    from horsies_ops.reads.tasks import Order, Payload, TaskDetail, TaskPage, TaskSummary
+    from horsies_ops.reads.workers import Snapshot, Upkeep, WorkerRow
+    from horsies_ops.reads.workflows import WorkflowDetail, WorkflowFilter, WorkflowPage
+
+
+class Source(Protocol):
+    """Reads, changes and the feed. A failure raises `HorsiesError`."""
+
+    async def clock(self) -> datetime: ...
+
+    def listen(self) -> AsyncIterator[Change]: ...
+
+    async def overview(self) -> Overview: ...
+
+    async def list_tasks(
+        self,
+        filter: TaskFilter = ...,  # noqa: A002  # as in `Ops`
+        *,
+        order: Order = ...,
+        after: UUID | None = None,
+        limit: int = 50,
+    ) -> TaskPage: ...
+
+    async def count_tasks(self, filter: TaskFilter = ..., *, cap: int = 10_000) -> Count: ...  # noqa: A002
+
+    async def facets(self, filter: TaskFilter = ...) -> Facets: ...  # noqa: A002
+
+    async def tasks_by_id(self, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]: ...
+
+    async def payloads_of(self, ids: Iterable[UUID]) -> dict[UUID, Payload]: ...
+
+    async def task(self, task_id: str | UUID) -> TaskDetail | None: ...
+
+    async def tasks_ending(self, short_form: str) -> tuple[Found, ...]: ...
+
+    async def plan(self, action: Action, which: Selector, options: ActionOptions | None = None) -> Plan: ...
+
+    async def apply(
+        self, plan: Plan, *, progress: Callable[[Progress], None] | None = None, stop: asyncio.Event | None = None
+    ) -> ActionReport: ...
+
+    async def undo_retry(self, report: ActionReport) -> ActionReport: ...
+
+    async def list_workflows(
+        self,
+        filter: WorkflowFilter = ...,  # noqa: A002
+        *,
+        after: UUID | None = None,
+        limit: int = 50,
+    ) -> WorkflowPage: ...
+
+    async def workflow(self, workflow_id: str | UUID) -> WorkflowDetail | None: ...
+
+    async def pause_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport: ...
+
+    async def resume_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport: ...
+
+    async def cancel_workflow(
+        self, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
+    ) -> ActionReport: ...
+
+    async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport: ...
+
+    async def list_schedules(self) -> tuple[ScheduleRow, ...]: ...
+
+    @property
+    def settings(self) -> AppConfig: ...
+
+    async def list_queues(self) -> tuple[QueueRow, ...]: ...
+
+    async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]: ...
+
+    async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[Snapshot, ...]: ...
+
+    async def throughput(self, window: timedelta, buckets: int = 30) -> Throughput: ...
+
+    async def queue_throughput(self, window: timedelta, buckets: int = 30) -> tuple[QueueBucket, ...]: ...
+
+    async def error_summary(self, window: timedelta) -> tuple[ErrorCount, ...]: ...
+
+    async def audit(
+        self, *, after: int | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[AuditRow, ...]: ...
+
+    async def pause_queue(self, queue: str, *, reason: str | None = None) -> ActionReport: ...
+
+    async def resume_queue(self, queue: str, *, reason: str | None = None) -> ActionReport: ...
+
+    async def stale_candidates(self, options: SweepOptions = ...) -> SweepReport: ...
+
+    async def sweep(
+        self, options: SweepOptions = ..., *, reason: str | None = None, stop: asyncio.Event | None = None
+    ) -> SweepReport: ...
+
+    async def near_limit(self, within: timedelta, options: SweepOptions = ...) -> tuple[SweptTask, ...]: ...
+
+    async def not_yet_stale(self, options: SweepOptions = ...) -> Silent | None: ...
+
+    async def upkeep(self) -> Upkeep: ...
+
+    async def storage(self) -> Storage: ...
+
+    async def events(self, *, limit: int = 100) -> tuple[EventRow, ...]: ...
+
+    async def cleanup_candidates(self) -> Cleaned: ...
+
+    async def cleanup(
+        self,
+        *,
+        reason: str | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> CleanupReport: ...
+
+
+class Opener(Protocol):
+    """Opens the source; what may be changed through it is decided here, and by the database."""
+
+    def __call__(self, *, read_only: bool) -> AbstractAsyncContextManager[Source]: ...

@@ -1,0 +1,1 @@
+"""What is about to be done, shown before it is done."""

@@ -1,0 +1,236 @@
+"""What can be done to a run, each as a change to look at first."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
+from horsies_tui.format import age, plural, short_id
+from horsies_tui.proposals.model import Line, Outcome, Proposal
+from horsies_tui.screens.workflows.graph import LOST
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from horsies_ops.actions.report import ActionReport, Progress
+    from horsies_ops.reads.queues import QueueRow
+    from horsies_ops.reads.workflows import WorkflowDetail
+    from horsies_tui.data.source import Source
+
+
+MOST_BY_KEY: Final = 25
+"""More nodes than this are not begun again or given up by a single key."""
+
+_RUNNING: Final = WorkflowTaskStatus.RUNNING.value
+_OPEN: Final[tuple[str, ...]] = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, WorkflowTaskStatus.ENQUEUED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """One way of changing a run: what becomes of its nodes by their state, or why it cannot be done now."""
+
+    verb: str
+    done: str
+    effects: Mapping[str, str]
+    """States that are not named stay as they are."""
+    refusal: str | None
+    options: Sequence[str] = ()
+    is_confirmed_by_number: bool = False
+
+
+async def retrying(source: Source, workflow_id: UUID) -> Proposal:
+    """Begin again where it failed."""
+    detail = await source.workflow(workflow_id)
+    effects = dict.fromkeys(LOST, "run again")
+    change = _Change(verb="retry", done="begun again", effects=effects, refusal=_no_retry(detail))
+    return _proposal(detail, workflow_id, change, lambda reason: source.retry_workflow(workflow_id, reason=reason))
+
+
+async def turning(source: Source, workflow_id: UUID) -> Proposal:
+    """Pause a run that runs, resume one that is paused."""
+    detail = await source.workflow(workflow_id)
+    if detail is not None and detail.run.status == WorkflowStatus.PAUSED:
+        change = _Change(verb="resume", done="resumed", effects=dict.fromkeys(_OPEN, "may start again"), refusal=None)
+        return _proposal(detail, workflow_id, change, lambda reason: source.resume_workflow(workflow_id, reason=reason))
+    effects = {**dict.fromkeys(_OPEN, "start only once it is resumed"), _RUNNING: "may end, and starts nothing"}
+    refusal = _gone(detail) or _unless(detail, WorkflowStatus.RUNNING, "only a run that is running can be paused")
+    change = _Change(verb="pause", done="paused", effects=effects, refusal=refusal)
+    return _proposal(detail, workflow_id, change, lambda reason: source.pause_workflow(workflow_id, reason=reason))
+
+
+async def cancelling(source: Source, workflow_id: UUID, *, kill: bool = False) -> Proposal:
+    """End a run and all below it."""
+    detail = await source.workflow(workflow_id)
+    running = "killed" if kill else "may end; what it returns is kept"
+    change = _Change(
+        verb="cancel",
+        done="cancelled",
+        effects={**dict.fromkeys(_OPEN, "never start"), _RUNNING: running},
+        refusal=_gone(detail) or ("it has ended already" if detail and _is_over(detail) else None),
+        options=("--kill",) if kill else (),
+        is_confirmed_by_number=kill,
+    )
+
+    async def other() -> Proposal:
+        return await cancelling(source, workflow_id, kill=not kill)
+
+    return _proposal(
+        detail,
+        workflow_id,
+        change,
+        lambda reason: source.cancel_workflow(workflow_id, kill=kill, reason=reason),
+        option="running ones: killed" if kill else "running ones: may end",
+        edited=other,
+    )
+
+
+def _proposal(
+    detail: WorkflowDetail | None,
+    workflow_id: UUID,
+    change: _Change,
+    carry_out: Callable[[str | None], Awaitable[ActionReport]],
+    *,
+    option: str | None = None,
+    edited: Callable[[], Awaitable[Proposal]] | None = None,
+) -> Proposal:
+    async def apply(reason: str | None, _: Callable[[Progress], None], __: asyncio.Event) -> Outcome:
+        return _outcome(change, await carry_out(reason))
+
+    name = "" if detail is None else f"{detail.run.name} "
+    touched = 0 if detail is None else sum(node.status in change.effects for node in detail.nodes)
+    needs_number = change.is_confirmed_by_number or touched > MOST_BY_KEY
+    return Proposal(
+        title=f"{change.verb.capitalize()} the run {name}{short_id(workflow_id)}",
+        verb=f"{change.verb} it",
+        selected_by=f"run {name}{workflow_id}",
+        lines=() if detail is None else _lines(detail, change),
+        warnings=_warnings(detail, change),
+        command=shlex.join(["horsies", "workflow", change.verb, str(workflow_id), *change.options]),
+        to_type=str(touched) if needs_number and touched and change.refusal is None else None,
+        option=option if change.refusal is None else None,
+        edited=edited if change.refusal is None else None,
+        apply=apply,
+    )
+
+
+def _lines(detail: WorkflowDetail, change: _Change) -> tuple[Line, ...]:
+    """What becomes of the nodes; where it cannot be done at all, that and why."""
+    if change.refusal is not None:
+        return (Line(count=1, kind=f"run, {detail.run.status}", effect=change.refusal, is_skipped=True),)
+    counts = detail.counts
+    touched = tuple(
+        Line(count=counts[status], kind=status, effect=effect)
+        for status, effect in change.effects.items()
+        if counts.get(status)
+    )
+    left = tuple(
+        Line(count=count, kind=status, effect="stay as they are", is_skipped=True)
+        for status, count in counts.items()
+        if status not in change.effects
+    )
+    # A run whose nodes have all been settled may still be waiting for its end.
+    run = () if touched else (Line(count=1, kind=f"run, {detail.run.status}", effect=change.verb),)
+    return (*run, *touched, *left)
+
+
+def _warnings(detail: WorkflowDetail | None, change: _Change) -> tuple[str, ...]:
+    if detail is None or change.refusal is not None:
+        return ()
+    below = len(detail.children)
+    found = [f"{plural(below, 'run')} below it are meant too"] if below else []
+    if change.verb == "retry" and detail.counts.get(WorkflowTaskStatus.FAILED):
+        found.append("side effects may happen again: those that failed did start")
+    return tuple(found)
+
+
+def _no_retry(detail: WorkflowDetail | None) -> str | None:
+    if detail is None:
+        return _gone(detail)
+    if detail.run.parent_id is not None:
+        return f"it is a step of another run: retry {short_id(detail.run.root_id)}"
+    if not _is_over(detail):
+        return "it has not ended: only a run that has can be begun again"
+    has_lost = any(node.status in LOST for node in detail.nodes)
+    return None if has_lost and detail.run.status != WorkflowStatus.COMPLETED else "nothing of it failed"
+
+
+def _gone(detail: WorkflowDetail | None) -> str | None:
+    return "there is no such run any more" if detail is None else None
+
+
+def _unless(detail: WorkflowDetail | None, status: WorkflowStatus, refusal: str) -> str | None:
+    return None if detail is not None and detail.run.status == status else refusal
+
+
+def _is_over(detail: WorkflowDetail) -> bool:
+    return WorkflowStatus(detail.run.status).is_terminal
+
+
+def _outcome(change: _Change, report: ActionReport) -> Outcome:
+    nodes = f", {plural(report.nodes, 'node')}" if report.nodes else ""
+    why = report.skipped[0].why if report.skipped else ""
+    return Outcome(
+        title=change.done.capitalize() if report.affected else "Nothing changed",
+        lines=(
+            f"{change.done}{nodes}" if report.affected else f"not {change.done}: {why}",
+            f"operator log {report.audit_id}" if report.audit_id is not None else "",
+            *report.warnings,
+        ),
+    )
+
+
+# Pausing and resuming a queue, as a change to look at first.
+
+
+async def for_queue(source: Source, name: str, now: datetime) -> Proposal:
+    """What `P` would do to this queue as it stands: resume it where it is paused, else pause it."""
+    queue = next((each for each in await source.list_queues() if each.name == name), None)
+    is_paused = queue is not None and queue.is_paused
+    verb = "resume" if is_paused else "pause"
+    change = source.resume_queue if is_paused else source.pause_queue
+
+    async def apply(reason: str | None, _: Callable[[Progress], None], __: asyncio.Event) -> Outcome:
+        return _queue_outcome(name, verb, await change(name, reason=reason))
+
+    return Proposal(
+        title=f"{verb.capitalize()} queue {name}",
+        verb=f"{verb} {name}",
+        selected_by=f"queue {name}",
+        lines=() if queue is None else _resumed(queue, now) if is_paused else _paused(queue),
+        warnings=_queue_warnings(queue, name),
+        command=shlex.join(["horsies", "queue", verb, name]),
+        apply=apply,
+    )
+
+
+def _paused(queue: QueueRow) -> tuple[Line, ...]:
+    return (
+        Line(count=queue.pending + queue.delayed, kind="PENDING", effect="stay where they are until it is resumed"),
+        Line(count=queue.claimed, kind="CLAIMED", effect="go on", is_skipped=True),
+        Line(count=queue.running, kind="RUNNING", effect="go on", is_skipped=True),
+    )
+
+
+def _resumed(queue: QueueRow, now: datetime) -> tuple[Line, ...]:
+    since = "" if queue.paused_at is None else f"   paused {age(now - queue.paused_at)} ago by {queue.paused_by}"
+    why = f": {queue.pause_reason}" if queue.pause_reason else ""
+    return (Line(count=queue.pending, kind=f"PENDING{since}{why}", effect="may be claimed again, at once"),)
+
+
+def _queue_warnings(queue: QueueRow | None, name: str) -> tuple[str, ...]:
+    if queue is None:
+        return (f"there is no queue {name} any more",)
+    return () if queue.served_by else ("no live worker takes from it",)
+
+
+def _queue_outcome(name: str, verb: str, report: ActionReport) -> Outcome:
+    done = f"{name} is {verb}d" if report.affected else f"{name} had been {verb}d already"
+    return Outcome(
+        title=f"{verb.capitalize()}d" if report.affected else "Nothing changed",
+        lines=(done, f"operator log {report.audit_id}", *report.warnings),
+    )

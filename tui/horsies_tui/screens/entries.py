@@ -1,0 +1,272 @@
+"""What happened, line by line: changes that were heard, events and actions of operators that were written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from horsies.model.events import EventKind
+from horsies.model.task import TaskStatus
+from horsies_ops.reads.changes import Feed, Topic
+from horsies_tui.format import clean, clock, fit, short_id
+from horsies_tui.widgets.row_list import Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from horsies_ops.reads.changes import Change
+    from horsies_ops.reads.events import AuditRow, EventRow
+    from horsies_ops.reads.filters import TaskFilter
+    from horsies_ops.reads.tasks import TaskSummary
+    from horsies_tui.data.queries import Heard
+
+
+class Kind(StrEnum):
+    """What a line is about."""
+
+    TASK = "task"
+    WORKER = "worker"
+    FLOW = "flow"
+    EVENT = "event"
+    OP = "op"
+    FEED = "feed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line, or `count` that are alike."""
+
+    key: str
+    at: datetime
+    kind: Kind
+    what: str
+    subject: str = ""
+    note: str = ""
+    tone: Tone = Tone.PLAIN
+    count: int = 1
+    ids: tuple[UUID, ...] = ()
+    name: str | None = None
+    queue: str | None = None
+    statuses: tuple[str, ...] = ()
+    error_code: str | None = None
+    worker_id: UUID | None = None
+    workflow_id: UUID | None = None
+
+    @property
+    def stem(self) -> str:
+        """What it is about, whichever single thing that was."""
+        return self.subject if self.kind is Kind.OP else self.name or self.queue or ""
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """Shared with those that say the same; only tasks and what is done to them come in numbers."""
+        return (self.kind, self.stem, self.what) if self.kind in (Kind.TASK, Kind.OP) else (self.key,)
+
+
+_TONES: Final[Mapping[str, Tone]] = {
+    TaskStatus.FAILED: Tone.BAD,
+    TaskStatus.EXPIRED: Tone.WARN,
+    TaskStatus.CANCELLED: Tone.WARN,
+    TaskStatus.COMPLETED: Tone.GOOD,
+    Feed.LOST: Tone.BAD,
+    Feed.RESTORED: Tone.GOOD,
+    EventKind.WORKER_LOST: Tone.BAD,
+    EventKind.TASK_POISONED: Tone.BAD,
+    EventKind.CHILD_DIED: Tone.BAD,
+    EventKind.HOOK_FAILED: Tone.BAD,
+    EventKind.OPERATION_DISABLED: Tone.BAD,
+    EventKind.OUTBOX_QUARANTINED: Tone.BAD,
+    EventKind.TASK_RECOVERED: Tone.WARN,
+    EventKind.OVERLAP_POSSIBLE: Tone.WARN,
+    EventKind.LATE_RESULT_REFUSED: Tone.WARN,
+    EventKind.LISTENER_DEGRADED: Tone.WARN,
+    EventKind.FLEET_MISMATCH: Tone.WARN,
+}
+"""The others are plain."""
+
+
+def of_change(heard: Heard, known: Mapping[UUID, TaskSummary], *, offset: timedelta) -> Entry:
+    """A change as a line; `known` are tasks that it may be about, `offset` how far the database's clock is ahead."""
+    change = heard.change
+    key, at = f"change {heard.number}", change.at + offset
+    match change.topic:
+        case Topic.FEED:
+            return Entry(
+                key=key, at=at, kind=Kind.FEED, subject=change.kind, what=_FEED[Feed(change.kind)], tone=_tone(change),
+                note=change.detail.splitlines()[0] if change.detail else "",
+            )  # fmt: skip
+        case Topic.WORKFLOW:
+            run = change.ids[0] if change.ids else None
+            return Entry(
+                key=key, at=at, kind=Kind.FLOW, subject=short_id(run), what="came to an end or was paused",
+                workflow_id=run,
+            )  # fmt: skip
+        case _:
+            return _of_tasks(key, at, change, known)
+
+
+_FEED: Final = {
+    Feed.LIVE: "told as it happens",
+    Feed.RESTORED: "back, all read again",
+    Feed.POLLING: "asked at intervals",
+    Feed.LOST: "connection lost",
+}
+
+
+def _of_tasks(key: str, at: datetime, change: Change, known: Mapping[UUID, TaskSummary]) -> Entry:
+    tasks = [known[each] for each in change.ids if each in known]
+    names = {task.name for task in tasks}
+    name = names.pop() if len(names) == 1 else None
+    code = tasks[0].error_code if change.count == 1 and tasks and change.to_status == TaskStatus.FAILED else None
+    after = change.to_status or TaskStatus.PENDING
+    return Entry(
+        key=key,
+        at=at,
+        kind=Kind.TASK,
+        subject=_subject(change.count, change.ids, name or change.queue),
+        what=f"{change.from_status or 'new'} → {after}",
+        note=code or _worker(change, tasks),
+        tone=_tone(change),
+        count=change.count,
+        ids=change.ids,
+        name=name,
+        queue=change.queue,
+        statuses=tuple(filter(None, (change.from_status, after))),
+        error_code=code,
+        worker_id=change.worker_id,
+    )
+
+
+def _subject(count: int, ids: Sequence[UUID], name: str | None) -> str:
+    who = short_id(ids[0]) if count == 1 and ids else f"×{count:,}"
+    return f"{who} {name or ''}".rstrip()
+
+
+def _worker(change: Change, tasks: Sequence[TaskSummary]) -> str:
+    found = change.worker_id or (tasks[0].worker_id if len(tasks) == 1 else None)
+    return f"worker {short_id(found)}" if found is not None else ""
+
+
+def _tone(change: Change) -> Tone:
+    return _TONES.get(change.to_status or change.kind, Tone.PLAIN)
+
+
+def of_event(row: EventRow, known: Mapping[UUID, TaskSummary]) -> Entry:
+    """An event that was written down, with its evidence."""
+    evidence = " ".join(f"{name}={value}" for name, value in row.evidence.items() if value is not None)
+    task = None if row.task_id is None else known.get(row.task_id)
+    subject, kind = row.queue or "", Kind.EVENT
+    if row.task_id is not None:
+        subject, kind = f"{short_id(row.task_id)} {task.name if task else ''}".rstrip(), Kind.TASK
+    elif row.workflow_id is not None:
+        subject, kind = short_id(row.workflow_id), Kind.FLOW
+    elif row.worker_id is not None:
+        subject, kind = short_id(row.worker_id), Kind.WORKER
+    return Entry(
+        key=f"event {row.id}",
+        at=row.at,
+        kind=kind,
+        subject=subject,
+        what=row.kind,
+        note=clean(evidence, limit=300),
+        tone=_TONES.get(row.kind, Tone.PLAIN),
+        ids=() if row.task_id is None else (row.task_id,),
+        name=None if task is None else task.name,
+        queue=row.queue,
+        worker_id=row.worker_id,
+        workflow_id=row.workflow_id,
+    )
+
+
+def of_action(row: AuditRow) -> Entry:
+    """What an operator did."""
+    done = "dry run" if row.dry_run else f"{row.affected:,} changed, {row.skipped:,} skipped"
+    return Entry(
+        key=f"action {row.id}",
+        at=row.at,
+        kind=Kind.OP,
+        subject=f"{clean(row.actor, limit=40)} {row.action}",
+        what=done,
+        note=f'"{clean(row.reason, limit=200)}"' if row.reason else f"{row.matched:,} matched",
+        ids=tuple(row.task_ids),
+    )
+
+
+def matches(entry: Entry, wanted: TaskFilter, now: datetime) -> bool:
+    """Whether an entry fits a filter of tasks; a part that it knows nothing of does not fit."""
+    return all(_parts(entry, wanted, now)) and not any(matches(entry, each, now) for each in wanted.excluded)
+
+
+def _parts(entry: Entry, wanted: TaskFilter, now: datetime) -> Iterator[bool]:
+    yield not wanted.statuses or bool(set(wanted.statuses) & set(entry.statuses))
+    yield not wanted.queues or entry.queue in wanted.queues
+    yield not wanted.names or any(fnmatchcase(entry.name or "", glob) for glob in wanted.names)
+    yield not wanted.error_codes or any(fnmatchcase(entry.error_code or "", glob) for glob in wanted.error_codes)
+    yield not wanted.ids or any(_is(each, named) for each in entry.ids for named in wanted.ids)
+    yield wanted.worker_id is None or _is(entry.worker_id, wanted.worker_id)
+    yield wanted.workflow_id is None or _is(entry.workflow_id, wanted.workflow_id)
+    yield wanted.text is None or wanted.text.lower() in f"{entry.subject} {entry.what} {entry.note}".lower()
+    yield wanted.newer_than is None or now - entry.at < wanted.newer_than
+    yield wanted.older_than is None or now - entry.at > wanted.older_than
+    foreign = (wanted.min_wait, wanted.min_run, wanted.min_silence, wanted.min_attempts, wanted.due_later, wanted.flag)
+    yield all(part is None for part in (*foreign, wanted.retried))
+
+
+def _is(identity: UUID | None, named: str) -> bool:
+    return identity is not None and str(identity).endswith(named.lower())
+
+
+# What operators did, line by line.
+
+FEW: Final = 2
+"""So many tasks are named by their ids."""
+
+
+def log_line(row: AuditRow) -> str:
+    """`12:01:08 ana        retry           41 matched         changed 41 skipped 0  "smtp is back"`."""
+    why = f'  "{clean(row.reason, limit=200)}"' if row.reason else ""
+    done = "dry run" if row.dry_run else f"changed {row.affected:,} skipped {row.skipped:,}"
+    return f"{clock(row.at)} {fit(row.actor, 10)} {fit(row.action, 15)} {fit(about(row), 18)} {done}{why}"
+
+
+def whole(row: AuditRow) -> list[str]:
+    """Everything that is on record about one action."""
+    named, more = " ".join(map(str, row.task_ids[:FEW])), len(row.task_ids) - FEW
+    return [
+        f"{row.id}  {row.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z  {row.actor} on {row.host} by {row.via}  {did(row)}",
+        f"matched {row.matched:,}  changed {row.affected:,}  skipped {row.skipped:,}",
+        *([f"asked for {row.filter_json}"] if row.filter_json else []),
+        *([f"tasks {named}{f' and {more:,} more' if more > 0 else ''}"] if named else []),
+        f"why  {row.reason or '-'}",
+    ]
+
+
+def did(row: AuditRow) -> str:
+    return f"{row.action} (dry run)" if row.dry_run else row.action
+
+
+def about(row: AuditRow) -> str:
+    """What it was done to, as far as a few words say it."""
+    asked = cast("dict[str, Any]", row.filter or {})
+    if "queue" in asked:
+        return f"queue {asked['queue']}"
+    for kind in ("workflow", "worker"):
+        if f"{kind}_id" in asked:
+            return f"{kind} {short_id(str(asked[f'{kind}_id']))}"
+    if terms := asked.get("filter"):
+        return _filter_values(terms[0])
+    return f"task {short_id(row.task_ids[0])}" if len(row.task_ids) == 1 else f"{row.matched:,} matched"
+
+
+def _filter_values(term: dict[str, Any]) -> str:
+    """The values of a filter, which say enough without their names."""
+    return " ".join(_value(value) for name, value in term.items() if name != "is_wanted")
+
+
+def _value(value: object) -> str:
+    return ",".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)

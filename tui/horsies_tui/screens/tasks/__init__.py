@@ -1,0 +1,1 @@
+"""Tasks: their list, their details and their attempts."""

@@ -1,0 +1,449 @@
+"""One task: its state, attempts and beats, what happened to it, what it was given and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar
+
+import humanize
+from textual.content import Content
+from textual.widgets import Static
+
+from horsies.model.operator_actions import Action
+from horsies.model.task import TaskStatus
+from horsies_ops.actions.plan import Selector
+from horsies_ops.cli.output import to_json
+from horsies_ops.reads.changes import Topic
+from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.data.queries import Want
+from horsies_tui.format import age, clean, clock, cut, safe, short_id, took
+from horsies_tui.keys import TABS, Place, bindings
+from horsies_tui.messages import RunWanted, TasksWanted
+from horsies_tui.screens.base import ANY_TASK
+from horsies_tui.screens.lists import ActingScreen
+from horsies_tui.screens.tasks.attempts import strip
+from horsies_tui.screens.tasks.table import LIVE, silence
+from horsies_tui.system import show_in_pager
+from horsies_tui.widgets.filter_bar import WordLine
+from horsies_tui.widgets.page import Page, Section, given, one_line, pretty, whole
+from horsies_tui.widgets.page import shown as allowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from horsies.model.settings import TuiConfig
+    from horsies_ops.reads.tasks import AttemptRow, TaskDetail, TaskFacts
+    from horsies_tui.data.context import Desk
+    from horsies_tui.data.source import Source
+    from horsies_tui.theme import Glyphs
+
+
+# What happened to a task, in the order in which it did.
+
+GAP = "  "
+AT_ONCE = timedelta(seconds=1)
+"""What is due so soon after it was sent was not sent for later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    at: datetime
+    what: str
+
+    @property
+    def text(self) -> str:
+        return f"{clock(self.at)} {clean(self.what)}"
+
+
+def moments(detail: TaskDetail) -> tuple[Moment, ...]:
+    """From the sending on; what is still to come, as a retry, at the end."""
+    found = [
+        *_sent(detail.task),
+        *(moment for attempt in detail.attempts for moment in _attempted(attempt)),
+        *(Moment(event.at, event.kind) for event in detail.events),
+        *_now(detail),
+    ]
+    return tuple(sorted(found, key=lambda moment: moment.at))
+
+
+def _sent(task: TaskFacts) -> Iterator[Moment]:
+    yield Moment(task.sent_at, f"sent again for {short_id(task.retry_of)}" if task.retry_of else "sent")
+    if task.enqueued_at - task.sent_at > AT_ONCE and task.retry_count == 0:
+        yield Moment(task.enqueued_at, "due")
+
+
+def _attempted(attempt: AttemptRow) -> Iterator[Moment]:
+    yield Moment(attempt.started_at, f"#{attempt.attempt} started")
+    how = f"{attempt.outcome} {attempt.error_code or ''}".rstrip()
+    yield Moment(attempt.finished_at, f"#{attempt.attempt} {how}{', to be retried' if attempt.will_retry else ''}")
+
+
+def _now(detail: TaskDetail) -> Iterator[Moment]:
+    """What the row itself says of the present."""
+    task = detail.task
+    if task.status in (TaskStatus.CLAIMED, TaskStatus.RUNNING):
+        if task.claimed_at is not None:
+            waited = task.claimed_at - task.enqueued_at
+            yield Moment(task.claimed_at, f"claimed by {short_id(task.worker_id)} (wait {took(waited)})")
+        if task.started_at is not None:
+            yield Moment(task.started_at, f"#{task.attempt_count + 1} started")
+        if detail.last_beat is not None:
+            yield Moment(detail.last_beat.at, "last beat")
+    # Where the last attempt says it, it is said.
+    if task.finished_at is not None and not any(each.outcome == task.status for each in detail.attempts[:1]):
+        yield Moment(task.finished_at, task.status)
+    if task.status == TaskStatus.PENDING and task.retry_count:
+        yield Moment(task.enqueued_at, "next try")
+    if task.good_until is not None and task.finished_at is None:
+        yield Moment(task.good_until, "not to be started after this")
+    if task.recovery_hold_until is not None:
+        yield Moment(task.recovery_hold_until, "left alone by sweeps until then")
+
+
+def flowed(texts: Sequence[str], width: int) -> list[str]:
+    """The texts beside one another, as many as fit into a line; none is broken, one that is too long is cut."""
+    lines: list[str] = []
+    for text in (cut(each, width) for each in texts):
+        joined = f"{lines[-1]}{GAP}{text}" if lines else text
+        if lines and len(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(text)
+    return lines
+
+
+# What the page of a task says, part by part.
+
+
+def head(task_id: UUID, detail: TaskDetail | None, *, back: str, width: int, signs: Glyphs) -> Content:
+    """The way back, the whole id, the name, and on the right how it stands."""
+    name = "" if detail is None else detail.task.name
+    standing = _standing(detail, signs)
+    left = cut(clean(f" {signs.back} {back}   {task_id}   {name}"), max(width - standing.cell_length - 2, 0))
+    return safe(left, "bold").pad_right(max(width - len(left) - standing.cell_length - 1, 1)) + standing
+
+
+def _standing(detail: TaskDetail | None, signs: Glyphs) -> Content:
+    if detail is None:
+        return Content("")
+    if is_stale(detail):
+        return safe(f"{signs.bad} STALE", "bold $text-error")
+    return safe(detail.task.status, "bold")
+
+
+def is_stale(detail: TaskDetail) -> bool:
+    """Whether a sweep would do something about it."""
+    return detail.verdict is not None and detail.verdict.is_to_act
+
+
+def state(detail: TaskDetail, now: datetime, width: int) -> list[str]:
+    """How it stands, who has it, and what a sweep would make of it."""
+    task = detail.task
+    attempt = task.attempt_count + (task.status == TaskStatus.RUNNING)
+    parts = [
+        f"status {task.status}",
+        _silent(detail, now),
+        f"queue {task.queue}",
+        f"prio {task.priority}",
+        f"att {attempt} of {task.max_retries + 1}",
+        f"crashes {task.crash_count}" if task.crash_count else "",
+    ]
+    return [*flowed([part for part in parts if part], width), *_owner(detail, width), *_verdict(detail)]
+
+
+def _silent(detail: TaskDetail, now: datetime) -> str:
+    task, verdict = detail.task, detail.verdict
+    if task.status in LIVE:
+        limit = f" (limit {age(verdict.threshold)})" if verdict is not None and verdict.threshold else ""
+        return f"silent {age(silence(task, now))}{limit}"
+    if task.finished_at is not None:
+        return f"ended {age(now - task.finished_at)} ago"
+    if task.enqueued_at > now:
+        return f"due in {age(task.enqueued_at - now)}"
+    return f"waiting {age(now - task.enqueued_at)}"
+
+
+def _owner(detail: TaskDetail, width: int) -> list[str]:
+    task, verdict = detail.task, detail.verdict
+    where = f" {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
+    is_odd = verdict is not None and verdict.owner_state not in (None, "running")
+    gone = f", {(verdict.owner_state or '').upper()}" if verdict is not None and is_odd else ""
+    parts = [
+        f"worker {short_id(task.worker_id)}{where}{gone}" if task.worker_id else "",
+        f"claim token {task.claim_token}" if task.claim_token else "",
+        f"workflow {short_id(task.workflow_id)}" if task.workflow_id else "",
+        f"retry of {short_id(task.retry_of)}" if task.retry_of else "",
+        f"flags {' '.join(_flags(task))}" if _flags(task) else "",
+        "may have overlapped with a later attempt" if task.overlap_possible else "",
+        f"does not start again: {task.no_restart}" if task.no_restart else "",
+    ]
+    return flowed([clean(part) for part in parts if part], width)
+
+
+def _flags(task: TaskFacts) -> list[str]:
+    return [name for name, is_set in task.flags.items() if is_set]
+
+
+def _verdict(detail: TaskDetail) -> list[str]:
+    if detail.verdict is None or TaskStatus(detail.task.status) not in LIVE:
+        return []
+    return [detail.verdict.in_words]
+
+
+def timeline(detail: TaskDetail, width: int) -> list[str]:
+    return flowed([moment.text for moment in moments(detail)], width)
+
+
+def event_lines(detail: TaskDetail, settings: TuiConfig) -> list[str]:
+    """The oldest first, each with its evidence."""
+    found = [f"{clock(each.at)} {each.kind} {one_line(each.evidence, settings)}" for each in reversed(detail.events)]
+    return found or ["no events of this task are kept"]
+
+
+def result(detail: TaskDetail, text: str) -> list[str]:
+    """What came of it; else what went wrong last."""
+    if text:
+        return text.split("\n")
+    task = detail.task
+    none = "no result" if TaskStatus(task.status).is_terminal else "no result yet"
+    last = next((attempt for attempt in detail.attempts if attempt.error_code), None)
+    if last is None:
+        return [task.failed_reason or none]
+    return [none, f"#{last.attempt} {last.error_code}: {last.error_message or last.failed_reason or ''}"]
+
+
+def payload_size(number: int) -> str:
+    return humanize.naturalsize(number, binary=True, format="%.0f")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """Which task is looked at, among which, and whence."""
+
+    task_id: UUID
+    among: tuple[UUID, ...] = ()
+    """The list as it was when the task was opened; keys go through it."""
+    tab: Place = Place.TASKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A task, and its documents as text, made ready beside the loop."""
+
+    task_id: UUID
+    detail: TaskDetail | None = None
+    """None where there is no such task."""
+    given: str = ""
+    result: str = ""
+
+
+class TaskScreen(ActingScreen):
+    """Opened over the list that the task was found in; `[` and `]` go through that list."""
+
+    place = Place.TASK
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.TASK)]
+
+    def __init__(self, desk: Desk, tabs: frozenset[Place], opened: Opened) -> None:
+        super().__init__(desk, tabs)
+        self.task_id = opened.task_id
+        self._opened = opened
+        self._among = opened.among or (opened.task_id,)
+        self._shown: Shown | None = None
+        self._has_events = False
+        self._search = WordLine(prompt=desk.glyphs.prompt, title="Search")
+
+    @property
+    def tab(self) -> Place:
+        return self._opened.tab
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="task-head")
+        yield self._search
+        with Page():
+            yield Section("State", name="task-state")
+            yield Section("Attempts and heartbeats", name="task-strip")
+            yield Section("Timeline", name="task-timeline")
+            yield Section("Arguments", name="task-given")
+            yield Section("Result", name="task-result")
+
+    def on_mount(self) -> None:
+        self.query_one(Page).focus()
+
+    def wants(self) -> Sequence[Want]:
+        touched_by = ANY_TASK | {Topic.BEATS, Topic.EVENT}
+        # Without a word from its worker a task is looked at all the same: silence is what is waited for here.
+        return (Want(name="task", fetch=self._fetch, touched_by=touched_by, every_s=5.0),)
+
+    async def _fetch(self, source: Source) -> Shown:
+        task_id = self.task_id
+        detail = await source.task(task_id)
+        return Shown(task_id=task_id) if detail is None else await asyncio.to_thread(self._with_text, detail)
+
+    def _with_text(self, detail: TaskDetail) -> Shown:
+        settings, task = self.desk.settings, detail.task
+        result = pretty(task.result, settings) if task.result_json is not None else ""
+        return Shown(task_id=task.id, detail=detail, given=pretty(given(task), settings), result=result)
+
+    def take(self, name: str, value: object) -> None:  # noqa: ARG002  # there is one
+        if isinstance(value, Shown) and value.task_id == self.task_id:
+            self._shown = value
+            self._draw(value)
+
+    @property
+    def detail(self) -> TaskDetail | None:
+        """The task as it was last read; None until it has been, so that no key can hit one that is not yet seen."""
+        return self._shown.detail if self._shown is not None and self._shown.task_id == self.task_id else None
+
+    def _draw(self, shown: Shown) -> None:
+        detail, desk = shown.detail, self.desk
+        self.query_one("#task-head", Static).update(
+            head(self.task_id, detail, back=TABS[self.tab], width=self.size.width, signs=desk.glyphs)
+        )
+        self.query_one(Page).display = detail is not None
+        self._say(is_gone=detail is None)
+        if detail is None:
+            return
+        self._draw_present(detail)
+        self._draw_timeline(detail)
+        size = len(detail.task.args_json) + len(detail.task.kwargs_json)
+        title = f"Arguments ({payload_size(size)}; | opens $PAGER, Y copies)"
+        self._section("given").show(shown.given.split("\n"), title=title)
+        self._section("result").show(result(detail, shown.result))
+
+    def _draw_present(self, detail: TaskDetail) -> None:
+        """What changes with time alone."""
+        now, room = self.desk.clock.now(), self._room
+        self._section("state").show(state(detail, now, room))
+        self._section("strip").show(strip(detail, now, width=room, signs=self.desk.glyphs))
+
+    def _draw_timeline(self, detail: TaskDetail) -> None:
+        if self._has_events:
+            lines = event_lines(detail, self.desk.settings)
+            self._section("timeline").show(lines, title="Events (l shows the timeline)")
+        else:
+            lines = timeline(detail, self._room)
+            self._section("timeline").show(lines, title="Timeline (l shows the events)")
+
+    def _section(self, name: str) -> Section:
+        return self.query_one(f"#task-{name}", Section)
+
+    @property
+    def _room(self) -> int:
+        """Columns between the margins."""
+        return max(self.size.width - 3, 20)
+
+    def _say(self, *, is_gone: bool) -> None:
+        count = len(self._among)
+        place = f"{self._among.index(self.task_id) + 1} of {count} in {TABS[self.tab]}" if count > 1 else ""
+        gone = "there is no such task: retention deletes what is old" if is_gone else ""
+        self.say(gone, "[ ] previous and next" if place else "", place)
+
+    def tick(self) -> None:
+        if self.detail is not None:
+            self._draw_present(self.detail)
+
+    def on_resize(self, _: events.Resize) -> None:
+        if self._shown is not None and self.is_drawn:
+            self._draw(self._shown)
+
+    def on_word_line_changed(self) -> None:
+        self.query_one(Page).seek(self._search.meant)
+        self._find()
+
+    def on_word_line_left(self) -> None:
+        self.query_one(Page).focus()
+        self._search.leave()
+
+    def step_back(self) -> bool:
+        return self._search.step_back()
+
+    def action_filter_edit(self) -> None:
+        self._search.edit()
+
+    def action_filter_clear(self) -> None:
+        self._search.clear()
+
+    def action_find_next(self) -> None:
+        self._find(1)
+
+    def action_find_prev(self) -> None:
+        self._find(-1)
+
+    def _find(self, step: int = 0) -> None:
+        if self._search.meant:
+            at, count = self.query_one(Page).go_to_hit(step)
+            self._search.say(f"{at} of {count}, n next" if count else "not here")
+
+    def action_nav_prev(self) -> None:
+        self._go(-1)
+
+    def action_nav_next(self) -> None:
+        self._go(1)
+
+    def _go(self, step: int) -> None:
+        at = self._among.index(self.task_id) + step
+        if 0 <= at < len(self._among):
+            self.task_id = self._among[at]
+            self.query_one(Page).scroll_home(animate=False)
+            self.desk.store.refresh("task")
+
+    def selector(self) -> Selector | None:
+        return Selector.of_ids([self.task_id]) if self.detail is not None else None
+
+    def fitting(self) -> Action:
+        is_over = self.detail is not None and TaskStatus(self.detail.task.status).is_terminal
+        return Action.RETRY if is_over else Action.REQUEUE
+
+    def settled(self, changed: Sequence[UUID]) -> None:  # noqa: ARG002  # there are no marks
+        self.desk.store.refresh()
+
+    def action_view_pager(self) -> None:
+        """Arguments and result whole, but for what is masked."""
+        if (detail := self.detail) is not None:
+            result = {"result": detail.task.result} if detail.task.result_json is not None else {}
+            text = whole({"arguments": given(detail.task), **result}, self.desk.settings)
+            show_in_pager(self, text, title=short_id(detail.task.id))
+
+    def action_nav_events(self) -> None:
+        self._has_events = not self._has_events
+        if self.detail is not None:
+            self._draw_timeline(self.detail)
+
+    def action_nav_owner(self) -> None:
+        """What it belongs to: its run, else all tasks of its worker, else those of its queue."""
+        if (detail := self.detail) is None:
+            return
+        task = detail.task
+        if task.workflow_id is not None:
+            self.post_message(RunWanted(task.workflow_id))
+        elif task.worker_id is not None:
+            self.post_message(TasksWanted(TaskFilter(worker_id=str(task.worker_id))))
+        else:
+            self.post_message(TasksWanted(TaskFilter(queues=(task.queue,))))
+
+    def action_copy_id(self) -> None:
+        self.copy(str(self.task_id), "the id")
+
+    def action_copy_json(self) -> None:
+        if (detail := self.detail) is not None:
+            document = to_json(detail.task)
+            masked = {key: allowed(value, self.desk.settings) for key, value in _payloads(detail).items()}
+            self.copy(json.dumps({**document, **masked}, ensure_ascii=False, default=str), "as JSON")
+
+    def action_copy_cli(self) -> None:
+        self.copy(shlex.join(["horsies", "task", "show", str(self.task_id)]), "the command")
+
+
+def _payloads(detail: TaskDetail) -> dict[str, object]:
+    task = detail.task
+    return {"args_json": task.args, "kwargs_json": task.kwargs, "result_json": task.result}

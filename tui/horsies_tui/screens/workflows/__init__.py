@@ -1,0 +1,1 @@
+"""Workflow runs: their list, their graph and their panes."""

@@ -1,0 +1,250 @@
+"""Our two themes, and those of the user. States take their colours from names that every theme of Textual has."""
+
+from __future__ import annotations
+
+import tomllib
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from platformdirs import user_config_path
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.color import Color, ColorParseError
+from textual.filter import LineFilter
+from textual.theme import Theme
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+DARK: Final = Theme(
+    name="horsies-dark",
+    primary="#7aa2f7",
+    secondary="#9d7cd8",
+    accent="#e0af68",
+    warning="#e0af68",
+    error="#f7768e",
+    success="#9ece6a",
+    foreground="#c8d0e8",
+    background="#14161f",
+    surface="#1b1e2b",
+    panel="#262a3b",
+    dark=True,
+)
+
+LIGHT: Final = Theme(
+    name="horsies-light",
+    primary="#2e5cc5",
+    secondary="#7847bd",
+    accent="#8f5e15",
+    warning="#8f5e15",
+    error="#b3261e",
+    success="#33691e",
+    foreground="#23262f",
+    background="#f7f7f4",
+    surface="#eeeeea",
+    panel="#dfdfd9",
+    dark=False,
+)
+
+OFFERED: Final = (DARK.name, LIGHT.name, "ansi-dark", "ansi-light")
+"""What the theme key goes through; the palette offers every one. The last two are the terminal's own colours."""
+
+COLOURS: Final = (
+    "primary", "secondary", "accent", "warning", "error", "success", "foreground", "background", "surface", "panel",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserThemes:
+    """The themes that could be read, and what is wrong with the files of the others."""
+
+    themes: tuple[Theme, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+NO_OTHERS: Final = UserThemes()
+
+
+def usual_folder() -> Path:
+    """Where a user puts themes of their own, one a file."""
+    return user_config_path("horsies", appauthor=False) / "themes"
+
+
+def user_themes(folder: Path) -> UserThemes:
+    """A file that is no theme is a fault, and never the end of the others."""
+    themes: list[Theme] = []
+    faults: list[str] = []
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            themes.append(_theme(path.stem, tomllib.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError) as error:
+            faults.append(f"theme {path.name}: {error}")
+    return UserThemes(themes=tuple(themes), faults=tuple(faults))
+
+
+def _theme(name: str, document: dict[str, Any]) -> Theme:
+    """`ValueError` where the document is no theme."""
+    if "primary" not in document:
+        raise ValueError("primary is missing")
+    for key, value in document.items():
+        if key == "dark" and isinstance(value, bool):
+            continue
+        if key not in COLOURS:
+            raise ValueError(f"{key} is no colour of a theme")
+        _check_colour(key, value)
+    return Theme(name=name, **document)
+
+
+def _check_colour(key: str, value: object) -> None:
+    try:
+        Color.parse(str(value))
+    except ColorParseError:
+        raise ValueError(f"{key}: {value} is no colour") from None
+
+
+# The signs that stand beside the words, in two sets: no emoji, whose width terminals disagree on, and plain ASCII.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glyphs:
+    """Colour is never the only sign of a state: each has a glyph here and a word beside it."""
+
+    cursor: str
+    mark: str
+    rule: str
+    back: str
+    prompt: str
+    enter: str
+    """The key."""
+
+    live: str
+    polling: str
+    slow: str
+    lost: str
+    connecting: str
+    bad: str
+    warn: str
+    paused: str
+
+    done: str
+    failed: str
+    running: str
+    queued: str
+    waiting: str
+    skipped: str
+    output: str
+
+    claim: str
+    beat: str
+    silence: str
+    unknown: str
+    limit: str
+    start: str
+
+    branch: str
+    last_branch: str
+    trunk: str
+    see: str
+
+    full: str
+    empty: str
+    sparks: str
+
+
+UNICODE: Final = Glyphs(
+    cursor="▌", mark="✓", rule="─", back="‹", prompt="▸", enter="⏎",
+    live="●", polling="◐", slow="◑", lost="○", connecting="◌", bad="✖", warn="▲", paused="‖",
+    done="✓", failed="✗", running="▶", queued="◎", waiting="○", skipped="⊘", output="★",
+    claim="c", beat="●", silence="┄", unknown="?", limit="│", start="├",
+    branch="├─", last_branch="└─", trunk="│", see="↳",
+    full="█", empty="▒", sparks="▁▂▃▄▅▆▇█",
+)  # fmt: skip
+
+ASCII: Final = Glyphs(
+    cursor=">", mark="*", rule="-", back="<", prompt=">", enter="Ent",
+    live="*", polling="%", slow="~", lost="o", connecting=".", bad="X", warn="!", paused="=",
+    done="+", failed="x", running=">", queued="@", waiting="o", skipped="/", output="*",
+    claim="c", beat="*", silence=".", unknown="?", limit="|", start="|",
+    branch="|-", last_branch="`-", trunk="|", see="->",
+    full="#", empty=".", sparks="_.-=+*#@",
+)  # fmt: skip
+
+
+def glyphs(*, is_ascii: bool) -> Glyphs:
+    return ASCII if is_ascii else UNICODE
+
+
+def spark(values: Sequence[float], signs: Glyphs, *, top: float | None = None) -> str:
+    """One character a value, the highest one full, or what reaches `top`; the lowest sign where all is zero."""
+    top = top or max(values, default=0) or 1
+    last = len(signs.sparks) - 1
+    return "".join(signs.sparks[round(min(max(value, 0) / top, 1) * last)] for value in values)
+
+
+def sampled(values: Sequence[float], most: int) -> list[float]:
+    """At most so many values for as many or more, each the highest of its stretch."""
+    count = min(len(values), most)
+    edges = [index * len(values) // count for index in range(count + 1)] if count else []
+    return [max(values[start:end]) for start, end in pairwise(edges)]
+
+
+def bar(part: float, whole: float, width: int, signs: Glyphs) -> str:
+    """How much of a whole is taken."""
+    full = round(min(max(part / whole, 0.0), 1.0) * width) if whole else 0
+    return signs.full * full + signs.empty * (width - full)
+
+
+# Everything that is drawn, in ASCII: for terminals and fonts that have nothing else.
+#
+# The signs of our own have stand-ins that were chosen (`glyphs`). This is for all the rest, which comes from borders,
+# from the framework and from the database: each character becomes as many plain ones as it takes columns.
+
+_DRAWN: Final = {
+    "-": "─━╌┄┈═—–‒−▔▁·",
+    "|": "│┃┆┊║▏▕▎▍",
+    "+": "┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝╠╣╦╩╬┏┓┗┛",
+    "#": "█▇▆▓▌▐▊▉▄▀",
+    ".": "▒░•∙",
+    "~": "…",
+    ">": "▶▸›→»",
+    "<": "◀◂‹←«",
+    "^": "▲↑△",
+    "v": "▼↓▽",
+    "*": "●★◎✓✔⊘",
+    "o": "○◌◐◑",
+    "x": "✖✗×",
+    "$": "⏎↵",
+    "'": "‘’",
+    '"': "“”",
+    "=": "‖≠≡",
+}
+_STAND_INS: Final = {sign: plain for plain, signs in _DRAWN.items() for sign in signs}
+
+
+class Plain(LineFilter):
+    """What a line of the screen goes through on its way to the terminal."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002  # Textual's
+        return [Segment(plain(text), style, control) for text, style, control in segments]
+
+
+@lru_cache(maxsize=4096)
+def plain(text: str) -> str:
+    """`text` in ASCII and in as many columns."""
+    if text.isascii():
+        return text
+    width = cell_len(text)
+    return "".join(map(_plain_character, text))[:width].ljust(width)
+
+
+def _plain_character(character: str) -> str:
+    if character.isascii():
+        return character
+    width = cell_len(character)
+    known = _STAND_INS.get(character) or unicodedata.normalize("NFKD", character)[0]
+    return (known if known.isascii() and known.isprintable() else "?").ljust(width, "?")[:width]

@@ -1,0 +1,209 @@
+"""The facets beside the list, where there is room: what is picked narrows the list down at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from horsies.errors import HorsiesError
+from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.format import number, safe
+from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Collection, Iterator
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from horsies_ops.reads.search import Facets
+    from horsies_tui.data.context import Desk
+
+
+# What occurs among the newest tasks, with counts, to pick a filter from.
+
+FIELDS: Final = {"statuses": "status", "queues": "queue", "names": "name", "error_codes": "error"}
+MOST_SHOWN: Final = 20
+"""Of each part; the others are rare and can be typed."""
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A value that can be picked, and how often it occurs; None where it does not, but the filter names it."""
+
+    field: str
+    value: str
+    count: int | None
+
+    @property
+    def key(self) -> Key:
+        return self.field, self.value
+
+
+POPUP_COLUMNS: Final = (
+    Column[Choice](title="PART", width=7, cell=lambda choice, _: Cell(FIELDS[choice.field], Tone.DIM)),
+    Column[Choice](title="VALUE", width=20, grows=1, cell=lambda choice, _: Cell(choice.value)),
+    Column[Choice](
+        title="TASKS",
+        width=8,
+        right=True,
+        cell=lambda choice, _: Cell("-" if choice.count is None else number(choice.count)),
+    ),
+)
+
+
+class FacetPopup(ModalScreen[TaskFilter | None]):
+    """Ends with the filter that was picked, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "pick", "pick"),
+        Binding("escape,f,q", "leave", "close"),
+    ]
+
+    def __init__(self, desk: Desk, facets: Awaitable[Facets], wanted: TaskFilter) -> None:
+        super().__init__()
+        self._facets = facets
+        self._wanted = wanted
+        self._list: RowList[Choice] = RowList(
+            POPUP_COLUMNS, key=lambda choice: choice.key, now=desk.clock.now, glyphs=desk.glyphs
+        )
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="facets"):
+            yield self._list
+            yield Static("looking …", id="facets-said")
+
+    def on_mount(self) -> None:
+        self.query_one("#facets").border_title = "Among the newest 10,000"
+        self.run_worker(self._look(), exit_on_error=False)
+
+    async def _look(self) -> None:
+        said = self.query_one("#facets-said", Static)
+        try:
+            facets = await self._facets
+        except HorsiesError as error:
+            said.update(safe(error.message))
+            return
+        said.update("spc picks   Enter filters   Esc closes")
+        offered = choices(facets, self._wanted)
+        self._list.selection.marks |= {
+            choice.key for choice in offered if choice.value in getattr(self._wanted, choice.field)
+        }
+        self._list.show(offered)
+
+    def action_pick(self) -> None:
+        self._list.selection.toggle()
+        self._list.marks_changed()
+        self._list.action_nav_down()
+
+    def on_row_list_opened(self) -> None:
+        """Enter takes what is picked, and nothing else: who let everything go wants no such part."""
+        self.dismiss(picked(self._wanted, self._list.selection.marks))
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+def choices(facets: Facets, wanted: TaskFilter) -> list[Choice]:
+    """What can be picked, part by part; what the filter names already is among it, whether it occurs or not."""
+    offered: list[Choice] = []
+    for field in FIELDS:
+        found = {facet.value: facet.count for facet in getattr(facets, field)[:MOST_SHOWN]}
+        named = {value: found.get(value) for value in getattr(wanted, field)}
+        offered += [Choice(field=field, value=value, count=count) for value, count in (found | named).items()]
+    return offered
+
+
+def picked(wanted: TaskFilter, keys: Collection[Key]) -> TaskFilter:
+    """The filter with these values in the parts that can be picked, and all its other parts as they were."""
+    return replace(wanted, **{field: tuple(value for part, value in keys if part == field) for field in FIELDS})
+
+
+COLUMNS: Final = (
+    Column[Choice](title="AMONG NEWEST", width=11, grows=1, cell=lambda choice, _: Cell(choice.value)),
+    Column[Choice](
+        title="",
+        width=6,
+        right=True,
+        cell=lambda choice, _: Cell("-" if choice.count is None else number(choice.count), Tone.DIM),
+    ),
+)
+
+
+class FacetList(RowList[Choice]):
+    """A list where the space bar picks. The cursor that counts is that of the tasks beside it."""
+
+    shows_cursor = False
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "nav_open", "pick")]
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+
+class FacetDock(Vertical):
+    """Shows what it was last given; `Picked` tells of the filter that is meant from now on."""
+
+    class Picked(Message):
+        """A value was picked, or one that was picked before was let go."""
+
+        def __init__(self, wanted: TaskFilter) -> None:
+            super().__init__()
+            self.filter = wanted
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self._list = FacetList(COLUMNS, key=lambda choice: choice.key, now=desk.clock.now, glyphs=desk.glyphs)
+        self._wanted: TaskFilter | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self._list
+        yield Static("spc picks   f leaves")
+
+    def show(self, facets: Facets, wanted: TaskFilter) -> None:
+        """Offer these; what the filter names already is picked."""
+        self._wanted = wanted
+        offered = choices(facets, wanted)
+        self._list.selection.marks = {choice.key for choice in offered if choice.value in getattr(wanted, choice.field)}
+        self._list.show([*_under_headings(offered)])
+        self._list.refresh()
+
+    def enter(self) -> None:
+        """Put the keyboard here."""
+        self._list.focus()
+
+    def on_row_list_opened(self, message: RowList.Opened) -> None:
+        message.stop()
+        if self._wanted is not None:
+            self._list.selection.toggle()
+            self._list.refresh()
+            self.post_message(self.Picked(picked(self._wanted, self._list.selection.marks)))
+
+    # What happens to this list is nothing to the list of tasks beside it, whose screen would hear of it next.
+    def on_row_list_cursor_moved(self, message: RowList.CursorMoved) -> None:
+        message.stop()
+
+    def on_row_list_edge_neared(self, message: RowList.EdgeNeared) -> None:
+        message.stop()
+
+    def on_row_list_end_wanted(self, message: RowList.EndWanted) -> None:
+        message.stop()
+
+
+def _under_headings(offered: list[Choice]) -> Iterator[Choice | Heading]:
+    """Each part under its name."""
+    for field, name in FIELDS.items():
+        of_field = [choice for choice in offered if choice.field == field]
+        if of_field:
+            yield Heading(name)
+        yield from of_field

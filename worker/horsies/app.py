@@ -1,0 +1,464 @@
+"""The application: its settings, its tasks, and its way to the database."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+
+from horsies.client.broker import PostgresBroker, RecoveryTerms, Role
+from horsies.client.delivery import BrokerDelivery, Delivery
+from horsies.client.results import Results, blocking
+from horsies.client.task import AsyncTaskFunction, TaskFunction
+from horsies.client.workers import Monitoring
+from horsies.client.workflow.definition import AppDefinitions
+from horsies.client.workflow.spec import WorkflowSpec
+from horsies.config import load
+from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, SourceLocation, TaskDefinitionError
+from horsies.model.task import DEFAULT_QUEUE, queue_fault
+from horsies.model.workflow.plan import OnError
+from horsies.recovery.hooks import RecoveryHooks
+from horsies.registry import TaskRegistry, define
+from horsies.sync import BRIDGE
+from horsies.task_modules import StandIn, Suppression, expand_globs, import_modules, listed, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Mapping, Sequence
+    from types import ModuleType
+    from uuid import UUID
+
+    from horsies.client.results import TaskReads
+    from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
+    from horsies.codec.values import Value
+    from horsies.config import LoadedSettings
+    from horsies.model.result import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
+    from horsies.model.retry import RetryPolicy
+    from horsies.model.settings import AppConfig
+    from horsies.model.task import TaskInfo
+    from horsies.model.task_result import ExceptionMapper, TaskError, TaskResult
+    from horsies.model.workflow.plan import Keyed
+    from horsies.recovery.hooks import Asking, InterruptedHook, RecoveryHook, WorkersRecoveredHook
+
+
+# Functions that an app wants called at certain moments.
+
+ChildProcessStartHook: TypeAlias = Callable[[], None]
+
+
+class ChildHooks:
+    """Run once in each child of a worker, after its imports, in the order of registration; each function once."""
+
+    def __init__(self) -> None:
+        self._hooks: list[ChildProcessStartHook] = []
+
+    def __iter__(self) -> Iterator[ChildProcessStartHook]:
+        return iter(tuple(self._hooks))
+
+    def add(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
+        if fault := _fault(hook):
+            raise ConfigurationError(
+                fault,
+                code=ErrorCode.CONFIG_INVALID_CHILD_HOOK,
+                hint="give a plain function without parameters",
+                location=SourceLocation.of_caller(),
+            )
+        if hook not in self._hooks:
+            self._hooks.append(hook)
+        return hook
+
+
+def _fault(hook: object) -> str | None:
+    if not callable(hook):
+        return f"a child hook must be a function, got {type(hook).__qualname__}"
+    if inspect.iscoroutinefunction(hook):
+        return "a child hook must not be async"
+    optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    parameters = inspect.signature(hook).parameters.values()
+    required = [each for each in parameters if each.default is each.empty and each.kind not in optional]
+    return "a child hook is called without arguments" if required else None
+
+
+# The workflows of an app: made while modules are imported, and the functions that make them later.
+
+P = ParamSpec("P")
+S = TypeVar("S", bound=WorkflowSpec[Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowBuilder:
+    """A function that returns a spec, and the arguments with which `check` calls it, once for each case."""
+
+    function: Callable[..., Any]
+    cases: Sequence[Mapping[str, Any]] | None
+    location: SourceLocation | None
+
+    @property
+    def name(self) -> str:
+        return self.function.__qualname__
+
+
+class Builders:
+    """The builders of an app, in the order of registration; each function once."""
+
+    def __init__(self) -> None:
+        self._builders: list[WorkflowBuilder] = []
+
+    def __iter__(self) -> Iterator[WorkflowBuilder]:
+        return iter(tuple(self._builders))
+
+    def __contains__(self, function: object) -> bool:
+        return any(builder.function is function for builder in self._builders)
+
+    def register(self, cases: Sequence[Mapping[str, Any]] | None) -> Callable[[Callable[P, S]], Callable[P, S]]:
+        def keep(function: Callable[P, S]) -> Callable[P, S]:
+            if function not in self:
+                code = inspect.unwrap(function).__code__
+                location = SourceLocation(code.co_filename, code.co_firstlineno)
+                self._builders.append(WorkflowBuilder(function=function, cases=cases, location=location))
+            return function
+
+        return keep
+
+
+def spec_or_stand_in(tasks: Sequence[object], make: Callable[[], WorkflowSpec[Any]]) -> Any:
+    """The spec; where refusals are noted, a stand-in for one that is refused or has a refused task among its nodes."""
+    if any(isinstance(each, StandIn) for each in tasks):
+        return StandIn()
+    try:
+        return make()
+    except HorsiesError as error:
+        return refuse(error)
+
+
+# `Horsies`, the object that an application makes once and imports everywhere.
+
+T = TypeVar("T")
+AnyTask = TaskFunction[Any, Any]
+
+logger = logging.getLogger("horsies")
+
+
+class TaskDecorator(Protocol):
+    """Turns a function into a task of the same signature."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /
+    ) -> AsyncTaskFunction[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, TaskResult[T, TaskError]], /) -> TaskFunction[P, T]: ...
+
+
+class Horsies:
+    """An application. Making it reads settings and opens nothing; the first call that needs the database reaches it.
+
+    Every `x_async` has a blocking twin `x` for callers without an event loop.
+    """
+
+    def __init__(self, config: AppConfig | None = None) -> None:
+        self.settings: LoadedSettings = load(code=config)
+        self.logger = logger
+        self.role: Role = "producer"
+        self.child_hooks = ChildHooks()
+        self.recovery_hooks = RecoveryHooks()
+        self.definitions = AppDefinitions(self, self._ok_of)
+        self._builders = Builders()
+        self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
+        self._modules: list[str] = list(self.settings.modules)
+        self._suppression = Suppression()
+        self.are_sends_suppressed = self._suppression.is_on  # asked at every send, without a step in between
+        self._broker = PostgresBroker(self.config.broker, role=self.role)
+        self._broker.recovery_terms = RecoveryTerms(
+            local=self.config.recovery,
+            hooks=self._asking,
+            definitions=self.definitions,
+        )
+        self._broker.ok_of = self._ok_of
+        self._results = Results(self.get_broker, self._ok_of)
+        self.reads: TaskReads = self._results
+        self._monitoring = Monitoring(self.get_broker)
+        self.delivery: Delivery = BrokerDelivery(
+            self._broker, self._results, resends=self.config.resend_on_transient_err
+        )
+
+    @property
+    def config(self) -> AppConfig:
+        """The settings in force, from code, files and environment."""
+        return self.settings.app
+
+    @property
+    def tasks(self) -> TaskRegistry[AnyTask]:
+        """The tasks by name, read as a mapping."""
+        return self._tasks
+
+    def task(
+        self,
+        task_name: str | None = None,
+        *,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        retry_policy: RetryPolicy | None = None,
+        exception_mapper: ExceptionMapper | None = None,
+        default_unhandled_error_code: str | None = None,
+        timeout_ms: int | None = None,
+        flags: Iterable[str] | Mapping[str, bool] = (),
+        **unknown: Any,
+    ) -> TaskDecorator:
+        """Register a function as a task; every fault of its definition is reported at once."""
+        location = SourceLocation.of_caller()
+        if task_name is None or callable(task_name):
+            return cast("TaskDecorator", refuse(_unnamed(location)))
+        options = {
+            "queue_name": queue_name,
+            "priority": priority,
+            "retry_policy": retry_policy,
+            "exception_mapper": exception_mapper,
+            "default_unhandled_error_code": default_unhandled_error_code,
+            "timeout_ms": timeout_ms,
+            "flags": flags,
+            **unknown,
+        }
+
+        def register(function: Callable[..., Any], /) -> AnyTask:
+            try:
+                definition = define(task_name, function, options, queues=self._custom_queues(), location=location)
+                kind = cast("type[AnyTask]", AsyncTaskFunction if definition.is_async else TaskFunction)
+                return self._tasks.register(kind(self, definition))
+            except HorsiesError as error:
+                return cast("AnyTask", refuse(error))
+
+        return cast("TaskDecorator", register)
+
+    @overload
+    def workflow(
+        self,
+        name: str,
+        tasks: Sequence[AnyNode],
+        on_error: OnError = ...,
+        output: None = None,
+        success_policy: SuccessPolicy | None = None,
+        *,
+        definition_key: str,
+    ) -> WorkflowSpec[dict[str, TaskResult[Any, TaskError]]]: ...
+    @overload
+    def workflow(
+        self,
+        name: str,
+        tasks: Sequence[AnyNode],
+        on_error: OnError = ...,
+        output: Keyed[T] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # given, see above
+        success_policy: SuccessPolicy | None = None,
+        *,
+        definition_key: str,
+    ) -> WorkflowSpec[T]: ...
+    def workflow(
+        self,
+        name: str,
+        tasks: Sequence[AnyNode],
+        on_error: OnError = OnError.FAIL,
+        output: Any = None,
+        success_policy: SuccessPolicy | None = None,
+        *,
+        definition_key: str | None = None,
+    ) -> WorkflowSpec[Any]:
+        """A workflow of these nodes, ready to be started; every fault of it is reported at once."""
+        return spec_or_stand_in(
+            tasks,
+            lambda: WorkflowSpec(name, tasks, on_error, output, success_policy, definition_key, app=self),
+        )
+
+    def workflow_builder(
+        self, *, cases: Sequence[Mapping[str, Any]] | None = None
+    ) -> Callable[[Callable[P, S]], Callable[P, S]]:
+        """Let `check` call a function that returns a spec: with the keyword arguments of each case, or without any."""
+        return self._builders.register(cases)
+
+    def get_workflow_builders(self) -> list[WorkflowBuilder]:
+        return list(self._builders)
+
+    def list_tasks(self) -> list[str]:
+        return sorted(self._tasks)
+
+    def get_valid_queue_names(self) -> list[str]:
+        queues = self._custom_queues()
+        return [DEFAULT_QUEUE] if queues is None else sorted(queues)
+
+    def validate_queue_name(self, queue_name: str | None) -> str:
+        """The name of the queue that a task with this `queue_name` goes to; HRS-200 or HRS-103 where there is none."""
+        if fault := queue_fault(queue_name, self._custom_queues()):
+            raise fault
+        return queue_name or DEFAULT_QUEUE
+
+    def discover_tasks(self, modules: Sequence[str]) -> None:
+        """Name the modules that define tasks, as dotted names or `.py` paths; nothing is imported yet."""
+        named = listed(modules, what="modules")
+        if self._modules and named != self._modules:
+            logger.warning("discover_tasks replaces %s by %s", self._modules, named)
+        self._modules = named
+
+    def expand_module_globs(self, patterns: Sequence[str], exclude: Sequence[str] | None = None) -> list[str]:
+        return expand_globs(patterns, exclude)
+
+    def get_discovered_task_modules(self) -> list[str]:
+        return list(self._modules)
+
+    def import_task_modules(self, modules: Sequence[str] | None = None) -> list[ModuleType]:
+        """Import the discovered modules, or those given; sends are suppressed meanwhile."""
+        return import_modules(self._modules if modules is None else modules)
+
+    def _asking(self) -> Asking:
+        from horsies.recovery.hooks import Asking
+
+        return Asking(self.recovery_hooks)
+
+    def check(self, *, live: bool = False) -> list[HorsiesError]:
+        """Every error of the first phase of validation that has one; `live` also asks the database."""
+        from horsies.check import first_failed_phase
+
+        failed = first_failed_phase(self, live=live)
+        return list(failed.errors) if failed else []
+
+    def suppress_sends(self, suppressed: bool) -> None:  # noqa: FBT001  # the documented signature
+        self._suppression.is_asked_for = suppressed
+
+    def set_role(self, role: Literal["producer", "worker", "scheduler"]) -> None:
+        """Say what this process is, which decides the size of its pool; before the broker is first used."""
+        self.role = role
+        self._broker.role = role
+
+    def on_child_process_start(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
+        return self.child_hooks.add(hook)
+
+    def on_recovery(self, hook: RecoveryHook) -> RecoveryHook:
+        """Ask `hook` what to do with a task whose owner fell silent, before it is recovered."""
+        return self.recovery_hooks.recovery.add(hook)
+
+    def on_interrupted(self, hook: InterruptedHook) -> InterruptedHook:
+        """Tell `hook` of each task that was interrupted, after that is stored."""
+        return self.recovery_hooks.interrupted.add(hook)
+
+    def on_workers_recovered(self, hook: WorkersRecoveredHook) -> WorkersRecoveredHook:
+        """Tell `hook` what a sweep has settled, once for each that settled something."""
+        return self.recovery_hooks.workers_recovered.add(hook)
+
+    def get_broker(self) -> PostgresBroker:
+        """The broker of this process; nothing is connected before its first use."""
+        return self._broker
+
+    def get_result(self, task_id: str | UUID, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
+        return BRIDGE.run(self.get_result_async(task_id, timeout_ms))
+
+    async def get_result_async(self, task_id: str | UUID, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
+        return await self.reads.result(task_id, timeout_ms)
+
+    def get_raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
+        return blocking(self.get_raw_result_async(task_id))
+
+    async def get_raw_result_async(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
+        return await self.reads.raw_result(task_id)
+
+    def get_task_info(
+        self,
+        task_id: str | UUID,
+        *,
+        include_result: bool = False,
+        include_failed_reason: bool = False,
+        include_attempts: bool = False,
+    ) -> BrokerResult[TaskInfo | None]:
+        return blocking(
+            self.get_task_info_async(
+                task_id,
+                include_result=include_result,
+                include_failed_reason=include_failed_reason,
+                include_attempts=include_attempts,
+            )
+        )
+
+    async def get_task_info_async(
+        self,
+        task_id: str | UUID,
+        *,
+        include_result: bool = False,
+        include_failed_reason: bool = False,
+        include_attempts: bool = False,
+    ) -> BrokerResult[TaskInfo | None]:
+        return await self.reads.info(
+            task_id,
+            include_result=include_result,
+            include_failed_reason=include_failed_reason,
+            include_attempts=include_attempts,
+        )
+
+    def ping_database(self) -> BrokerResult[DatabasePing]:
+        return blocking(self.ping_database_async())
+
+    async def ping_database_async(self) -> BrokerResult[DatabasePing]:
+        return await self._results.ping()
+
+    def ping_workers(
+        self, *, target_worker_id: str | None = None, timeout_seconds: float = 2.0, min_responses: int | None = None
+    ) -> BrokerResult[list[WorkerPong]]:
+        """The workers that answer in time; returns early on the target's answer or on `min_responses` of them."""
+        return blocking(
+            self.ping_workers_async(
+                target_worker_id=target_worker_id, timeout_seconds=timeout_seconds, min_responses=min_responses
+            )
+        )
+
+    async def ping_workers_async(
+        self, *, target_worker_id: str | None = None, timeout_seconds: float = 2.0, min_responses: int | None = None
+    ) -> BrokerResult[list[WorkerPong]]:
+        return await self._monitoring.ping(
+            target_worker_id=target_worker_id, timeout_seconds=timeout_seconds, min_responses=min_responses
+        )
+
+    def list_worker_states(self) -> BrokerResult[list[WorkerStateSnapshot]]:
+        """The newest snapshot of each worker."""
+        return blocking(self.list_worker_states_async())
+
+    async def list_worker_states_async(self) -> BrokerResult[list[WorkerStateSnapshot]]:
+        return await self._monitoring.states()
+
+    def get_worker_state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
+        """The newest snapshot of one worker; None where it has written none."""
+        return blocking(self.get_worker_state_async(worker_id))
+
+    async def get_worker_state_async(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
+        return await self._monitoring.state(worker_id)
+
+    def get_worker_state_history(
+        self, worker_id: str, *, limit: int | None = None
+    ) -> BrokerResult[list[WorkerStateSnapshot]]:
+        """The snapshots of one worker, newest first."""
+        return blocking(self.get_worker_state_history_async(worker_id, limit=limit))
+
+    async def get_worker_state_history_async(
+        self, worker_id: str, *, limit: int | None = None
+    ) -> BrokerResult[list[WorkerStateSnapshot]]:
+        return await self._monitoring.history(worker_id, limit)
+
+    def close(self) -> None:
+        """Close this process's connections; safe twice, and a later call opens new ones."""
+        self._broker.close_blocking()
+
+    async def close_async(self) -> None:
+        await self._broker.close()
+
+    def _custom_queues(self) -> dict[str, int] | None:
+        queues = self.config.custom_queues
+        return None if queues is None else {queue.name: queue.priority for queue in queues}
+
+    def _ok_of(self, task_name: str) -> Value | None:
+        task = self._tasks.get(task_name)
+        return None if task is None else task.definition.codec.ok
+
+
+def _unnamed(location: SourceLocation | None) -> TaskDefinitionError:
+    return TaskDefinitionError(
+        "task_name is missing",
+        code=ErrorCode.TASK_INVALID_OPTIONS,
+        hint='the decorator takes the name of the task: @app.task("emails.send")',
+        location=location,
+    )

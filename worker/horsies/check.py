@@ -1,0 +1,289 @@
+"""Validating an app in phases: what a later phase looks at makes sense only where the earlier ones found nothing."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from horsies.client.workflow.definition import DEFINITIONS
+from horsies.client.workflow.spec import WorkflowSpec
+from horsies.errors import (
+    BrokerError,
+    ConfigurationError,
+    DatabaseUnreachable,
+    ErrorCode,
+    HorsiesError,
+    SourceLocation,
+    ValidationReport,
+    WorkflowValidationError,
+)
+from horsies.model.task_result import ExceptionRules, mapping_faults, reserved_codes
+from horsies.store.listen import is_heard
+from horsies.store.migrate import SCHEMA, schema_state
+from horsies.sync import BRIDGE
+from horsies.task_modules import is_missing_file, sends_suppressed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from types import FunctionType
+
+    from horsies.app import Horsies, WorkflowBuilder
+    from horsies.client.broker import PostgresBroker, Session
+    from horsies.client.workflow.definition import WorkflowDefinition
+    from horsies.model.settings import TaskSchedule
+
+
+# The phases of a check that look at workflows: definitions, and the functions that build them.
+
+
+def definition_faults(app: Horsies) -> Iterator[HorsiesError]:
+    """Definitions that could not be found again, for they have no key (HRS-016)."""
+    for definition in DEFINITIONS.without_key():
+        if app.definitions.is_ours(definition):
+            yield WorkflowValidationError(
+                f"workflow definition {definition.__qualname__} has no definition_key",
+                code=ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
+                hint='a text that stays the same when the class is renamed: definition_key = "billing.v1"',
+                location=definition.__location__,
+            )
+
+
+def builder_faults(app: Horsies) -> Iterator[HorsiesError]:
+    """What goes wrong when each workflow is built, with sends suppressed (HRS-027, 028, 029, and those of a spec)."""
+    with sends_suppressed():
+        for definition in app.definitions.known():
+            if not definition.is_parametrised():
+                yield from _faults_of_definition(definition, app)
+        for builder in app.get_workflow_builders():
+            yield from _faults_of(builder)
+
+
+def undecorated_builders(app: Horsies) -> Iterator[HorsiesError]:
+    """Functions that say they return a spec and that no check has called (HRS-030)."""
+    known = {inspect.unwrap(builder.function) for builder in app.get_workflow_builders()}
+    for function in _functions_of(app):
+        if function not in known and _returns_spec(function):
+            yield WorkflowValidationError(
+                f"{function.__qualname__} returns a WorkflowSpec, and no check looks at it",
+                code=ErrorCode.WORKFLOW_CHECK_UNDECORATED_BUILDER,
+                hint="put @app.workflow_builder() above it, with cases where it has parameters",
+                location=SourceLocation(function.__code__.co_filename, function.__code__.co_firstlineno),
+            )
+
+
+def _faults_of_definition(definition: type[WorkflowDefinition[Any]], app: Horsies) -> tuple[HorsiesError, ...]:
+    try:
+        definition.build(app)
+    except HorsiesError as error:
+        return error.faults
+    return ()
+
+
+def _faults_of(builder: WorkflowBuilder) -> Iterator[HorsiesError]:
+    signature = inspect.signature(builder.function)
+    if not builder.cases and any(_is_required(each) for each in signature.parameters.values()):
+        text = f"builder {builder.name} has parameters and no cases"
+        hint = "@app.workflow_builder(cases=[{...}]) gives the arguments with which it is checked"
+        yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_CASES_REQUIRED, hint=hint)
+        return
+    for number, case in enumerate(builder.cases or [{}]):
+        try:
+            arguments = _bound(signature, case)
+        except TypeError as refused:
+            text = f"builder {builder.name}: case {number} does not fit: {refused}"
+            yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_CASE_INVALID)
+        else:
+            yield from _faults_of_case(builder, f"case {number} of builder {builder.name}", arguments)
+
+
+def _faults_of_case(builder: WorkflowBuilder, where: str, arguments: inspect.BoundArguments) -> Iterator[HorsiesError]:
+    try:
+        built = builder.function(*arguments.args, **arguments.kwargs)
+    except HorsiesError as error:
+        for fault in error.faults:
+            fault.notes = (*fault.notes, f"in {where}")
+            yield fault
+        return
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:  # noqa: BLE001  # user code may raise anything, an exit too
+        text = f"{where} raised {type(raised).__qualname__}: {raised}"
+        yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
+        return
+    if not isinstance(built, WorkflowSpec):
+        text = f"{where} returned {type(built).__qualname__}, not a WorkflowSpec"
+        yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
+
+
+def _bound(signature: inspect.Signature, case: object) -> inspect.BoundArguments:
+    if not isinstance(case, Mapping):
+        raise TypeError(f"a case is a mapping of arguments by name, not {type(case).__qualname__}")
+    return signature.bind(**case)
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+
+
+def _functions_of(app: Horsies) -> Iterable[FunctionType]:
+    """The functions of the modules in which the app's tasks are: those that were named, and those that have one."""
+    names = {module.__name__ for module in app.import_task_modules()}
+    names |= {task.definition.function.__module__ for task in app.tasks.values()}
+    for name in sorted(names & sys.modules.keys()):
+        for value in tuple(vars(sys.modules[name]).values()):
+            if inspect.isfunction(value) and value.__module__ == name:
+                yield inspect.unwrap(value)
+
+
+def _returns_spec(function: FunctionType) -> bool:
+    declared = function.__annotations__.get("return")
+    if isinstance(declared, str):
+        return declared.partition("[")[0].rpartition(".")[2] == WorkflowSpec.__name__
+    return declared is WorkflowSpec or typing.get_origin(declared) is WorkflowSpec
+
+
+def _fault(builder: WorkflowBuilder, text: str, code: ErrorCode, *, hint: str | None = None) -> HorsiesError:
+    return WorkflowValidationError(text, code=code, hint=hint, location=builder.location)
+
+
+def first_failed_phase(app: Horsies, *, live: bool = False) -> ValidationReport | None:
+    """All errors of the first phase that has any; None where the app is sound. `live` also asks the database."""
+    phases = {**PHASES, "live": _live} if live else PHASES
+    for name, errors_of in phases.items():
+        if errors := tuple(errors_of(app)):
+            return ValidationReport(phase=name, errors=errors)
+    return None
+
+
+def _raised_by(call: Callable[[], object]) -> tuple[HorsiesError, ...]:
+    try:
+        call()
+    except HorsiesError as error:
+        return error.faults
+    return ()
+
+
+def _settings(app: Horsies) -> Iterable[HorsiesError]:
+    # Each setting was checked when the app was made; a worker's queues are held against the app's only here.
+    return _raised_by(app.settings.worker_config)
+
+
+def _imports(app: Horsies) -> Iterator[HorsiesError]:
+    for name in app.get_discovered_task_modules():
+        if is_missing_file(name):
+            # A worker skips it with a warning; whoever checks wants to know that tasks will be missing.
+            yield ConfigurationError(
+                f"task module {name} does not exist",
+                code=ErrorCode.CLI_INVALID_ARGS,
+                hint="correct app.modules, or what discover_tasks is given",
+            )
+        else:
+            yield from _raised_by(lambda name=name: app.import_task_modules([name]))
+
+
+def _mappers(app: Horsies) -> Iterator[HorsiesError]:
+    config = app.config
+    rules = ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
+    yield from _rule_faults(rules, whose="of the app", location=None)
+    for name, task in app.tasks.items():
+        definition = task.definition
+        yield from _rule_faults(definition.exception_rules, whose=f"of task {name!r}", location=definition.location)
+
+
+def _rule_faults(rules: ExceptionRules, *, whose: str, location: SourceLocation | None) -> Iterator[ConfigurationError]:
+    for fault in (*mapping_faults(rules), *reserved_codes(rules)):
+        fault.notes = (whose,)
+        fault.location = location
+        yield fault
+
+
+def _schedules(app: Horsies) -> Iterator[HorsiesError]:
+    schedules = app.config.schedule.schedules if app.config.schedule else ()
+    for schedule in schedules:
+        for fault in _schedule_faults(app, schedule):
+            fault.notes = (f"in schedule {schedule.name!r}",)
+            fault.location = app.settings.origin_of(("app", "schedule", "schedules")).location
+            yield fault
+
+
+def _schedule_faults(app: Horsies, schedule: TaskSchedule) -> Iterator[HorsiesError]:
+    if schedule.queue_name is not None:
+        yield from _raised_by(lambda: app.validate_queue_name(schedule.queue_name))
+    if unknown := _raised_by(lambda: app.tasks.find(schedule.task_name)):
+        yield from unknown
+        return
+    try:
+        app.tasks[schedule.task_name].bind(*schedule.args, **schedule.kwargs)
+    except ValueError as error:
+        yield ConfigurationError(
+            f"arguments do not fit {error}",
+            code=ErrorCode.CONFIG_INVALID_SCHEDULE,
+            hint="args and kwargs of a schedule are those of the task",
+        )
+
+
+def _live(app: Horsies) -> Iterable[HorsiesError]:
+    return BRIDGE.run(live_faults(app.get_broker()))
+
+
+PHASES: Final[Mapping[str, Callable[[Horsies], Iterable[HorsiesError]]]] = {
+    "settings": _settings,
+    "imports": _imports,
+    "workflow definitions": definition_faults,
+    "workflow builders": builder_faults,
+    "undecorated builders": undecorated_builders,
+    "mappers": _mappers,
+    "schedules": _schedules,
+}
+
+
+# Asking the configured database whether tasks could be sent and heard of there.
+
+LONGEST_WAY_S = 5.0
+
+
+async def live_faults(broker: PostgresBroker) -> list[HorsiesError]:
+    """What keeps this process from working with its database; a server that does not answer is asked nothing more."""
+    try:
+        session = await broker.session()
+        await session.database.fetch(SCHEMA.server)
+    except HorsiesError as error:
+        return [_told(error)]
+    found = [await _fault_of(_refuse_schema(session)), await _fault_of(_refuse_silence(session))]
+    return [fault for fault in found if fault is not None]
+
+
+async def _fault_of(asked: Awaitable[None]) -> HorsiesError | None:
+    try:
+        await asked
+    except HorsiesError as error:
+        return _told(error)
+    return None
+
+
+async def _refuse_schema(session: Session) -> None:
+    (await schema_state(session.database)).refuse_unless_current()
+
+
+async def _refuse_silence(session: Session) -> None:
+    if not await is_heard(session.database, session.direct, within_s=LONGEST_WAY_S):
+        raise ConfigurationError(
+            f"a notification did not come back from {session.direct.masked_url} within {LONGEST_WAY_S:.0f} s",
+            code=ErrorCode.BROKER_INIT_FAILED,
+            hint="LISTEN cannot pass a transaction pooler: set broker.session_database_url to the server itself",
+        )
+
+
+def _told(error: HorsiesError) -> HorsiesError:
+    """A failure of the database as a finding: HRS-203 where its address must change, else HRS-211."""
+    if not isinstance(error, BrokerError):
+        return error
+    is_refusal = isinstance(error, DatabaseUnreachable) and not error.retryable
+    code = ErrorCode.BROKER_INVALID_URL if is_refusal else ErrorCode.BROKER_INIT_FAILED
+    return ConfigurationError(error.message, code=code, hint=error.help_text, notes=error.notes)

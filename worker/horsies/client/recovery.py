@@ -1,0 +1,119 @@
+"""Recovery at a program's word: what is stale or expired, and settling it by the same decision as the reaper's.
+
+Ages are plain here, and the threshold given counts for every owner: the caller has said what silence means.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
+from horsies.model.recovery.fleet import OperatorJudge, SweepOptions, check_threshold
+from horsies.model.task import TaskStatus
+from horsies.recovery.report import Step, SweepStatus
+from horsies.recovery.sweep import sweep
+from horsies.store.recovery import EXPIRY_BATCH, PAGE, RecoveryStore, Scan
+from horsies.workflows.healing import heal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from datetime import timedelta
+
+    from horsies.client.broker import PostgresBroker
+    from horsies.recovery.report import SweepReport
+    from horsies.store.recovery import OverdueRow, StaleRow
+
+
+def silence_of(number: float, *, unit: timedelta) -> timedelta:
+    """A threshold as callers give it; what is no number above 0, or is beyond all patience, is refused in words."""
+    try:
+        silence = number * unit
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"the stale threshold must be a number above 0, got {number!r}") from None
+    check_threshold(silence, "the stale threshold")
+    return silence
+
+
+async def stale_tasks(broker: PostgresBroker, threshold: timedelta) -> list[dict[str, Any]]:
+    """RUNNING tasks without a sign of life for `threshold`, the longest silent first."""
+    scan = Scan(status=TaskStatus.RUNNING, threshold=threshold, with_held=True)
+    rows: list[StaleRow] = []
+    async with _recovering(broker) as store:
+        while len(page := await store.stale(scan, after=rows[-1].id if rows else None)) == PAGE:
+            rows += page
+    quiet = [row for row in (*rows, *page) if row.now - row.last_beat_at >= threshold]
+    return [_stale(row) for row in sorted(quiet, key=lambda row: row.last_beat_at)]
+
+
+async def expired_tasks(broker: PostgresBroker) -> list[dict[str, Any]]:
+    """PENDING tasks past their good_until, the longest expired first."""
+    rows: list[OverdueRow] = []
+    async with _recovering(broker) as store:
+        while len(page := await store.overdue(after=rows[-1] if rows else None)) == EXPIRY_BATCH:
+            rows += page
+    return [_expired(row) for row in (*rows, *page)]
+
+
+async def settle(broker: PostgresBroker, step: Step, threshold: timedelta | None = None) -> int:
+    """Make one step of a sweep; returns how many tasks it moved. `SWEEP_BUSY` while somebody else sweeps."""
+    options = SweepOptions(sweep_threshold=threshold, force=True)
+    terms = broker.recovery_terms
+    judge = OperatorJudge(local=terms.local)
+    async with _recovering(broker) as store:
+        return _moved(await sweep(store.database, options, judge=judge, hooks=terms.hooks(), steps={step}))
+
+
+async def heal_workflows(broker: PostgresBroker) -> int:
+    """Put right runs that nobody would advance any more; returns how many things were put right."""
+    async with _recovering(broker) as store:
+        return len(await heal(store.database, broker.recovery_terms.definitions))
+
+
+@asynccontextmanager
+async def _recovering(broker: PostgresBroker) -> AsyncGenerator[RecoveryStore]:
+    """The store; whatever fails in it is a `BrokerError`."""
+    try:
+        yield RecoveryStore((await broker.session()).database)
+    except BrokerError:
+        raise
+    except HorsiesError as error:
+        raise BrokerError(error.message, code=BrokerErrorCode.RECOVERY_FAILED, hint=error.help_text) from error
+
+
+def _moved(report: SweepReport) -> int:
+    if report.status is SweepStatus.BUSY:
+        raise BrokerError(
+            "somebody else is sweeping", code=BrokerErrorCode.SWEEP_BUSY, retryable=True, hint="try again in a minute"
+        )
+    return sum(task.is_due and task.applied for task in report.tasks)
+
+
+def _stale(row: StaleRow) -> dict[str, Any]:
+    return {
+        "id": str(row.id),
+        "task_name": row.task_name,
+        "queue_name": row.queue_name,
+        "worker_id": None if row.owner_id is None else str(row.owner_id),
+        "worker_hostname": row.worker_hostname,
+        "worker_pid": row.worker_pid,
+        "worker_process_name": row.worker_process_name,
+        "started_at": row.started_at,
+        "last_heartbeat": row.last_beat_at,
+        "claim_token": row.claim_token,
+        "retry_count": row.retry_count,
+        "crash_count": row.crash_count,
+    }
+
+
+def _expired(row: OverdueRow) -> dict[str, Any]:
+    return {
+        "id": str(row.id),
+        "task_name": row.task_name,
+        "queue_name": row.queue_name,
+        "priority": row.priority,
+        "sent_at": row.sent_at,
+        "enqueued_at": row.enqueued_at,
+        "good_until": row.good_until,
+        "expired_for": row.now - row.good_until,
+    }

@@ -1,0 +1,125 @@
+"""Asking after workers: which of them answer, and what they last wrote about themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from horsies.client.results import answered
+from horsies.errors import BrokerErrorCode
+from horsies.model.result import BrokerResult, WorkerPong, WorkerStateSnapshot
+from horsies.model.task import parse_id
+from horsies.store.workers import WorkerStore, pinging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horsies.client.broker import PostgresBroker
+    from horsies.store.workers import PingLine
+
+
+class Monitoring:
+    """Everything about workers that a program can ask a broker."""
+
+    def __init__(self, broker: Callable[[], PostgresBroker]) -> None:
+        self._broker = broker
+
+    async def ping(
+        self, *, target_worker_id: str | None, timeout_seconds: float, min_responses: int | None
+    ) -> BrokerResult[list[WorkerPong]]:
+        """The workers that answer in time, in the order of their answers; none is an answer too."""
+        asked = self._ping(target_worker_id, timeout_seconds, min_responses)
+        return await answered(BrokerErrorCode.WORKER_PING_FAILED, asked)
+
+    async def states(self) -> BrokerResult[list[WorkerStateSnapshot]]:
+        return await answered(BrokerErrorCode.MONITORING_QUERY_FAILED, self._states())
+
+    async def state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
+        return await answered(BrokerErrorCode.MONITORING_QUERY_FAILED, self._state(worker_id))
+
+    async def history(self, worker_id: str, limit: int | None) -> BrokerResult[list[WorkerStateSnapshot]]:
+        return await answered(BrokerErrorCode.MONITORING_QUERY_FAILED, self._history(worker_id, limit))
+
+    async def _ping(self, target: str | None, timeout_s: float, enough: int | None) -> list[WorkerPong]:
+        if timeout_s <= 0:
+            raise ValueError("timeout_seconds must be above 0")
+        if enough is not None and enough < 1:
+            raise ValueError("min_responses must be at least 1")
+        roll_call = RollCall(target=None if target is None else parse_id(target), enough=enough)
+        session = await self._broker().session()
+        async with pinging(session.direct, reply_channel=roll_call.reply_channel, message=roll_call.message) as line:
+            await roll_call.listen(line, timeout_s)
+        return list(roll_call.present.values())
+
+    async def _states(self) -> list[WorkerStateSnapshot]:
+        return await (await self._store()).newest_states()
+
+    async def _state(self, worker_id: str) -> WorkerStateSnapshot | None:
+        newest = await self._history(worker_id, 1)
+        return newest[0] if newest else None
+
+    async def _history(self, worker_id: str, limit: int | None) -> list[WorkerStateSnapshot]:
+        if limit is not None and limit < 1:
+            raise ValueError("limit must be at least 1")
+        identity = UUID(parse_id(worker_id))
+        return await (await self._store()).state_history(identity, limit)
+
+    async def _store(self) -> WorkerStore:
+        return WorkerStore((await self._broker().session()).database)
+
+
+class RollCall:
+    """One ping and who has answered it so far."""
+
+    def __init__(self, *, target: str | None, enough: int | None) -> None:
+        self._target = target
+        self._enough = 1 if target is not None else enough
+        self._correlation_id = str(uuid4())
+        self._asked_at = time.perf_counter()
+        self.reply_channel = f"horsies_pong_{uuid4().hex}"
+        self.present: dict[str, WorkerPong] = {}
+
+    @property
+    def message(self) -> str:
+        return json.dumps(
+            {
+                "kind": "ping",
+                "correlation_id": self._correlation_id,
+                "reply_channel": self.reply_channel,
+                "target_worker_id": self._target,
+                "task_ids": None,
+            }
+        )
+
+    async def listen(self, line: PingLine, timeout_s: float) -> None:
+        """Note the answers until there are enough or the time is over."""
+        self._asked_at = time.perf_counter()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._enough is None or len(self.present) < self._enough:
+                    self._note(await line.answer())
+        except TimeoutError:
+            return
+
+    def _note(self, payload: str) -> None:
+        pong = self._read(payload)
+        if pong is not None and self._target in {None, pong.worker_id}:
+            self.present.setdefault(pong.worker_id, pong)
+
+    def _read(self, payload: str) -> WorkerPong | None:
+        """The answer in a notification; anyone may send one, so what is no answer to this call is nobody's."""
+        try:
+            body = json.loads(payload)
+            if body["correlation_id"] != self._correlation_id:
+                return None
+            return WorkerPong(
+                worker_id=parse_id(body["worker_id"]),
+                hostname=str(body["hostname"]),
+                pid=int(body["pid"]),
+                latency_ms=(time.perf_counter() - self._asked_at) * 1000,
+            )
+        except (ValueError, TypeError, KeyError):
+            return None

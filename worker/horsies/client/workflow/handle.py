@@ -1,0 +1,399 @@
+"""A run of a workflow, seen from outside."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from uuid import UUID
+
+from horsies.client.results import failed, seconds, unreachable
+from horsies.client.workflow.definition import DEFINITIONS
+from horsies.client.workflow.nodes import reads_of
+from horsies.codec.ids import IDS
+from horsies.codec.results import AnyResult, read_result, result_of
+from horsies.errors import BrokerError, HorsiesError
+from horsies.model.result import Err, Ok
+from horsies.model.task import parse_id
+from horsies.model.task_result import OutcomeCode, RetrievalCode, TaskResult
+from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
+from horsies.model.workflow.views import (
+    HandleErrorCode,
+    HandleOperationError,
+    HandleResult,
+    WorkflowStartError,
+    WorkflowStartErrorCode,
+    WorkflowStartResult,
+    WorkflowTaskInfo,
+)
+from horsies.store.workflows import FlowReadStore
+from horsies.sync import BRIDGE, InsideEventLoop, NoBridge
+from horsies.workflows import control
+from horsies.workflows.control import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+
+    from horsies.client.broker import PostgresBroker
+    from horsies.client.workflow.spec import WorkflowSpec
+    from horsies.codec.values import Value
+    from horsies.model.task_result import TaskError
+    from horsies.model.workflow.plan import Keyed, Reads, WorkflowPlan
+    from horsies.store.database import Database
+    from horsies.store.workflows import NodeInfoRow, RunOutcomeRow
+
+
+# From what is stored of a run to the results that its handle gives.
+
+_CODES = {
+    WorkflowStatus.FAILED: OutcomeCode.WORKFLOW_FAILED,
+    WorkflowStatus.CANCELLED: OutcomeCode.WORKFLOW_CANCELLED,
+    WorkflowStatus.EXPIRED: OutcomeCode.WORKFLOW_EXPIRED,
+}
+
+
+def run_result(
+    workflow_id: str, row: RunOutcomeRow | None, nodes: Sequence[NodeInfoRow], ok_of: Callable[[str], Value | None]
+) -> AnyResult:
+    """The result of a run that is terminal or paused, or that there is no such run."""
+    if row is None:
+        return failed(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {workflow_id}")
+    status = WorkflowStatus(row.status)
+    if status is WorkflowStatus.PAUSED:
+        return failed(
+            OutcomeCode.WORKFLOW_PAUSED,
+            f"workflow {workflow_id} is paused{_because(row.error)}; resume() lets it go on",
+        )
+    if status is not WorkflowStatus.COMPLETED:
+        if row.error is not None:
+            return read_result(f'{{"err":{row.error}}}')
+        return failed(_CODES[status], f"workflow {workflow_id} is {status}")
+    if row.document is None:
+        return failed(RetrievalCode.RESULT_NOT_AVAILABLE, f"workflow {workflow_id} left no result")
+    if row.is_map:
+        return _map_result(row.document, {node.node_id: node for node in nodes}, ok_of)
+    return read_result(row.document, _reads(row.output_name, row.output_definition_key, ok_of))
+
+
+def node_result(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> AnyResult | None:
+    """What a node ended with; None where nothing is stored."""
+    if node.document is None:
+        return None
+    return read_result(node.document, _reads_of(node, ok_of))
+
+
+def node_info(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> WorkflowTaskInfo:
+    return WorkflowTaskInfo(
+        node_id=node.node_id,
+        index=node.task_index,
+        name=node.task_name,
+        status=WorkflowTaskStatus(node.status),
+        task_id=None if node.task_id is None else str(node.task_id),
+        sub_workflow_id=None if node.sub_workflow_id is None else str(node.sub_workflow_id),
+        result=node_result(node, ok_of),
+        started_at=node.started_at,
+        completed_at=node.completed_at,
+    )
+
+
+def _map_result(document: str, nodes: Mapping[str, NodeInfoRow], ok_of: Callable[[str], Value | None]) -> AnyResult:
+    """The results of the last nodes, by id, each read as its task or its definition declares."""
+    stored = json.loads(document)["ok"]
+    results: dict[str, AnyResult] = {}
+    for node_id, each in stored.items():
+        node = nodes.get(node_id)
+        results[node_id] = result_of(each, None if node is None else _reads_of(node, ok_of))
+    return TaskResult(ok=results)
+
+
+def _reads_of(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> Reads | None:
+    return _reads(None if node.is_subworkflow else node.task_name, node.definition_key, ok_of)
+
+
+def _reads(task_name: str | None, definition_key: str | None, ok_of: Callable[[str], Value | None]) -> Reads | None:
+    """How what a task, or else a sub-workflow, left is read; None where this process does not know it."""
+    if task_name is not None:
+        return ok_of(task_name)
+    definition = None if definition_key is None else DEFINITIONS.find(definition_key)
+    return None if definition is None else reads_of(definition)
+
+
+def _because(error: str | None) -> str:
+    if error is None:
+        return ""
+    stored = json.loads(error)
+    return f" after {stored.get('error_code')}: {stored.get('message')}"
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class WorkflowHandle(Generic[T]):
+    """Waits for a run, looks at its nodes and steers it. Any process may make one from the id of the run.
+
+    Every call has an `_async` twin.
+    """
+
+    def __init__(self, workflow_id: str | UUID, broker: PostgresBroker) -> None:
+        self.workflow_id = parse_id(str(workflow_id))
+        self._broker = broker
+
+    def status(self) -> HandleResult[WorkflowStatus]:
+        return self._blocking(self.status_async())
+
+    async def status_async(self) -> HandleResult[WorkflowStatus]:
+        return await self._answered(self._status())
+
+    def get(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
+        """The result of the run once it has ended or is paused; None waits for ever, 0 looks once."""
+        return BRIDGE.run(self.get_async(timeout_ms))
+
+    async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
+        timeout_s = seconds(timeout_ms)
+        try:
+            session = await self._broker.session()
+            row = await session.runs.until_settled(self._id, timeout_s)
+            needs_nodes = row is not None and row.is_map and row.status == WorkflowStatus.COMPLETED
+            nodes = await self._nodes() if needs_nodes else []
+        except TimeoutError:
+            result = failed(RetrievalCode.WAIT_TIMEOUT, f"workflow {self.workflow_id} has not ended in time")
+        except HorsiesError as error:
+            result = unreachable(error)
+        else:
+            result = run_result(self.workflow_id, row, nodes, self._broker.ok_of)
+        return cast("TaskResult[T, TaskError]", result)
+
+    def result_for(self, node: Keyed[U]) -> TaskResult[U, TaskError]:
+        """What a node ended with; RESULT_NOT_READY while it has not, and where it never ran.
+
+        WORKFLOW_NOT_FOUND where there is no such run.
+        """
+        return BRIDGE.run(self.result_for_async(node))
+
+    async def result_for_async(self, node: Keyed[U]) -> TaskResult[U, TaskError]:
+        node_id = node.key().node_id
+        try:
+            result = (await self._results()).get(node_id)
+        except _Refused:
+            result = failed(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {self.workflow_id}")
+        except HorsiesError as error:
+            result = unreachable(error)
+        if result is None:
+            result = failed(RetrievalCode.RESULT_NOT_READY, f"node {node_id!r} has no result")
+        return cast("TaskResult[U, TaskError]", result)
+
+    def results(self) -> HandleResult[dict[str, TaskResult[Any, TaskError]]]:
+        """The results of the nodes that have one, by node id."""
+        return self._blocking(self.results_async())
+
+    async def results_async(self) -> HandleResult[dict[str, TaskResult[Any, TaskError]]]:
+        return await self._answered(self._results())
+
+    def tasks(self) -> HandleResult[list[WorkflowTaskInfo]]:
+        """The nodes as they stand, by index."""
+        return self._blocking(self.tasks_async())
+
+    async def tasks_async(self) -> HandleResult[list[WorkflowTaskInfo]]:
+        return await self._answered(self._tasks())
+
+    def pause(self) -> HandleResult[bool]:
+        """Stop starting tasks of the run and of those below it; Ok(False) where it was not RUNNING."""
+        return self._blocking(self.pause_async())
+
+    async def pause_async(self) -> HandleResult[bool]:
+        return await self._answered(self._steered(control.pause))
+
+    def resume(self) -> HandleResult[bool]:
+        """Let a paused run go on; Ok(False) where it was not PAUSED."""
+        return self._blocking(self.resume_async())
+
+    async def resume_async(self) -> HandleResult[bool]:
+        return await self._answered(self._steered(control.resume))
+
+    def cancel(self, *, kill: bool = False) -> HandleResult[None]:
+        """End the run and those below it. Code that runs may finish, unless it is to be killed."""
+        return self._blocking(self.cancel_async(kill=kill))
+
+    async def cancel_async(self, *, kill: bool = False) -> HandleResult[None]:
+        return await self._answered(self._cancelled(kill=kill))
+
+    def retry_failed(self) -> HandleResult[int]:
+        """Begin again what failed or was skipped in a run that has ended; returns how many nodes that are."""
+        return self._blocking(self.retry_failed_async())
+
+    async def retry_failed_async(self) -> HandleResult[int]:
+        return await self._answered(self._retried())
+
+    def __repr__(self) -> str:
+        return f"WorkflowHandle({self.workflow_id!r})"
+
+    @property
+    def _id(self) -> UUID:
+        return UUID(self.workflow_id)
+
+    async def _database(self) -> Database:
+        return (await self._broker.session()).database
+
+    async def _status(self) -> WorkflowStatus:
+        rows = await FlowReadStore(await self._database()).outcomes([self._id])
+        if not rows:
+            raise _Refused(Refusal.NOT_FOUND)
+        return WorkflowStatus(rows[0].status)
+
+    async def _nodes(self) -> list[NodeInfoRow]:
+        return await FlowReadStore(await self._database()).nodes(self._id)
+
+    async def _results(self) -> dict[str, TaskResult[Any, TaskError]]:
+        await self._status()
+        found = {node.node_id: node_result(node, self._broker.ok_of) for node in await self._nodes()}
+        return {node_id: result for node_id, result in found.items() if result is not None}
+
+    async def _tasks(self) -> list[WorkflowTaskInfo]:
+        await self._status()
+        return [node_info(node, self._broker.ok_of) for node in await self._nodes()]
+
+    async def _steered(self, steer: Any) -> bool:
+        return _unless_refused(await steer(await self._database(), self._id))
+
+    async def _cancelled(self, *, kill: bool) -> None:
+        _unless_refused(await control.cancel(await self._database(), self._id, kill=kill))
+
+    async def _retried(self) -> int:
+        return _unless_refused(await control.retry_failed(await self._database(), self._id))
+
+    async def _answered(self, asked: Awaitable[U]) -> HandleResult[U]:
+        """What was asked for, or why it could not be had: the one place where errors become `Err`."""
+        try:
+            return Ok(await asked)
+        except _Refused as refused:
+            return self._failed(HandleErrorCode(refused.why), f"workflow {self.workflow_id}: {_WORDS[refused.why]}")
+        except HorsiesError as error:
+            retryable = isinstance(error, BrokerError) and error.retryable
+            return self._failed(HandleErrorCode.DB_OPERATION_FAILED, error.message, error, retryable=retryable)
+
+    def _blocking(self, asked: Coroutine[Any, Any, HandleResult[U]]) -> HandleResult[U]:
+        try:
+            return BRIDGE.run(asked)
+        except InsideEventLoop as error:
+            return self._failed(HandleErrorCode.LOOP_RUNNER_FAILED, f"{error.message}; {error.help_text}", error)
+        except NoBridge as error:
+            return self._failed(HandleErrorCode.LOOP_RUNNER_FAILED, error.message, error)
+
+    def _failed(
+        self, code: HandleErrorCode, message: str, error: Exception | None = None, *, retryable: bool = False
+    ) -> Err[HandleOperationError]:
+        return Err(
+            HandleOperationError(
+                code=code, message=message, retryable=retryable, workflow_id=self.workflow_id, exception=error
+            )
+        )
+
+
+_WORDS = {
+    Refusal.NOT_FOUND: "there is none, or no longer: retention deletes what ended long ago",
+    Refusal.NOT_TERMINAL: "it has not ended; resume() it where it is paused, and wait for its end, or cancel() it",
+    Refusal.NOT_ROOT: "it is a step of another run; retry_failed() of the root begins it again too",
+}
+
+
+class _Refused(Exception):
+    def __init__(self, why: Refusal) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def _unless_refused(answer: U | Refusal) -> U:
+    if isinstance(answer, Refusal):
+        raise _Refused(answer)
+    return answer
+
+
+# Starting runs of workflows and steering them by their ids.
+
+
+async def start(
+    broker: PostgresBroker | None, plan: WorkflowPlan, workflow_id: str | UUID | None = None
+) -> WorkflowStartResult[WorkflowHandle[Any]]:
+    """Store a run of this plan; where there is a run with this id already, its handle and nothing else."""
+    from horsies.workflows.children import start as start_run
+
+    if broker is None:
+        message = f"workflow {plan.name!r} has no app: make it with app.workflow(…), or give start_workflow a broker"
+        return _failed(plan, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED, message)
+    try:
+        identity = IDS.next() if workflow_id is None else UUID(parse_id(str(workflow_id)))
+    except ValueError as error:
+        return _failed(plan, WorkflowStartErrorCode.VALIDATION_FAILED, str(error), error)
+    try:
+        session = await broker.session()
+        await start_run(session.database, plan, identity)
+    except HorsiesError as error:
+        return _failed(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error, str(identity))
+    return Ok(WorkflowHandle(identity, broker))
+
+
+def blocking_start(starting: Coroutine[Any, Any, WorkflowStartResult[T]], plan: WorkflowPlan) -> WorkflowStartResult[T]:
+    """Wait for a start without an event loop; inside one, the refusal is a value too."""
+    try:
+        return BRIDGE.run(starting)
+    except InsideEventLoop as error:
+        text = f"{error.message}; {error.help_text}"
+        return _failed(plan, WorkflowStartErrorCode.INTERNAL_FAILED, text, error)
+    except NoBridge as error:
+        return _failed(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error)
+
+
+def start_workflow(
+    spec: WorkflowSpec[T], broker: PostgresBroker, workflow_id: str | None = None
+) -> WorkflowStartResult[WorkflowHandle[T]]:
+    """Start a run on this broker."""
+    return blocking_start(start_workflow_async(spec, broker, workflow_id), spec.plan())
+
+
+async def start_workflow_async(
+    spec: WorkflowSpec[T], broker: PostgresBroker, workflow_id: str | None = None
+) -> WorkflowStartResult[WorkflowHandle[T]]:
+    return await spec.start_on(broker, workflow_id)
+
+
+async def pause_workflow(broker: PostgresBroker, workflow_id: str) -> HandleResult[bool]:
+    return await WorkflowHandle[Any](workflow_id, broker).pause_async()
+
+
+def pause_workflow_sync(broker: PostgresBroker, workflow_id: str) -> HandleResult[bool]:
+    return WorkflowHandle[Any](workflow_id, broker).pause()
+
+
+async def resume_workflow(broker: PostgresBroker, workflow_id: str) -> HandleResult[bool]:
+    return await WorkflowHandle[Any](workflow_id, broker).resume_async()
+
+
+def resume_workflow_sync(broker: PostgresBroker, workflow_id: str) -> HandleResult[bool]:
+    return WorkflowHandle[Any](workflow_id, broker).resume()
+
+
+async def cancel_workflow(broker: PostgresBroker, workflow_id: str, *, kill: bool = False) -> HandleResult[None]:
+    return await WorkflowHandle[Any](workflow_id, broker).cancel_async(kill=kill)
+
+
+def cancel_workflow_sync(broker: PostgresBroker, workflow_id: str, *, kill: bool = False) -> HandleResult[None]:
+    return WorkflowHandle[Any](workflow_id, broker).cancel(kill=kill)
+
+
+def _failed(
+    plan: WorkflowPlan,
+    code: WorkflowStartErrorCode,
+    message: str,
+    error: Exception | None = None,
+    workflow_id: str | None = None,
+) -> Err[WorkflowStartError]:
+    return Err(
+        WorkflowStartError(
+            code=code,
+            message=message,
+            retryable=isinstance(error, BrokerError) and error.retryable,
+            workflow_name=plan.name,
+            workflow_id=workflow_id,
+            exception=error,
+        )
+    )

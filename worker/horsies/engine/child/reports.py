@@ -1,0 +1,229 @@
+"""Where attempts begin and end: the one place that keeps count and reports."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TextIO
+
+from msgspec.structs import replace
+
+from horsies.engine.child.lifetime import leave_with
+from horsies.engine.pool.protocol import (
+    MAX_ORDER_BYTES,
+    READ_BYTES,
+    Began,
+    Ended,
+    ExitStatus,
+    FrameReader,
+    Said,
+    decode_order,
+    encode,
+    framed,
+)
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from horsies.engine.pool.protocol import Ending, Key, Order, Report, Stream
+
+
+class Desk:
+    """Reports what begins before any of its code runs. An ending waits for the next beginning, or for `flush`."""
+
+    def __init__(self, channel: Channel, begun: Begun, output: Output) -> None:
+        self._channel = channel
+        self._begun = begun
+        self._output = output
+        self._unsent: list[Report] = []
+        self._began_at: dict[Key, float] = {}
+
+    def begin(self, key: Key) -> None:
+        self._begun.add(key)
+        self._began_at[key] = time.monotonic()
+        self._unsent.append(Began(key))
+        self.flush()
+
+    def end(self, key: Key, ending: Ending) -> None:
+        self._output.finish(key)
+        self._begun.remove(key)
+        run_ms = 1000 * (time.monotonic() - self._began_at.pop(key))
+        self._unsent.append(Ended(key, replace(ending, run_ms=run_ms)))
+
+    def flush(self) -> None:
+        if self._unsent:
+            self._channel.send(*self._unsent)
+            self._unsent.clear()
+
+
+# What a child is at work on.
+
+SPEAKER: ContextVar[Key | None] = ContextVar("horsies_speaker", default=None)
+"""The task whose code runs in this context."""
+
+
+class Begun:
+    """What has begun and not ended; other threads may ask at any time."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Key, None] = {}
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple(self._keys)
+
+    def add(self, key: Key) -> None:
+        self._keys[key] = None
+
+    def remove(self, key: Key) -> None:
+        del self._keys[key]
+
+    def speaker(self) -> Key | None:
+        """The task whose code asks; for a thread that some task has started, the only one there is, if so."""
+        keys = self.keys
+        return SPEAKER.get() or (keys[0] if len(keys) == 1 else None)
+
+
+# What code in a child prints, sent to the worker line by line with the task that printed it.
+
+LONGEST_LINE = 16 * 1024
+_FD = {"stdout": 1, "stderr": 2}
+
+
+class Lines(io.TextIOBase):
+    """A text stream whose lines are reports; a line is kept until it is whole, for each task by itself.
+
+    A process forked from here has no line to the worker: what it writes goes to the pipe that it inherits.
+    """
+
+    def __init__(self, channel: Channel, stream: Stream, speaker: Callable[[], Key | None]) -> None:
+        self._channel = channel
+        self._stream: Stream = stream
+        self._speaker = speaker
+        self._unfinished: dict[Key | None, str] = {}
+        self._writing = threading.RLock()
+        self._pipe: TextIO | None = None
+        self.buffer = _Bytes(self)
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # a property in C as well
+        return "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor that programs started from here inherit; the worker reads it too."""
+        return _FD[self._stream]
+
+    def write(self, text: str, /) -> int:
+        if self._pipe is not None:
+            return self._pipe.write(text)
+        key = self._speaker()
+        with self._writing:
+            *lines, rest = (self._unfinished.pop(key, "") + text).split("\n")
+            while len(rest) > LONGEST_LINE:
+                lines.append(rest[:LONGEST_LINE])
+                rest = rest[LONGEST_LINE:]
+            if rest:
+                self._unfinished[key] = rest
+        self._say(key, *lines)
+        return len(text)
+
+    def finish(self, key: Key) -> None:
+        """Send what the task left without an end of line; nothing more comes from it."""
+        if rest := self._unfinished.pop(key, ""):
+            self._say(key, rest)
+
+    def flush(self) -> None:
+        if self._pipe is not None:
+            self._pipe.flush()
+
+    def use_pipe(self) -> None:
+        """Write past the worker's line from now on, also for handlers of logs that were given this stream before."""
+        self._pipe = open(  # noqa: SIM115  # for as long as the process lives
+            self.fileno(), "w", buffering=1, errors="backslashreplace", closefd=False
+        )
+
+    def _say(self, key: Key | None, *lines: str) -> None:
+        # A lone surrogate has no place in a frame.
+        said = [line[:LONGEST_LINE].encode(errors="backslashreplace").decode() for line in lines]
+        if said:
+            self._channel.send(*(Said(key, self._stream, line) for line in said))
+
+
+class _Bytes(io.RawIOBase):
+    """`sys.stdout.buffer`, for those who write bytes."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        taken = bytes(data)
+        self._lines.write(taken.decode(errors="replace"))
+        return len(taken)
+
+
+class Output:
+    """Both streams of this process, from the moment of making."""
+
+    def __init__(self, channel: Channel, speaker: Callable[[], Key | None]) -> None:
+        self._streams = Lines(channel, "stdout", speaker), Lines(channel, "stderr", speaker)
+        sys.stdout, sys.stderr = self._streams
+        os.register_at_fork(after_in_child=self._use_pipes)
+
+    def finish(self, key: Key) -> None:
+        for stream in self._streams:
+            stream.finish(key)
+
+    def _use_pipes(self) -> None:
+        for stream in self._streams:
+            stream.use_pipe()
+
+
+# The child's end of the line to its worker.
+
+
+class Channel:
+    """Reports from any thread, orders to one of them.
+
+    The worker always reads, so a send that waits for room comes to its end. A process forked from this one is none of
+    the worker's children: its end is closed and what it reports goes nowhere.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        # Re-entrant, for a finalizer may print while a report is on its way.
+        self._sending = threading.RLock()
+        self._is_open = True
+        os.register_at_fork(after_in_child=self._forsake)
+
+    def send(self, *reports: Report) -> None:
+        """Hand reports over together. Without a line there is nobody to work for: the process ends."""
+        data = framed([encode(report) for report in reports])
+        with self._sending:
+            if self._is_open:
+                try:
+                    self._sock.sendall(data)
+                except OSError:
+                    leave_with(ExitStatus.LINE_LOST)
+
+    def orders(self) -> Iterator[Order]:
+        """Every order until the worker closes its end."""
+        reader = FrameReader(max_bytes=MAX_ORDER_BYTES)
+        while data := self._sock.recv(READ_BYTES):
+            for frame in reader.feed(data):
+                yield decode_order(frame)
+
+    def _forsake(self) -> None:
+        self._sending = threading.RLock()
+        self._is_open = False
+        self._sock.close()

@@ -1,0 +1,1 @@
+"""Supervised child processes: started, given tasks, watched and replaced."""

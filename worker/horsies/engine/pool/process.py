@@ -1,0 +1,250 @@
+"""One process of a child: born with its lines to the worker, ended with its whole group, its death known at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import psutil
+from msgspec import Struct, json
+from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+
+# How a child is made: one value, the same for every child of a pool.
+
+BEAT_S: Final = 1.0
+
+
+class ChildSpec(Struct, frozen=True, kw_only=True):
+    """What every child of a pool is told at its start, and what its owner expects of it."""
+
+    app_locator: str | None = None
+    """Where the app is; None asks the settings."""
+    modules: tuple[str, ...] | None = None
+    """Task modules in place of those that the app names."""
+    environment: dict[str, str] = {}
+    """Variables beside those of this process."""
+    async_concurrency: int = 10
+    start_limit_s: float = 20.0
+    hook_limit_s: float = 10.0
+    beat_s: float = BEAT_S
+    silent_limit_s: float = 285.0
+    """A child that neither beats nor uses its CPU for so long is killed."""
+    unanswered_limit_s: float = 300.0
+    """A child whose beats are not answered for so long ends itself."""
+    max_tasks_per_child: int = 0
+    max_memory_per_child_mb: int | None = None
+    quit_limit_s: float = 5.0
+    """How long a child that was asked to leave may take."""
+
+
+class Birth(Struct, frozen=True, kw_only=True):
+    """What one child finds on its command line."""
+
+    spec: ChildSpec
+    channel_fd: int
+    life_fd: int
+    parent_pid: int
+
+    def argument(self) -> str:
+        """As text; without the environment, which travels as such and is nothing for a list of processes to show."""
+        return json.encode(replace(self, spec=replace(self.spec, environment={}))).decode()
+
+    @classmethod
+    def read(cls, argument: str) -> Birth:
+        return json.decode(argument, type=cls)
+
+
+_PROGRAM = "horsies.engine.child"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A started child, seen from its parent, and the ends of its lines that are ours.
+
+    Start it from a thread that stays: for the kernel that thread is the parent whose end is the child's end.
+    """
+
+    pid: int
+    line: socket.socket
+    life: socket.socket
+    """Closes when we end, which is then its end; and on it the child says why it leaves, if it knows."""
+    facts: psutil.Process
+    popen: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, spec: ChildSpec) -> Process:
+        """Raises OSError where the system has no room for another process, or we none for its descriptors."""
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+            line, channel = socket.socketpair()
+            undo.callback(line.close)
+            theirs.callback(channel.close)
+            life, their_life = socket.socketpair()
+            undo.callback(life.close)
+            theirs.callback(their_life.close)
+            popen = _popen(spec, channel_fd=channel.fileno(), life_fd=their_life.fileno())
+            undo.callback(_undo, popen)
+            for end in (line, life):
+                end.setblocking(False)  # noqa: FBT003
+            process = cls(pid=popen.pid, line=line, life=life, facts=psutil.Process(popen.pid), popen=popen)
+            undo.pop_all()
+        return process
+
+    @property
+    def output_fds(self) -> tuple[int, int]:
+        """Where it writes past Python, and where its errors go."""
+        assert self.popen.stdout is not None  # noqa: S101
+        assert self.popen.stderr is not None  # noqa: S101
+        return self.popen.stdout.fileno(), self.popen.stderr.fileno()
+
+    def kill_group(self) -> None:
+        """SIGKILL to the child and all it has started; until it is reaped, its number is nobody else's."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def last_word(self) -> int | None:
+        """The exit status that it said it would leave with, if it said so."""
+        try:
+            word = self.life.recv(1)
+        except OSError:
+            return None
+        return word[0] if word else None
+
+    def cpu_s(self) -> float:
+        """The CPU time it has used so far."""
+        try:
+            times = self.facts.cpu_times()
+        except psutil.Error:
+            return 0.0
+        return times.user + times.system
+
+    def rss_bytes(self) -> int:
+        try:
+            return self.facts.memory_info().rss
+        except psutil.Error:
+            return 0
+
+    def close(self) -> None:
+        """Let go of every line to a child that has been reaped."""
+        # It was reaped behind the back of this object, which would look for it otherwise.
+        self.popen.returncode = 0
+        for stream in (self.popen.stdout, self.popen.stderr):
+            assert stream is not None  # noqa: S101
+            stream.close()
+        self.line.close()
+        self.life.close()
+
+
+def call_at_end(process: Process, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+    """Call `ended` on the loop when the process has ended; it is not reaped yet."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # a kernel without them, or none left for us
+        call_from_thread(process.pid, loop, ended)
+        return
+
+    def at_end() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        ended()
+
+    loop.add_reader(descriptor, at_end)
+
+
+def call_from_thread(pid: int, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+    """The same where the kernel has no descriptors for processes: a thread waits for each."""
+
+    def wait() -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        loop.call_soon_threadsafe(ended)
+
+    threading.Thread(target=wait, name=f"horsies-wait-{pid}", daemon=True).start()
+
+
+def _undo(popen: subprocess.Popen[bytes]) -> None:
+    """End a process that nobody will supervise."""
+    with popen:
+        popen.kill()
+
+
+def _popen(spec: ChildSpec, *, channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
+    birth = Birth(spec=spec, channel_fd=channel_fd, life_fd=life_fd, parent_pid=os.getpid())
+    return subprocess.Popen(
+        # -P: no module of the user's stands in for one of Python's before the app itself is imported.
+        [sys.executable, "-P", "-m", _PROGRAM, birth.argument()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env={**os.environ, **spec.environment, "HORSIES_CHILD_PROCESS": "1"},
+        pass_fds=(channel_fd, life_fd),
+        start_new_session=True,
+    )
+
+
+# What a child writes past Python, on its descriptors 1 and 2: C code, programs that tasks start, a fatal traceback.
+
+TURN_BYTES: Final = 2 * 1024
+"""So much a turn of the loop, which may be a thousand lines: others have to have their turns too."""
+PIPE_BYTES: Final = 64 * 1024
+"""As much as a pipe holds."""
+MOST_LAST_LINES: Final = 1_000
+LONGEST_LINE: Final = 16 * 1024
+
+
+class PipeLines:
+    """Reads a pipe without waiting and hands on its lines."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, say: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._say = say
+        self._unfinished = b""
+        os.set_blocking(descriptor, False)
+        loop.add_reader(descriptor, self._take_turn)
+
+    def finish(self) -> None:
+        """Hand on what is left of a process that has ended: one pipe full at most, for another may still write there.
+
+        A program that a task has started in a session of its own outlives its child and holds the pipe open.
+        """
+        lines = self._read(PIPE_BYTES)
+        self._loop.remove_reader(self._descriptor)
+        if self._unfinished:
+            lines.append(self._unfinished)
+        if len(lines) > MOST_LAST_LINES:
+            self._say(f"({len(lines) - MOST_LAST_LINES} lines are left out here)")
+        self._pass_on(lines[-MOST_LAST_LINES:])
+
+    def _take_turn(self) -> None:
+        self._pass_on(self._read(TURN_BYTES))
+
+    def _read(self, most_bytes: int) -> list[bytes]:
+        """The lines that are there."""
+        try:
+            data = os.read(self._descriptor, most_bytes)
+        except BlockingIOError:
+            return []
+        if not data:
+            self._loop.remove_reader(self._descriptor)
+            return []
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        if len(self._unfinished) > LONGEST_LINE:
+            lines.append(self._unfinished)
+            self._unfinished = b""
+        return lines
+
+    def _pass_on(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self._say(line[:LONGEST_LINE].decode(errors="replace"))

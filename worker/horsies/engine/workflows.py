@@ -1,0 +1,65 @@
+"""Runs of workflows go on: as soon as a node's outcome is stored here, and when somebody else has asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from horsies.workflows.advance import is_away
+from horsies.workflows.children import LOOK_AGAIN_S, Outbox
+
+if TYPE_CHECKING:
+    from horsies.engine.worker import Parts
+    from horsies.model.workflow.plan import Definitions
+
+LAST_LOOK_S: Final = 2.0
+"""For what the last outcomes of a worker ask for; the rest is left to others."""
+
+
+class Advance:
+    """Works off what is asked for, woken by outcomes and notifications, and by a poll that trusts neither."""
+
+    name = "workflows"
+
+    def __init__(self, parts: Parts, definitions: Definitions) -> None:
+        self._woken = parts.runs_are_due
+        self._outbox = Outbox(parts.claims.database, definitions)
+        self._backoff = parts.backoff(self.name)
+        self._poll_s = parts.app.resilience.notify_poll_interval_ms / 1000
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Advance runs until stop is set, then once more: the last outcomes of this worker have been stored."""
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: self._woken.set())
+        try:
+            is_done = False
+            while not stop.is_set():
+                is_woken = await self._wait(self._poll_s if is_done else LOOK_AGAIN_S)
+                is_done = await self._work_off(stop, only_if_asked=not is_woken)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_LOOK_S):
+                    await self._work_off()
+        finally:
+            stopping.cancel()
+            self._outbox.abandon()
+
+    async def _work_off(self, stop: asyncio.Event | None = None, *, only_if_asked: bool = False) -> bool:
+        self._woken.clear()
+        while True:
+            try:
+                is_done = (only_if_asked and await self._outbox.is_empty()) or await self._outbox.work_off(stop)
+            except Exception as error:
+                if not is_away(error):
+                    raise
+                await self._backoff.wait(error)
+            else:
+                self._backoff.reset()
+                return is_done
+
+    async def _wait(self, limit_s: float) -> bool:
+        """Until somebody asks, or for so long; whether somebody did."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._woken.wait()
+        return self._woken.is_set()

@@ -1,0 +1,179 @@
+"""What a task is told of the workflow it runs in."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
+
+from horsies.model.result import Result
+from horsies.model.workflow.plan import WorkflowStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from horsies.model.result import JsonValue
+    from horsies.model.task_result import TaskError, TaskResult
+    from horsies.model.workflow.plan import Keyed, Reads, WorkflowTaskStatus
+
+
+T = TypeVar("T")
+
+CONTEXT_PARAMETER: Final = "workflow_ctx"
+META_PARAMETER: Final = "workflow_meta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowMeta:
+    """Where in which run a task stands; injected into a parameter `workflow_meta: WorkflowMeta`."""
+
+    workflow_id: str
+    task_index: int
+    task_name: str
+
+
+class Upstream(Protocol):
+    """What is known of a node that has ended."""
+
+    @property
+    def summary(self) -> SubWorkflowSummary | None: ...
+
+    def result(self, reads: Reads | None) -> TaskResult[Any, TaskError] | None:
+        """Its result, the value read in this way where one is given; None where it has none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowContext:
+    """The results of the nodes that `workflow_ctx_from` lists, and of no others.
+
+    Looking up a node that is not listed raises `KeyError`, one without an id `WorkflowContextMissingIdError`.
+    """
+
+    workflow_id: str
+    task_index: int
+    task_name: str
+    upstream: Mapping[str, Upstream] = field(repr=False)
+    """By node id."""
+
+    def result_for(self, node: Keyed[T]) -> TaskResult[T, TaskError]:
+        key = node.key()
+        result = self.upstream[key.node_id].result(key.reads)
+        if result is None:
+            raise KeyError(key.node_id)
+        return cast("TaskResult[T, TaskError]", result)
+
+    def has_result(self, node: Keyed[object]) -> bool:
+        key = node.key()
+        listed = self.upstream.get(key.node_id)
+        return listed is not None and listed.result(key.reads) is not None
+
+    def summary_for(self, node: Keyed[object]) -> SubWorkflowSummary:
+        """How a sub-workflow ended; `KeyError` for a node that is none."""
+        node_id = node.key().node_id
+        summary = self.upstream[node_id].summary
+        if summary is None:
+            raise KeyError(node_id)
+        return summary
+
+    def has_summary(self, node: Keyed[object]) -> bool:
+        listed = self.upstream.get(node.key().node_id)
+        return listed is not None and listed.summary is not None
+
+
+# A run as seen from outside the engine.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubWorkflowSummary:
+    """How a sub-workflow ended, and how far it came."""
+
+    status: WorkflowStatus
+    output: JsonValue
+    """The value of its output node; None where it has none or did not succeed."""
+    total_tasks: int
+    completed_tasks: int
+    failed_tasks: int
+    skipped_tasks: int
+    error_summary: str | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> SubWorkflowSummary:
+        """The summary that `document` writes; `ValueError` when it is none."""
+        try:
+            fields: dict[str, Any] = {**document, "status": WorkflowStatus(document["status"])}
+            return cls(**fields)
+        except (KeyError, TypeError) as missing:
+            raise ValueError(f"no summary of a sub-workflow: {missing}") from None
+
+    def document(self) -> dict[str, JsonValue]:
+        """The summary as plain JSON."""
+        return asdict(self) | {"status": self.status.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowTaskInfo:
+    """A node of a run at the moment of asking; `result` is None until it has ended with one."""
+
+    node_id: str
+    index: int
+    name: str
+    status: WorkflowTaskStatus
+    task_id: str | None = None
+    sub_workflow_id: str | None = None
+    result: TaskResult[object, TaskError] | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+# What can go wrong when a run is started or spoken to from outside; failures are values.
+
+
+class WorkflowStartErrorCode(StrEnum):
+    """Why a run was not started."""
+
+    BROKER_NOT_CONFIGURED = "BROKER_NOT_CONFIGURED"
+    VALIDATION_FAILED = "VALIDATION_FAILED"
+    ENQUEUE_FAILED = "ENQUEUE_FAILED"
+    INTERNAL_FAILED = "INTERNAL_FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowStartError:
+    """A start that stored nothing that is known of; a retry under the same id stores the run at most once."""
+
+    code: WorkflowStartErrorCode
+    message: str
+    retryable: bool = False
+    workflow_name: str | None = None
+    workflow_id: str | None = None
+    exception: BaseException | None = None
+
+
+WorkflowStartResult: TypeAlias = Result[T, WorkflowStartError]
+
+
+class HandleErrorCode(StrEnum):
+    """Why a handle could not do what it was asked."""
+
+    WORKFLOW_NOT_FOUND = "WORKFLOW_NOT_FOUND"
+    WORKFLOW_NOT_TERMINAL = "WORKFLOW_NOT_TERMINAL"
+    WORKFLOW_NOT_ROOT = "WORKFLOW_NOT_ROOT"
+    DB_OPERATION_FAILED = "DB_OPERATION_FAILED"
+    LOOP_RUNNER_FAILED = "LOOP_RUNNER_FAILED"
+    INTERNAL_FAILED = "INTERNAL_FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandleOperationError:
+    """Something that a handle was asked and did not do."""
+
+    code: HandleErrorCode
+    message: str
+    retryable: bool = False
+    workflow_id: str | None = None
+    exception: BaseException | None = None
+
+
+HandleResult: TypeAlias = Result[T, HandleOperationError]
