@@ -57,7 +57,7 @@ pictures: $(READY)  ## draw the pictures of README and docs anew after a change 
 	@$(BIN)/python docs/pictures.py
 
 schema: $(READY)  ## write docs/schema.sql anew after a change of the migrations
-	@$(BIN)/python -m tests.support.schema_dump
+	@$(BIN)/python -m tests.support.databases
 
 clean:  ## remove what make made
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

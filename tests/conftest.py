@@ -14,8 +14,7 @@ from hypothesis import settings
 
 from horsies.store.connection import Link
 from horsies.store.database import Database
-from tests.support.cluster import CLUSTER_FOLDER, Cluster
-from tests.support.memory import roomy_memory
+from tests.support.databases import CLUSTER_FOLDER, Cluster, roomy_memory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.executable import Executable
+from tests.support.cli import Executable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

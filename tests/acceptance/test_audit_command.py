@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.executable import Executable
-from tests.support.task_rows import insert, insert_task
+from tests.support.cli import Executable
+from tests.support.rows import insert, insert_task
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from tests.support.pooler import PGBOUNCER, pgbouncer
-from tests.support.project import APP, Project
+from tests.support.cli import APP, Project
+from tests.support.databases import PGBOUNCER, pgbouncer
 
 if TYPE_CHECKING:
-    from tests.support.executable import Answer, Executable
+    from tests.support.cli import Answer, Executable
 
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 UNREACHABLE = "postgresql://me:hunter2@127.0.0.1:1/db"

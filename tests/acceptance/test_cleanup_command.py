@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.old_rows import HOUR, beat, count, ended_task, workflow_run
-from tests.support.task_rows import insert_task
+from tests.support.rows import HOUR, beat, count, ended_task, insert_task, workflow_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 OLD = 2000 * HOUR
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 

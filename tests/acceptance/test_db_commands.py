@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 if TYPE_CHECKING:
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 
 def test_the_embedded_server_is_started_migrated_looked_at_and_stopped(embedded: Executable) -> None:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.old_rows import HOUR, ended_task, worker
-from tests.support.silence import a_task, a_worker
-from tests.support.task_rows import insert_task
+from tests.support.rows import HOUR, a_task, ended_task, insert_listening_worker, insert_task, worker
 
 if TYPE_CHECKING:
-    from tests.support.executable import Answer, Executable
+    from tests.support.cli import Answer, Executable
 
 NAMES = [
     "config", "database", "schema", "listen", "pooler", "connections", "clock", "workers", "fleet_config", "stale",
@@ -54,11 +52,18 @@ def test_what_is_wrong_is_told_with_what_to_do(horsies: Executable, database_url
 def test_a_stale_task_that_no_worker_will_recover_is_a_failure_and_says_what_to_run(
     horsies: Executable, database_url: str
 ) -> None:
-    asyncio.run(a_task(database_url, "RUNNING", owner=asyncio.run(a_worker(database_url, silent_s=900)), silent_s=900))
+    asyncio.run(
+        a_task(
+            database_url,
+            "RUNNING",
+            owner=asyncio.run(insert_listening_worker(database_url, silent_s=900)),
+            silent_s=900,
+        )
+    )
     answer = horsies("doctor", "--database-url", database_url)
     assert answer.code == 1
     assert "hint: stale: horsies sweep --dry-run" in answer.stderr
-    asyncio.run(a_worker(database_url))
+    asyncio.run(insert_listening_worker(database_url))
     assert horsies("doctor", "--database-url", database_url).code == 0
 
 

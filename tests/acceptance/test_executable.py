@@ -13,7 +13,7 @@ from horsies_ops.cli.main import load
 from horsies_ops.cli.options import COMMANDS
 
 if TYPE_CHECKING:
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 
 def test_help_lists_every_command_and_imports_neither_textual_nor_the_driver(horsies: Executable) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 FLOWS = """
     import sys

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.project import Project
+from tests.support.cli import Project
 
 if TYPE_CHECKING:
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 TALKATIVE = """
 import logging, os, sys, threading, time, warnings

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.project import APP, Project
+from tests.support.cli import APP, Project
 
 if TYPE_CHECKING:
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 TALKATIVE = f"{APP}app.logger.info('all is well')\napp.logger.warning('beware')\n"
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from tests.support.old_rows import HOUR, worker
-from tests.support.task_rows import insert_task
+from tests.support.rows import HOUR, insert_task, worker
 
 if TYPE_CHECKING:
-    from tests.support.executable import AtWork, Executable
+    from tests.support.cli import AtWork, Executable
 
 
 def scraped(at_work: AtWork) -> str:

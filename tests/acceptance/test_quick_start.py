@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horsies.config import load
-from tests.support.documents import examples_of, write_files_of
+from tests.support.cli import examples_of, write_files_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 
 def test_the_quick_start_leads_to_a_pending_task(embedded: Executable, tmp_path: Path) -> None:

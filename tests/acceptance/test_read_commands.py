@@ -15,10 +15,8 @@ import pytest
 from horsies.store.connection import Link
 from horsies.store.database import Database
 from horsies.store.operators import Event, EventStore
-from tests.support.executable import Executable
-from tests.support.fleet_rows import insert_worker
-from tests.support.flow_rows import insert_node, insert_run
-from tests.support.task_rows import insert, insert_task
+from tests.support.cli import Executable
+from tests.support.rows import insert, insert_node, insert_run, insert_task, insert_worker
 from tests.support.workers import horsies_worker
 
 if TYPE_CHECKING:

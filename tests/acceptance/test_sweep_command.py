@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.silence import CRASH_RETRY, a_task, a_worker, ago
-from tests.support.task_rows import insert_task
-from tests.support.tasks import ask
+from tests.support.rows import CRASH_RETRY, a_task, insert_listening_worker, insert_task, seconds_ago
+from tests.support.store import ask
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 ONE_TASK = {
     "id", "name", "queue", "state", "owner", "owner_state", "last_beat_age_s", "threshold_s", "resilient", "decision",
@@ -42,13 +41,13 @@ def at(horsies: Executable, database_url: str) -> Executable:
 
 async def _a_crash(url: str, **columns: Any) -> dict[str, UUID]:
     """A worker that listens, one that is gone, and what it left behind."""
-    await a_worker(url)
-    gone = await a_worker(url, silent_s=900)
+    await insert_listening_worker(url)
+    gone = await insert_listening_worker(url, silent_s=900)
     return {
         "requeue": await a_task(url, "CLAIMED", owner=gone, silent_s=900),
         "retry": await a_task(url, "RUNNING", owner=gone, silent_s=900, task_options=CRASH_RETRY, max_retries=1),
         "fail": await a_task(url, "RUNNING", owner=gone, silent_s=900, **columns),
-        "expire": await insert_task(url, good_until=ago(60)),
+        "expire": await insert_task(url, good_until=seconds_ago(60)),
     }
 
 
@@ -95,9 +94,9 @@ def test_for_people_there_is_a_line_for_each_task_and_a_total(at: Executable, da
 def test_where_nothing_is_stale_yet_it_says_what_is_silent_and_from_when_it_will_be(
     at: Executable, database_url: str
 ) -> None:
-    gone = asyncio.run(a_worker(database_url, silent_s=100))
+    gone = asyncio.run(insert_listening_worker(database_url, silent_s=100))
     asyncio.run(a_task(database_url, "RUNNING", owner=gone, silent_s=100))
-    asyncio.run(a_task(database_url, "RUNNING", owner=asyncio.run(a_worker(database_url)), silent_s=20))
+    asyncio.run(a_task(database_url, "RUNNING", owner=asyncio.run(insert_listening_worker(database_url)), silent_s=20))
     said = at("sweep", "--dry-run", "--worker", str(gone)).stdout
     assert said.startswith("nothing to do\n1 task silent for 1m4")
     assert "stale from" in said
@@ -131,7 +130,7 @@ def test_an_amnesty_that_holds_back_everything_is_exit_4_and_force_knows_none(
     at: Executable, database_url: str
 ) -> None:
     async def prepare() -> None:
-        await a_worker(database_url, listens_s=5)
+        await insert_listening_worker(database_url, listens_s=5)
         await a_task(database_url, "RUNNING", owner=None, silent_s=900)
 
     asyncio.run(prepare())

@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.executable import Executable
-from tests.support.task_rows import insert_task
-from tests.support.tasks import ask
+from tests.support.cli import Executable
+from tests.support.rows import insert_task
+from tests.support.store import ask
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tests.support.executable import Executable
-from tests.support.silence import a_task
-from tests.support.task_rows import insert, insert_task
+from tests.support.cli import Executable
+from tests.support.rows import a_task, insert, insert_task
 
 if TYPE_CHECKING:
     from pathlib import Path

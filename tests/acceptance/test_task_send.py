@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.executable import Answer, Executable
+from tests.support.cli import Answer, Executable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

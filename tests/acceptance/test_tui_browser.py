@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.browser import browsing, installed
+from tests.support.tui import browsing, installed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 BROWSER = installed()
 BLANK = 10_000

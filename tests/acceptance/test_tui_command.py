@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 
 class Terminal:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aiohttp import ClientWebSocketResponse
 
-    from tests.support.executable import AtWork, Executable
+    from tests.support.cli import AtWork, Executable
 
 WITHOUT_THE_PACKAGE = """
 import sys

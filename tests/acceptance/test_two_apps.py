@@ -6,7 +6,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 from horsies.task_modules import import_one
-from tests.support.executable import Executable
+from tests.support.cli import Executable
 from tests.support.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.support.executable import AtWork
+    from tests.support.cli import AtWork
 
 APP = """
     from horsies import (

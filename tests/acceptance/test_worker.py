@@ -11,7 +11,7 @@ from tests.support.ledger_app import ledger_app
 from tests.support.workers import horsies_worker, send
 
 if TYPE_CHECKING:
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 
 async def test_a_worker_runs_tasks_and_leaves_when_asked(database_url: str, horsies: Executable) -> None:

@@ -12,11 +12,11 @@ import asyncpg
 import psutil
 import pytest
 
-from tests.support.project import APP, Project
-from tests.support.tasks import app_on
+from tests.support.cli import APP, Project
+from tests.support.store import app_on
 
 if TYPE_CHECKING:
-    from tests.support.executable import Answer, Executable
+    from tests.support.cli import Answer, Executable
 
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 NO_MODULE = "import nowhere_to_be_found\n"

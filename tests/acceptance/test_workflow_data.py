@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.support.executable import Executable
+    from tests.support.cli import Executable
 
 FLOWS = """
     from datetime import date, timedelta

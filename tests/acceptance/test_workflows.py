@@ -10,16 +10,15 @@ import pytest
 import pytest_asyncio
 
 from horsies import Err, NodeKey, Ok, SubWorkflowNode, WorkflowHandle, WorkflowStatus, from_node
-from tests.support.flow_app import LOCATOR, Doubled, add_flows
-from tests.support.flow_specs import diamond, nested
 from tests.support.ledger import Ledger
 from tests.support.workers import running
+from tests.support.workflow_app import LOCATOR, Doubled, add_flows, diamond, nested
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from horsies import WorkflowSpec
-    from tests.support.cluster import Cluster
+    from tests.support.databases import Cluster
     from tests.support.workers import RunningWorker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

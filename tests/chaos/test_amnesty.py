@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horsies.model import events
+from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY
-from tests.support.proxy import Proxy
 from tests.support.workers import RunningWorker, running
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from horsies.model import events
+from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
-from tests.support.proxy import Proxy
 from tests.support.workers import RunningWorker, running
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepStatus
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
-from tests.support.ledger import Ledger
-from tests.support.old_rows import HOUR, ended_task
-from tests.support.orphans import Orphan
-from tests.support.pooler import PGBOUNCER, pgbouncer
+from tests.support.databases import PGBOUNCER, pgbouncer
+from tests.support.ledger import Ledger, Orphan
+from tests.support.rows import HOUR, ended_task
 from tests.support.workers import running
 
 if TYPE_CHECKING:

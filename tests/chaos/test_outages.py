@@ -11,14 +11,12 @@ import asyncpg
 import pytest
 
 from horsies.model import events
-from tests.support.embedded import folder_of_its_own
-from tests.support.flow_app import LOCATOR, add_flows
-from tests.support.flow_specs import diamond
+from tests.support.databases import folder_of_its_own
+from tests.support.faults import LedgerElsewhere, OwnServer, Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
-from tests.support.outages import LedgerElsewhere, OwnServer
-from tests.support.proxy import Proxy
 from tests.support.workers import RunningWorker, running, send
+from tests.support.workflow_app import LOCATOR, add_flows, diamond
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator

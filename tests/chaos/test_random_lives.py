@@ -15,8 +15,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from horsies.store.claims import FINISHES
 from horsies.store.database import Database
-from tests.support.ageing import Stage
-from tests.support.random_lives import lives_on
+from tests.support.simulated_workers import Stage
+from tests.support.state_machine import lives_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

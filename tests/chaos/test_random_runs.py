@@ -19,16 +19,14 @@ from horsies.store.database import Database
 from horsies.workflows import control
 from horsies.workflows.children import start
 from horsies.workflows.healing import heal
-from tests.support.dags import CHANCES, Dag, dags
-from tests.support.flows import Bench, Known
-from tests.support.oracle import foretold
-from tests.support.planned_dags import PlannedDag, stored_verdict
+from tests.support.workflow_graphs import CHANCES, Dag, dags, foretold
+from tests.support.workflows import Bench, Known, PlannedDag, stored_verdict
 
 if TYPE_CHECKING:
     from random import Random
     from uuid import UUID
 
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 TABLES = ("horsies_workflow_outbox", "horsies_workflows", "horsies_tasks", "horsies_task_attempts")
 OPEN = "SELECT id, status FROM horsies_workflows WHERE completed_at IS NULL ORDER BY id"

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horsies.model import events
-from tests.support.ledger import Ledger
+from tests.support.ledger import Ledger, Orphan, put
 from tests.support.ledger_app import QUICK_RECOVERY
-from tests.support.orphans import Orphan
-from tests.support.queued import put
 from tests.support.workers import running
 
 if TYPE_CHECKING:

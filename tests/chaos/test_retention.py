@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from tests.support.waiting import until_someone_waits
+from tests.support.store import until_someone_waits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
     from uuid import UUID
 
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 NODES, TREES, KILLS = 2, 20, 6
 

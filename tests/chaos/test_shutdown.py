@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horsies.model import events
+from tests.support.cli import APP, Project
+from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.project import APP, Project
-from tests.support.proxy import Proxy
 from tests.support.workers import WorkerProcess, horsies_worker, running, send
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
-from tests.support.proxy import Proxy
 from tests.support.workers import running
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from horsies.store.claims import Hold
 from horsies.store.connection import Link
 from horsies.store.database import Database
 from horsies.store.workers import Beat, BeatStore
-from tests.support.ledger import Ledger
-from tests.support.orphans import Orphan
+from tests.support.ledger import Ledger, Orphan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

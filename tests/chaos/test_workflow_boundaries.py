@@ -11,11 +11,11 @@ import pytest
 from horsies.model.workflow.plan import JoinType, NodePlan
 from horsies.store.connection import Link
 from horsies.workflows.healing import heal
-from tests.support.flows import Bench, Known, node, plan, sub_node
-from tests.support.mortal import Killed, Mortal
+from tests.support.faults import Killed, Mortal
+from tests.support.workflows import Bench, Known, node, plan, sub_node
 
 if TYPE_CHECKING:
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 CHILD = plan(node(0, name="c0"), node(1, 0, name="c1", args_from={"x": 0}), definition_key="child", output_index=1)
 KNOWN = Known({"child": CHILD})

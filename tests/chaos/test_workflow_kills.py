@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.flow_app import LOCATOR, add_flows, task_of
-from tests.support.flow_specs import diamond, nested
-from tests.support.gate import Boundary, Gate
+from tests.support.faults import Boundary, Gate
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import horsies_worker
+from tests.support.workflow_app import LOCATOR, add_flows, diamond, nested, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -14,13 +14,13 @@ import pytest
 from horsies.store.connection import Link
 from horsies.store.database import Database
 from horsies.workflows import control
-from tests.support.deadlocks import deadlocks
-from tests.support.flows import Bench, Known, node, plan, run_of, sub_node
+from tests.support.store import deadlocks
+from tests.support.workflows import Bench, Known, node, plan, run_of, sub_node
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 CHILD = plan(node(0, name="c0"), node(1, 0, name="c1"), definition_key="child")
 KNOWN = Known({"child": CHILD})

@@ -13,11 +13,11 @@ import asyncpg
 import pytest
 
 from horsies import SubWorkflowNode
-from tests.support.deadlocks import deadlocks
-from tests.support.flow_app import LOCATOR, Doubled, add_flows, task_of
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
+from tests.support.store import deadlocks
 from tests.support.workers import horsies_worker
+from tests.support.workflow_app import LOCATOR, Doubled, add_flows, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from horsies import Horsies, WorkflowHandle, WorkflowSpec
     from tests.support.ledger import Entry
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 SEED = 11
 RUNS = 8

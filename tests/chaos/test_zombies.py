@@ -14,9 +14,9 @@ from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus
 from horsies.recovery.sweep import sweep
+from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
-from tests.support.proxy import Proxy
 from tests.support.recovery_times import note_recoveries
 from tests.support.workers import WorkerProcess, horsies_worker, running, send
 

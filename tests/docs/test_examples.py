@@ -13,7 +13,7 @@ import pytest
 
 from horsies import Horsies
 from horsies.testing import drain
-from tests.support.documents import examples_of, write_files_of
+from tests.support.cli import examples_of, write_files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

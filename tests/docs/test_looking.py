@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from horsies_ops import TaskFilter, parse_filter
-from tests.support.documents import examples_of
-from tests.support.task_rows import insert_task
+from tests.support.cli import examples_of
+from tests.support.rows import insert_task
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tests.support.documents import examples_of
-from tests.support.task_rows import insert_task
-from tests.support.tasks import ask
+from tests.support.cli import examples_of
+from tests.support.rows import insert_task
+from tests.support.store import ask
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from tests.support.documents import ROOT, program_of, write_files_of
+from tests.support.cli import ROOT, program_of, write_files_of
 
 if TYPE_CHECKING:
     from pathlib import Path

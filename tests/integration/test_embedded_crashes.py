@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from horsies.embedded import EmbeddedServer
-from tests.support.embedded import (
+from tests.support.databases import (
     Client,
     folder_of_its_own,
     run_script,

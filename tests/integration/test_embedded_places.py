@@ -12,7 +12,7 @@ import pytest
 
 from horsies.embedded import EmbeddedServer, find_binaries
 from horsies.errors import ConfigurationError, ErrorCode
-from tests.support.embedded import NOBODY, folder_of_its_own, run_script, server_process
+from tests.support.databases import NOBODY, folder_of_its_own, run_script, server_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import pytest
 
 from horsies.embedded import EmbeddedServer
 from horsies.errors import Busy, ExitCode
-from tests.support.embedded import Client, folder_of_its_own, run_script, server_log
+from tests.support.databases import Client, folder_of_its_own, run_script, server_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

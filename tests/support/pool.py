@@ -1,7 +1,5 @@
 """A pool under test: its events are kept, and tests await them."""
 
-# ruff: noqa: ARG002  # a listener is told more than tests want to know
-
 from __future__ import annotations
 
 import asyncio
@@ -22,6 +20,10 @@ if TYPE_CHECKING:
 
     from horsies.engine.pool.child import Child, ChildDied
     from horsies.engine.pool.protocol import Ending, Key, Stream
+
+
+# ruff: noqa: ARG002  # a listener is told more than tests want to know
+
 
 APP = f"{Path(__file__).with_name('pool_app.py')}:app"
 
@@ -141,3 +143,20 @@ async def stable(size: int = 1, **spec: Any) -> AsyncGenerator[Stable]:
         yield Stable(pool, events)
     finally:
         await pool.kill_all("the test is over")
+
+
+# A worker to be killed: it prints the process ids of two busy children and of what their tasks have started.
+
+
+async def main() -> None:
+    async with stable(2) as pool:
+        for child in pool.free:
+            pool.give("leave_someone_behind", to=child)
+        await pool.events.until(lambda: len(pool.events.lines) == 2)
+        for pid in [child.pid for child in pool.free] + [int(line) for _, _, line in pool.events.lines]:
+            print(pid, flush=True)  # noqa: T201
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -21,7 +21,7 @@ from horsies.engine.worker import Worker
 from horsies.model import events
 from horsies.model.settings import ProjectConfig, WorkerConfig, WorkerSettings
 from tests.support import ledger_app as sample
-from tests.support.commands import command_server, start_in_new_interpreter
+from tests.support.cli import command_server, start_in_new_interpreter
 from tests.support.ledger import POLL_S
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from horsies.engine.heartbeat import Health
     from horsies.engine.in_flight import Hands
     from horsies.engine.pool.child import Child
-    from tests.support.commands import Running
+    from tests.support.cli import Running
 
 E = TypeVar("E", bound=events.Event)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.project import Project
+from tests.support.cli import Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

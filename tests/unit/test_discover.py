@@ -9,10 +9,10 @@ import pytest
 from horsies import ConfigurationError, ErrorCode
 from horsies.config import load
 from horsies.discover import find_app, locate_app
-from tests.support.project import APP
+from tests.support.cli import APP
 
 if TYPE_CHECKING:
-    from tests.support.project import Project
+    from tests.support.cli import Project
 
 TWO_APPS = "from horsies import Horsies\nfirst, second = Horsies(), Horsies()\n"
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from horsies_ops.ops import Ops
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 @pytest.fixture

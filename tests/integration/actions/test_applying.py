@@ -14,9 +14,8 @@ from horsies.model.operator_actions import Action, ActionOptions, Refusal
 from horsies.model.settings import PostgresConfig
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
-from tests.support.silence import a_task, a_worker
-from tests.support.task_rows import insert, insert_task
-from tests.support.work import columns_of, fill, hearing, one_claimed, one_running
+from tests.support.rows import a_task, insert, insert_listening_worker, insert_task
+from tests.support.store import columns_of, fill, hearing, one_claimed, one_running
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from horsies.store.database import Database
     from horsies_ops.actions.report import Progress
     from horsies_ops.ops import Ops
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 PENDING = TaskFilter(statuses=["PENDING"])
 RUNNING_TOO = ActionOptions(include_running=True)
@@ -265,7 +264,7 @@ async def test_a_change_may_take_longer_than_a_read_of_the_same_tools(
 async def test_a_running_task_whose_owner_does_not_answer_is_moved_and_said_to_overlap(
     ops: Ops, database_url: str, connection: Connection
 ) -> None:
-    gone = await a_worker(database_url, state="lost", silent_s=3_600)
+    gone = await insert_listening_worker(database_url, state="lost", silent_s=3_600)
     task_id = await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
     report = await ops.apply(await ops.plan(Action.REQUEUE, [task_id], RUNNING_TOO))
     row = await _row(connection, task_id)

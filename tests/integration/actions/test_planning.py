@@ -11,11 +11,11 @@ import pytest
 from horsies.model.operator_actions import Action, ActionOptions, Refusal
 from horsies_ops.actions.plan import Selector
 from horsies_ops.reads.filters import TaskFilter
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import insert, insert_task
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 FAILED = TaskFilter(statuses=["FAILED"])
 

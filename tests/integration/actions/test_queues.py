@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.errors import ConfigurationError
-from tests.support.task_rows import insert_task
-from tests.support.work import claim, columns_of, hearing
+from tests.support.rows import insert_task
+from tests.support.store import claim, columns_of, hearing
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
     from horsies_ops.ops import Ops
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 async def test_nothing_is_claimed_from_a_paused_queue_until_it_is_resumed(

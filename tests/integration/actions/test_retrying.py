@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.model.operator_actions import Refusal
-from tests.support.task_rows import insert_task
-from tests.support.work import hearing, one_claimed
+from tests.support.rows import insert_task
+from tests.support.store import hearing, one_claimed
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
     from horsies_ops.ops import Ops
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 SENT = {
     "task_name": "mail.send",

@@ -12,12 +12,11 @@ from horsies.errors import HorsiesError
 from horsies.model.settings import PostgresConfig
 from horsies.testing import drain
 from horsies_ops.ops import open_ops
-from tests.support.tasks import app_on, ask
-from tests.support.work import columns_of, hearing
+from tests.support.store import app_on, ask, columns_of, hearing
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 async def test_a_task_is_stored_as_given_and_on_record(ops: Ops, connection: Connection) -> None:

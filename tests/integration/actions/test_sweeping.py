@@ -15,17 +15,23 @@ from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
 from horsies.recovery.hooks import ROWS_AT_A_TIME
 from horsies.store.recovery import RecoveryStore
-from tests.support.flow_rows import insert_node, insert_run
-from tests.support.silence import a_task, a_worker, ago
-from tests.support.task_rows import insert, insert_task
-from tests.support.work import columns_of
+from tests.support.rows import (
+    a_task,
+    insert,
+    insert_listening_worker,
+    insert_node,
+    insert_run,
+    insert_task,
+    seconds_ago,
+)
+from tests.support.store import columns_of
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.recovery.hooks import RecoveryHook
     from horsies_ops.ops import Ops
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 def _app(database_url: str, hook: RecoveryHook) -> Horsies:
@@ -35,7 +41,7 @@ def _app(database_url: str, hook: RecoveryHook) -> Horsies:
 
 
 async def _a_dead_worker(database_url: str, *, tasks: int) -> UUID:
-    gone = await a_worker(database_url, state="lost", silent_s=3_600)
+    gone = await insert_listening_worker(database_url, state="lost", silent_s=3_600)
     for _ in range(tasks):
         await a_task(database_url, "CLAIMED", owner=gone, silent_s=3_600)
     return gone
@@ -85,7 +91,7 @@ async def test_a_sweep_that_is_cut_off_leaves_a_record_of_what_it_had_done(
 
 
 async def test_a_sweep_of_which_a_step_failed_is_on_record(ops: Ops, connection: Connection, database_url: str) -> None:
-    late = await insert_task(database_url, good_until=ago(10))
+    late = await insert_task(database_url, good_until=seconds_ago(10))
     await connection.execute("ALTER FUNCTION horsies_quiet RENAME TO horsies_gone")
     with pytest.raises(ConfigurationError, match="horsies_quiet"):
         await ops.sweep()
@@ -126,7 +132,7 @@ async def test_a_release_settles_what_is_stale_of_one_worker(
     ops: Ops, connection: Connection, database_url: str
 ) -> None:
     gone, other = await _a_dead_worker(database_url, tasks=2), await _a_dead_worker(database_url, tasks=1)
-    held = await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600, recovery_hold_until=ago(-60))
+    held = await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600, recovery_hold_until=seconds_ago(-60))
     report = await ops.release(gone)
     assert (report.action, report.matched, report.affected, report.skipped_count) == ("release", 3, 2, 1)
     assert report.skipped == ((held, "hook_skip"),)
@@ -153,7 +159,7 @@ async def test_a_release_while_somebody_sweeps_is_busy(ops: Ops, connection: Con
 async def test_a_sweep_leaves_to_workers_what_is_asked_for(ops: Ops, connection: Connection, database_url: str) -> None:
     run = await insert_run(database_url)
     links = {"is_workflow_task": True, "workflow_id": run, "workflow_task_index": 0}
-    ended = await insert_task(database_url, status="FAILED", terminal_at=ago(1), **links)
+    ended = await insert_task(database_url, status="FAILED", terminal_at=seconds_ago(1), **links)
     await insert_node(database_url, run, 0, task_id=ended, status="RUNNING")
     await insert(database_url, "horsies_workflow_outbox", task_id=ended, workflow_id=run, task_index=0)
     assert (await ops.stale_candidates()).workflows == (await ops.sweep()).workflows == ()
@@ -168,7 +174,7 @@ async def test_a_sweep_that_is_stopped_half_way_keeps_what_is_done_and_says_so(
     def stopping(_: RecoveryContext) -> None:
         stop.set()
 
-    gone = await a_worker(database_url, state="lost", silent_s=3_600)
+    gone = await insert_listening_worker(database_url, state="lost", silent_s=3_600)
     for _ in range(ROWS_AT_A_TIME + 5):
         await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
     report = await ops.sweep(app=_app(database_url, stopping), stop=stop)
@@ -183,7 +189,7 @@ async def test_a_dry_run_that_is_stopped_half_way_lists_what_it_has_seen(ops: Op
     def stopping(_: RecoveryContext) -> None:
         stop.set()
 
-    gone = await a_worker(database_url, state="lost", silent_s=3_600)
+    gone = await insert_listening_worker(database_url, state="lost", silent_s=3_600)
     for _ in range(ROWS_AT_A_TIME + 5):
         await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
     report = await ops.sweep(SweepOptions(dry_run=True), app=_app(database_url, stopping), stop=stop)

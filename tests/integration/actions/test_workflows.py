@@ -9,12 +9,12 @@ import pytest
 
 from horsies.errors import HorsiesError
 from horsies.model.operator_actions import Refusal
-from tests.support.task_rows import insert
-from tests.support.work import columns_of
+from tests.support.rows import insert
+from tests.support.store import columns_of
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 AUDIT = ("actor", "action", "reason", "filter ->> 'workflow_id'", "affected", "skipped")
 

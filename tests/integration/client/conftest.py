@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.tasks import app_on, ask
+from tests.support.store import app_on, ask
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from horsies import Horsies
-    from tests.support.cluster import Cluster
+    from tests.support.databases import Cluster
 
 
 @pytest.fixture(scope="module")

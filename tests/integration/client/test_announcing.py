@@ -12,8 +12,7 @@ import pytest
 from horsies.client.payload import PLAIN
 from horsies.model.send import PlainSend
 from horsies.store.connection import UNIQUE_VIOLATION, StatementFailed
-from tests.support.tasks import heard_on
-from tests.support.waiting import until_someone_waits
+from tests.support.store import heard_on, until_someone_waits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

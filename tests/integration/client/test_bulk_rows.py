@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from horsies import Horsies, TaskFunction
-    from tests.support.cluster import Cluster
+    from tests.support.databases import Cluster
 
 
 @pytest.fixture

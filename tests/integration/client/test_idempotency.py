@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from horsies import TaskSendErrorCode
-from tests.support.tasks import app_on, ask
+from tests.support.store import app_on, ask
 
 if TYPE_CHECKING:
     import asyncpg

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from horsies import BrokerErrorCode, TaskAttemptOutcome, TaskStatus
-from tests.support.tasks import settle
+from tests.support.store import settle
 
 if TYPE_CHECKING:
     import asyncpg

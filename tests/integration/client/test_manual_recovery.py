@@ -10,9 +10,8 @@ import pytest
 
 from horsies import BrokerError, BrokerErrorCode, PostgresBroker, PostgresConfig, Recovery
 from horsies.store.recovery import RecoveryStore
-from tests.support.silence import CRASH_RETRY, a_beat, a_task, a_worker, ago
-from tests.support.task_rows import insert_task
-from tests.support.tasks import app_on
+from tests.support.rows import CRASH_RETRY, a_beat, a_task, insert_listening_worker, insert_task, seconds_ago
+from tests.support.store import app_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,7 +35,7 @@ async def broker(database_url: str) -> AsyncIterator[PostgresBroker]:
 
 
 async def test_stale_runs_are_listed_the_longest_silent_first(broker: PostgresBroker, database_url: str) -> None:
-    await a_worker(database_url, listens_s=1)  # that has just started: ages are plain
+    await insert_listening_worker(database_url, listens_s=1)  # that has just started: ages are plain
     silent = [await a_task(database_url, "RUNNING", owner=None, silent_s=silence) for silence in (400, 900, 10)]
     await a_beat(database_url, silent[2], silent_s=500)
     await a_task(database_url, "RUNNING", owner=None, silent_s=10)
@@ -47,7 +46,7 @@ async def test_stale_runs_are_listed_the_longest_silent_first(broker: PostgresBr
 
 
 async def test_stale_runs_are_settled_by_their_policies(broker: PostgresBroker, database_url: str) -> None:
-    patient = await a_worker(database_url, running_stale_threshold_ms=7_200_000)
+    patient = await insert_listening_worker(database_url, running_stale_threshold_ms=7_200_000)
     retried = await a_task(
         database_url, "RUNNING", owner=patient, silent_s=400, task_options=CRASH_RETRY, max_retries=1
     )
@@ -70,9 +69,9 @@ async def test_stale_claims_are_put_back(broker: PostgresBroker, database_url: s
 
 
 async def test_what_waited_too_long_is_listed_and_ended(broker: PostgresBroker, database_url: str) -> None:
-    late = await insert_task(database_url, good_until=ago(60))
-    later = await insert_task(database_url, good_until=ago(30))
-    await insert_task(database_url, good_until=ago(-60))
+    late = await insert_task(database_url, good_until=seconds_ago(60))
+    later = await insert_task(database_url, good_until=seconds_ago(30))
+    await insert_task(database_url, good_until=seconds_ago(-60))
     found = await broker.get_expired_tasks()
     assert [row["id"] for row in found] == [str(late), str(later)]
     assert found[0].keys() == EXPIRED_KEYS

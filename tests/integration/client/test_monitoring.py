@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from horsies import AppConfig, BrokerErrorCode, Err, Horsies, PostgresConfig, WorkerPong
-from tests.support.task_rows import insert
+from tests.support.rows import insert
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

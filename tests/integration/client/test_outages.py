@@ -13,9 +13,9 @@ from horsies.embedded import EmbeddedServer
 from horsies.store.connection import Link
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
-from tests.support.embedded import folder_of_its_own
-from tests.support.proxy import Proxy
-from tests.support.tasks import app_on, count_tasks
+from tests.support.databases import folder_of_its_own
+from tests.support.faults import Proxy
+from tests.support.store import app_on, count_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator

@@ -14,8 +14,8 @@ import pytest
 
 from horsies import HorsiesError
 from horsies.embedded import EmbeddedServer
-from tests.support.embedded import folder_of_its_own
-from tests.support.tasks import app_on, ask, count_tasks
+from tests.support.databases import folder_of_its_own
+from tests.support.store import app_on, ask, count_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from horsies import BrokerErrorCode, OperationalErrorCode, OutcomeCode, RetrievalCode, TaskHandle
-from tests.support.tasks import app_on, settle
+from tests.support.store import app_on, settle
 
 if TYPE_CHECKING:
     import asyncpg

@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from horsies import TaskSendErrorCode
-from tests.support.tasks import app_on, count_tasks, heard_on
+from tests.support.store import app_on, count_tasks, heard_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

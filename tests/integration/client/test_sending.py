@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from horsies import TaskSendErrorCode, TaskStatus
-from tests.support.tasks import app_on, ask, count_tasks
+from tests.support.store import app_on, ask, count_tasks
 
 if TYPE_CHECKING:
     import asyncpg

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from horsies.embedded import EmbeddedServer
-from tests.support.embedded import folder_of_its_own
-from tests.support.tasks import app_on, ask, count_tasks
+from tests.support.databases import folder_of_its_own
+from tests.support.store import app_on, ask, count_tasks
 
 _OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
 

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.flow_app import add_flows
-from tests.support.flow_specs import diamond
+from tests.support.workflow_app import add_flows, diamond
 
 if TYPE_CHECKING:
     from horsies import Horsies
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 async def test_a_broker_puts_stuck_workflows_right(app: Horsies, connection: Connection) -> None:

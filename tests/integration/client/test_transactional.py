@@ -13,7 +13,7 @@ from horsies import RetrievalCode, TaskSendErrorCode
 from horsies.store.connection import Link
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
-from tests.support.tasks import app_on, heard_on
+from tests.support.store import app_on, heard_on
 
 if TYPE_CHECKING:
     from horsies import Horsies

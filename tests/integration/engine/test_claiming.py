@@ -11,8 +11,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from tests.support.ledger import Ledger
-from tests.support.queued import put, statuses
+from tests.support.ledger import Ledger, put, statuses
 from tests.support.workers import RunningWorker, running
 
 if TYPE_CHECKING:

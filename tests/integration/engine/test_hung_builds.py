@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from horsies import SubWorkflowNode, WorkflowDefinition
 from horsies.model import events
-from tests.support.flow_app import LOCATOR, add_flows, task_of
 from tests.support.ledger import Ledger
 from tests.support.workers import running
+from tests.support.workflow_app import LOCATOR, add_flows, task_of
 
 if TYPE_CHECKING:
     from horsies import Horsies, WorkflowSpec

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horsies_ops.ops import Ops
-    from tests.support.cluster import Cluster
+    from tests.support.databases import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

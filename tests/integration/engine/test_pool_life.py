@@ -18,8 +18,8 @@ from horsies.engine.pool.pool import Pool
 from horsies.engine.pool.process import ChildSpec
 from horsies.errors import ConfigurationError, HorsiesError
 from horsies.model.crash import Cause
+from tests.support.cli import Project
 from tests.support.pool import Events, assignment, stable
-from tests.support.project import Project
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -12,8 +12,7 @@ import pytest
 
 from horsies.engine.reaper import Rarely, Reaper
 from horsies.model import events
-from tests.support.ledger import Ledger
-from tests.support.orphans import Orphan
+from tests.support.ledger import Ledger, Orphan
 from tests.support.workers import RunningWorker, running
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.support.ledger import Ledger
-from tests.support.old_rows import HOUR, beat, count, ended_task, workflow_run
-from tests.support.task_rows import insert_task
+from tests.support.rows import HOUR, beat, count, ended_task, insert_task, workflow_run
 from tests.support.workers import running
 
 LONG_AGO = 9_000 * HOUR

@@ -11,9 +11,9 @@ import pytest
 import horsies.store
 from horsies.errors import ExitCode
 from horsies.model import events
-from tests.support.executable import Executable
+from tests.support.cli import Executable
+from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
-from tests.support.proxy import Proxy
 from tests.support.workers import APP, ROOT, RunningWorker, environment_of, running
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ import asyncpg
 import pytest
 
 from horsies.model import events
-from tests.support.ledger import POLL_S, Ledger
-from tests.support.queued import put, statuses
+from tests.support.ledger import POLL_S, Ledger, put, statuses
 from tests.support.workers import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.support.cluster import Cluster
+    from tests.support.databases import Cluster
 
 IDLE_S = 5
 SPENT = "SELECT xact_commit FROM pg_stat_database WHERE datname = $1"

@@ -20,7 +20,7 @@ from tests.support.workers import RunningWorker, running, send
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.support.cluster import Cluster
+    from tests.support.databases import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.flows import Bench
+from tests.support.workflows import Bench
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from horsies.codec.ids import IDS
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule
 from horsies.workflows.children import start
-from tests.support.flows import Bench, node, node_of, nodes_of, plan, run_of
+from tests.support.workflows import Bench, node, node_of, nodes_of, plan, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 async def test_a_diamond_runs_in_order_and_completes(bench: Bench, connection: Connection) -> None:

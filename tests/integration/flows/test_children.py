@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horsies.model.workflow.plan import OnError
-from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
+from tests.support.workflows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horsies.model.workflow.plan import WorkflowPlan
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 CHILD = plan(node(0), node(1, 0, name="last"), name="child", definition_key="child", output_index=1)
 

@@ -10,12 +10,12 @@ from uuid import uuid4
 from horsies.model.workflow.plan import OnError
 from horsies.workflows import control
 from horsies.workflows.control import Refusal
-from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
-from tests.support.waiting import until_someone_waits
+from tests.support.store import until_someone_waits
+from tests.support.workflows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 async def test_pause_takes_back_what_has_not_begun(bench: Bench, connection: Connection) -> None:

@@ -6,11 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from horsies.store.connection import Link
-from tests.support.flows import Bench, node, run_of
-from tests.support.mortal import Mortal
+from tests.support.faults import Mortal
+from tests.support.workflows import Bench, node, run_of
 
 if TYPE_CHECKING:
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 WIDTH = 1_000
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.workflows import control
-from tests.support.flows import Bench, Known, node, plan, sub_node
-from tests.support.gate import Boundary, Gate
-from tests.support.waiting import until_someone_waits
+from tests.support.faults import Boundary, Gate
+from tests.support.store import until_someone_waits
+from tests.support.workflows import Bench, Known, node, plan, sub_node
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 CHILD = {"child": plan(sub_node(0, "grandchild"))}
 GRANDCHILD = {"grandchild": plan(node(0))}

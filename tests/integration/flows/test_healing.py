@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horsies.workflows.healing import heal, put_right, would_heal
-from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
+from tests.support.workflows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 FORGET = "DELETE FROM horsies_workflow_outbox"
 KNOWN = Known({"child": plan(node(0))})

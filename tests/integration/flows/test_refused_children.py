@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.workflows import control
-from tests.support.flows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
+from tests.support.workflows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from horsies.model.workflow.plan import WorkflowPlan
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 LEAF = plan(node(0), name="leaf", definition_key="leaf", output_index=0)
 

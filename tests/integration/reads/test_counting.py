@@ -12,7 +12,7 @@ import pytest
 from horsies_ops.reads.filters import TaskFilter, filter_text
 from horsies_ops.reads.search import Count, Facet, count_tasks, facets
 from horsies_ops.reads.tasks import beats_of, list_tasks, tasks_by_id
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import insert, insert_task
 
 if TYPE_CHECKING:
     from horsies.store.database import Database

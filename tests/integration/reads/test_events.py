@@ -13,7 +13,7 @@ from horsies.model.settings import TaskSchedule
 from horsies.store.operators import Event, EventStore
 from horsies_ops.reads.events import audit, events
 from horsies_ops.reads.schedules import list_schedules
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import insert, insert_task
 
 if TYPE_CHECKING:
     from horsies.store.database import Database

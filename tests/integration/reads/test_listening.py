@@ -16,8 +16,8 @@ import horsies_ops
 from horsies.store.connection import Link
 from horsies.store.database import Database
 from horsies_ops.reads.live import Change, Feed, Pace, Topic, listen
-from tests.support.proxy import Proxy
-from tests.support.task_rows import insert_task
+from tests.support.faults import Proxy
+from tests.support.rows import insert_task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from horsies_ops.reads.overview import metered
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import insert, insert_task
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -15,7 +15,7 @@ from horsies.store.queries import Query
 from horsies_ops.cli.output import json_line
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
-from tests.support.task_rows import insert_task
+from tests.support.rows import insert_task
 
 if TYPE_CHECKING:
     from uuid import UUID

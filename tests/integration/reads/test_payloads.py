@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from horsies_ops.reads.tasks import payloads_of
-from tests.support.task_rows import insert_task
+from tests.support.rows import insert_task
 
 if TYPE_CHECKING:
     from horsies.store.database import Database

@@ -12,7 +12,7 @@ from horsies.errors import Refused
 from horsies.model.retention import Windows
 from horsies_ops.ops import connect
 from horsies_ops.reads.server import storage
-from tests.support.old_rows import HOUR, count, ended_task
+from tests.support.rows import HOUR, count, ended_task
 
 if TYPE_CHECKING:
     from horsies.store.database import Database

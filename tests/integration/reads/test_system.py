@@ -15,9 +15,7 @@ from horsies_ops.reads.overview import error_summary, overview, queue_throughput
 from horsies_ops.reads.queues import QueueRow, list_queues
 from horsies_ops.reads.search import Count
 from horsies_ops.reads.workers import list_active_workers, worker_history
-from tests.support.fleet_rows import insert_snapshot, insert_worker
-from tests.support.moments import NOW
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import NOW, insert, insert_snapshot, insert_task, insert_worker
 
 if TYPE_CHECKING:
     from horsies.store.database import Database

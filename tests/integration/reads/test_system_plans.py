@@ -11,7 +11,7 @@ import pytest
 from horsies_ops.reads.overview import OVERVIEW, THROUGHPUT
 from horsies_ops.reads.queues import QUEUE_READS
 from horsies_ops.reads.workers import WORKER_READS
-from tests.support.plans import rows_read
+from tests.support.store import rows_read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,8 +10,7 @@ import pytest
 
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import list_tasks
-from tests.support.moments import NOW
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import NOW, insert, insert_task
 
 if TYPE_CHECKING:
     from horsies.store.database import Database

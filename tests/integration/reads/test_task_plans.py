@@ -13,7 +13,7 @@ from horsies.model.task import id_text, rising
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import FIRST, LAST, LOOKED_AT, MATCHING, instant_of
 from horsies_ops.reads.tasks import Order, list_tasks
-from tests.support.plans import rows_read
+from tests.support.store import rows_read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,7 @@ import horsies_ops
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies_ops import Order, TaskFilter
 from horsies_ops.reads.tasks import list_tasks, task_detail
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import insert, insert_task
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -6,23 +6,20 @@ from datetime import UTC, datetime, timedelta
 
 import horsies_ops
 from horsies.model.retention import Category
-from tests.support.fleet_rows import insert_worker
-from tests.support.old_rows import count, ended_task
-from tests.support.silence import a_worker
-from tests.support.task_rows import insert
+from tests.support.rows import count, ended_task, insert, insert_listening_worker, insert_worker
 
 NOW = datetime.now(UTC)
 
 
 async def test_without_a_worker_nothing_is_done_unasked(database_url: str) -> None:
-    await a_worker(database_url, silent_s=86_400)
+    await insert_listening_worker(database_url, silent_s=86_400)
     async with horsies_ops.connect(database_url, read_only=True) as ops:
         upkeep = await ops.upkeep()
     assert (upkeep.config, upkeep.last_pass_at, upkeep.last_retention_at) == (None, None, None)
 
 
 async def test_the_last_pass_of_any_worker_and_the_last_deletion_are_told(database_url: str) -> None:
-    await a_worker(database_url, running_stale_threshold_ms=600_000)
+    await insert_listening_worker(database_url, running_stale_threshold_ms=600_000)
     earlier, later = NOW - timedelta(seconds=40), NOW - timedelta(seconds=10)
     for at in (earlier, later):
         last = await insert_worker(database_url, health={"last_pass_at": at.isoformat()})

@@ -9,10 +9,7 @@ import pytest
 
 import horsies_ops
 from horsies_ops.reads.tasks import task_detail
-from tests.support.fleet_rows import insert_worker
-from tests.support.moments import NOW
-from tests.support.silence import a_task, a_worker
-from tests.support.task_rows import insert_task
+from tests.support.rows import NOW, a_task, insert_listening_worker, insert_task, insert_worker
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
@@ -67,7 +64,7 @@ async def test_the_verdict_is_the_one_that_a_sweep_lists(database_url: str) -> N
     ("silent_s", "is_listed"), [(260, False), (275, True), (310, False)], ids=["well", "near its limit", "stale"]
 )
 async def test_a_task_near_its_limit_is_listed_apart(database_url: str, silent_s: float, *, is_listed: bool) -> None:
-    owner = await a_worker(database_url)
+    owner = await insert_listening_worker(database_url)
     task_id = await a_task(database_url, "RUNNING", owner=owner, silent_s=silent_s)
     async with horsies_ops.connect(database_url, read_only=True) as ops:
         near = await ops.near_limit(timedelta(seconds=30))
@@ -75,7 +72,7 @@ async def test_a_task_near_its_limit_is_listed_apart(database_url: str, silent_s
 
 
 async def test_a_patient_owner_counts_for_what_is_near(database_url: str) -> None:
-    owner = await a_worker(database_url, running_stale_threshold_ms=600_000)
+    owner = await insert_listening_worker(database_url, running_stale_threshold_ms=600_000)
     await a_task(database_url, "RUNNING", owner=owner, silent_s=310)
     late = await a_task(database_url, "RUNNING", owner=owner, silent_s=590)
     async with horsies_ops.connect(database_url, read_only=True) as ops:

@@ -10,8 +10,7 @@ import pytest
 
 from horsies_ops.reads.queues import list_queues
 from horsies_ops.reads.workers import list_active_workers, live_workers
-from tests.support.fleet_rows import insert_snapshot, insert_worker
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import insert, insert_snapshot, insert_task, insert_worker
 
 if TYPE_CHECKING:
     from horsies.store.database import Database

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from horsies_ops.reads.workflows import WorkflowFilter, list_workflows, workflow_detail
-from tests.support.flow_rows import insert_node, insert_run
+from tests.support.rows import insert_node, insert_run
 
 if TYPE_CHECKING:
     from horsies.store.database import Database

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from tests.support.silence import a_worker
-from tests.support.swept import Field
+from tests.support.rows import Field, insert_listening_worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def field(database: Database, database_url: str) -> AsyncIterator[Field]:
-    await a_worker(database_url)
+    await insert_listening_worker(database_url)
     connection = await asyncpg.connect(database_url)
     yield Field(database_url, database, connection)
     await connection.close()

@@ -18,19 +18,27 @@ from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.hooks import Asking, RecoveryHooks
 from horsies.recovery.sweep import Healing, sweep
 from horsies.store.database import Database
-from tests.support.flow_rows import insert_node, insert_run
-from tests.support.silence import BY_HAND, CRASH_RETRY, a_beat, a_task, a_worker, ago
-from tests.support.task_rows import insert_task
+from tests.support.rows import (
+    BY_HAND,
+    CRASH_RETRY,
+    a_beat,
+    a_task,
+    insert_listening_worker,
+    insert_node,
+    insert_run,
+    insert_task,
+    seconds_ago,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horsies.model.recovery.decision import RecoveryContext
     from horsies.recovery.report import SweepReport
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 STATES = 500
-LATER = ago(-1_200)
+LATER = seconds_ago(-1_200)
 TABLES = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'horsies_%' ORDER BY tablename"
 TURNS = """
 SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database
@@ -46,7 +54,7 @@ SLOW_RETRY = {"retry_policy": {"max_retries": 1, "intervals": [1_200], "auto_ret
 async def _owners(url: str, chance: random.Random) -> list[UUID | None]:
     states = ["running", "draining", "stopped", "lost"]
     made = [
-        await a_worker(
+        await insert_listening_worker(
             url,
             state=chance.choice(states),
             silent_s=chance.choice(SILENCES),
@@ -65,8 +73,8 @@ def _columns(chance: random.Random) -> dict[str, Any]:
         "max_retries": 1,
         "task_options": chance.choice([{}, CRASH_RETRY, SLOW_RETRY, {"retry_policy": {"nonsense": 1}}]),
         "flags": chance.choice([{}, {}, {"infrastructure_resilient": True}, {"infrastructure_resilient": False}]),
-        "good_until": chance.choice([None, None, ago(5), ago(-600), ago(-3_600)]),
-        "recovery_hold_until": chance.choice([None, None, None, ago(5), ago(-600)]),
+        "good_until": chance.choice([None, None, seconds_ago(5), seconds_ago(-600), seconds_ago(-3_600)]),
+        "recovery_hold_until": chance.choice([None, None, None, seconds_ago(5), seconds_ago(-600)]),
         "no_restart": chance.choice([None, None, None, "paused", "cancelled"]),
         "attempts": 3,
         "task_name": chance.choice(["plain", "skipped", "later", "backed off"]),
@@ -75,7 +83,7 @@ def _columns(chance: random.Random) -> dict[str, Any]:
 
 async def _a_state(url: str, chance: random.Random, owners: Sequence[UUID | None]) -> None:
     if chance.random() < 0.15:
-        await insert_task(url, good_until=chance.choice([ago(5), ago(-3_600)]))
+        await insert_task(url, good_until=chance.choice([seconds_ago(5), seconds_ago(-3_600)]))
         return
     status, silence = chance.choice(["CLAIMED", "RUNNING"]), chance.choice(SILENCES)
     columns = _columns(chance) | ({"no_restart": None} if status == "CLAIMED" else {})
@@ -126,11 +134,11 @@ async def _a_run(url: str, chance: random.Random, owners: Sequence[UUID | None])
     """A run that may be stuck, with a task of its own that may be stale, or waited for by no node, or past its time."""
     run = await insert_run(url)
     links = {"is_workflow_task": True, "workflow_id": run, "workflow_task_index": 0}
-    silence, late = chance.choice(SILENCES), chance.choice([None, ago(5)])
+    silence, late = chance.choice(SILENCES), chance.choice([None, seconds_ago(5)])
     tasks = {
         "stale": partial(a_task, url, "RUNNING", owner=chance.choice(owners), silent_s=silence, **links),
         "waiting": partial(insert_task, url, good_until=late, **links),
-        "ended": partial(insert_task, url, status="FAILED", terminal_at=ago(60), **links),
+        "ended": partial(insert_task, url, status="FAILED", terminal_at=seconds_ago(60), **links),
     }
     task_id = await tasks[chance.choice(list(tasks))]()
     status = chance.choice(["ENQUEUED", "RUNNING", "SKIPPED"])
@@ -144,7 +152,7 @@ async def test_a_dry_run_names_exactly_what_the_sweep_then_does(
     database: Database, database_url: str, seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  # to be repeated, not to be secret
-    await a_worker(database_url)
+    await insert_listening_worker(database_url)
     owners = await _owners(database_url, chance)
     for _ in range(STATES // 3 + 1):
         await _a_state(database_url, chance, owners)

@@ -10,13 +10,13 @@ import pytest
 
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.sweep import sweep
-from tests.support.silence import BY_HAND, CRASH_RETRY, a_task, a_worker
+from tests.support.rows import BY_HAND, CRASH_RETRY, a_task, insert_listening_worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 POLL_S = 0.01
 WAITING = """
@@ -65,7 +65,7 @@ async def _swept_during(database: Database, database_url: str, connection: Conne
 async def test_a_task_is_left_alone_that_was_meanwhile(
     database: Database, database_url: str, connection: Connection, change: str
 ) -> None:
-    await a_worker(database_url)
+    await insert_listening_worker(database_url)
     await a_task(database_url, "RUNNING", owner=None, silent_s=900, task_options=CRASH_RETRY, max_retries=1)
     assert await _swept_during(database, database_url, connection, change) == [False]
     assert await connection.fetchval("SELECT count(*) FROM horsies_task_attempts") == 0
@@ -75,6 +75,6 @@ async def test_a_task_is_left_alone_that_was_meanwhile(
 async def test_a_beat_in_another_role_says_nothing_about_a_run(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    await a_worker(database_url)
+    await insert_listening_worker(database_url)
     await a_task(database_url, "RUNNING", owner=None, silent_s=900)
     assert await _swept_during(database, database_url, connection, BEAT.format("claimer")) == [True]

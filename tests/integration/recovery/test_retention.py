@@ -14,9 +14,8 @@ import pytest
 from horsies.errors import BrokerError
 from horsies.recovery.retention import Category, Windows, clean, clean_heartbeats, would_clean
 from horsies.store.database import Database
-from tests.support.old_rows import HOUR, ago, beat, count, ended_task, ids, worker, workflow_run
-from tests.support.task_rows import insert, insert_task
-from tests.support.waiting import until_someone_waits
+from tests.support.rows import HOUR, beat, count, ended_task, ids, insert, insert_task, time_ago, worker, workflow_run
+from tests.support.store import until_someone_waits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -44,7 +43,7 @@ async def test_a_task_goes_with_its_attempts_once_its_end_is_past_the_window(
 
 async def test_a_task_that_has_not_ended_stays_however_old_it_is(database: Database, database_url: str) -> None:
     for status in ("PENDING", "CLAIMED", "RUNNING"):
-        await insert_task(database_url, status=status, sent_at=ago(1000 * HOUR), enqueued_at=ago(1000 * HOUR))
+        await insert_task(database_url, status=status, sent_at=time_ago(1000 * HOUR), enqueued_at=time_ago(1000 * HOUR))
     await clean(database, EVERYTHING, budget_s=10)
     assert await count(database_url, "horsies_tasks") == 3
 
@@ -94,13 +93,13 @@ async def test_snapshots_events_and_audit_go_by_windows_of_their_own(database: D
         "max_claim_per_worker": 0,
         "queues": [],
     }
-    load = {"tasks_running": 0, "tasks_claimed": 0, "worker_started_at": ago(HOUR)}
+    load = {"tasks_running": 0, "tasks_claimed": 0, "worker_started_at": time_ago(HOUR)}
     for age in (3 * HOUR, HOUR / 2):
         owner = await worker(database_url, state="running", age=age)
-        snapshot = {"worker_id": owner, "snapshot_at": ago(age)}
+        snapshot = {"worker_id": owner, "snapshot_at": time_ago(age)}
         await insert(database_url, "horsies_worker_states", **snapshot, **about, **load)
-        await insert(database_url, "horsies_events", kind="child_died", at=ago(age))
-        await insert(database_url, "horsies_audit", actor="me", host="h", action="retry", via="cli", at=ago(age))
+        await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age))
+        await insert(database_url, "horsies_audit", actor="me", host="h", action="retry", via="cli", at=time_ago(age))
     cleaned = await clean(database, Windows(worker_states=HOUR, events=HOUR, audit=5 * HOUR), budget_s=10)
     assert cleaned.counts == {"worker_states": 1, "events": 1}
     assert await count(database_url, "horsies_audit") == 2
@@ -171,7 +170,7 @@ async def test_a_dry_run_counts_what_the_pass_then_takes_and_changes_nothing(
         await workflow_run(database_url, age=age * HOUR, tasks=("FAILED", "COMPLETED"))
         await beat(database_url, await insert_task(database_url), age=age * HOUR)
         await worker(database_url, state="lost", age=age * HOUR)
-        await insert(database_url, "horsies_events", kind="child_died", at=ago(age * HOUR))
+        await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age * HOUR))
     would = await would_clean(database, EVERYTHING)
     assert await would_clean(database, EVERYTHING) == would
     did = await clean(database, EVERYTHING, budget_s=10)
@@ -186,14 +185,14 @@ async def test_a_dry_run_tells_the_oldest_and_an_estimate_of_the_size(database: 
     await ended_task(database_url, age=2 * HOUR)
     (tasks,) = [portion for portion in (await would_clean(database, TASKS_ONLY)).portions if portion.rows]
     assert tasks.oldest_at is not None
-    assert abs(tasks.oldest_at - ago(5 * HOUR)) < timedelta(minutes=1)
+    assert abs(tasks.oldest_at - time_ago(5 * HOUR)) < timedelta(minutes=1)
     assert tasks.bytes > 0
 
 
 async def test_every_category_gets_one_batch_even_when_the_time_is_over(database: Database, database_url: str) -> None:
     for age in (2, 3, 4):
         await ended_task(database_url, age=age * HOUR)
-        await insert(database_url, "horsies_events", kind="child_died", at=ago(age * HOUR))
+        await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age * HOUR))
     cleaned = await clean(database, Windows(terminal_records=HOUR, events=HOUR, batch_size=1), budget_s=0)
     assert (cleaned.counts, cleaned.is_complete) == ({"tasks": 1, "events": 1}, False)
 
@@ -306,7 +305,7 @@ async def test_a_category_that_fails_does_not_keep_the_others_from_their_turn(
     database: Database, database_url: str
 ) -> None:
     await ended_task(database_url, age=2 * HOUR)
-    await insert(database_url, "horsies_events", kind="child_died", at=ago(2 * HOUR))
+    await insert(database_url, "horsies_events", kind="child_died", at=time_ago(2 * HOUR))
     connection = await asyncpg.connect(database_url)
     await connection.execute("ALTER TABLE horsies_task_attempts RENAME finished_at TO elsewhere")
     with pytest.raises(BrokerError):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from horsies.store.queries import Query
-    from tests.support.cluster import Cluster
-    from tests.support.work import Connection
+    from tests.support.databases import Cluster
+    from tests.support.store import Connection
 
 BATCH = 100
 WINDOW = timedelta(hours=1)

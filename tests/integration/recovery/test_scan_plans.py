@@ -15,8 +15,8 @@ from horsies.store.recovery import PAGE, RECOVERY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.support.cluster import Cluster
-    from tests.support.work import Connection
+    from tests.support.databases import Cluster
+    from tests.support.store import Connection
 
 ENDED, WAITING, LIVE, LATE = 30_000, 10_000, 400, 50
 FIRST = UUID(int=0)

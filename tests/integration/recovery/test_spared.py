@@ -8,11 +8,10 @@ from uuid import uuid4
 from horsies.model.recovery.fleet import SweepOptions, WorkerJudge
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.sweep import sweep
-from tests.support.silence import a_beat, a_task, a_worker, ago
-from tests.support.task_rows import insert_task
+from tests.support.rows import a_beat, a_task, insert_listening_worker, insert_task, seconds_ago
 
 if TYPE_CHECKING:
-    from tests.support.swept import Field
+    from tests.support.rows import Field
 
 
 async def test_the_beat_of_the_current_token_keeps_a_task(field: Field) -> None:
@@ -31,15 +30,18 @@ async def test_a_beat_that_is_old_is_no_better_than_none(field: Field) -> None:
 
 
 async def test_a_sweep_limited_to_an_owner_touches_nothing_else(field: Field) -> None:
-    mine, other = await a_worker(field.url, state="stopped"), await a_worker(field.url, state="stopped")
+    mine, other = (
+        await insert_listening_worker(field.url, state="stopped"),
+        await insert_listening_worker(field.url, state="stopped"),
+    )
     wanted = await a_task(field.url, "RUNNING", owner=mine, silent_s=1)
     await a_task(field.url, "RUNNING", owner=other, silent_s=1)
-    await insert_task(field.url, good_until=ago(10))
+    await insert_task(field.url, good_until=seconds_ago(10))
     assert [task.task_id for task in (await field.sweep(worker_id=mine)).tasks] == [wanted]
 
 
 async def test_a_task_that_is_held_is_shown_and_left(field: Field) -> None:
-    task_id = await a_task(field.url, "RUNNING", owner=None, silent_s=9_000, recovery_hold_until=ago(-60))
+    task_id = await a_task(field.url, "RUNNING", owner=None, silent_s=9_000, recovery_hold_until=seconds_ago(-60))
     report = await field.sweep()
     (swept,) = report.tasks
     assert (report.status, swept.decision, swept.reason, swept.applied) == ("nothing", "hold", "hook_skip", False)
@@ -49,7 +51,7 @@ async def test_a_task_that_is_held_is_shown_and_left(field: Field) -> None:
 async def test_a_reaper_whose_switches_are_off_leaves_what_an_operator_settles(field: Field) -> None:
     task_id = await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
     config = RecoveryConfig(auto_fail_stale_running=False)
-    judge = WorkerJudge(worker_id=uuid4(), config=config, listening_since=ago(9_000))
+    judge = WorkerJudge(worker_id=uuid4(), config=config, listening_since=seconds_ago(9_000))
     (left,) = (await sweep(field.database, SweepOptions(), judge=judge)).tasks
     assert (left.decision, left.reason) == ("leave", "disabled")
     await field.sweep()

@@ -13,15 +13,20 @@ from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import Step, SweepStatus
 from horsies.recovery.sweep import Healing, sweep, told
 from horsies.workflows.healing import Healed, Righted, put_right
-from tests.support.fleet_rows import insert_worker
-from tests.support.flow_rows import insert_run
-from tests.support.silence import BY_HAND, a_task, a_worker, ago
-from tests.support.task_rows import insert_task
+from tests.support.rows import (
+    BY_HAND,
+    a_task,
+    insert_listening_worker,
+    insert_run,
+    insert_task,
+    insert_worker,
+    seconds_ago,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.swept import Field
+    from tests.support.rows import Field
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,7 @@ async def test_one_odd_row_of_a_worker_stops_no_sweep(field: Field, column: str,
 
 
 async def test_workers_that_disagree_are_a_warning_and_one_event(field: Field) -> None:
-    await a_worker(field.url, running_stale_threshold_ms=400_000)
+    await insert_listening_worker(field.url, running_stale_threshold_ms=400_000)
     reports = [await field.sweep() for _ in range(2)]
     assert "300000, 400000" in reports[0].warnings[0]
     assert (await field.events())["fleet_mismatch"] == 1
@@ -51,7 +56,7 @@ async def test_only_the_steps_asked_for_are_made(field: Field) -> None:
 
 async def test_a_second_sweep_finds_nothing(field: Field) -> None:
     await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
-    await a_worker(field.url, silent_s=9_000)
+    await insert_listening_worker(field.url, silent_s=9_000)
     assert (await field.sweep()).status == SweepStatus.DONE
     assert (await field.sweep()).status == SweepStatus.NOTHING
 
@@ -110,7 +115,7 @@ async def test_a_run_in_another_hand_is_foreseen_and_then_a_warning(field: Field
 
 
 async def test_a_step_that_fails_stops_no_other_and_is_raised_at_the_end(field: Field) -> None:
-    task_id = await insert_task(field.url, good_until=ago(10))
+    task_id = await insert_task(field.url, good_until=seconds_ago(10))
     await field.connection.execute("ALTER FUNCTION horsies_quiet RENAME TO horsies_gone")
     with pytest.raises(ConfigurationError, match="horsies_quiet"):
         await field.sweep()

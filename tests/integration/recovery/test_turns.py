@@ -11,12 +11,12 @@ from horsies.store.connection import Link
 from horsies.store.database import Database, PoolSize
 from horsies.store.recovery import RecoveryStore
 from horsies.workflows.healing import Righted
-from tests.support.silence import BY_HAND, a_task
+from tests.support.rows import BY_HAND, a_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.swept import Field
+    from tests.support.rows import Field
 
 OUR_ADVISORY = "locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 

@@ -10,17 +10,16 @@ from uuid import uuid4
 import pytest
 
 from horsies.recovery.report import SweepStatus
-from tests.support.silence import CRASH_RETRY, a_task, a_worker, ago
-from tests.support.task_rows import insert, insert_task
-from tests.support.work import hearing
+from tests.support.rows import CRASH_RETRY, a_task, insert, insert_listening_worker, insert_task, seconds_ago
+from tests.support.store import hearing
 
 if TYPE_CHECKING:
-    from tests.support.swept import Field
+    from tests.support.rows import Field
 
 
 async def test_a_stale_claim_goes_back_for_free(field: Field) -> None:
-    owner = await a_worker(field.url, state="lost", silent_s=500)
-    task_id = await a_task(field.url, "CLAIMED", owner=owner, silent_s=130, claim_expires_at=ago(1))
+    owner = await insert_listening_worker(field.url, state="lost", silent_s=500)
+    task_id = await a_task(field.url, "CLAIMED", owner=owner, silent_s=130, claim_expires_at=seconds_ago(1))
     async with hearing(field.url, "horsies_task_new") as heard:
         report = await field.sweep()
         assert await heard() == [("horsies_task_new", "default")]
@@ -51,8 +50,8 @@ async def test_a_recovered_task_waits_for_the_recovery_delay(field: Field) -> No
 
 
 async def test_a_stale_claim_past_its_good_until_expires_and_keeps_its_claim(field: Field) -> None:
-    owner = await a_worker(field.url, state="stopped")
-    task_id = await a_task(field.url, "CLAIMED", owner=owner, silent_s=1, good_until=ago(1))
+    owner = await insert_listening_worker(field.url, state="stopped")
+    task_id = await a_task(field.url, "CLAIMED", owner=owner, silent_s=1, good_until=seconds_ago(1))
     await field.sweep()
     told = ("status", "error_code", "result->'err'->'data'->>'worker_id'", "claimed_by_worker_id", "attempts")
     assert await field.row(task_id, *told) == ("EXPIRED", "TASK_EXPIRED", str(owner), owner, 0)
@@ -75,7 +74,7 @@ async def test_a_stale_run_that_lists_crashes_is_retried_and_may_overlap(field: 
 
 
 async def test_a_stale_run_of_a_worker_that_stopped_cannot_overlap(field: Field) -> None:
-    owner = await a_worker(field.url, state="stopped")
+    owner = await insert_listening_worker(field.url, state="stopped")
     task_id = await a_task(field.url, "RUNNING", owner=owner, silent_s=1, task_options=CRASH_RETRY, max_retries=1)
     await field.sweep()
     assert await field.row(task_id, "status", "overlap_possible") == ("PENDING", False)
@@ -83,7 +82,7 @@ async def test_a_stale_run_of_a_worker_that_stopped_cannot_overlap(field: Field)
 
 
 async def test_a_stale_run_that_lists_nothing_fails_with_the_cause(field: Field) -> None:
-    owner = await a_worker(field.url, silent_s=310)
+    owner = await insert_listening_worker(field.url, silent_s=310)
     task_id = await a_task(field.url, "RUNNING", owner=owner, silent_s=310)
     async with hearing(field.url, "horsies_task_done") as heard:
         report = await field.sweep()
@@ -107,7 +106,7 @@ async def test_one_crash_too_many_is_poison_whatever_the_policy(field: Field) ->
         attempts=1,
     )
     earlier = {"task_id": task_id, "attempt": 1, "claim_token": 0, "outcome": "FAILED", "error_code": "WORKER_CRASHED"}
-    times = {"started_at": ago(900), "finished_at": ago(800)}
+    times = {"started_at": seconds_ago(900), "finished_at": seconds_ago(800)}
     await insert(field.url, "horsies_task_attempts", **earlier, **times, error_message="CHILD_SIGNAL: process 4 died")
     await field.sweep()
     status, code, causes = await field.row(task_id, "status", "error_code", "result->'err'->'data'->'causes'")
@@ -137,10 +136,10 @@ async def test_a_run_whose_workflow_was_stopped_is_cancelled_and_its_advance_ask
 
 
 async def test_what_waited_past_its_good_until_expires(field: Field) -> None:
-    late = [await insert_task(field.url, good_until=ago(10)) for _ in range(3)]
-    other = await insert_task(field.url, good_until=ago(-60))
+    late = [await insert_task(field.url, good_until=seconds_ago(10)) for _ in range(3)]
+    other = await insert_task(field.url, good_until=seconds_ago(-60))
     links = {"is_workflow_task": True, "workflow_id": uuid4(), "workflow_task_index": 1}
-    node = await insert_task(field.url, good_until=ago(10), **links)
+    node = await insert_task(field.url, good_until=seconds_ago(10), **links)
     report = await field.sweep()
     assert {task.task_id for task in report.tasks if task.applied} == {*late, node}
     assert (report.recovered_count, {task.reason for task in report.tasks}) == (0, {"GOOD_UNTIL"})

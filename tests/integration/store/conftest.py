@@ -8,7 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 
 from horsies.store.claims import Hold
 from horsies.store.workers import Beat, BeatStore, Lease
-from tests.support.task_rows import insert_task
-from tests.support.work import WORKER, columns_of, hearing, one_claimed, one_running
+from tests.support.rows import insert_task
+from tests.support.store import WORKER, columns_of, hearing, one_claimed, one_running
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 MINUTE = Lease(length_s=60.0, longest_age_s=180.0)
 

@@ -10,12 +10,12 @@ from uuid import uuid4
 import pytest
 
 from horsies.model.capacity import QueueRoom
-from tests.support.task_rows import insert, insert_task
-from tests.support.work import WORKER, claim, columns_of, fill, hearing
+from tests.support.rows import insert, insert_task
+from tests.support.store import WORKER, claim, columns_of, fill, hearing
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 NOW = datetime.now(UTC)
 EARLIER, LATER = NOW - timedelta(minutes=5), NOW + timedelta(hours=1)

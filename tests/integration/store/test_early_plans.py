@@ -11,13 +11,13 @@ import pytest
 from horsies.store.claims import CLAIMS, FINISHES
 from horsies.store.connection import Link
 from horsies.store.workflow_control import FLOW_HEALING
-from tests.support.work import WORKER
+from tests.support.store import WORKER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from uuid import UUID
 
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 STORED, BATCH = 5_000, 64
 

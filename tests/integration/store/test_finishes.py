@@ -13,14 +13,13 @@ from horsies.model.task import TaskAttemptOutcome
 from horsies.store.claims import Finish, FinishStore, Hold
 from horsies.store.connection import Link, StatementFailed
 from horsies.store.database import Database
-from tests.support.deadlocks import deadlocks
-from tests.support.task_rows import insert_task
-from tests.support.work import WORKER, claim, columns_of, fill, hearing, held, one_running
+from tests.support.rows import insert_task
+from tests.support.store import WORKER, claim, columns_of, deadlocks, fill, hearing, held, one_running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 COMPLETED, FAILED = TaskAttemptOutcome.COMPLETED, TaskAttemptOutcome.FAILED
 OK, ERR, POISON = '{"ok": 1}', '{"err": {}}', '{"err": {"error_code": "POISON_TASK"}}'

@@ -10,11 +10,11 @@ import pytest
 
 from horsies.store.operators import Event, EventStore
 from horsies.store.workers import FleetStore, Snapshot, WorkerRun, WorkerState, WorkerStore
-from tests.support.work import WORKER, columns_of, fill, hearing
+from tests.support.store import WORKER, columns_of, fill, hearing
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 RUN = WorkerRun(
     worker_id=WORKER,

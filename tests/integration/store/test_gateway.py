@@ -14,7 +14,7 @@ from horsies.store import connection as link
 from horsies.store.connection import Link, StatementFailed
 from horsies.store.database import Database, PoolSize
 from horsies.store.queries import Query
-from tests.support.proxy import Proxy
+from tests.support.faults import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,13 @@ from uuid import uuid4
 import pytest
 
 from horsies.store.claims import ClaimStore, Expiry, Start
-from tests.support.task_rows import insert, insert_task
-from tests.support.work import WORKER, columns_of, hearing, one_claimed, one_running
+from tests.support.rows import insert, insert_task
+from tests.support.store import WORKER, columns_of, hearing, one_claimed, one_running
 
 if TYPE_CHECKING:
     from horsies.store.claims import Hold
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 @pytest.fixture

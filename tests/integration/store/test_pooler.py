@@ -13,7 +13,7 @@ from horsies.store.database import Database
 from horsies.store.migrate import schema_state
 from horsies.store.queries import Query
 from horsies_ops.reads.server import database_status
-from tests.support.pooler import PGBOUNCER, pgbouncer
+from tests.support.databases import PGBOUNCER, pgbouncer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,7 +4,7 @@ import pytest
 
 from horsies.embedded import find_binaries
 from horsies.errors import ConfigurationError
-from tests.support.schema_dump import DUMP, MAJOR, dump
+from tests.support.databases import DUMP, MAJOR, dump
 
 
 def test_the_documented_schema_is_the_one_that_the_migrations_make(database_url: str) -> None:

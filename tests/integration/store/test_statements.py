@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horsies.store.database import Database
-    from tests.support.cluster import Cluster
+    from tests.support.databases import Cluster
 
 TASK_LISTS = (CLOCK, TASK_READS, PAYLOADS, MATCHING, LOOKUP, VERDICTS)
 SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, METERING)

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.support.task_rows import insert_task
+from tests.support.rows import insert_task
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 UNSOUND: list[tuple[str, dict[str, Any]]] = [

@@ -12,13 +12,13 @@ import pytest
 
 from horsies.store.claims import CLAIMS, FINISHES
 from horsies.store.workers import BEATS, FLEET
-from tests.support.work import WORKER, fill
+from tests.support.store import WORKER, fill
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.support.cluster import Cluster
-    from tests.support.work import Connection
+    from tests.support.databases import Cluster
+    from tests.support.store import Connection
 
 DUE, BATCH = 20_000, 400
 QUEUES = ["default", "empty"]

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.testing import drain
-from tests.support.flow_app import add_flows
-from tests.support.flow_specs import diamond, nested
-from tests.support.ledger_pen import URL
-from tests.support.tasks import app_on, ask
+from tests.support.ledger_app import URL
+from tests.support.store import app_on, ask
+from tests.support.workflow_app import add_flows, diamond, nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,11 +8,8 @@ from horsies_tui.keys import Place
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.workers import WorkersScreen
-from tests.support.fleet_rows import insert_snapshot, insert_worker
-from tests.support.real_screens import ask, screens
-from tests.support.screens import dialog, eventually, shown
-from tests.support.silence import a_task, a_worker
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import a_task, insert, insert_listening_worker, insert_snapshot, insert_task, insert_worker
+from tests.support.tui import ask, dialog, eventually, screens, shown
 
 NOW = datetime.now(UTC)
 
@@ -34,7 +31,7 @@ async def test_a_queue_that_is_paused_on_the_screen_is_paused_in_the_database_an
 
 
 async def test_the_sweep_of_a_worker_settles_what_that_one_holds_and_nothing_else(database_url: str) -> None:
-    gone, other = [await a_worker(database_url, state="lost", silent_s=3_600) for _ in range(2)]
+    gone, other = [await insert_listening_worker(database_url, state="lost", silent_s=3_600) for _ in range(2)]
     claimed = await a_task(database_url, "CLAIMED", owner=gone, silent_s=3_600)
     running = await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
     left = await a_task(database_url, "CLAIMED", owner=other, silent_s=3_600)
@@ -52,7 +49,7 @@ async def test_the_sweep_of_a_worker_settles_what_that_one_holds_and_nothing_els
 
 
 async def test_what_needs_attention_is_seen_from_the_database(database_url: str) -> None:
-    gone = await a_worker(database_url, state="lost", silent_s=400)
+    gone = await insert_listening_worker(database_url, state="lost", silent_s=400)
     await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
     await insert_task(database_url, queue_name="orphans")
     await insert_task(database_url, status="FAILED", error_code="SMTP_TIMEOUT")

@@ -9,9 +9,8 @@ import pytest
 
 from horsies_tui.keys import Place
 from horsies_tui.screens.workflows.screen import FlowsScreen
-from tests.support.flows import Bench, node, nodes_of, run_of
-from tests.support.real_screens import screens
-from tests.support.screens import dialog, eventually, shown
+from tests.support.tui import dialog, eventually, screens, shown
+from tests.support.workflows import Bench, node, nodes_of, run_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from horsies.store.database import Database
-    from tests.support.work import Connection
+    from tests.support.store import Connection
 
 
 @pytest.fixture

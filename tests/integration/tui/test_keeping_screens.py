@@ -8,17 +8,15 @@ from textual.widgets import Input
 
 from horsies_tui.keys import Place
 from horsies_tui.screens.stale import StaleScreen
-from tests.support.old_rows import count, ended_task
-from tests.support.real_screens import ask, screens
-from tests.support.screens import dialog, eventually, shown
-from tests.support.silence import a_task, a_worker
+from tests.support.rows import a_task, count, ended_task, insert_listening_worker
+from tests.support.tui import ask, dialog, eventually, screens, shown
 
 STATUS = "SELECT status, error_code FROM horsies_tasks WHERE id = $1"
 
 
 async def test_a_sweep_on_the_screen_settles_what_it_listed_and_is_on_record(database_url: str) -> None:
-    lost = await a_worker(database_url, state="lost", silent_s=900)
-    await a_worker(database_url)
+    lost = await insert_listening_worker(database_url, state="lost", silent_s=900)
+    await insert_listening_worker(database_url)
     claimed = await a_task(database_url, "CLAIMED", owner=lost, silent_s=400)
     running = await a_task(database_url, "RUNNING", owner=lost, silent_s=400)
     async with screens(database_url, place=Place.STALE) as pilot:
@@ -35,7 +33,7 @@ async def test_a_sweep_on_the_screen_settles_what_it_listed_and_is_on_record(dat
 
 
 async def test_a_silent_task_of_a_worker_that_reports_is_pointed_out_before_it_is_failed(database_url: str) -> None:
-    alive = await a_worker(database_url)
+    alive = await insert_listening_worker(database_url)
     task_id = await a_task(database_url, "RUNNING", owner=alive, silent_s=400)
     async with screens(database_url, place=Place.STALE) as pilot:
         await eventually(pilot, lambda: "? alive" in shown(pilot))
@@ -50,7 +48,7 @@ async def test_a_silent_task_of_a_worker_that_reports_is_pointed_out_before_it_i
 
 
 async def test_a_limit_shorter_than_two_beats_of_the_fleet_is_refused(database_url: str) -> None:
-    owner = await a_worker(database_url)
+    owner = await insert_listening_worker(database_url)
     await a_task(database_url, "RUNNING", owner=owner, silent_s=400)
     async with screens(database_url, place=Place.STALE) as pilot:
         await eventually(pilot, lambda: "1 stale" in shown(pilot))
@@ -89,7 +87,7 @@ async def test_looking_at_maintenance_leaves_no_trace(database_url: str) -> None
 
 
 async def test_events_show_what_was_written_down_and_what_is_heard(database_url: str) -> None:
-    worker = await a_worker(database_url)
+    worker = await insert_listening_worker(database_url)
     async with screens(database_url, place=Place.EVENTS) as pilot:
         await eventually(pilot, lambda: "told as it happens" in shown(pilot))
         await ask(

@@ -10,7 +10,7 @@ from horsies.model.settings import TuiConfig
 from horsies.store.migrate import migrate
 from horsies_tui.app import HorsiesApp
 from horsies_tui.launch import Database, Options
-from tests.support.screens import eventually, shown
+from tests.support.tui import eventually, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -19,9 +19,7 @@ from horsies_ops.cleanup import cleanup
 from horsies_ops.ops import open_ops
 from horsies_ops.sweep import Sweeper
 from horsies_tui.keys import ACTIONS
-from tests.support.old_rows import ended_task
-from tests.support.silence import a_task, a_worker
-from tests.support.task_rows import insert_task
+from tests.support.rows import a_task, ended_task, insert_listening_worker, insert_task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -79,7 +77,9 @@ async def ops(database_url: str) -> AsyncIterator[Ops]:
 @pytest.fixture
 async def task_id(database_url: str) -> UUID:
     """One that each action would change, beside a stale one and an old one."""
-    await a_task(database_url, "RUNNING", owner=await a_worker(database_url, silent_s=3_600), silent_s=3_600)
+    await a_task(
+        database_url, "RUNNING", owner=await insert_listening_worker(database_url, silent_s=3_600), silent_s=3_600
+    )
     await ended_task(database_url, age=timedelta(days=90))
     return await insert_task(database_url)
 

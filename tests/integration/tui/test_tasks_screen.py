@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from horsies_tui.proposals.dialog import PlanDialog
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.real_screens import ask, screens
-from tests.support.screens import eventually, shown
-from tests.support.task_rows import insert, insert_task
+from tests.support.rows import insert, insert_task
+from tests.support.tui import ask, eventually, screens, shown
 
 
 async def test_what_is_cancelled_on_the_screen_is_cancelled_in_the_database_and_on_record(database_url: str) -> None:

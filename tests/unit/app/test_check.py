@@ -23,7 +23,7 @@ from horsies.check import first_failed_phase
 from horsies.sync import InsideEventLoop
 
 if TYPE_CHECKING:
-    from tests.support.project import Project
+    from tests.support.cli import Project
 
 HOURLY = {"type": "hourly", "minute": 0}
 

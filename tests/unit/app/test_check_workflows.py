@@ -19,7 +19,7 @@ from horsies.check import first_failed_phase
 from horsies.task_modules import import_one
 
 if TYPE_CHECKING:
-    from tests.support.project import Project
+    from tests.support.cli import Project
 
 
 def app_with_task() -> tuple[Horsies, TaskFunction[Any, int]]:

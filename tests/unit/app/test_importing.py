@@ -16,10 +16,10 @@ from horsies.errors import (
     TaskDefinitionError,
 )
 from horsies.task_modules import import_file, import_one, put_on_path, sends_suppressed
-from tests.support.project import APP
+from tests.support.cli import APP
 
 if TYPE_CHECKING:
-    from tests.support.project import Project
+    from tests.support.cli import Project
 
 
 def failure_of(name: str) -> ConfigurationError:

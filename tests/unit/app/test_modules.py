@@ -12,7 +12,7 @@ from horsies import ConfigurationError, ErrorCode, Horsies
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.project import Project
+    from tests.support.cli import Project
 
 
 def test_a_pattern_finds_python_files_but_no_tests(project: Project) -> None:

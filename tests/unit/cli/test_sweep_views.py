@@ -10,7 +10,7 @@ from uuid import uuid4
 from horsies.model.recovery.decision import Decision
 from horsies.recovery.report import SweepReport, SweepStatus
 from horsies_ops.cli.sweep_views import show
-from tests.support.fleet_values import NOON, a_sweep, swept
+from tests.support.rows import NOON, a_sweep, swept
 
 if TYPE_CHECKING:
     import pytest

@@ -16,7 +16,7 @@ from horsies_tui.data.session import steady
 from horsies_tui.demo import Demo
 from horsies_tui.keys import Place
 from horsies_tui.widgets.frame import Header
-from tests.support.screens import NOON, eventually, settled, shown, still
+from tests.support.tui import NOON, eventually, settled, shown, still
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

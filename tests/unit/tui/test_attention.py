@@ -10,7 +10,7 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount
 from horsies_tui.screens.dashboard import Concern, Seen, Severity, attention
-from tests.support.fleet_values import NOON, WORKER, a_queue, a_sweep, a_worker, swept
+from tests.support.rows import NOON, WORKER, a_queue, a_sweep, make_worker, swept
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -59,26 +59,26 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
             "queue mail: paused by ana (smtp down), 3 waiting for 3m12s",
         ),
         (
-            Seen(workers=[a_worker(**GONE, tasks_running=3, tasks_claimed=2)]),
+            Seen(workers=[make_worker(**GONE, tasks_running=3, tasks_claimed=2)]),
             BAD,
             "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds 5 tasks",
         ),
         (
-            Seen(workers=[a_worker(is_silent=True, heartbeat_age=timedelta(minutes=2), tasks_running=1)]),
+            Seen(workers=[make_worker(is_silent=True, heartbeat_age=timedelta(minutes=2), tasks_running=1)]),
             WARN,
             "worker 000000a7 host-3:4121 silent, last seen 2m00s ago, holds 1 task",
         ),
         (
-            Seen(workers=[a_worker(**GONE)]),
+            Seen(workers=[make_worker(**GONE)]),
             WARN,
             "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds nothing",
         ),
         (
-            Seen(workers=[a_worker(disabled_operations=("heal workflows",))]),
+            Seen(workers=[make_worker(disabled_operations=("heal workflows",))]),
             WARN,
             "worker 000000a7 host-3:4121: heal workflows keeps failing, and is tried rarely",
         ),
-        (Seen(workers=[a_worker(warnings=("clock is off",))]), WARN, "worker 000000a7 host-3:4121: clock is off"),
+        (Seen(workers=[make_worker(warnings=("clock is off",))]), WARN, "worker 000000a7 host-3:4121: clock is off"),
         (
             Seen(errors=[_failed("mail.send", "TIMEOUT", 41), _failed("etl.load", "KEY", 17)]),
             WARN,
@@ -106,8 +106,8 @@ def test_what_is_wrong_is_said_in_a_line(seen: Seen, severity: Severity, text: s
         Seen(queues=[a_queue(served_by=0)]),
         Seen(queues=[a_queue(delayed=1, next_due_in=51 * MINUTES, served_by=0)]),
         Seen(queues=[a_queue(paused_at=NOON)]),
-        Seen(workers=[a_worker(tasks_running=4, cpu_percent=100.0)]),
-        Seen(workers=[a_worker(state="lost", heartbeat_age=timedelta(hours=2))]),
+        Seen(workers=[make_worker(tasks_running=4, cpu_percent=100.0)]),
+        Seen(workers=[make_worker(state="lost", heartbeat_age=timedelta(hours=2))]),
         Seen(errors=[_failed("a", "GOOD_UNTIL", 9, status="EXPIRED"), _failed("b", "X", 0)]),
     ],
 )
@@ -120,7 +120,7 @@ def test_what_is_broken_comes_before_what_may_become_so() -> None:
         Seen(
             stale=a_sweep(CLAIMED, swept()),
             queues=[a_queue("slow", pending=1, oldest_due_age=LATE), a_queue("dead", pending=1, served_by=0)],
-            workers=[a_worker(**GONE, tasks_running=1)],
+            workers=[make_worker(**GONE, tasks_running=1)],
             errors=[_failed("a", "X", 1)],
         )
     )
@@ -145,7 +145,7 @@ def test_of_two_queues_the_one_that_waits_longer_comes_first() -> None:
             Seen(queues=[a_queue(pending=1, served_by=0)]),
             TaskFilter(queues=("mail",), statuses=(TaskStatus.PENDING,)),
         ),
-        (Seen(workers=[a_worker(**GONE)]), WORKER),
+        (Seen(workers=[make_worker(**GONE)]), WORKER),
         (
             Seen(errors=[_failed("mail.send", "TIMEOUT", 3), _failed("b", "X", 1)]),
             TaskFilter(statuses=(TaskStatus.FAILED,), names=("mail.send",), error_codes=("TIMEOUT",)),

@@ -11,7 +11,7 @@ from horsies_ops.reads.workers import Upkeep
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.proposals.sweep import for_cleanup
 from horsies_tui.screens.maintenance import CHORE_COLUMNS, Chore, Known, Part, chores
-from tests.support.screens import NOON, still
+from tests.support.tui import NOON, still
 
 DAY = timedelta(days=1)
 UPKEEP = Upkeep(

@@ -10,7 +10,7 @@ from horsies_tui.messages import TasksWanted, WorkerWanted
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
-from tests.support.screens import NOON, eventually, running, settled, shown
+from tests.support.tui import NOON, eventually, running, settled, shown
 
 if TYPE_CHECKING:
     from textual.message import Message

@@ -20,7 +20,7 @@ from horsies_tui.demo.workflows import KINDS
 from horsies_tui.screens.entries import Entry, Kind, matches, of_action, of_change, of_event
 from horsies_tui.screens.events import MOST_LINES, folded
 from horsies_tui.widgets.row_list import Heading
-from tests.support.screens import NOON
+from tests.support.tui import NOON
 
 NOWHERE = timedelta(0)
 SYSTEM = System(lambda: NOON)

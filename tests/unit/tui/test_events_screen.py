@@ -9,7 +9,7 @@ from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import Place
 from horsies_tui.messages import TasksWanted, TaskWanted, WorkerWanted
 from horsies_tui.screens.events import EventsScreen
-from tests.support.screens import NOON, eventually, running, settled, shown, still
+from tests.support.tui import NOON, eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
     from textual.message import Message

@@ -5,7 +5,7 @@ from horsies_ops.reads.search import Facet, Facets
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.facets import FacetPopup, choices, picked
 from horsies_tui.widgets.filter_bar import FilterSuggester
-from tests.support.screens import eventually, running, shown
+from tests.support.tui import eventually, running, shown
 
 FOUND = Facets(
     statuses=(Facet(value="FAILED", count=58),), queues=(Facet(value="mail", count=41),), names=(), error_codes=()

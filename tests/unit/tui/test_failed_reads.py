@@ -7,7 +7,7 @@ from horsies.errors import Busy
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.screens import eventually, running, still
+from tests.support.tui import eventually, running, still
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -10,7 +10,7 @@ from horsies.model.settings import TuiConfig
 from horsies_tui.app import HorsiesApp
 from horsies_tui.demo import Demo
 from horsies_tui.screens import SCREENS
-from tests.support.screens import eventually, running, shown, still
+from tests.support.tui import eventually, running, shown, still
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -12,7 +12,7 @@ from horsies_tui.demo.workflows import CRAWL, DIGEST, Blueprint, Step
 from horsies_tui.screens.workflows.graph import FlowLine, Graph, View, lines_of
 from horsies_tui.theme import UNICODE
 from horsies_tui.widgets.row_list import Heading
-from tests.support.screens import NOON
+from tests.support.tui import NOON
 
 if TYPE_CHECKING:
     from horsies_ops.reads.workflows import WorkflowDetail

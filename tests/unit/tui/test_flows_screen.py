@@ -14,7 +14,7 @@ from horsies_tui.keys import ACTIONS, Place
 from horsies_tui.messages import Fetched, TaskWanted
 from horsies_tui.screens.tasks.detail import TaskScreen
 from horsies_tui.screens.workflows.screen import FlowsScreen
-from tests.support.screens import compare, dialog, eventually, lines, running, settled, shown, still
+from tests.support.tui import compare, dialog, eventually, lines, running, settled, shown, still
 
 if TYPE_CHECKING:
     from collections.abc import Callable

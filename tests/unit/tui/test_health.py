@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from horsies_tui.screens.fleet import QueueHealth, WorkerHealth, drain_time, queue_health, worker_health
-from tests.support.fleet_values import NOON, a_queue, a_worker
+from tests.support.rows import NOON, a_queue, make_worker
 
 LATE = timedelta(seconds=61)
 
@@ -42,7 +42,7 @@ def test_a_queue_is_as_what_is_worst_about_it(fields: dict[str, Any], health: Qu
     ],
 )
 def test_a_worker_is_as_what_is_worst_about_it(fields: dict[str, Any], health: WorkerHealth) -> None:
-    assert worker_health(a_worker(**fields)) is health
+    assert worker_health(make_worker(**fields)) is health
 
 
 @pytest.mark.parametrize(

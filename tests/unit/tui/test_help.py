@@ -6,7 +6,7 @@ from horsies.model.settings import TuiConfig
 from horsies_tui.keys import RULES, Place, actions_at
 from horsies_tui.screens import SCREENS
 from horsies_tui.widgets.dialogs import page
-from tests.support.screens import eventually, running, shown
+from tests.support.tui import eventually, running, shown
 
 
 @pytest.mark.parametrize("place", SCREENS)

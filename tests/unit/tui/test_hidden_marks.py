@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.screens import dialog, eventually, running, settled, shown
+from tests.support.tui import dialog, eventually, running, settled, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

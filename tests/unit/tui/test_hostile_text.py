@@ -22,8 +22,7 @@ from horsies_tui.demo.system import System
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import Place
 from horsies_tui.screens.tasks.detail import TaskScreen
-from tests.support.recording import recorded, without_own_sequences
-from tests.support.screens import NOON, eventually, settled, shown, still_clock
+from tests.support.tui import NOON, eventually, recorded, settled, shown, still_clock, without_own_sequences
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

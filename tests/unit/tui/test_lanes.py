@@ -12,7 +12,7 @@ from horsies_tui.demo.system import System
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.screens.tasks.attempts import drawn, lanes_of, scale_for, strip
 from horsies_tui.theme import UNICODE
-from tests.support.screens import NOON
+from tests.support.tui import NOON
 
 
 def _at(seconds: float) -> datetime:

@@ -9,7 +9,7 @@ from horsies_tui.keys import Place
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.maintenance import LogDialog, MaintenanceScreen
 from horsies_tui.screens.stale import StaleScreen
-from tests.support.screens import dialog, eventually, running, shown, still
+from tests.support.tui import dialog, eventually, running, shown, still
 
 if TYPE_CHECKING:
     from textual.message import Message

@@ -10,7 +10,7 @@ from horsies_tui.app import HorsiesApp
 from horsies_tui.data.context import Memory, Remembered, usual_path
 from horsies_tui.demo import Demo
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.screens import eventually, running, still
+from tests.support.tui import eventually, running, still
 
 if TYPE_CHECKING:
     from pathlib import Path

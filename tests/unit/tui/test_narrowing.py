@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from horsies_tui.keys import Place
-from tests.support.screens import eventually, running, shown
+from tests.support.tui import eventually, running, shown
 
 if TYPE_CHECKING:
     from horsies_tui.screens.lists import NarrowedScreen

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horsies_tui.system import show_in_pager
-from tests.support.screens import eventually, running, shown
+from tests.support.tui import eventually, running, shown
 
 if TYPE_CHECKING:
     import pytest

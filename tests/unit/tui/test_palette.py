@@ -12,7 +12,7 @@ from horsies_tui.screens.tasks.detail import TaskScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workflows.screen import FlowsScreen
 from horsies_tui.widgets.dialogs import AskDialog
-from tests.support.screens import eventually, running, shown, still
+from tests.support.tui import eventually, running, shown, still
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

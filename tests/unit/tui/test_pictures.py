@@ -15,7 +15,7 @@ from horsies_tui.demo.system import System
 from horsies_tui.proposals.dialog import PlanDialog
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.screens import NOON, compare, eventually, lines, running, settled, shown
+from tests.support.tui import NOON, compare, eventually, lines, running, settled, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -14,7 +14,7 @@ from horsies_tui.demo import Demo
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.screens import SCREENS
 from horsies_tui.theme import plain
-from tests.support.screens import eventually, running, settled, shown, still
+from tests.support.tui import eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
     from horsies_tui.keys import Place

@@ -11,7 +11,7 @@ from horsies_tui.demo.source import DemoSource
 from horsies_tui.keys import Place
 from horsies_tui.proposals.dialog import PlanDialog
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.screens import dialog, eventually, running, settled, shown, still
+from tests.support.tui import dialog, eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

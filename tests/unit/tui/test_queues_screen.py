@@ -8,7 +8,7 @@ from horsies_tui.keys import Place
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.screens import dialog, eventually, running, settled, shown, still
+from tests.support.tui import dialog, eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
     from textual.message import Message

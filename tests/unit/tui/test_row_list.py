@@ -11,7 +11,7 @@ from textual.app import App
 
 from horsies_tui.format import fit
 from horsies_tui.widgets.row_list import HEAD, Cell, Column, Heading, RowList, line_of
-from tests.support.screens import NOON
+from tests.support.tui import NOON
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

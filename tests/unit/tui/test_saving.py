@@ -14,7 +14,7 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.system import as_csv, as_json_lines
 from horsies_tui.widgets.dialogs import AskDialog
-from tests.support.screens import eventually, running, settled, shown
+from tests.support.tui import eventually, running, settled, shown
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

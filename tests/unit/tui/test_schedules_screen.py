@@ -8,7 +8,7 @@ from horsies_tui.demo.system import System
 from horsies_tui.keys import ACTIONS, Place
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.schedules import SchedulesScreen
-from tests.support.screens import NOON, eventually, running, shown
+from tests.support.tui import NOON, eventually, running, shown
 
 
 async def test_schedules_say_when_they_run_next_and_how_it_went() -> None:

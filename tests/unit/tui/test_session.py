@@ -11,7 +11,7 @@ from horsies_tui.data.queries import Store
 from horsies_tui.data.session import Connection, Session, State, described
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.theme import UNICODE
-from tests.support.screens import NOON, still, still_clock
+from tests.support.tui import NOON, still, still_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

@@ -18,8 +18,8 @@ from horsies_ops.reads.workers import Upkeep
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.format import clock
 from horsies_tui.proposals.sweep import Candidate, owner, staleness, verdict, why
-from tests.support.fleet_values import a_worker
-from tests.support.screens import NOON, still
+from tests.support.rows import make_worker
+from tests.support.tui import NOON, still
 
 WORKER = UUID(int=0xA7)
 UPKEEP = Upkeep(
@@ -110,7 +110,7 @@ def test_the_evidence_of_a_live_owner_warns() -> None:
 
 
 def test_an_owner_that_is_as_silent_as_its_task_is_not_said_to_report() -> None:
-    silent = a_worker(last_heartbeat_at=NOON - timedelta(minutes=6), heartbeat_age=timedelta(minutes=6))
+    silent = make_worker(last_heartbeat_at=NOON - timedelta(minutes=6), heartbeat_age=timedelta(minutes=6))
     candidate = replace(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), owner=silent)
     lines = list(why(candidate, None, UPKEEP, NOON))
     assert f"its worker is silent as well, since {clock(silent.last_heartbeat_at)}" in lines

@@ -10,7 +10,7 @@ from horsies_tui.demo import Demo
 from horsies_tui.keys import Place
 from horsies_tui.messages import TaskWanted
 from horsies_tui.screens.stale import StaleScreen
-from tests.support.screens import dialog, eventually, running, shown, still
+from tests.support.tui import dialog, eventually, running, shown, still
 
 if TYPE_CHECKING:
     from textual.message import Message

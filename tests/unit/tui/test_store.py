@@ -10,7 +10,7 @@ from horsies_ops.reads.live import Topic
 from horsies_tui.data.queries import Store, Want
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.messages import Fetched, FetchFailed
-from tests.support.screens import still
+from tests.support.tui import still
 
 if TYPE_CHECKING:
     from textual.message import Message

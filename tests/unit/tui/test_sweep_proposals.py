@@ -16,7 +16,7 @@ from horsies.recovery.report import SweepStatus
 from horsies_ops.reads.stale import Silent
 from horsies_tui.format import clock
 from horsies_tui.proposals.sweep import for_sweep
-from tests.support.fleet_values import NOON, WORKER, a_sweep, a_worker, swept
+from tests.support.rows import NOON, WORKER, a_sweep, make_worker, swept
 
 if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ONE = SweepOptions(worker_id=WORKER)
 SILENT = Silent(count=2, longest=timedelta(minutes=2, seconds=19), stale_at=NOON)
-WELL = a_worker()
+WELL = make_worker()
 BLOCKED = swept(owner_state="running", reason="HEARTBEAT_LOST")
 
 
@@ -82,7 +82,7 @@ async def test_many_tasks_or_one_whose_worker_lives_need_their_number_typed(foun
 
 
 async def test_a_worker_as_silent_as_its_task_is_not_said_to_report() -> None:
-    silent = Swept(a_sweep(BLOCKED), owner=a_worker(heartbeat_age=timedelta(minutes=6)))
+    silent = Swept(a_sweep(BLOCKED), owner=make_worker(heartbeat_age=timedelta(minutes=6)))
     proposal = await for_sweep(cast("Source", silent), ONE)
     assert proposal.to_type is None
     assert not any("still reports" in warning for warning in proposal.warnings)

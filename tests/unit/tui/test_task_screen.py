@@ -15,7 +15,7 @@ from horsies_tui.screens.tasks.detail import TaskScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workflows.screen import FlowsScreen
 from horsies_tui.widgets.page import Page, Section
-from tests.support.screens import NOON, compare, dialog, eventually, lines, running, settled, shown, still
+from tests.support.tui import NOON, compare, dialog, eventually, lines, running, settled, shown, still
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo import Demo
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.facets import FacetDock, FacetPopup
-from tests.support.screens import eventually, lines, running, settled, shown, still
+from tests.support.tui import eventually, lines, running, settled, shown, still
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

@@ -17,8 +17,19 @@ from horsies_tui.screens import SCREENS, screen_class
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.filter_bar import FilterLine
 from horsies_tui.widgets.row_list import RowList
-from tests.support.hurried import EVERYTHING, HITS, Hurried, make_hits
-from tests.support.screens import NOON, dialog, eventually, running, settled, shown, still
+from tests.support.tui import (
+    EVERYTHING,
+    HITS,
+    NOON,
+    Hurried,
+    dialog,
+    eventually,
+    make_hits,
+    running,
+    settled,
+    shown,
+    still,
+)
 
 if TYPE_CHECKING:
     from uuid import UUID

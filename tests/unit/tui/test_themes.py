@@ -6,7 +6,7 @@ import pytest
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.theme import OFFERED, user_themes
-from tests.support.screens import eventually, running, shown
+from tests.support.tui import eventually, running, shown
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from horsies_tui.demo import source
 from horsies_tui.demo.system import System
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.screens.tasks.detail import flowed, moments
-from tests.support.screens import NOON, still
+from tests.support.tui import NOON, still
 
 TEN_MINUTES = timedelta(minutes=10)
 

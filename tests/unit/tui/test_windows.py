@@ -11,8 +11,7 @@ from horsies_tui.data import pages
 from horsies_tui.data.pages import PAGE, TaskWindow
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.workflows import KINDS
-from tests.support.hurried import EVERYTHING, HITS, Hurried, make_hits
-from tests.support.screens import NOON, still
+from tests.support.tui import EVERYTHING, HITS, NOON, Hurried, make_hits, still
 
 if TYPE_CHECKING:
     from uuid import UUID

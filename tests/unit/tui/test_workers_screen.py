@@ -8,7 +8,7 @@ from horsies_tui.demo.workflows import WORKERS
 from horsies_tui.keys import Place
 from horsies_tui.messages import TasksWanted
 from horsies_tui.screens.workers import WINDOWS, WorkersScreen
-from tests.support.screens import dialog, eventually, running, settled, shown, still
+from tests.support.tui import dialog, eventually, running, settled, shown, still
 
 if TYPE_CHECKING:
     from uuid import UUID

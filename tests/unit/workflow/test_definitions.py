@@ -20,7 +20,7 @@ from horsies import (
     WorkflowSpec,
     from_node,
 )
-from tests.support.flow_tasks import add, app, post, queued, refusal_of
+from tests.support.workflows import add, app, post, queued, refusal_of
 
 META = {"workflow_id": "w", "task_index": 0, "task_name": "fan"}
 

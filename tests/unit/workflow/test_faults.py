@@ -20,7 +20,7 @@ from horsies import (
     WorkflowValidationError,
     from_node,
 )
-from tests.support.flow_tasks import add, app, post, queued, refusal_of, report, spell, total
+from tests.support.workflows import add, app, post, queued, refusal_of, report, spell, total
 
 
 def codes_for(*nodes: Any, name: str = "w", key: str | None = "w", **given: Any) -> list[object]:

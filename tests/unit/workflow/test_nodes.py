@@ -16,7 +16,7 @@ from horsies import (
     WorkflowValidationError,
     from_node,
 )
-from tests.support.flow_tasks import add, app, total
+from tests.support.workflows import add, app, total
 
 
 def test_a_node_is_made_by_the_task_with_its_arguments_by_name() -> None:

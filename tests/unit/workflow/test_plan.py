@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from horsies import NodeKey, OnError, SubWorkflowNode, SuccessCase, SuccessPolicy, WorkflowDefinition, from_node
 from horsies.model.workflow.plan import JoinType, SuccessRule
-from tests.support.flow_tasks import add, app, post, queued, report, total
+from tests.support.workflows import add, app, post, queued, report, total
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 

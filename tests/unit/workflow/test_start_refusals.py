@@ -10,7 +10,7 @@ import pytest
 from horsies import ErrorCode, WorkflowValidationError, start_workflow_async
 from horsies.model.workflow.views import WorkflowStartError, WorkflowStartErrorCode, WorkflowStartResult
 from horsies.task_modules import VARIABLE
-from tests.support.flow_tasks import add, app
+from tests.support.workflows import add, app
 
 SPEC = app.workflow("refused", [add.node()(a=1)], definition_key="refused")
 

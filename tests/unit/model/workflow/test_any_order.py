@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 from hypothesis import given, settings
 
 from horsies.model.workflow.plan import WorkflowStatus
-from tests.support.dags import CHANCES, Dag, dags
-from tests.support.oracle import foretold
-from tests.support.stored_runs import Request, StoredRuns
+from tests.support.workflow_graphs import CHANCES, Dag, Request, StoredRuns, dags, foretold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from tests.support.stored_runs import StoredRun
+    from tests.support.workflow_graphs import StoredRun
 
     Deed = Callable[[StoredRuns, Random], None]
 

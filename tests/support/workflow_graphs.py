@@ -1,16 +1,16 @@
-"""Runs as a database would hold them, to live through the rules without one. Every public method is one commit.
-
-Therefore an advance is applied wholly or not at all, and there is no half of it to be tried: a death in the middle is
-`due` without `advance`.
-"""
+"""Random workflows: their graphs, the graphs of their sub-workflows, and how each of their tasks would end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
+from random import Random
 from typing import TYPE_CHECKING
 
+from hypothesis import strategies as st
+
 from horsies.model.task import TaskStatus
-from horsies.model.workflow.plan import WorkflowStatus
+from horsies.model.workflow.plan import JoinType, OnError, SuccessRule, WorkflowStatus
 from horsies.model.workflow.plan import WorkflowTaskStatus as S
 from horsies.model.workflow.progress import (
     Blame,
@@ -30,12 +30,141 @@ from horsies.model.workflow.progress import (
     Step,
     next_steps,
 )
-from tests.support.oracle import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from tests.support.dags import Dag
+
+LARGEST_CHILD = 4
+CHANCES = st.integers(0, 2**32).map(Random)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagNode:
+    dependencies: tuple[int, ...]
+    join: JoinType
+    min_success: int | None
+    allow_failed_deps: bool
+    context: tuple[int, ...]
+    succeeds: bool
+    """Of a task; a sub-workflow ends as its own graph says."""
+    child: Dag | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dag:
+    nodes: tuple[DagNode, ...]
+    on_error: OnError
+    success: SuccessRule | None
+    output: int | None
+
+
+@st.composite
+def dags(draw: st.DrawFn, *, largest: int = 60, depth: int = 2) -> Dag:
+    """A graph of up to `largest` nodes with every kind of join, policy and reaction to errors, so many levels deep."""
+    nodes = _in_any_order([draw(_nodes(index, depth)) for index in range(draw(st.integers(1, largest)))], draw(CHANCES))
+    indexes = st.integers(0, len(nodes) - 1)
+    case = st.lists(indexes, min_size=1, max_size=3, unique=True).map(tuple)
+    rules = st.lists(case, min_size=1, max_size=3).map(lambda cases: SuccessRule(cases=tuple(cases)))
+    return Dag(
+        nodes=nodes,
+        on_error=draw(st.sampled_from(OnError)),
+        success=draw(st.none() | rules),
+        output=draw(st.none() | indexes),
+    )
+
+
+def _in_any_order(nodes: list[DagNode], chance: Random) -> tuple[DagNode, ...]:
+    """The same graph with its nodes listed differently: they may stand before those that they wait for."""
+    places = list(range(len(nodes)))
+    chance.shuffle(places)
+    listed = {place: _moved(node, places) for node, place in zip(nodes, places, strict=True)}
+    return tuple(listed[place] for place in range(len(nodes)))
+
+
+def _moved(node: DagNode, places: list[int]) -> DagNode:
+    dependencies = tuple(sorted(places[each] for each in node.dependencies))
+    return replace(node, dependencies=dependencies, context=tuple(places[each] for each in node.context))
+
+
+@st.composite
+def _nodes(draw: st.DrawFn, index: int, depth: int) -> DagNode:
+    earlier = st.integers(max(0, index - 8), max(0, index - 1))
+    dependencies = tuple(sorted(draw(st.lists(earlier, max_size=4, unique=True)))) if index else ()
+    join = draw(st.sampled_from(JoinType)) if dependencies else JoinType.ALL
+    is_subworkflow = depth > 0 and draw(st.integers(0, 7)) == 7
+    return DagNode(
+        dependencies=dependencies,
+        join=join,
+        min_success=draw(st.integers(1, len(dependencies))) if join is JoinType.QUORUM else None,
+        allow_failed_deps=draw(st.booleans()),
+        context=tuple(index for index in dependencies if draw(st.integers(0, 3)) == 0),
+        succeeds=draw(st.integers(0, 3)) != 0,
+        child=draw(dags(largest=LARGEST_CHILD, depth=depth - 1)) if is_subworkflow else None,
+    )
+
+
+# How a run must end, worked out from its graph alone; shares no rule with the code that is tested by it.
+#
+# Neither order nor time occurs here: that they make no difference is what is to be shown.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The end of a run. A failure is that of the node `blamed`, or has a `code` where no node is to blame."""
+
+    status: str
+    nodes: Sequence[str]
+    blamed: int | None = None
+    code: str | None = None
+    children: Mapping[int, Verdict] = field(default_factory=dict[int, "Verdict"])
+    """Of the sub-workflows that start, by the index of their node."""
+
+
+def foretold(dag: Dag) -> Verdict:
+    children = {index: foretold(node.child) for index, node in enumerate(dag.nodes) if node.child is not None}
+
+    @cache
+    def end_of(index: int) -> str:
+        node = dag.nodes[index]
+        if not _starts(node, [end_of(each) for each in node.dependencies]):
+            return "SKIPPED"
+        succeeds = children[index].status == "COMPLETED" if index in children else node.succeeds
+        return "COMPLETED" if succeeds else "FAILED"
+
+    ends = [end_of(index) for index in range(len(dag.nodes))]
+    status, blamed, code = _end(dag, ends)
+    started = {index: child for index, child in children.items() if ends[index] != "SKIPPED"}
+    return Verdict(status=status, nodes=ends, blamed=blamed, code=code, children=started)
+
+
+def _starts(node: DagNode, waited_for: Sequence[str]) -> bool:
+    completed = waited_for.count("COMPLETED")
+    if not waited_for:
+        return True
+    if node.join == "any":
+        return completed > 0
+    if node.join == "quorum":
+        return completed >= (node.min_success or 0)
+    return node.allow_failed_deps or completed == len(waited_for)
+
+
+def _end(dag: Dag, ends: Sequence[str]) -> tuple[str, int | None, str | None]:
+    """Status, whose failure it is, and the code where it is nobody's."""
+    if dag.success is None:
+        failed = [index for index, end in enumerate(ends) if end == "FAILED"]
+        return ("FAILED", failed[0], None) if failed else ("COMPLETED", None, None)
+    for case in dag.success.cases:
+        if all(ends[index] == "COMPLETED" for index in case):
+            return "COMPLETED", None, None
+    failed = [index for case in dag.success.cases for index in case if ends[index] == "FAILED"]
+    return ("FAILED", failed[0], None) if failed else ("FAILED", None, "WORKFLOW_SUCCESS_CASE_NOT_MET")
+
+
+# Runs as a database would hold them, to live through the rules without one. Every public method is one commit.
+#
+# Therefore an advance is applied wholly or not at all, and there is no half of it to be tried: a death in the middle is
+# `due` without `advance`.
 
 OK = EndedTask(status=TaskStatus.COMPLETED, document=Document.OK)
 ERR = EndedTask(status=TaskStatus.FAILED, document=Document.ERR)

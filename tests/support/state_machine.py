@@ -22,12 +22,31 @@ from horsies.store.claims import Hold
 from horsies.store.operators import End, Target
 from horsies.store.tasks import QUEUES as QUEUE_QUERIES
 from horsies.store.tasks import TaskStore
-from tests.support.ageing import TICK_S
-from tests.support.chronicle import WINDOW, Chronicle
-from tests.support.lives import CLAIMED, RUNNING, Life, Standing
-from tests.support.lots import MOST_UNFINISHED, PLANS, Blow, Plan, Word
-from tests.support.puppets import RECOVERY, Condition, Phase, Puppet
-from tests.support.wishes import OK, SHUTDOWN, WISHES, Wish, payload_of
+from tests.support.simulated_workers import (
+    MOST_UNFINISHED,
+    PLANS,
+    RECOVERY,
+    TICK_S,
+    Blow,
+    Condition,
+    Phase,
+    Plan,
+    Puppet,
+    Word,
+)
+from tests.support.task_model import (
+    CLAIMED,
+    OK,
+    RUNNING,
+    SHUTDOWN,
+    WINDOW,
+    WISHES,
+    Chronicle,
+    Life,
+    Standing,
+    Wish,
+    payload_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +54,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from horsies.store.database import Transaction
-    from tests.support.ageing import Stage
+    from tests.support.simulated_workers import Stage
 
 T = TypeVar("T")
 

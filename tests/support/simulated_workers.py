@@ -1,28 +1,118 @@
-"""Workers reduced to what they hold and what they send; they can be stopped, continued and killed at any moment."""
+"""A database in which time passes at a word: every instant in its rows is moved back."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
+
+import asyncpg
+from hypothesis import strategies as st
 
 from horsies.model.capacity import QueueRoom
 from horsies.model.recovery.fleet import WorkerJudge
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskAttemptOutcome
 from horsies.store.claims import ClaimRequest, ClaimStore, Expiry, Finish, FinishStore, Hold, Start
+from horsies.store.connection import Link
+from horsies.store.database import Database
 from horsies.store.workers import Beat, BeatStore, FleetStore, Lease, WorkerRun, WorkerState
-from tests.support.ageing import TICK_S
-from tests.support.lives import CLAIMED, LEASE, MAX_CRASHES, THRESHOLD
-from tests.support.wishes import CRASHED, OK, QUEUES, delay_after
+from tests.support.task_model import (
+    CLAIMED,
+    CRASHED,
+    FAILED,
+    LEASE,
+    MAX_CRASHES,
+    OK,
+    QUEUES,
+    THRESHOLD,
+    WISHES,
+    StoredAttempt,
+    StoredTask,
+    Tables,
+    Wish,
+    delay_after,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
     from uuid import UUID
 
     from horsies.store.claims import ClaimedRow, MovedRow
-    from horsies.store.database import Database
+    from tests.support.store import Connection
+
+
+R = TypeVar("R")
+
+TICK_S: Final = 600.0
+"""So long that no stall of the machine is taken for time that has passed."""
+
+TASKS = """
+SELECT id, status, claim_token, claimed_by_worker_id, overlap_possible, retry_count, crash_count,
+       (result->>'ok')::integer
+  FROM horsies_tasks
+"""
+ATTEMPTS = "SELECT task_id, claim_token, outcome, will_retry FROM horsies_task_attempts"
+WORKERS = "SELECT id FROM horsies_workers"
+
+TABLES = ("horsies_tasks", "horsies_task_attempts", "horsies_heartbeats", "horsies_workers", "horsies_queues")
+INSTANTS = """
+SELECT table_name::text, string_agg(format('%1$I = %1$I - $1::interval', column_name), ', ') AS moves
+  FROM information_schema.columns
+ WHERE table_name = ANY($1::text[]) AND data_type = 'timestamp with time zone'
+ GROUP BY table_name
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One database and one event loop for many short lives."""
+
+    database: Database
+    _runner: asyncio.Runner
+    _connection: Connection
+    _ageing: tuple[str, ...]
+
+    @classmethod
+    @contextmanager
+    def open(cls, url: str, database_of: Callable[[Link], Database] = Database) -> Generator[Stage]:
+        with asyncio.Runner() as runner:
+            connection = runner.run(asyncpg.connect(url))
+            database = database_of(Link(url=url, masked_url=url))
+            moved = runner.run(connection.fetch(INSTANTS, TABLES))
+            ageing = tuple(f"UPDATE {row['table_name']} SET {row['moves']}" for row in moved)
+            try:
+                yield cls(database=database, _runner=runner, _connection=connection, _ageing=ageing)
+            finally:
+                runner.run(database.close())
+                runner.run(connection.close())
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        return self._runner.run(work)
+
+    async def clear(self) -> None:
+        """Begin anew; cheaper than another database."""
+        await self._connection.execute(f"TRUNCATE {', '.join(TABLES)}, horsies_events")
+
+    async def age(self) -> None:
+        """Let one tick pass."""
+        for statement in self._ageing:
+            await self._connection.execute(statement, timedelta(seconds=TICK_S))
+
+    async def tables(self) -> Tables:
+        fetch = self._connection.fetch
+        return Tables(
+            tasks=[StoredTask(*row) for row in await fetch(TASKS)],
+            attempts=[StoredAttempt(*row) for row in await fetch(ATTEMPTS)],
+            worker_ids=[row["id"] for row in await fetch(WORKERS)],
+        )
+
+
+# Workers reduced to what they hold and what they send; they can be stopped, continued and killed at any moment.
 
 HOST: Final = "here"
 PID: Final = 7
@@ -163,3 +253,55 @@ def _beats(holds: Iterable[Hold]) -> Sequence[Beat]:
 
 def _hold(row: MovedRow, worker_id: UUID) -> Hold:
     return Hold(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id)
+
+
+# What is drawn by lot in the lives of workers, and in those of their operators.
+
+MOST_UNFINISHED: Final = 3
+"""Few, so that much happens to each."""
+
+
+class Blow(Enum):
+    """What may happen to a worker."""
+
+    STAND_STILL = auto()
+    KILL = auto()
+    STOP = auto()
+
+
+class Word(Enum):
+    """What an operator may say."""
+
+    CANCEL = auto()
+    REQUEUE = auto()
+    PAUSE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a worker goes on, whatever is next."""
+
+    wish: Wish = field(default_factory=Wish)
+    """What is sent before a claim, so that there is something to claim."""
+    count: int = MOST_UNFINISHED
+    phase: Phase = Phase.BEGUN
+    has_lease: bool = False
+    is_heard: bool = True
+    """Whether the answer to a claim arrives."""
+    gives_up: bool = False
+    code: str = OK
+    times: int = 1
+    """The end of a task is told again where nobody heard the answer."""
+
+
+PLANS = st.builds(
+    Plan,
+    wish=WISHES,
+    count=st.integers(1, 3),
+    phase=st.sampled_from([Phase.BEGUN, Phase.BEGUN, Phase.HANDED, Phase.CLAIMED]),
+    has_lease=st.booleans(),
+    is_heard=st.sampled_from([True, True, True, False]),
+    gives_up=st.sampled_from([False, False, True]),
+    code=st.sampled_from([OK, FAILED, CRASHED]),
+    times=st.sampled_from([1, 1, 2]),
+)

@@ -11,6 +11,7 @@ from typing import Any, cast
 from horsies import (
     Horsies,
     RetryPolicy,
+    SubWorkflowNode,
     TaskError,
     TaskFunction,
     TaskResult,
@@ -19,8 +20,7 @@ from horsies import (
     WorkflowSpec,
     from_node,
 )
-from tests.support.ledger_app import CONFIG, ledger_app
-from tests.support.ledger_pen import URL, on_record
+from tests.support.ledger_app import CONFIG, URL, ledger_app, on_record
 
 
 def step(value: int, seconds: float = 0.0) -> TaskResult[int, TaskError]:
@@ -76,3 +76,24 @@ def task_of(app: Horsies, name: str) -> TaskFunction[Any, int]:
 if URL in os.environ:
     app = ledger_app(os.environ[URL], **json.loads(os.environ.get(CONFIG, "{}")))
     add_flows(app)
+
+
+# Workflows of the tasks of `flow_app`, made for whichever app asks.
+
+
+def diamond(app: Horsies, *, seconds: float = 0.0) -> WorkflowSpec[int]:
+    """1, then 2 and 4 beside each other, then their sum: 6."""
+    first = task_of(app, "step").node(node_id="first")(value=1, seconds=seconds)
+    left = task_of(app, "double").node(node_id="left")(number=from_node(first))
+    right = task_of(app, "step").node(node_id="right", waits_for=[first])(value=4, seconds=seconds)
+    both = [left, right]
+    last = task_of(app, "total").node(node_id="sum", waits_for=both, workflow_ctx_from=both)()
+    return app.workflow("diamond", [first, left, right, last], output=last, definition_key="tests.diamond")
+
+
+def nested(app: Horsies, *, seconds: float = 0.0) -> WorkflowSpec[int]:
+    """5, doubled by a sub-workflow, and doubled again: 20."""
+    first = task_of(app, "step").node(node_id="first")(value=5, seconds=seconds)
+    child: SubWorkflowNode[int] = SubWorkflowNode(Doubled, kwargs={"value": 5}, waits_for=[first], node_id="child")
+    last = task_of(app, "double").node(node_id="last")(number=from_node(child))
+    return app.workflow("nested", [first, child, last], output=last, definition_key="tests.nested")

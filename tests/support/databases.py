@@ -1,0 +1,289 @@
+"""Where files of a test run are made fastest."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import psutil
+
+from horsies.embedded import EmbeddedServer, find_binaries
+from horsies.store.connection import Link
+from horsies.store.database import Database
+from horsies.store.migrate import migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+
+MEMORY = Path("/dev/shm")  # named by Linux
+NEEDED_BYTES = 4 * 2**30
+
+
+def roomy_memory() -> Path | None:
+    """The machine's file system in memory, if it has room for a run; None means the usual place.
+
+    A database for a test is some 300 new files: 30 ms there, and up to a second on a slow disk.
+    """
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= NEEDED_BYTES
+    return MEMORY if has_room else None
+
+
+# The PostgreSQL cluster of a test run.
+
+CLUSTER_FOLDER = "HORSIES_TEST_CLUSTER"
+TEMPLATE = "horsies_template"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running server whose databases are thrown away."""
+
+    url: str
+
+    @classmethod
+    @contextmanager
+    def in_this_run(cls) -> Generator[Cluster]:
+        """Start or join the run's server; the last process of the run to leave stops it."""
+        folder = Path(os.environ[CLUSTER_FOLDER])
+        # Autovacuum comes when it likes, and its transactions count as ours: tests that count would fail at random.
+        settings = {"max_connections": "300", "autovacuum_naptime": "1d"}
+        server = EmbeddedServer(folder / "pg", durable=False, settings=settings)
+        with server.use() as lease:
+            cluster = cls(lease.url)
+            with (folder / "template.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                asyncio.run(cluster._make_template())
+            yield cluster
+
+    def url_of(self, name: str) -> str:
+        head, query = self.url.split("?")
+        return f"{head.rsplit('/', 1)[0]}/{name}?{query}"
+
+    @contextmanager
+    def database(self, *, migrated: bool) -> Generator[str]:
+        name = f"test_{uuid.uuid4().hex}"
+        template = TEMPLATE if migrated else "template0"
+        # A file copy of a small template takes a third of the time of the default strategy.
+        self.run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        try:
+            yield self.url_of(name)
+        finally:
+            self.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def run(self, sql: str) -> None:
+        """Run one administrative statement."""
+        asyncio.run(self._run(sql))
+
+    async def _run(self, sql: str) -> None:
+        connection = await asyncpg.connect(self.url)
+        try:
+            await connection.execute(sql)
+        finally:
+            await connection.close()
+
+    async def _make_template(self) -> None:
+        connection = await asyncpg.connect(self.url)
+        try:
+            if await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", TEMPLATE):
+                return
+            await connection.execute(f"CREATE DATABASE {TEMPLATE} TEMPLATE template0")
+        finally:
+            await connection.close()
+        url = self.url_of(TEMPLATE)
+        async with Database(Link(url=url, masked_url=url)) as database:
+            await migrate(database)
+
+
+# Clusters in folders of their own, and other processes that use them.
+
+NOBODY = 65534
+
+# What must be imported while the interpreter's own folder can still be read, then the change of user.
+_PRELUDE = """
+import json, os, sys, pathlib, psutil
+from horsies.embedded import EmbeddedServer
+folder, uid = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+if uid != os.geteuid():
+    os.setgroups([]); os.setgid(uid); os.setuid(uid)
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+server = EmbeddedServer(folder, durable=False)
+"""
+_CLIENT = """
+with server.use() as lease:
+    say(started=lease.started, pid=server.status().pid)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def folder_of_its_own() -> Generator[Path]:
+    """A folder that any user may pass through; whatever server runs directly in it is stopped in the end."""
+    folder = Path(tempfile.mkdtemp(prefix="horsies-embedded-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        EmbeddedServer(folder).stop(force=True)
+        shutil.rmtree(folder)
+
+
+def run_script(script: str, folder: Path, *, uid: int | None = None) -> list[dict[str, Any]]:
+    """What a process says in which `server` is the one in `folder`; it must end well."""
+    process = start_script(script, folder, uid=uid)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def start_script(script: str, folder: Path, *, uid: int | None = None) -> subprocess.Popen[str]:
+    user = str(os.geteuid() if uid is None else uid)
+    command = [sys.executable, "-c", _PRELUDE + script, str(folder), user]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+class Client:
+    """Another process that uses the server until it is told to leave."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = start_script(_CLIENT, folder)
+
+    def joined(self) -> dict[str, Any]:
+        """Wait until it is in; tells whether it started the server, and the server's pid."""
+        assert self._process.stdout
+        return json.loads(self._process.stdout.readline())
+
+    def leave(self) -> None:
+        self._process.communicate("leave\n")
+        assert self._process.returncode == 0
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def server_log(folder: Path) -> str:
+    return "".join(path.read_text() for path in sorted((folder / "log").iterdir()))
+
+
+def wait_until(condition: Callable[[], bool], *, limit_s: float = 30) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        os.sched_yield()
+
+
+def server_process(server: EmbeddedServer) -> psutil.Process:
+    pid = server.status().pid
+    assert pid is not None
+    return psutil.Process(pid)
+
+
+# A real PgBouncer in transaction mode in front of a test database.
+
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+_SETTINGS = """
+[databases]
+{database} = host={socket} dbname={database} user=horsies
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = {pool_size}
+ignore_startup_parameters = extra_float_digits
+"""
+
+
+@contextmanager
+def pgbouncer(database_url: str, *, pool_size: int) -> Generator[str]:
+    """Yield the URL of `database_url` behind a pooler that shares `pool_size` server connections."""
+    url = urlsplit(database_url)
+    database = url.path.lstrip("/")
+    with tempfile.TemporaryDirectory(prefix="horsies-pgbouncer-") as folder:
+        Path(folder).chmod(0o755)
+        port = _free_port()
+        settings = Path(folder, "pgbouncer.ini")
+        settings.write_text(
+            _SETTINGS.format(database=database, socket=parse_qs(url.query)["host"][0], port=port, pool_size=pool_size)
+        )
+        # It refuses to run as root; the owner of the server's socket folder is the one who may enter it.
+        owner = Path(parse_qs(url.query)["host"][0]).stat().st_uid
+        process = subprocess.Popen(
+            [str(PGBOUNCER), "-q", str(settings)],
+            stderr=subprocess.PIPE,
+            user=owner if os.geteuid() == 0 else None,
+            text=True,
+        )
+        try:
+            _wait_until_it_listens(process, port)
+            yield f"postgresql://horsies@127.0.0.1:{port}/{database}"
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_until_it_listens(process: subprocess.Popen[str], port: int) -> None:
+    while process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+    raise RuntimeError(f"pgbouncer ended with {process.returncode}: {process.communicate()[1]}")
+
+
+# The schema as pg_dump writes it, without what differs from run to run. `python -m tests.support.schema_dump` rewrites
+# docs/schema.sql.
+
+DUMP = Path(__file__).parents[2] / "docs" / "schema.sql"
+MAJOR = 18
+_HEAD = "-- The schema after all migrations, as pg_dump writes it. Made by `make schema`; a test compares it.\n\n"
+_NOISE = re.compile(
+    r"^(--.*|SET .*|SELECT pg_catalog\.set_config.*|\\(un)?restrict .*|(CREATE|COMMENT ON) SCHEMA public.*)\n",
+    re.MULTILINE,
+)
+
+
+def dump(database_url: str) -> str:
+    pg_dump = find_binaries(MAJOR).bindir / "pg_dump"
+    options = ["--schema-only", "--no-owner", "--no-privileges", "--schema=public", "--dbname", database_url]
+    done = subprocess.run([pg_dump, *options], capture_output=True, text=True, check=True)
+    text = _NOISE.sub("", done.stdout)
+    return _HEAD + re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="horsies-schema-") as folder:
+        Path(folder).chmod(0o755)
+        os.environ[CLUSTER_FOLDER] = folder
+        with Cluster.in_this_run() as cluster, cluster.database(migrated=True) as url:
+            DUMP.write_text(dump(url))
+    sys.stderr.write(f"wrote {DUMP.name}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,355 @@
+"""Times that are counted from the moment at which a row is written, however long ago its test was collected."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from horsies.codec.ids import IDS
+from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.fleet import OperatorJudge, Source, SweepOptions, Thresholds
+from horsies.model.settings import RecoveryConfig
+from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
+from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
+from horsies.recovery.sweep import sweep
+from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.workers import WorkerRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from horsies.store.database import Database
+    from tests.support.store import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """So much after (or before) now, whenever that is."""
+
+    after: timedelta
+
+    def __add__(self, span: timedelta) -> Moment:
+        return Moment(self.after + span)
+
+    def __sub__(self, span: timedelta) -> Moment:
+        return Moment(self.after - span)
+
+    def instant(self, now: datetime | None = None) -> datetime:
+        return (now or datetime.now(UTC)) + self.after
+
+
+NOW = Moment(timedelta())
+
+
+# Rows written past the library, for tests of what is read.
+
+
+async def insert_task(database_url: str, **columns: Any) -> UUID:
+    """Store a task with these columns; the others are as in a task that was just sent."""
+    now = datetime.now(UTC)
+    row: dict[str, Any] = {
+        "id": IDS.next(),
+        "task_name": "mail.send",
+        "sent_at": now,
+        "enqueue_sha": "0" * 64,
+    } | columns
+    if row.get("status") in TASK_TERMINAL_STATES:
+        row.setdefault("terminal_at", now)
+        if row["status"] != "COMPLETED":
+            row.setdefault("error_code", "UNHANDLED_EXCEPTION")
+    await insert(database_url, "horsies_tasks", **row)
+    return row["id"]
+
+
+async def insert(database_url: str, table: str, **columns: Any) -> None:
+    """Store one row; values that are lists of JSON or objects go into jsonb columns, moments are counted from now."""
+    places = ", ".join(f"${number + 1}" for number in range(len(columns)))
+    connection = await asyncpg.connect(database_url)
+    try:
+        for kind in ("json", "jsonb"):
+            await connection.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"
+        await connection.execute(statement, *_written(columns.values()))
+    finally:
+        await connection.close()
+
+
+def _written(values: Iterable[object]) -> list[object]:
+    now = datetime.now(UTC)
+    return [value.instant(now) if isinstance(value, Moment) else value for value in values]
+
+
+# Workers written past the engine, for tests of what is read.
+
+
+async def insert_worker(database_url: str, **columns: Any) -> UUID:
+    """Store a run of a worker with these columns; the others are as in one that has just beaten."""
+    worker_id = uuid4()
+    row = {"id": worker_id, "hostname": "host", "pid": 7, "version": "1", "queues": ["default"], "processes": 4}
+    await insert(database_url, "horsies_workers", **row | {"state": "running"} | columns)
+    return worker_id
+
+
+async def insert_snapshot(database_url: str, worker_id: UUID, **columns: Any) -> None:
+    row: dict[str, Any] = {
+        "worker_id": worker_id,
+        "worker_started_at": datetime.now(UTC),
+        "hostname": "host",
+        "pid": 7,
+        "processes": 4,
+        "max_claim_batch": 0,
+        "max_claim_per_worker": 0,
+        "queues": ["default"],
+        "tasks_running": 1,
+        "tasks_claimed": 0,
+    }
+    await insert(database_url, "horsies_worker_states", **row | columns)
+
+
+# Runs of workflows written past the library, for tests of what is read.
+
+
+async def insert_run(database_url: str, **columns: Any) -> UUID:
+    """Store a run with these columns; the others are as in a root that runs."""
+    run_id: UUID = columns.get("id") or IDS.next()
+    row = {"id": run_id, "name": "digest", "status": "RUNNING", "on_error": "fail", "sent_at": datetime.now(UTC)}
+    await insert(database_url, "horsies_workflows", **row | {"root_workflow_id": run_id} | columns)
+    return run_id
+
+
+async def insert_node(database_url: str, run_id: UUID, index: int, *waits_for: int, **columns: Any) -> None:
+    """Store a node of a run that waits for the nodes with these indices."""
+    row: dict[str, Any] = {
+        "id": IDS.next(),
+        "workflow_id": run_id,
+        "task_index": index,
+        "node_id": f"node:{index}",
+        "task_name": f"step_{index}",
+        "queue_name": "default",
+        "priority": 100,
+        "status": "PENDING",
+        "dependencies": list(waits_for),
+    }
+    await insert(database_url, "horsies_workflow_tasks", **row | columns)
+
+
+# Rows that ended long ago, for tests of what retention takes and leaves.
+
+HOUR = timedelta(hours=1)
+
+
+def time_ago(age: timedelta) -> datetime:
+    return datetime.now(UTC) - age
+
+
+async def ended_task(url: str, *, age: timedelta, attempts: int = 1, **columns: Any) -> UUID:
+    """A task that ended so long ago, with its attempts."""
+    row = {"status": "COMPLETED", "terminal_at": time_ago(age), "attempts": attempts} | columns
+    task_id = await insert_task(url, **row)
+    for attempt in range(1, attempts + 1):
+        spent = {
+            "claim_token": attempt,
+            "started_at": time_ago(age),
+            "finished_at": time_ago(age),
+            "outcome": "COMPLETED",
+        }
+        await insert(url, "horsies_task_attempts", task_id=task_id, attempt=attempt, **spent)
+    return task_id
+
+
+async def beat(url: str, task_id: UUID, *, age: timedelta, token: int = 1, role: str = "runner") -> None:
+    columns = {"task_id": task_id, "claim_token": token, "role": role, "sender_id": "w", "sent_at": time_ago(age)}
+    await insert(url, "horsies_heartbeats", **columns)
+
+
+async def worker(url: str, *, state: str, age: timedelta) -> UUID:
+    """A run of a worker that was last heard of so long ago."""
+    worker_id = uuid4()
+    ended = {"stopped": "stopped_at", "lost": "lost_at"}.get(state)
+    columns: dict[str, Any] = {} if ended is None else {ended: time_ago(age)}
+    about = {"hostname": "h", "pid": 1, "version": "1", "processes": 1, "last_heartbeat_at": time_ago(age)}
+    await insert(url, "horsies_workers", id=worker_id, state=state, **about, **columns)
+    return worker_id
+
+
+async def workflow_run(
+    url: str,
+    *,
+    age: timedelta,
+    status: str = "COMPLETED",
+    parent: UUID | None = None,
+    root: UUID | None = None,
+    tasks: tuple[str, ...] = ("COMPLETED",),
+) -> UUID:
+    """A run with a node and a backing task in each of these states; a child of `parent` in the tree of `root`."""
+    run_id = uuid4()
+    about = {"name": "flow", "on_error": "fail", "sent_at": time_ago(age), "completed_at": time_ago(age)}
+    tree = {"parent_workflow_id": parent, "root_workflow_id": root or parent or run_id}
+    await insert(url, "horsies_workflows", id=run_id, status=status, **about, **tree)
+    for index, task_status in enumerate(tasks):
+        link: dict[str, Any] = {"is_workflow_task": True, "workflow_id": run_id, "workflow_task_index": index}
+        is_live = task_status in {"PENDING", "CLAIMED", "RUNNING"}
+        task_id = (
+            await insert_task(url, status=task_status, **link)
+            if is_live
+            else await ended_task(url, age=age, status=task_status, **link)
+        )
+        node = {"node_id": f"n{index}", "task_name": "mail.send", "queue_name": "default", "priority": 100}
+        state = {"task_id": task_id, "status": "RUNNING" if is_live else "COMPLETED"}
+        await insert(url, "horsies_workflow_tasks", id=uuid4(), workflow_id=run_id, task_index=index, **node, **state)
+    return run_id
+
+
+async def ids(url: str, table: str) -> set[Any]:
+    """The ids that a table holds."""
+    return {row[0] for row in await _fetch(url, f"SELECT id FROM {table}")}
+
+
+async def count(url: str, table: str) -> int:
+    return (await _fetch(url, f"SELECT count(*) FROM {table}"))[0][0]
+
+
+async def _fetch(url: str, sql: str) -> list[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetch(sql)
+    finally:
+        await connection.close()
+
+
+# Workers and tasks whose last sign of life was so long ago.
+
+BY_HAND = OperatorJudge(local=RecoveryConfig())
+CRASH_RETRY = {"retry_policy": {"max_retries": 1, "intervals": [5], "auto_retry_for": ["WORKER_CRASHED"]}}
+
+
+def seconds_ago(seconds: float) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+async def insert_listening_worker(
+    url: str, *, state: str = "running", silent_s: float = 0, listens_s: float | None = 86_400, **config: Any
+) -> UUID:
+    """The row of a worker with these settings, which has beaten and listened for so long."""
+    worker_id = uuid4()
+    since = None if listens_s is None else seconds_ago(listens_s).isoformat()
+    await insert(
+        url,
+        "horsies_workers",
+        id=worker_id,
+        hostname="there",
+        pid=7,
+        version="1",
+        processes=1,
+        state=state,
+        last_heartbeat_at=seconds_ago(silent_s),
+        recovery_config=RecoveryConfig(**config).model_dump(mode="json"),
+        health={"listening_since": since},
+    )
+    return worker_id
+
+
+async def a_task(url: str, status: str, *, owner: UUID | None, silent_s: float, **columns: Any) -> UUID:
+    """A CLAIMED or RUNNING task without a sign of life since then; its claim or start is the only one."""
+    held: dict[str, Any] = {"claimed": status == "CLAIMED", "claimed_at": seconds_ago(silent_s), "claim_token": 1}
+    if status == "RUNNING":
+        held |= {"started_at": seconds_ago(silent_s), "worker_pid": 8, "worker_hostname": "there"}
+    return await insert_task(url, status=status, claimed_by_worker_id=owner, **held | columns)
+
+
+async def a_beat(url: str, task_id: UUID, *, silent_s: float, role: str = "runner", token: int = 1) -> None:
+    await insert(
+        url,
+        "horsies_heartbeats",
+        task_id=task_id,
+        claim_token=token,
+        role=role,
+        sender_id="x",
+        sent_at=seconds_ago(silent_s),
+    )
+
+
+async def one(connection: Connection, task_id: UUID, *columns: str) -> tuple[Any, ...]:
+    """Columns of one task."""
+    row = await connection.fetchrow(f"SELECT {', '.join(columns)} FROM horsies_tasks WHERE id = $1", task_id)
+    assert row is not None
+    return tuple(row)
+
+
+# A database on which sweeps are tried.
+
+
+@dataclass(frozen=True)
+class Field:
+    """A database with one worker that lives, listens and owns nothing."""
+
+    url: str
+    database: Database
+    connection: Connection
+
+    async def sweep(self, **options: Any) -> SweepReport:
+        return await sweep(self.database, SweepOptions(**options), judge=BY_HAND)
+
+    async def row(self, task_id: UUID, *columns: str) -> tuple[Any, ...]:
+        return await one(self.connection, task_id, *columns)
+
+    async def events(self) -> Counter[str]:
+        return Counter(row["kind"] for row in await self.connection.fetch("SELECT kind FROM horsies_events"))
+
+
+# Queues, workers and swept tasks as values, for tests of what is said about them.
+
+NOON = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
+WORKER = UUID("019a8c00-0000-7000-8000-0000000000a7")
+TASK = UUID("019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2")
+
+
+def a_queue(name: str = "mail", **fields: Any) -> QueueRow:
+    """A queue that is well and empty."""
+    queue = QueueRow(
+        name=name, priority=10, max_concurrency=None, paused_at=None, paused_by=None, pause_reason=None, pending=0,
+        delayed=0, claimed=0, running=0, oldest_due_age=None, next_due_in=None, finished_last_minute=0,
+        failed_last_minute=0, served_by=1,
+    )  # fmt: skip
+    return replace(queue, **fields)
+
+
+def make_worker(**fields: Any) -> WorkerRow:
+    """A worker that is well and idle."""
+    worker = WorkerRow(
+        worker_id=WORKER, hostname="host-3", pid=4121, version="1", state="running", queues=("mail",), processes=4,
+        started_at=NOON - timedelta(hours=3), last_heartbeat_at=NOON, heartbeat_age=timedelta(0), is_stale=False,
+        tasks_running=0, tasks_claimed=0, children_busy=0, cpu_percent=None, memory_mb=None, memory_percent=None,
+        listener=None, listening_since=None, amnesty_until=None, last_pass_at=None, disabled_operations=(), warnings=(),
+        is_silent=False,
+    )  # fmt: skip
+    return replace(worker, **fields)
+
+
+def swept(state: TaskStatus = TaskStatus.RUNNING, **fields: Any) -> SweptTask:
+    """A task of a lost worker that is to be retried."""
+    task = SweptTask(
+        task_id=TASK, task_name="mail.send", queue_name="mail", state=state, owner_id=WORKER, owner_state="lost",
+        last_beat_age=timedelta(minutes=11, seconds=20), effective_threshold=timedelta(minutes=5), resilient=False,
+        decision=Decision.RETRY, reason="OWNER_LOST",
+    )  # fmt: skip
+    return replace(task, **fields)
+
+
+def a_sweep(*tasks: SweptTask, **fields: Any) -> SweepReport:
+    """A dry run that found these."""
+    limits = Thresholds(
+        claimed=timedelta(minutes=2),
+        running=timedelta(minutes=5),
+        recovery_delay=timedelta(0),
+        resilient_multiplier=3,
+        source=Source.FLEET,
+    )
+    report = SweepReport(status=SweepStatus.WOULD_ACT, dry_run=True, thresholds=limits, tasks=tasks)
+    return replace(report, **fields)
