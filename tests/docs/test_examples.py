@@ -79,13 +79,13 @@ def test_the_examples_about_workflows_run(database_url: str, run_examples_of: Ca
 
 
 def test_the_examples_about_maintenance_run(run_examples_of: Callable[[str], dict[str, Any]]) -> None:
-    assert asyncio.run(run_examples_of("docs/maintenance.md")["look"]()) == 0
+    assert asyncio.run(run_examples_of("docs/maintenance.md")["preview_cleanup"]()) == 0
 
 
 def test_the_examples_about_recovery_run(run_examples_of: Callable[[str], dict[str, Any]]) -> None:
     examples = run_examples_of("docs/recovery.md")
     assert asyncio.run(examples["sweep"]()) == 0
-    assert [each.function for each in examples["app"].recovery_hooks.recovery] == [examples["when_interrupted"]]
+    assert [each.function for each in examples["app"].recovery_hooks.recovery] == [examples["reschedule_reports"]]
 
 
 def test_the_examples_about_testing_pass(tmp_path: Path) -> None:
