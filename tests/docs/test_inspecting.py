@@ -1,4 +1,4 @@
-"""What the page about looking says is what happens: its program is run and its filters are read."""
+"""Runs the program and parses the filters of docs/inspecting.md."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_every_filter_of_the_page_is_one() -> None:
-    (lines,) = examples_of("docs/looking.md", language="filter")
+def test_documented_filters_parse() -> None:
+    (lines,) = examples_of("docs/inspecting.md", language="filter")
     for line in lines.text.splitlines():
         assert isinstance(parse_filter(line), TaskFilter), line
 
 
-def test_the_program_about_looking_tells_what_is_there(
+def test_documented_program_prints_counts_and_failures(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(insert_task(database_url))
     asyncio.run(insert_task(database_url, status="FAILED", error_code="TimeoutError"))
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.chdir(tmp_path)
-    (program,) = examples_of("docs/looking.md", language="python")
+    (program,) = examples_of("docs/inspecting.md", language="python")
     program.run_in({})
     assert capsys.readouterr().out.splitlines() == [
-        "1 wait, 0 of 0 slots are busy, 0 are silent",
+        "1 pending, 0 of 0 slots busy, 0 stale",
         "mail.send TimeoutError",
     ]

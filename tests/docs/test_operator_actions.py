@@ -1,4 +1,4 @@
-"""What the page for operators says is what happens: its program is run."""
+"""Runs the program of docs/operator-actions.md."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_the_program_about_operating_retries_what_it_says(
+def test_documented_program_retries_matching_tasks(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(insert_task(database_url, status="FAILED", error_code="TimeoutError"))
     asyncio.run(insert_task(database_url, status="FAILED", error_code="KeyError"))
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.chdir(tmp_path)
-    (program,) = examples_of("docs/operating.md", language="python")
+    (program,) = examples_of("docs/operator-actions.md", language="python")
     program.run_in({})
     assert "1 FAILED TimeoutError sent again" in capsys.readouterr().out
     assert ask(database_url, "SELECT actor, action, affected FROM horsies_audit") == [("night shift", "retry", 1)]
