@@ -9,7 +9,7 @@ ROUNDS ?= 10
 SPREAD := -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint check format bench lock pictures schema clean
+.PHONY: help demo test chaos lint check format bench metrics lock pictures schema clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
@@ -47,6 +47,9 @@ format: $(READY)  ## rewrite the code in our format
 
 bench: $(READY)  ## measure sending, draining, workflows, recovery and screens, on durable servers of their own
 	@for what in run draining workflows recovery screens; do $(BIN)/python -m bench.$$what || exit 1; done
+
+metrics: $(READY)  ## print figures about the code: modules, sizes, one-call helpers and the three walks
+	@$(BIN)/python -m bench.structure
 
 lock: $(READY)  ## resolve the dependencies anew into requirements/dev.txt (needs uv)
 	@command -v uv > /dev/null || { echo "error: make lock needs uv; hint: pip install uv" >&2; exit 1; }

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from bench import floor, sending
+from bench import floor, sending, structure
 from bench.server import FLOOR_TABLES
 
 if TYPE_CHECKING:
+    import ast
     from collections.abc import AsyncIterator
 
 ROOT = Path(__file__).parents[2]
@@ -73,3 +74,27 @@ def test_recovery_is_measured_by_a_pass_and_by_a_dry_run() -> None:
     assert ended.returncode == 0, ended.stderr
     for what in ("P11: a pass over 100 running tasks", "P12: sweep --dry-run over 1,010 live tasks, 10 stale"):
         assert what in ended.stdout
+
+
+def test_structure_stays_within_its_limits() -> None:
+    figures = structure.layout(structure.read_files(*structure.PRODUCT), structure.read_files("tests"))
+    assert figures["modules"] <= 270
+    assert figures["files over 720 lines"] == []
+    assert figures["functions"] > figures["private functions with one call site"] > 0
+
+
+def test_forwarding_functions_pass_on_exactly_their_parameters() -> None:
+    forwarding = "async def f(self, a, *b, c=1, **d):\n    return await self.other(a, *b, c=c, **d)"
+    changing = "def f(a, *, c):\n    return other(a, c=not c)"
+    assert [structure.is_forwarding(function) for function in _functions(forwarding, changing)] == [True, False]
+
+
+def test_private_functions_with_one_call_site_are_found_by_scope() -> None:
+    first = "def run():\n    _once()\n    _twice()\n    _twice()\ndef _once(): ...\ndef _twice(): ..."
+    second = "class Other:\n    def _once(self): ...\n    def a(self): self._once()\n    def b(self): self._once()"
+    files = [structure.SourceFile(Path(f"{n}.py"), text) for n, text in enumerate((first, second))]
+    assert list(structure.one_call_helpers(files)) == [("0.py:5 _once", 1)]
+
+
+def _functions(*sources: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [structure.SourceFile(Path("f.py"), source).functions[0][0] for source in sources]
