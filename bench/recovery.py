@@ -20,12 +20,12 @@ from uuid import UUID
 
 from bench.machine import load, look
 from bench.server import connected, durable_server, make_tables, refuse_unsafe
-from horsies.model.recovery.fleet import SweepOptions, WorkerJudge
-from horsies.model.retention import Windows
+from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
+from horsies.model.retention import RetentionWindows
 from horsies.model.settings import PostgresConfig, RecoveryConfig
 from horsies.recovery.retention import clean_heartbeats
-from horsies.recovery.sweep import Healing, make_pass
-from horsies.store.connection import Link
+from horsies.recovery.sweep import WorkflowHealing, run_pass
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.ops import open_ops
@@ -121,15 +121,15 @@ async def passes(url: str, *, running: int, rounds: int) -> list[float]:
     """Milliseconds of statements of each pass, after one that is not counted."""
     await fill(url, live=running, stale=0)
     config = RecoveryConfig()
-    windows = Windows(heartbeats=timedelta(hours=24))
+    windows = RetentionWindows(heartbeats=timedelta(hours=24))
     taken: list[float] = []
-    async with Timed(Link(url=url, masked_url=url, plans_once=True)) as database:
+    async with Timed(ConnectionSpec(url=url, masked_url=url, force_generic_plan=True)) as database:
         now = (await RecoveryStore(database).fleet()).now
-        judge = WorkerJudge(worker_id=OWNER, config=config, listening_since=now - timedelta(days=1))
+        judge = WorkerObserver(worker_id=OWNER, config=config, listening_since=now - timedelta(days=1))
         for _ in range(rounds + 1):
             database.spent_s = 0.0
-            healing = Healing.by_worker(database, wake=lambda: None)
-            report = await make_pass(database, SweepOptions(), judge=judge, healing=healing, budget_s=30)
+            healing = WorkflowHealing.for_worker(database, wake=lambda: None)
+            report = await run_pass(database, SweepOptions(), observer=judge, healing=healing, budget_s=30)
             await clean_heartbeats(database, windows, budget_s=15)
             assert (report.tasks, report.failures) == ((), ())
             taken.append(database.spent_s * 1_000)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
     from horsies_tui.screens.tasks.screen import TasksScreen
 
 SIZE = (120, 36)
@@ -93,7 +93,7 @@ class Counted(HeadlessDriver):
 class Asked:
     """A source, and how often it was asked for what."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DataSource) -> None:
         self._source = source
         self.times: Counter[str] = Counter()
 
@@ -108,15 +108,15 @@ class Screens:
     def __init__(self, url: str) -> None:
         self.asked = Counter[str]()
         self._settings = AppConfig(broker=PostgresConfig.model_validate({"database_url": url}))
-        self.app = HorsiesApp(self._open, TuiConfig(), database="bench", start=Place.TASKS)
+        self.app = HorsiesApp(self._open, TuiConfig(), database_name="bench", start=Place.TASKS)
         self.app.driver_class = Counted
 
     @asynccontextmanager
-    async def _open(self, *, read_only: bool) -> AsyncGenerator[Source]:
+    async def _open(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
         async with open_ops(self._settings, read_only=read_only, via="tui", application_name="horsies-tui") as ops:
-            asked = Asked(cast("Source", ops))
+            asked = Asked(cast("DataSource", ops))
             self.asked = asked.times
-            yield cast("Source", asked)
+            yield cast("DataSource", asked)
 
     @property
     def tasks(self) -> TasksScreen:
@@ -191,7 +191,7 @@ async def _under_a_key(screens: Screens, key: str, presses: int) -> list[Figure]
 
 
 async def _when_nothing_happens(screens: Screens, seconds: float) -> list[Figure]:
-    screens.tasks.show_only(NOTHING)
+    screens.tasks.apply_filter(NOTHING)
     await _until(lambda: not screens.tasks.list.rows)
     await _quiet()
     before, spent = Counted.taken, time.process_time()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from horsies.embedded import EmbeddedServer
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
 
@@ -64,7 +64,7 @@ async def connected(url: str) -> AsyncGenerator[asyncpg.Connection[asyncpg.Recor
 
 
 async def make_tables(url: str) -> None:
-    async with Database(Link(url=url, masked_url=url)) as database:
+    async with Database(ConnectionSpec(url=url, masked_url=url)) as database:
         await migrate(database)
     async with connected(url) as connection:
         await connection.execute(FLOOR_TABLES)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from bench.draining import CLOSE, OPEN, WAKE, drain, worker
 from bench.machine import load
 from bench.server import clear, connected, durable_server, make_tables, refuse_unsafe
-from horsies.codec.ids import IDS
+from horsies.codec.ids import ID_GENERATOR
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.workflows.children import start
 
@@ -51,10 +51,10 @@ def fan(width: int) -> list[Sequence[int]]:
 
 async def run(url: str, runs: int, dependencies: Sequence[Sequence[int]]) -> float:
     """Nodes a second, from the opening of the queue until the last run has ended."""
-    async with connected(url) as connection, Database(Link(url=url, masked_url=url)) as database:
+    async with connected(url) as connection, Database(ConnectionSpec(url=url, masked_url=url)) as database:
         await connection.execute(CLOSE)
         for _ in range(runs):
-            await start(database, plan(dependencies), IDS.next())
+            await start(database, plan(dependencies), ID_GENERATOR.next_uuid())
         await connection.execute("CHECKPOINT")
         await connection.execute(OPEN)
         began = time.perf_counter()

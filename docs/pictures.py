@@ -15,8 +15,8 @@ from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
 from horsies_tui.data.context import DatabaseClock
-from horsies_tui.demo import Demo
-from horsies_tui.demo.system import System
+from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import Place
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks.screen import TasksScreen
@@ -29,7 +29,7 @@ NOON: Final = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
 SIZE: Final = (110, 30)
 FAILED_MAIL: Final = TaskFilter(statuses=("FAILED",), queues=("mail",))
 KEYS: Final = {
-    "flows": (Place.FLOWS, "j", "j", "j"),
+    "flows": (Place.WORKFLOWS, "j", "j", "j"),
     "task": (Place.STALE, "enter"),
     "preview": (Place.TASKS, "space", "space", "R"),
 }
@@ -43,18 +43,18 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 async def picture(place: Place, *keys: str) -> str:
     """The screen as it is after these keys."""
-    system = System.busy(lambda: NOON, size=1500)
+    system = DemoSystem.with_history(lambda: NOON, size=1500)
     app = HorsiesApp(
-        Demo(system, pace_s=None),
+        DemoOpener(system, pace_s=None),
         TuiConfig(env="prod"),
-        database="db1/app",
+        database_name="db1/app",
         start=place,
         clock=DatabaseClock(ticks=lambda: 0.0, local=lambda: NOON),
     )
     async with app.run_test(size=SIZE) as pilot:
         await _settled(pilot)
         if keys and isinstance(app.screen, TasksScreen):
-            app.screen.show_only(FAILED_MAIL)
+            app.screen.apply_filter(FAILED_MAIL)
             await _settled(pilot)
         await pilot.press(*keys)
         await _settled(pilot)

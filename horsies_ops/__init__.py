@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from horsies_ops.ops import Ops as Ops
     from horsies_ops.ops import connect as connect
     from horsies_ops.reads.changes import Change as Change
-    from horsies_ops.reads.changes import Feed as Feed
+    from horsies_ops.reads.changes import FeedStatus as FeedStatus
     from horsies_ops.reads.changes import Topic as Topic
     from horsies_ops.reads.filters import FilterFault as FilterFault
     from horsies_ops.reads.filters import TaskFilter as TaskFilter
-    from horsies_ops.reads.filters import filter_text as filter_text
+    from horsies_ops.reads.filters import format_filter as format_filter
     from horsies_ops.reads.filters import parse_filter as parse_filter
     from horsies_ops.reads.search import Count as Count
-    from horsies_ops.reads.tasks import Order as Order
     from horsies_ops.reads.tasks import TaskDetail as TaskDetail
+    from horsies_ops.reads.tasks import TaskOrder as TaskOrder
     from horsies_ops.reads.tasks import TaskPage as TaskPage
     from horsies_ops.reads.tasks import TaskSummary as TaskSummary
     from horsies_ops.reads.workflows import WorkflowFilter as WorkflowFilter
 
-_WHERE = {
+_LAZY_EXPORTS = {
     "Action": "horsies.model.operator_actions",
     "ActionOptions": "horsies.model.operator_actions",
     "ActionReport": "horsies_ops.actions.report",
@@ -64,27 +64,27 @@ __all__ = [
     "ActionReport",
     "Change",
     "Count",
-    "Feed",
+    "FeedStatus",
     "FilterFault",
     "Ops",
-    "Order",
     "Plan",
     "Selector",
     "SweepOptions",
     "SweepReport",
     "TaskDetail",
     "TaskFilter",
+    "TaskOrder",
     "TaskPage",
     "TaskSummary",
     "Topic",
     "WorkflowFilter",
     "connect",
-    "filter_text",
+    "format_filter",
     "parse_filter",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _LAZY_EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    return getattr(importlib.import_module(_LAZY_EXPORTS[name]), name)

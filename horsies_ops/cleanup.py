@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from horsies.errors import Busy
-from horsies.recovery.retention import clean, would_clean
-from horsies.store.operators import Deed, Done, write_down
-from horsies_ops.actions.report import Progress
+from horsies.recovery.retention import clean, preview_cleanup
+from horsies.store.operators import AuditEntry, AuditProgress, record_audit
+from horsies_ops.actions.report import ActionProgress
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from horsies.model.retention import Category, Cleaned, Windows
+    from horsies.model.retention import CleanupSummary, RetentionCategory, RetentionWindows
     from horsies.store.database import Transaction
-    from horsies_ops.actions.apply import Hand
+    from horsies_ops.actions.apply import OperatorSession
 
 ACTION = "cleanup"
-PATIENCE_S: Final = 3.0
+LOCK_WAIT_S: Final = 3.0
 """For a worker that is cleaning: its batches are short."""
 
 
@@ -29,7 +29,7 @@ class CleanupReport:
 
     is_dry_run: bool
     matched: int
-    cleaned: Cleaned
+    cleaned: CleanupSummary
     audit_id: int | None
     action: str = ACTION
 
@@ -39,12 +39,12 @@ class CleanupReport:
 
 
 async def cleanup(
-    hand: Hand,
-    windows: Windows,
+    session: OperatorSession,
+    windows: RetentionWindows,
     *,
     dry_run: bool = False,
     reason: str | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[ActionProgress], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> CleanupReport:
     """Delete all that is past its window, however long that takes; what was deleted stays so if it is cut off.
@@ -55,57 +55,59 @@ async def cleanup(
     process is cleaning.
     """
     if not dry_run:
-        hand.require_writing()
-    due = await would_clean(hand.database, windows)
-    deed = Deed(
-        operator=hand.operator,
+        session.require_writable()
+    due = await preview_cleanup(session.database, windows)
+    deed = AuditEntry(
+        operator=session.operator,
         action=ACTION,
         reason=reason,
-        filter=_kept(windows),
+        filter=_audit_filter(windows),
         matched=due.rows,
         is_dry_run=dry_run,
     )
-    record = _Record(deed, progress)
-    cleaned = due if dry_run else await _clean(hand, windows, record, stop)
-    if record.audit_id is None and not hand.database.link.read_only:
-        await hand.run(lambda transaction: record.add(transaction, 0))
+    record = _CleanupAudit(deed, progress)
+    cleaned = due if dry_run else await _clean(session, windows, record, stop)
+    if record.audit_id is None and not session.database.connection_spec.read_only:
+        await session.run(lambda transaction: record.add(transaction, 0))
     return CleanupReport(is_dry_run=dry_run, matched=due.rows, cleaned=cleaned, audit_id=record.audit_id)
 
 
-async def _clean(hand: Hand, windows: Windows, record: _Record, stop: asyncio.Event | None) -> Cleaned:
+async def _clean(
+    session: OperatorSession, windows: RetentionWindows, audit: _CleanupAudit, stop: asyncio.Event | None
+) -> CleanupSummary:
     cleaned = await clean(
-        hand.database,
+        session.database,
         windows,
         budget_s=None,
-        record=record.add,
-        progress=record.tell,
+        record=audit.add,
+        progress=audit.report_progress,
         stop=stop,
-        patience_s=PATIENCE_S,
+        lock_wait_s=LOCK_WAIT_S,
     )
     if cleaned.is_busy and not cleaned.rows:
         raise Busy("another process is cleaning", hint="it takes what this would take; try again in a minute")
     return cleaned
 
 
-class _Record:
+class _CleanupAudit:
     """The audit row of one cleanup, kept true batch by batch."""
 
-    def __init__(self, deed: Deed, progress: Callable[[Progress], None] | None) -> None:
+    def __init__(self, entry: AuditEntry, progress: Callable[[ActionProgress], None] | None) -> None:
         self.audit_id: int | None = None
-        self._deed = deed
+        self._entry = entry
         self._progress = progress
         self._done = 0
 
     async def add(self, transaction: Transaction, rows: int) -> None:
-        self.audit_id = await write_down(transaction, self._deed, Done(affected=rows), self.audit_id)
+        self.audit_id = await record_audit(transaction, self._entry, AuditProgress(affected=rows), self.audit_id)
 
-    def tell(self, _category: Category, rows: int) -> None:
+    def report_progress(self, _category: RetentionCategory, rows: int) -> None:
         self._done += rows
         if self._progress is not None:
-            total = max(self._deed.matched, self._done)
-            self._progress(Progress(done=self._done, total=total, affected=self._done, skipped=0))
+            total = max(self._entry.matched, self._done)
+            self._progress(ActionProgress(done=self._done, total=total, affected=self._done, skipped=0))
 
 
-def _kept(windows: Windows) -> dict[str, object]:
+def _audit_filter(windows: RetentionWindows) -> dict[str, object]:
     """The windows in seconds by category, as the audit shows them."""
     return {category.value: window.total_seconds() for category, window in windows if window is not None}

@@ -95,7 +95,7 @@ UP_WITHIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class DemoStatus:
     """How things stand, and how many tasks were recovered so far."""
 
     elapsed_s: float
@@ -104,15 +104,15 @@ class Seen:
     recovered_ids: tuple[str, ...]
 
 
-async def play(
-    stage: Stage,
+async def run_demo(
+    stage: DemoSetup,
     settings: LoadedSettings,
     *,
     seconds: float,
     processes: int,
     tell: Callable[[str], None],
-    show: Callable[[Seen], None],
-) -> Seen:
+    show: Callable[[DemoStatus], None],
+) -> DemoStatus:
     """Run the demo for so long and show how it goes; returns the last look."""
     async with open_for_migration(settings.app.broker) as database:
         await migrate(database)
@@ -130,7 +130,7 @@ async def play(
                 return await _look(ops, loop.time() - began)
 
 
-async def watch(stage: Stage, settings: LoadedSettings, *, processes: int) -> int:
+async def run_demo_with_tui(stage: DemoSetup, settings: LoadedSettings, *, processes: int) -> int:
     """The same under the screens, until they are left; returns how they ended."""
     async with open_for_migration(settings.app.broker) as database:
         await migrate(database)
@@ -139,7 +139,7 @@ async def watch(stage: Stage, settings: LoadedSettings, *, processes: int) -> in
             await _until_up(ops, workers=2)
             killing = asyncio.create_task(_kill(victim, after_s=DEATH_AFTER_S, tell=lambda _: None))
             async with _traffic():
-                screens = subprocess.Popen(stage.horsies("tui"), env=stage.environment)  # noqa: ASYNC220  # forks once
+                screens = subprocess.Popen(stage.command("tui"), env=stage.environment)  # noqa: ASYNC220  # forks once
                 status = await asyncio.to_thread(screens.wait)
             killing.cancel()
             return status
@@ -169,9 +169,9 @@ async def _traffic() -> AsyncGenerator[None]:
         await sending
 
 
-async def _look(ops: Ops, elapsed_s: float) -> Seen:
+async def _look(ops: Ops, elapsed_s: float) -> DemoStatus:
     recovered = await ops.events(kinds=(EventKind.TASK_RECOVERED,), limit=1000)
-    return Seen(
+    return DemoStatus(
         elapsed_s=elapsed_s,
         overview=await ops.overview(),
         recovered=len(recovered),
@@ -182,7 +182,7 @@ async def _look(ops: Ops, elapsed_s: float) -> Seen:
 # Where the demo happens: a folder with settings and an embedded server, and workers as processes of their own.
 
 STOP_WITHIN_S: Final = 15.0
-OF_OURS: Final = ("HORSIES_", "DATABASE_URL")
+ENV_PREFIXES: Final = ("HORSIES_", "DATABASE_URL")
 
 # As quick as the settings allow, so that a killed worker is missed while somebody is still looking.
 RECOVERY: Final = {
@@ -196,7 +196,7 @@ RECOVERY: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoSetup:
     """A folder of the demo's own; whatever settings its user has do not count."""
 
     folder: Path
@@ -211,21 +211,21 @@ class Stage:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if not name.startswith(OF_OURS)}
+        return {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIXES)}
 
     def settings(self) -> LoadedSettings:
         """The settings of the demo, in this process from now on."""
-        from horsies.config import load
+        from horsies.config import load_settings
 
-        for name in [name for name in os.environ if name.startswith(OF_OURS)]:
+        for name in [name for name in os.environ if name.startswith(ENV_PREFIXES)]:
             del os.environ[name]
         os.environ["HORSIES_CONFIG"] = str(self.config)
-        return load(self.config)
+        return load_settings(self.config)
 
     @contextmanager
     def worker(self, *, processes: int) -> Generator[subprocess.Popen[bytes]]:
         """`horsies worker` on this stage; stopped gracefully at the end unless it is gone already."""
-        command = self.horsies("worker", "--processes", str(processes), "--grace-s", "1")
+        command = self.command("worker", "--processes", str(processes), "--grace-s", "1")
         with self.log.open("ab") as log:
             process = subprocess.Popen(command, env=self.environment, cwd=self.folder, stdout=log, stderr=log)
         try:
@@ -238,20 +238,20 @@ class Stage:
                 process.kill()
                 process.wait()
 
-    def horsies(self, *arguments: str) -> list[str]:
+    def command(self, *arguments: str) -> list[str]:
         """A command of this very installation."""
         return [sys.executable, "-m", "horsies_ops.cli", *arguments, "--config", str(self.config)]
 
 
 @contextmanager
-def stage() -> Generator[Stage]:
+def demo_setup() -> Generator[DemoSetup]:
     """A stage with its server running; all of it is gone again afterwards."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="horsies-demo-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         # As root the server runs as another user, who must be able to enter.
         folder.chmod(0o755)
-        made = Stage(folder)
+        made = DemoSetup(folder)
         written = {
             "app": {"locator": "horsies.sample:app"},
             "broker": {"database_url": f"embedded://{folder}/embedded"},

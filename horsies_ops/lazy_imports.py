@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 
-class Lazily:
+class LazyModule:
     """Stands for a module, under the name by which the type checker knows the real one."""
 
     __slots__ = ("_name",)

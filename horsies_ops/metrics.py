@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, on_one_line
+from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.events import EventKind
-from horsies_ops.reads.overview import metered
+from horsies_ops.reads.overview import read_increments
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from horsies_ops.reads.facade import Reads
-    from horsies_ops.reads.overview import Metered, Overview
+    from horsies_ops.reads.facade import OpsReads
+    from horsies_ops.reads.overview import CounterIncrements, Overview
     from horsies_ops.reads.queues import QueueRow
 
 
@@ -44,7 +44,7 @@ class Totals:
         self.total_s = 0.0
         self._parts: Counter[int] = Counter()
 
-    def add(self, found: Metered) -> None:
+    def add(self, found: CounterIncrements) -> None:
         for each in found.finished:
             self.finished[each.status, each.queue] += each.tasks
         for part in found.durations:
@@ -66,7 +66,7 @@ class Totals:
 
 # The endpoint that Prometheus asks, and the figures that it is given.
 
-LONGEST_LOOK_S: Final = 30.0
+SCRAPE_TIMEOUT_S: Final = 30.0
 log = logging.getLogger("horsies.metrics")
 
 
@@ -78,25 +78,25 @@ class Exporter:
     take nothing away from them.
     """
 
-    reads: Reads
+    reads: OpsReads
     totals: Totals = field(default_factory=Totals)
     _since: datetime | None = None
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def look(self) -> list[Metric]:
+    async def collect(self) -> list[Metric]:
         """Everything there is to tell now."""
-        async with self._looking:
-            found = await metered(self.reads.reading, since=self._since, bounds_s=BOUNDS_S)
+        async with self._lock:
+            found = await read_increments(self.reads.reader, since=self._since, bucket_bounds_s=BOUNDS_S)
             self.totals.add(found)
             self._since = found.until
-        return [_up(1), *_present(await self.reads.overview()), *_past(self.totals)]
+        return [_up(1), *_gauges(await self.reads.overview()), *_counters(self.totals)]
 
 
 @contextmanager
-def serving(exporter: Exporter, *, host: str, port: int) -> Generator[int]:
+def serve_metrics(exporter: Exporter, *, host: str, port: int) -> Generator[int]:
     """Answer until the block is left, in threads that ask the present event loop; yields the port."""
     registry = CollectorRegistry()
-    registry.register(_Bridge(exporter, asyncio.get_running_loop()))  # pyright: ignore[reportArgumentType]
+    registry.register(_ThreadCollector(exporter, asyncio.get_running_loop()))  # pyright: ignore[reportArgumentType]
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
@@ -113,7 +113,7 @@ def serving(exporter: Exporter, *, host: str, port: int) -> Generator[int]:
         thread.join()
 
 
-class _Bridge:
+class _ThreadCollector:
     """A collector as the client library calls it: from a thread, and without waiting for anything."""
 
     def __init__(self, exporter: Exporter, loop: asyncio.AbstractEventLoop) -> None:
@@ -125,12 +125,12 @@ class _Bridge:
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        looking = asyncio.run_coroutine_threadsafe(self._exporter.look(), self._loop)
+        looking = asyncio.run_coroutine_threadsafe(self._exporter.collect(), self._loop)
         try:
-            return looking.result(timeout=LONGEST_LOOK_S)
+            return looking.result(timeout=SCRAPE_TIMEOUT_S)
         except (HorsiesError, TimeoutError) as error:
             looking.cancel()
-            log.warning("no figures for this scrape: %s", on_one_line(error) or "the database took too long")
+            log.warning("no figures for this scrape: %s", format_one_line(error) or "the database took too long")
             return [_up(0)]
 
 
@@ -138,7 +138,7 @@ def _up(value: int) -> Metric:
     return GaugeMetricFamily("horsies_up", "Whether the database could be read.", value=value)
 
 
-def _present(overview: Overview) -> Iterable[Metric]:
+def _gauges(overview: Overview) -> Iterable[Metric]:
     tasks = GaugeMetricFamily("horsies_tasks", "Tasks that have not ended.", labels=("status", "queue"))
     due = GaugeMetricFamily("horsies_oldest_due_seconds", "How long the oldest due task waits.", labels=("queue",))
     for queue in overview.queues:
@@ -156,7 +156,7 @@ def _counts(queue: QueueRow) -> dict[str, int]:
     return {"PENDING": queue.pending + queue.delayed, "CLAIMED": queue.claimed, "RUNNING": queue.running}
 
 
-def _past(totals: Totals) -> Iterable[Metric]:
+def _counters(totals: Totals) -> Iterable[Metric]:
     finished = CounterMetricFamily("horsies_tasks_finished", "Tasks that ended.", labels=("status", "queue"))
     for labels, number in totals.finished.items():
         finished.add_metric(labels, number)

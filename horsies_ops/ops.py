@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
-from horsies.config import load
-from horsies.model.retention import Windows
+from horsies.config import load_settings
+from horsies.model.retention import RetentionWindows
 from horsies.model.settings import AppConfig
 from horsies.model.task import parse_id
-from horsies.store.database import Database, PoolSize
-from horsies.store.endpoint import reaching
-from horsies_ops.actions.facade import Acting
-from horsies_ops.lazy_imports import Lazily
-from horsies_ops.reads.facade import AS_THE_FLEET, Reads
+from horsies.store.database import Database, PoolSettings
+from horsies.store.endpoint import resolved_database
+from horsies_ops.actions.facade import OpsActions
+from horsies_ops.lazy_imports import LazyModule
+from horsies_ops.reads.facade import DEFAULT_SWEEP_OPTIONS, OpsReads
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from horsies.app import Horsies
     from horsies.model.recovery.fleet import SweepOptions
-    from horsies.model.retention import Cleaned
+    from horsies.model.retention import CleanupSummary
     from horsies.model.settings import PostgresConfig
     from horsies.recovery import retention
     from horsies.recovery.report import SweepReport
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from horsies_ops import sweep as sweeping
     from horsies_ops.actions import apply as hands
     from horsies_ops.actions import send as sending
-    from horsies_ops.actions.report import ActionReport, Progress
+    from horsies_ops.actions.report import ActionProgress, ActionReport
     from horsies_ops.reads import server as storing
 else:
-    retention = Lazily("horsies.recovery.retention")
-    sweeping = Lazily("horsies_ops.sweep")
-    cleaning = Lazily("horsies_ops.cleanup")
-    hands = Lazily("horsies_ops.actions.apply")
-    sending = Lazily("horsies_ops.actions.send")
-    storing = Lazily("horsies_ops.reads.server")
+    retention = LazyModule("horsies.recovery.retention")
+    sweeping = LazyModule("horsies_ops.sweep")
+    cleaning = LazyModule("horsies_ops.cleanup")
+    hands = LazyModule("horsies_ops.actions.apply")
+    sending = LazyModule("horsies_ops.actions.send")
+    storing = LazyModule("horsies_ops.reads.server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ops(Reads, Acting):
+class Ops(OpsReads, OpsActions):
     """What operators read, which is in `Reads`, and what they do."""
 
     database: Database
@@ -55,8 +55,8 @@ class Ops(Reads, Acting):
     """By which way they act, for the audit."""
 
     @property
-    def hand(self) -> hands.Hand:
-        return hands.Hand.of(self.actor, via=self.via, on=self.database)
+    def session(self) -> hands.OperatorSession:
+        return hands.OperatorSession.for_actor(self.actor, via=self.via, database=self.database)
 
     async def send(
         self,
@@ -68,19 +68,19 @@ class Ops(Reads, Acting):
         **others: Any,
     ) -> ActionReport:
         """Send a task by its name, with arguments that a worker will check; `priority` and `reason` may be given."""
-        return await sending.send(self.hand, self.settings, name, args, kwargs, queue=queue, delay=delay, **others)
+        return await sending.send(self.session, self.settings, name, args, kwargs, queue=queue, delay=delay, **others)
 
     async def storage(self) -> storing.Storage:
         """What our tables take up, and what keeps the server from tidying them."""
-        return await storing.storage(self.reading)
+        return await storing.storage(self.reader)
 
     def sweeper(self, app: Horsies | None = None) -> sweeping.Sweeper:
         """Sweeps as this side is configured; with an app, its hooks are asked and its workflows known."""
-        return sweeping.Sweeper(hand=self.hand, reading=self.reading, local=self.settings.recovery, app=app)
+        return sweeping.Sweeper(session=self.session, reader=self.reader, local_config=self.settings.recovery, app=app)
 
     async def sweep(
         self,
-        options: SweepOptions = AS_THE_FLEET,
+        options: SweepOptions = DEFAULT_SWEEP_OPTIONS,
         *,
         app: Horsies | None = None,
         reason: str | None = None,
@@ -93,7 +93,7 @@ class Ops(Reads, Acting):
         return await self.sweeper(app).sweep(options, reason=reason, stop=stop)
 
     async def stale_candidates(
-        self, options: SweepOptions = AS_THE_FLEET, *, app: Horsies | None = None
+        self, options: SweepOptions = DEFAULT_SWEEP_OPTIONS, *, app: Horsies | None = None
     ) -> SweepReport:
         """What a sweep would do now; takes no lock and writes nothing."""
         return await self.sweeper(app).sweep(replace(options, dry_run=True))
@@ -106,25 +106,25 @@ class Ops(Reads, Acting):
 
     async def cleanup(
         self,
-        windows: Windows | None = None,
+        windows: RetentionWindows | None = None,
         *,
         dry_run: bool = False,
         reason: str | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[ActionProgress], None] | None = None,
         stop: asyncio.Event | None = None,
     ) -> cleaning.CleanupReport:
         """Delete what is past its window: the one given, else that of the settings; `stop` ends it after a batch."""
-        kept = windows or self.windows
-        return await cleaning.cleanup(self.hand, kept, dry_run=dry_run, reason=reason, progress=progress, stop=stop)
+        kept = windows or self.retention_windows
+        return await cleaning.cleanup(self.session, kept, dry_run=dry_run, reason=reason, progress=progress, stop=stop)
 
-    async def cleanup_candidates(self) -> Cleaned:
+    async def cleanup_candidates(self) -> CleanupSummary:
         """What a cleanup would delete now; takes no lock and writes nothing, no audit either."""
-        return await retention.would_clean(self.reading, self.windows)
+        return await retention.preview_cleanup(self.reader, self.retention_windows)
 
     @property
-    def windows(self) -> Windows:
+    def retention_windows(self) -> RetentionWindows:
         """How long each kind of row is kept, by the settings of this side."""
-        return Windows.of(self.settings.recovery, self.settings.retention)
+        return RetentionWindows.of(self.settings.recovery, self.settings.retention)
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def connect(
     With `read_only` the database itself refuses every write.
     """
     options = {} if database_url is None else {"broker.database_url": database_url}
-    async with open_ops(load(options=options).app, read_only=read_only, actor=actor) as ops:
+    async with open_ops(load_settings(options=options).app, read_only=read_only, actor=actor) as ops:
         yield ops
 
 
@@ -149,7 +149,7 @@ async def open_ops(
     via: Literal["cli", "tui", "library"] = "library",
     read_timeout_s: float | None = None,
     connections: int | None = None,
-    **link: Any,
+    **spec_overrides: Any,
 ) -> AsyncGenerator[Ops]:
     """The same for a caller who has settings already; `link` are fields of `Link`, as `application_name`.
 
@@ -157,15 +157,15 @@ async def open_ops(
     `connections` is how many there are at most for reads, and as many for changes.
     """
     app = settings if isinstance(settings, AppConfig) else AppConfig(broker=settings)
-    async with reaching(app.broker, read_only=read_only) as links:
-        usual = replace(links.pooled, **link)
+    async with resolved_database(app.broker, read_only=read_only) as links:
+        usual = replace(links.main, **spec_overrides)
         quick = usual if read_timeout_s is None else replace(usual, statement_timeout_s=read_timeout_s)
-        size = PoolSize() if connections is None else PoolSize(largest=connections)
+        size = PoolSettings() if connections is None else PoolSettings(max_size=connections)
         async with Database(usual, size) as database, Database(replace(quick, read_only=True), size) as reading:
             yield Ops(
-                reading=reading,
+                reader=reading,
                 database=reading if read_only else database,
-                direct=replace(links.direct, **link),
+                direct_spec=replace(links.direct, **spec_overrides),
                 is_embedded=app.broker.database_url.is_embedded,
                 actor=actor,
                 via=via,

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from horsies.errors import Busy
 from horsies.model.events import EventKind
-from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
-from horsies.recovery.hooks import Asking, log_failure
+from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
+from horsies.recovery.hooks import HookCaller, log_failure
 from horsies.recovery.report import SweepStatus
-from horsies.recovery.sweep import Healing, sweep
-from horsies.store.operators import Deed, Done, Event, EventStore, write_down
+from horsies.recovery.sweep import WorkflowHealing, sweep
+from horsies.store.operators import AuditEntry, AuditProgress, EventStore, StoredEvent, record_audit
 from horsies_ops.actions.plan import Skipped
 from horsies_ops.actions.report import ActionReport
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from horsies.recovery.hooks import HookFailure
     from horsies.recovery.report import SweepReport
     from horsies.store.database import Database, Transaction
-    from horsies_ops.actions.apply import Hand
+    from horsies_ops.actions.apply import OperatorSession
 
 SWEEP, RELEASE = "sweep", "release"
-NAMED = 1000
+MAX_SKIPPED_LISTED = 1000
 """How many of the skipped a report names."""
 
 
@@ -35,59 +35,63 @@ NAMED = 1000
 class Sweeper:
     """An operator's sweep of one database, with the settings and the app of this side."""
 
-    hand: Hand
-    reading: Database
+    session: OperatorSession
+    reader: Database
     """For dry runs, which the database itself keeps from writing."""
-    local: RecoveryConfig
+    local_config: RecoveryConfig
     app: Horsies | None = None
 
     async def sweep(
         self, options: SweepOptions, *, reason: str | None = None, stop: asyncio.Event | None = None
     ) -> SweepReport:
         """Settle what is stale, and put on record what was done; a dry run leaves no trace at all."""
-        report, _ = await self._recorded(options, SWEEP, reason, stop)
+        report, _ = await self._sweep_audited(options, SWEEP, reason, stop)
         return report
 
     async def release(self, worker_id: UUID, *, reason: str | None = None) -> ActionReport:
         """Settle what is stale of one worker; `Busy` while somebody else sweeps."""
-        report, audit_id = await self._recorded(SweepOptions(worker_id=worker_id), RELEASE, reason)
+        report, audit_id = await self._sweep_audited(SweepOptions(worker_id=worker_id), RELEASE, reason)
         if report.status is SweepStatus.BUSY:
             raise Busy("somebody else is sweeping", hint="try again in a minute")
-        moved = tuple(task.task_id for task in report.tasks if task.is_due and task.applied)
+        moved = tuple(task.task_id for task in report.tasks if task.changes_state and task.applied)
         left = tuple(Skipped(task.task_id, task.reason) for task in report.tasks if task.task_id not in moved)
         return ActionReport(
             action=RELEASE,
             matched=len(report.tasks),
             affected=len(moved),
-            skipped=left[:NAMED],
+            skipped=left[:MAX_SKIPPED_LISTED],
             skipped_count=len(left),
             task_ids=moved,
             audit_id=audit_id,
             warnings=report.warnings,
         )
 
-    async def _recorded(
+    async def _sweep_audited(
         self, options: SweepOptions, action: str, reason: str | None = None, stop: asyncio.Event | None = None
     ) -> tuple[SweepReport, int | None]:
         if options.dry_run:
-            return await self._sweep(self.reading, options, stop=stop), None
-        self.hand.require_writing()
-        deed = Deed(operator=self.hand.operator, action=action, reason=reason, filter=_asked(options), matched=0)
-        record = _Record(self.hand, deed)
-        return await self._sweep(self.hand.database, options, record, stop), record.audit_id
+            return await self._sweep(self.reader, options, stop=stop), None
+        self.session.require_writable()
+        deed = AuditEntry(
+            operator=self.session.operator, action=action, reason=reason, filter=_audit_filter(options), matched=0
+        )
+        record = _SweepAudit(self.session, deed)
+        return await self._sweep(self.session.database, options, record, stop), record.audit_id
 
     async def _sweep(
         self,
         database: Database,
         options: SweepOptions,
-        record: _Record | None = None,
+        record: _SweepAudit | None = None,
         stop: asyncio.Event | None = None,
     ) -> SweepReport:
         failed: list[HookFailure] = []
-        hooks = None if self.app is None else Asking(self.app.recovery_hooks, failed=failed.append)
-        judge, healing = OperatorJudge(local=self.local), Healing.by_hand(database)
+        hooks = None if self.app is None else HookCaller(self.app.recovery_hooks, on_failure=failed.append)
+        judge, healing = OperatorObserver(local_config=self.local_config), WorkflowHealing.for_operator(database)
         try:
-            return await sweep(database, options, judge=judge, hooks=hooks, healing=healing, record=record, stop=stop)
+            return await sweep(
+                database, options, observer=judge, hooks=hooks, healing=healing, record=record, stop=stop
+            )
         finally:
             for failure in failed:
                 log_failure(failure)
@@ -95,28 +99,30 @@ class Sweeper:
                     await EventStore(database).record(_event(failure))
 
 
-class _Record:
+class _SweepAudit:
     """The audit row of one sweep: tasks and runs, as many as were found and moved so far."""
 
-    def __init__(self, hand: Hand, deed: Deed) -> None:
+    def __init__(self, session: OperatorSession, entry: AuditEntry) -> None:
         self.audit_id: int | None = None
-        self._hand = hand
-        self._deed = deed
+        self._session = session
+        self._entry = entry
 
     async def begin(self) -> None:
-        self.audit_id = await self._hand.run(lambda transaction: write_down(transaction, self._deed, Done()))
+        self.audit_id = await self._session.run(
+            lambda transaction: record_audit(transaction, self._entry, AuditProgress())
+        )
 
-    async def add(self, transaction: Transaction, done: Done) -> None:
-        await write_down(transaction, self._deed, done, self.audit_id)
+    async def add(self, transaction: Transaction, progress: AuditProgress) -> None:
+        await record_audit(transaction, self._entry, progress, self.audit_id)
 
 
-def _event(failure: HookFailure) -> Event:
+def _event(failure: HookFailure) -> StoredEvent:
     task_id = None if failure.task_id is None else UUID(failure.task_id)
     evidence = {"hook": failure.hook, "error": failure.error}
-    return Event(kind=EventKind.HOOK_FAILED, task_id=task_id, evidence=evidence)
+    return StoredEvent(kind=EventKind.HOOK_FAILED, task_id=task_id, evidence=evidence)
 
 
-def _asked(options: SweepOptions) -> dict[str, object]:
+def _audit_filter(options: SweepOptions) -> dict[str, object]:
     """What was asked for, as the audit shows it; what was left open is left out."""
     threshold, delay = options.sweep_threshold, options.recovery_delay
     asked: dict[str, object] = {

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from tests.support.databases import CLUSTER_FOLDER, Cluster, roomy_memory
+from tests.support.databases import CLUSTER_FOLDER, Cluster, shared_memory_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -28,7 +28,7 @@ def pytest_configure() -> None:
     """Name the run's folder once, in the process that all others descend from; whatever they write goes there."""
     if not _IS_XDIST_WORKER:
         # Not pytest's tmp_path: its parents are closed to the user that the server runs as.
-        folder = tempfile.mkdtemp(prefix="horsies-test-", dir=roomy_memory())
+        folder = tempfile.mkdtemp(prefix="horsies-test-", dir=shared_memory_folder())
         Path(folder).chmod(0o755)
         os.environ[CLUSTER_FOLDER] = tempfile.tempdir = os.environ["TMPDIR"] = folder
         # Hundreds of interpreters are started; where none may keep what it compiled, each compiles our code anew.
@@ -75,11 +75,11 @@ def empty_database_url(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database(Link(url=database_url, masked_url=database_url)) as database:
+    async with Database(ConnectionSpec(url=database_url, masked_url=database_url)) as database:
         yield database
 
 
 @pytest.fixture
 async def empty_database(empty_database_url: str) -> AsyncIterator[Database]:
-    async with Database(Link(url=empty_database_url, masked_url=empty_database_url)) as database:
+    async with Database(ConnectionSpec(url=empty_database_url, masked_url=empty_database_url)) as database:
         yield database

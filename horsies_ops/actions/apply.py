@@ -9,26 +9,26 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
-from horsies.codec.ids import IDS
+from horsies.codec.ids import ID_GENERATOR
 from horsies.errors import Refused
-from horsies.model.operator_actions import Action, ActionOptions, Refusal
+from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.store.operators import (
-    ActedRow,
-    Deed,
-    Done,
-    End,
+    AuditEntry,
+    AuditProgress,
     Operator,
-    after_kill,
-    finish,
-    put_back,
+    Termination,
+    TransitionRow,
+    end_tasks,
+    kill_outcomes,
+    record_audit,
     request_kill,
-    send_again,
-    write_down,
+    requeue,
+    resend,
 )
-from horsies_ops.actions.plan import MOST_NAMED, Selector, Skipped, plan
-from horsies_ops.actions.report import ActionReport, Progress
+from horsies_ops.actions.plan import MAX_SKIPPED_LISTED, Selector, Skipped, build_plan
+from horsies_ops.actions.report import ActionProgress, ActionReport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
     from horsies.store.database import Database, Transaction
     from horsies.store.operators import Target
-    from horsies_ops.actions.plan import Plan, Which
+    from horsies_ops.actions.plan import Plan, SelectorLike
 
 
 # Running tasks that are requeued: their owners are asked to stop them first, and given a few seconds.
 
-WAIT_S: Final = 5.0
+STOP_TIMEOUT_S: Final = 5.0
 """How long owners have; then the row is moved without them, and its next run is told that the old one may live."""
-LOOK_EVERY_S: Final = 0.1
+POLL_INTERVAL_S: Final = 0.1
 
 
-class Stopping:
+class TaskStopper:
     """Tasks that run, on their way out of their owners' hands. An owner that stops one puts it back itself."""
 
     def __init__(self, database: Database, targets: Sequence[Target]) -> None:
@@ -56,7 +56,7 @@ class Stopping:
         self.not_stopped: set[UUID] = {target.id for target in targets}
         """Those that no owner has put back."""
 
-    async def ask(self, transaction: Transaction) -> None:
+    async def request_stops(self, transaction: Transaction) -> None:
         marked = await request_kill(transaction, self.targets)
         # Nobody is there to stop what a dead worker left behind.
         self._awaited = {row.id for row in marked if row.has_live_owner}
@@ -64,17 +64,17 @@ class Stopping:
     async def wait(self) -> None:
         """Until every task that a live worker has is out of its hands, or the time is over."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + WAIT_S
+        until = loop.time() + STOP_TIMEOUT_S
         while loop.time() < until and await self._database.run(self._are_some_running):  # noqa: ASYNC110  # other processes set no events
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def put_back_by_owners(self, transaction: Transaction) -> list[ActedRow]:
+    async def requeued_by_owners(self, transaction: Transaction) -> list[TransitionRow]:
         """Those that their owners have put back; the others still run, or ended by themselves."""
         if not self.targets:
             return []
         tokens = {target.id: target.claim_token for target in self.targets}
         return [
-            ActedRow(
+            TransitionRow(
                 id=row.id,
                 claim_token=tokens[row.id],
                 queue_name=row.queue_name,
@@ -83,13 +83,13 @@ class Stopping:
                 worker_id=None,
                 new_id=None,
             )
-            for row in await after_kill(transaction, self.targets)
-            if row.is_put_back and not row.is_still_running
+            for row in await kill_outcomes(transaction, self.targets)
+            if row.is_requeued and not row.is_still_running
         ]
 
     async def _are_some_running(self, transaction: Transaction) -> bool:
         awaited = [target for target in self.targets if target.id in self._awaited]
-        return bool(awaited) and any(row.is_still_running for row in await after_kill(transaction, awaited))
+        return bool(awaited) and any(row.is_still_running for row in await kill_outcomes(transaction, awaited))
 
 
 BATCH: Final = 500
@@ -100,27 +100,27 @@ async def apply(
     plan: Plan,
     operator: Operator,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[ActionProgress], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> ActionReport:
     """Do what the plan says to every task that still stands as planned; `stop` is heeded between batches."""
-    work = _Applying(database, plan, operator)
+    work = _PlanExecution(database, plan, operator)
     batches = [plan.targets[start : start + BATCH] for start in range(0, len(plan.targets), BATCH)]
     for batch in batches or [()]:
         if stop is not None and stop.is_set():
             work.was_stopped = True
             break
-        await work.carry_out(batch)
+        await work.apply_batch(batch)
         if progress is not None:
             progress(work.progress)
     return work.report()
 
 
-async def look_only(database: Database, plan: Plan, operator: Operator) -> ActionReport:
+async def record_dry_run(database: Database, plan: Plan, operator: Operator) -> ActionReport:
     """A dry run: write down that it was looked at, and change nothing."""
-    deed = _deed(plan, operator, is_dry_run=True)
-    seen = Done(skipped=plan.refused_count)
-    audit_id = await database.run(lambda transaction: write_down(transaction, deed, seen))
+    deed = _audit_entry(plan, operator, is_dry_run=True)
+    seen = AuditProgress(skipped=plan.refused_count)
+    audit_id = await database.run(lambda transaction: record_audit(transaction, deed, seen))
     return ActionReport(
         action=plan.action,
         matched=plan.matched,
@@ -134,14 +134,14 @@ async def look_only(database: Database, plan: Plan, operator: Operator) -> Actio
 
 
 @dataclass(slots=True)
-class _Applying:
+class _PlanExecution:
     """An action under way, and what came of it so far."""
 
     database: Database
     plan: Plan
     operator: Operator
     done: int = 0
-    moved: list[ActedRow] = field(default_factory=list[ActedRow])
+    affected_rows: list[TransitionRow] = field(default_factory=list[TransitionRow])
     skipped: list[UUID] = field(default_factory=list["UUID"])
     overlapping: int = 0
     """Moved while they ran, for their owners did not stop them in time."""
@@ -149,91 +149,93 @@ class _Applying:
     was_stopped: bool = False
 
     @property
-    def progress(self) -> Progress:
-        total, affected = len(self.plan.targets), len(self.moved)
-        ids = tuple(row.id for row in self.moved)
-        return Progress(done=self.done, total=total, affected=affected, skipped=len(self.skipped), task_ids=ids)
+    def progress(self) -> ActionProgress:
+        total, affected = len(self.plan.targets), len(self.affected_rows)
+        ids = tuple(row.id for row in self.affected_rows)
+        return ActionProgress(done=self.done, total=total, affected=affected, skipped=len(self.skipped), task_ids=ids)
 
-    async def carry_out(self, batch: Sequence[Target]) -> None:
-        stopping = Stopping(self.database, [each for each in batch if self._has_to_be_stopped(each)])
+    async def apply_batch(self, batch: Sequence[Target]) -> None:
+        stopping = TaskStopper(self.database, [each for each in batch if self._has_to_be_stopped(each)])
         if stopping.targets:
-            self.audit_id = await self.database.run(lambda each: self._ask_owners(each, stopping))
+            self.audit_id = await self.database.run(lambda each: self._request_stops(each, stopping))
             await stopping.wait()
-        moved, self.audit_id = await self.database.run(lambda each: self._move(each, batch, stopping))
+        moved, self.audit_id = await self.database.run(lambda each: self._apply_in_transaction(each, batch, stopping))
         came_back = {row.id for row in moved}
         self.overlapping += sum(row.id in stopping.not_stopped for row in moved)
-        self.moved += moved
+        self.affected_rows += moved
         self.skipped += [target.id for target in batch if target.id not in came_back]
         self.done += len(batch)
 
     def _has_to_be_stopped(self, target: Target) -> bool:
         return self.plan.action is Action.REQUEUE and target.status == TaskStatus.RUNNING
 
-    async def _ask_owners(self, transaction: Transaction, stopping: Stopping) -> int:
-        await stopping.ask(transaction)
-        return await self._write_down(transaction, Done())
+    async def _request_stops(self, transaction: Transaction, stopping: TaskStopper) -> int:
+        await stopping.request_stops(transaction)
+        return await self._record_audit(transaction, AuditProgress())
 
-    async def _move(
-        self, transaction: Transaction, batch: Sequence[Target], stopping: Stopping
-    ) -> tuple[list[ActedRow], int]:
-        already = await stopping.put_back_by_owners(transaction)
+    async def _apply_in_transaction(
+        self, transaction: Transaction, batch: Sequence[Target], stopping: TaskStopper
+    ) -> tuple[list[TransitionRow], int]:
+        already = await stopping.requeued_by_owners(transaction)
         gone = {row.id for row in already}
         stopping.not_stopped -= gone
-        moved = [*already, *await self._act(transaction, [each for each in batch if each.id not in gone])]
+        moved = [*already, *await self._run_action(transaction, [each for each in batch if each.id not in gone])]
         skipped = len(batch) - len(moved)
-        done = Done(affected=len(moved), skipped=skipped, task_ids=[row.id for row in moved])
-        return moved, await self._write_down(transaction, done)
+        done = AuditProgress(affected=len(moved), skipped=skipped, task_ids=[row.id for row in moved])
+        return moved, await self._record_audit(transaction, done)
 
-    async def _act(self, transaction: Transaction, targets: Sequence[Target]) -> list[ActedRow]:
+    async def _run_action(self, transaction: Transaction, targets: Sequence[Target]) -> list[TransitionRow]:
         if not targets:
             return []
         match self.plan.action:
             case Action.REQUEUE:
-                return await put_back(transaction, targets, why=self._said("requeued"), may_overlap=True)
+                return await requeue(transaction, targets, reason=self._message("requeued"), may_overlap=True)
             case Action.RETRY:
-                return await send_again(transaction, targets, [IDS.next() for _ in targets])
+                return await resend(transaction, targets, [ID_GENERATOR.next_uuid() for _ in targets])
             case Action.FAIL | Action.CANCEL | Action.EXPIRE:
-                return await finish(transaction, targets, self._end())
+                return await end_tasks(transaction, targets, self._terminal_outcome())
             case _:
                 assert_never(self.plan.action)
 
-    def _end(self) -> End:
+    def _terminal_outcome(self) -> Termination:
         match self.plan.action:
             case Action.FAIL:
                 error = self._error(OutcomeCode.OPERATOR_FAILED, "failed")
-                return End(kind="fail by hand", status=TaskStatus.FAILED, error=error)
+                return Termination(kind="fail by hand", status=TaskStatus.FAILED, error=error)
             case Action.EXPIRE:
                 error = self._error(OutcomeCode.TASK_EXPIRED, "expired")
-                return End(kind="expire by hand", status=TaskStatus.EXPIRED, error=error)
+                return Termination(kind="expire by hand", status=TaskStatus.EXPIRED, error=error)
             case _:
                 error = self._error(OutcomeCode.TASK_CANCELLED, "cancelled")
-                return End(kind="cancel", status=TaskStatus.CANCELLED, error=error, kill=self.plan.options.kill)
+                return Termination(kind="cancel", status=TaskStatus.CANCELLED, error=error, kill=self.plan.options.kill)
 
     def _error(self, code: OutcomeCode, verb: str) -> TaskError:
         data = {"operator": self.operator.name, "reason": self.plan.options.reason}
-        return TaskError(error_code=code, message=self._said(verb), data=data)
+        return TaskError(error_code=code, message=self._message(verb), data=data)
 
-    def _said(self, verb: str) -> str:
+    def _message(self, verb: str) -> str:
         reason = self.plan.options.reason
         return f"{verb} by {self.operator.name}" + (f": {reason}" if reason else "")
 
-    async def _write_down(self, transaction: Transaction, done: Done) -> int:
+    async def _record_audit(self, transaction: Transaction, done: AuditProgress) -> int:
         """What the plan refuses is counted when the row is begun."""
         if self.audit_id is None:
-            done = Done(affected=done.affected, skipped=done.skipped + self.plan.refused_count, task_ids=done.task_ids)
-        return await write_down(transaction, _deed(self.plan, self.operator), done, self.audit_id)
+            done = AuditProgress(
+                affected=done.affected, skipped=done.skipped + self.plan.refused_count, task_ids=done.task_ids
+            )
+        return await record_audit(transaction, _audit_entry(self.plan, self.operator), done, self.audit_id)
 
     def report(self) -> ActionReport:
-        moved_on = [Skipped(task_id, Refusal.TASK_STATE_MOVED) for task_id in self.skipped]
+        moved_on = [Skipped(task_id, SkipReason.TASK_STATE_MOVED) for task_id in self.skipped]
         return ActionReport(
             action=self.plan.action,
             matched=self.plan.matched,
-            affected=len(self.moved),
-            skipped=(*moved_on, *self.plan.refused)[:MOST_NAMED],
+            affected=len(self.affected_rows),
+            skipped=(*moved_on, *self.plan.refused)[:MAX_SKIPPED_LISTED],
             skipped_count=len(moved_on) + self.plan.refused_count,
-            task_ids=tuple(row.id for row in self.moved),
+            task_ids=tuple(row.id for row in self.affected_rows),
             audit_id=self.audit_id,
-            new_ids=tuple(row.new_id for row in self.moved if row.new_id is not None),
+            new_ids=tuple(row.new_id for row in self.affected_rows if row.new_id is not None),
             was_stopped=self.was_stopped,
             warnings=(*self.plan.warnings, *self._overlaps()),
         )
@@ -244,12 +246,12 @@ class _Applying:
         return [f"{self.overlapping:,} moved though their owners did not stop them: the old runs may go on meanwhile"]
 
 
-def _deed(plan: Plan, operator: Operator, *, is_dry_run: bool = False) -> Deed:
-    return Deed(
+def _audit_entry(plan: Plan, operator: Operator, *, is_dry_run: bool = False) -> AuditEntry:
+    return AuditEntry(
         operator=operator,
         action=plan.action,
         reason=plan.options.reason,
-        filter=plan.selector.document(),
+        filter=plan.selector.to_audit(),
         matched=plan.matched,
         is_dry_run=is_dry_run,
     )
@@ -258,7 +260,7 @@ def _deed(plan: Plan, operator: Operator, *, is_dry_run: bool = False) -> Deed:
 # Who acts, for the record.
 
 
-def operator_at(name: str | None, via: str) -> Operator:
+def resolve_operator(name: str | None, via: str) -> Operator:
     """The operator of this name, else the one that `HORSIES_ACTOR` names, else whoever is logged in here."""
     host = socket.gethostname()
     return Operator(name=name or os.environ.get("HORSIES_ACTOR") or f"{_user()}@{host}", host=host, via=via)
@@ -277,48 +279,50 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
+class OperatorSession:
     """A database, and who changes it."""
 
     database: Database
     operator: Operator
 
     @classmethod
-    def of(cls, actor: str | None, *, via: str, on: Database) -> Hand:
-        return cls(on, operator_at(actor, via))
+    def for_actor(cls, actor: str | None, *, via: str, database: Database) -> OperatorSession:
+        return cls(database, resolve_operator(actor, via))
 
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
         """Change something in one transaction; a read-only connection is refused before the database has to."""
-        self.require_writing()
+        self.require_writable()
         return await self.database.run(work)
 
-    def require_writing(self) -> None:
-        if self.database.link.read_only:
+    def require_writable(self) -> None:
+        if self.database.connection_spec.read_only:
             raise Refused("this connection is read-only", hint="open it without read_only to act")
 
-    async def act(self, action: Action, which: Which, options: ActionOptions, *, dry_run: bool = False) -> ActionReport:
+    async def act(
+        self, action: Action, selector: SelectorLike, options: ActionOptions, *, dry_run: bool = False
+    ) -> ActionReport:
         """Plan and apply in one go, for those who need no preview."""
-        planned = await plan(self.database, action, Selector.of(which), options)
-        return await (self.look(planned) if dry_run else self.apply(planned))
+        planned = await build_plan(self.database, action, Selector.of(selector), options)
+        return await (self.record_dry_run(planned) if dry_run else self.apply(planned))
 
     async def apply(
         self,
         planned: Plan,
         *,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[ActionProgress], None] | None = None,
         stop: asyncio.Event | None = None,
     ) -> ActionReport:
-        self.require_writing()
+        self.require_writable()
         return await apply(self.database, planned, self.operator, progress=progress, stop=stop)
 
-    async def look(self, planned: Plan) -> ActionReport:
-        self.require_writing()
-        return await look_only(self.database, planned, self.operator)
+    async def record_dry_run(self, planned: Plan) -> ActionReport:
+        self.require_writable()
+        return await record_dry_run(self.database, planned, self.operator)
 
     async def undo_retry(self, report: ActionReport) -> ActionReport:
         """Take a retry back: cancel those of its new tasks that nobody has claimed yet."""
         if report.action != Action.RETRY:
             raise ValueError(f"only a retry can be taken back, not {report.action}")
         options = ActionOptions(reason=f"retry taken back (audit {report.audit_id})")
-        planned = await plan(self.database, Action.CANCEL, Selector.of_ids(report.new_ids), options)
+        planned = await build_plan(self.database, Action.CANCEL, Selector.of_ids(report.new_ids), options)
         return await self.apply(planned.only(TaskStatus.PENDING))

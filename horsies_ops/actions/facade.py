@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from horsies.model.operator_actions import Action, ActionOptions
 from horsies_ops.actions.plan import Selector
-from horsies_ops.lazy_imports import Lazily
+from horsies_ops.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
     from horsies_ops.actions import plan as planning
     from horsies_ops.actions import queues, workflows
-    from horsies_ops.actions.apply import Hand
-    from horsies_ops.actions.plan import Plan, Which
-    from horsies_ops.actions.report import ActionReport, Progress
+    from horsies_ops.actions.apply import OperatorSession
+    from horsies_ops.actions.plan import Plan, SelectorLike
+    from horsies_ops.actions.report import ActionProgress, ActionReport
 else:
-    planning = Lazily("horsies_ops.actions.plan")
-    queues = Lazily("horsies_ops.actions.queues")
-    workflows = Lazily("horsies_ops.actions.workflows")
+    planning = LazyModule("horsies_ops.actions.plan")
+    queues = LazyModule("horsies_ops.actions.queues")
+    workflows = LazyModule("horsies_ops.actions.workflows")
 
 
-class Acting:
+class OpsActions:
     """What operators do to tasks, queues and workflows.
 
     Tasks are named by ids or by a filter. Only those that stand as they were seen are moved; the report tells how many
@@ -34,31 +34,31 @@ class Acting:
     __slots__ = ()
 
     @property
-    def hand(self) -> Hand:
+    def hand(self) -> OperatorSession:
         """The database as this operator changes it."""
         raise NotImplementedError
 
-    async def plan(self, action: Action, which: Which, options: ActionOptions | None = None) -> Plan:
+    async def plan(self, action: Action, selector: SelectorLike, options: ActionOptions | None = None) -> Plan:
         """What `action` would do, exactly; takes no locks and writes nothing."""
-        return await planning.plan(self.hand.database, action, Selector.of(which), options)
+        return await planning.build_plan(self.hand.database, action, Selector.of(selector), options)
 
     async def apply(
         self,
         plan: Plan,
         *,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[ActionProgress], None] | None = None,
         stop: asyncio.Event | None = None,
     ) -> ActionReport:
         """Carry a plan out in batches of 500; `stop` ends it between two of them."""
         return await self.hand.apply(plan, progress=progress, stop=stop)
 
-    async def look(self, plan: Plan) -> ActionReport:
+    async def record_dry_run(self, plan: Plan) -> ActionReport:
         """Write a plan down as a dry run, and leave it at that."""
-        return await self.hand.look(plan)
+        return await self.hand.record_dry_run(plan)
 
     async def requeue(
         self,
-        which: Which,
+        selector: SelectorLike,
         *,
         include_running: bool = False,
         reason: str | None = None,
@@ -67,11 +67,11 @@ class Acting:
     ) -> ActionReport:
         """Make live tasks claimable at once. Running ones are stopped first, by their owners if these answer in 5 s."""
         options = ActionOptions(include_running=include_running, reason=reason, limit=limit)
-        return await self.hand.act(Action.REQUEUE, which, options, dry_run=dry_run)
+        return await self.hand.act(Action.REQUEUE, selector, options, dry_run=dry_run)
 
     async def fail(
         self,
-        which: Which,
+        selector: SelectorLike,
         *,
         include_running: bool = False,
         reason: str | None = None,
@@ -80,11 +80,11 @@ class Acting:
     ) -> ActionReport:
         """End live tasks as FAILED with OPERATOR_FAILED."""
         options = ActionOptions(include_running=include_running, reason=reason, limit=limit)
-        return await self.hand.act(Action.FAIL, which, options, dry_run=dry_run)
+        return await self.hand.act(Action.FAIL, selector, options, dry_run=dry_run)
 
     async def cancel(
         self,
-        which: Which,
+        selector: SelectorLike,
         *,
         include_running: bool = False,
         kill: bool = False,
@@ -94,21 +94,21 @@ class Acting:
     ) -> ActionReport:
         """End live tasks as CANCELLED; with `kill` the processes of running ones end within one runner beat."""
         options = ActionOptions(include_running=include_running, kill=kill, reason=reason, limit=limit)
-        return await self.hand.act(Action.CANCEL, which, options, dry_run=dry_run)
+        return await self.hand.act(Action.CANCEL, selector, options, dry_run=dry_run)
 
     async def expire(
-        self, which: Which, *, reason: str | None = None, dry_run: bool = False, limit: int | None = None
+        self, selector: SelectorLike, *, reason: str | None = None, dry_run: bool = False, limit: int | None = None
     ) -> ActionReport:
         """End tasks that have not started as EXPIRED."""
         options = ActionOptions(reason=reason, limit=limit)
-        return await self.hand.act(Action.EXPIRE, which, options, dry_run=dry_run)
+        return await self.hand.act(Action.EXPIRE, selector, options, dry_run=dry_run)
 
     async def retry(
-        self, which: Which, *, reason: str | None = None, dry_run: bool = False, limit: int | None = None
+        self, selector: SelectorLike, *, reason: str | None = None, dry_run: bool = False, limit: int | None = None
     ) -> ActionReport:
         """Send tasks again that failed, were cancelled or expired: new ids, `retry_of` tells of which."""
         options = ActionOptions(reason=reason, limit=limit)
-        return await self.hand.act(Action.RETRY, which, options, dry_run=dry_run)
+        return await self.hand.act(Action.RETRY, selector, options, dry_run=dry_run)
 
     async def undo_retry(self, report: ActionReport) -> ActionReport:
         """Cancel those tasks of a retry that are still PENDING."""

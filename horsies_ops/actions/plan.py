@@ -9,22 +9,30 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from horsies.model.operator_actions import Accept, Action, ActionOptions, Candidate, Refusal, Refuse, judge
+from horsies.model.operator_actions import (
+    Action,
+    ActionOptions,
+    ActionTarget,
+    Allowed,
+    Rejected,
+    SkipReason,
+    check_action,
+)
 from horsies.model.task import TaskStatus, parse_id
 from horsies.store.operators import ACTIONS, Target
-from horsies_ops.reads.filters import TaskFilter, filter_text
-from horsies_ops.reads.search import MOST_CANDIDATES, stretches
+from horsies_ops.reads.filters import TaskFilter, format_filter
+from horsies_ops.reads.search import MAX_CANDIDATES, search_ranges
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
     from datetime import datetime
 
-    from horsies.model.operator_actions import Verdict
+    from horsies.model.operator_actions import ActionCheck
     from horsies.store.database import Database
     from horsies.store.operators import TargetRow
 
 
-FEW: Final = 25
+SINGLE_KEY_LIMIT: Final = 25
 """So many rows can be taken in at a glance."""
 
 
@@ -47,7 +55,7 @@ class PlanGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class PlanSample:
     """One of the tasks, to recognise the others by."""
 
     id: UUID
@@ -68,25 +76,25 @@ class Plan:
     options: ActionOptions
     matched: int
     groups: tuple[PlanGroup, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[PlanSample, ...]
     warnings: tuple[str, ...]
     targets: tuple[Target, ...]
     """Those that would be moved, as they stood."""
     refused: tuple[Skipped, ...]
     """Those that would not, the first thousand of them."""
     refused_count: int
-    has_live_runs: bool = False
+    has_running_tasks: bool = False
     """Some are running under a worker that lives."""
 
     @property
-    def tier(self) -> int:
+    def confirmation_tier(self) -> int:
         """How much of a confirmation is due: 1, a key; 2, the number typed out."""
-        is_small = len(self.targets) <= FEW and self.selector.filter is None and not self.has_live_runs
+        is_small = len(self.targets) <= SINGLE_KEY_LIMIT and self.selector.filter is None and not self.has_running_tasks
         return 1 if is_small else 2
 
     def only(self, status: TaskStatus) -> Plan:
         """The same for tasks of this status alone; the others are passed over as moved."""
-        others = tuple(Skipped(each.id, Refusal.TASK_STATE_MOVED) for each in self.targets if each.status != status)
+        others = tuple(Skipped(each.id, SkipReason.TASK_STATE_MOVED) for each in self.targets if each.status != status)
         return replace(
             self,
             targets=tuple(each for each in self.targets if each.status == status),
@@ -97,16 +105,18 @@ class Plan:
     @property
     def command(self) -> str:
         """The command line that does the same, with whole ids."""
-        return shlex.join(["horsies", "task", self.action, *_which(self.selector), *_how(self.options)])
+        return shlex.join(
+            ["horsies", "task", self.action, *_selector_arguments(self.selector), *_option_arguments(self.options)]
+        )
 
 
-def _which(selector: Selector) -> list[str]:
+def _selector_arguments(selector: Selector) -> list[str]:
     if selector.filter is not None:
-        return ["--filter", filter_text(selector.filter)]
+        return ["--filter", format_filter(selector.filter)]
     return [str(each) for each in selector.ids or ()]
 
 
-def _how(options: ActionOptions) -> list[str]:
+def _option_arguments(options: ActionOptions) -> list[str]:
     flags = {"--include-running": options.include_running, "--kill": options.kill}
     values = {"--limit": options.limit, "--reason": options.reason}
     given = [each for name, value in values.items() if value is not None for each in (name, str(value))]
@@ -115,14 +125,16 @@ def _how(options: ActionOptions) -> list[str]:
 
 # The tasks that a selector means, as they stand.
 
-NAMED_AT_ONCE: Final = 5000
+ID_BATCH_SIZE: Final = 5000
 
 
-async def chosen(database: Database, selector: Selector, limit: int | None) -> AsyncGenerator[Sequence[TargetRow]]:
+async def select_targets(
+    database: Database, selector: Selector, limit: int | None
+) -> AsyncGenerator[Sequence[TargetRow]]:
     """At most `limit` of them, some thousand at a time; of a filter's, the newest first."""
     if selector.ids is not None:
-        for start in range(0, len(selector.ids[:limit]), NAMED_AT_ONCE):
-            yield await database.fetch(ACTIONS.targets, selector.ids[:limit][start : start + NAMED_AT_ONCE], None)
+        for start in range(0, len(selector.ids[:limit]), ID_BATCH_SIZE):
+            yield await database.fetch(ACTIONS.targets, selector.ids[:limit][start : start + ID_BATCH_SIZE], None)
     elif selector.filter is not None:
         async for rows in _matching(database, selector, selector.filter, limit):
             yield rows
@@ -133,7 +145,7 @@ async def _matching(
 ) -> AsyncGenerator[Sequence[TargetRow]]:
     """Stretch by stretch from the newest, so that what arrives meanwhile is never met."""
     left = limit
-    async for stretch in stretches(database, wanted, enough=MOST_CANDIDATES):
+    async for stretch in search_ranges(database, wanted, max_matches=MAX_CANDIDATES):
         shown = {match.id: match.status for match in stretch.matches}
         rows = await database.fetch(ACTIONS.targets, list(shown), selector.as_of)
         # One that has moved between the two looks may not match any more.
@@ -147,19 +159,21 @@ async def _matching(
 # Working out what an action would do, before anything is changed.
 
 SAMPLES: Final = 10
-MOST_NAMED: Final = 1000
+MAX_SKIPPED_LISTED: Final = 1000
 """How many tasks that were passed over are named one by one; all are counted."""
 UNKNOWN: Final = "UNKNOWN"
 """Stands for the status of an id that no task has."""
 
 
-async def plan(database: Database, action: Action, selector: Selector, options: ActionOptions | None = None) -> Plan:
+async def build_plan(
+    database: Database, action: Action, selector: Selector, options: ActionOptions | None = None
+) -> Plan:
     """Look at every task that is meant and say what would become of it; takes no locks and writes nothing."""
     draft = _Draft(action, options or ActionOptions())
     if draft.options.kill and action is not Action.CANCEL:
         raise ValueError("kill is for cancel; requeue stops what runs by itself, other actions let it run")
-    (now,) = await database.fetch(ACTIONS.now)
-    async for rows in chosen(database, selector, draft.options.limit):
+    (now,) = await database.fetch(ACTIONS.server_time)
+    async for rows in select_targets(database, selector, draft.options.limit):
         draft.add(rows)
     if selector.ids is not None:
         draft.add_unknown(selector.ids[: draft.options.limit])
@@ -173,25 +187,25 @@ class _Draft:
         self.action = action
         self.options = options
         self._groups: Counter[tuple[str, str | None, str, str | None]] = Counter()
-        self._samples: list[Sample] = []
+        self._samples: list[PlanSample] = []
         self._targets: list[Target] = []
         self._refused: list[Skipped] = []
         self._seen: set[UUID] = set()
-        self._runs = _Runs()
+        self._runs = _RunningCounts()
 
     def add(self, rows: Iterable[TargetRow]) -> None:
         for row in rows:
-            verdict = judge(self.action, _candidate(row), self.options)
+            verdict = check_action(self.action, _candidate(row), self.options)
             self._count(row.id, row.status, row.error_code, verdict)
             self._seen.add(row.id)
             if len(self._samples) < SAMPLES:
                 self._samples.append(_sample(row, verdict))
-            if isinstance(verdict, Accept):
+            if isinstance(verdict, Allowed):
                 self._targets.append(Target(id=row.id, status=row.status, claim_token=row.claim_token))
                 self._runs.add(row)
 
     def add_unknown(self, ids: Iterable[UUID]) -> None:
-        unknown = Refuse(Refusal.TASK_NOT_FOUND, "skipped: there is no such task")
+        unknown = Rejected(SkipReason.TASK_NOT_FOUND, "skipped: there is no such task")
         for task_id in ids:
             if task_id not in self._seen:
                 self._count(task_id, UNKNOWN, None, unknown)
@@ -214,17 +228,17 @@ class _Draft:
             targets=tuple(self._targets),
             refused=tuple(self._refused),
             refused_count=sum(group.count for group in groups if group.refusal is not None),
-            has_live_runs=self._runs.live > 0,
+            has_running_tasks=self._runs.live > 0,
         )
 
-    def _count(self, task_id: UUID, status: str, error_code: str | None, verdict: Verdict) -> None:
-        refusal = verdict.refusal if isinstance(verdict, Refuse) else None
+    def _count(self, task_id: UUID, status: str, error_code: str | None, verdict: ActionCheck) -> None:
+        refusal = verdict.reason if isinstance(verdict, Rejected) else None
         self._groups[(status, error_code, verdict.effect, refusal)] += 1
-        if refusal is not None and len(self._refused) < MOST_NAMED:
+        if refusal is not None and len(self._refused) < MAX_SKIPPED_LISTED:
             self._refused.append(Skipped(task_id, refusal))
 
 
-class _Runs:
+class _RunningCounts:
     """How many of the tasks to be moved run or have run, which is what there is to warn of."""
 
     def __init__(self) -> None:
@@ -252,8 +266,8 @@ class _Runs:
         return tuple(said)
 
 
-def _candidate(row: TargetRow) -> Candidate:
-    return Candidate(
+def _candidate(row: TargetRow) -> ActionTarget:
+    return ActionTarget(
         status=TaskStatus(row.status),
         is_workflow_task=row.is_workflow_task,
         is_delayed=row.is_delayed,
@@ -262,15 +276,15 @@ def _candidate(row: TargetRow) -> Candidate:
     )
 
 
-def _sample(row: TargetRow, verdict: Verdict) -> Sample:
-    return Sample(
+def _sample(row: TargetRow, verdict: ActionCheck) -> PlanSample:
+    return PlanSample(
         id=row.id,
         name=row.task_name,
         queue=row.queue_name,
         status=row.status,
         error_code=row.error_code,
         effect=verdict.effect,
-        refusal=verdict.refusal if isinstance(verdict, Refuse) else None,
+        refusal=verdict.reason if isinstance(verdict, Rejected) else None,
     )
 
 
@@ -308,18 +322,18 @@ class Selector:
         return cls(filter=filter, as_of=as_of)
 
     @classmethod
-    def of(cls, which: Which) -> Selector:
-        match which:
+    def of(cls, selector: SelectorLike) -> Selector:
+        match selector:
             case Selector():
-                return which
+                return selector
             case TaskFilter():
-                return cls.matching(which)
+                return cls.matching(selector)
             case str() | UUID():
-                return cls.of_ids([which])
+                return cls.of_ids([selector])
             case _:
-                return cls.of_ids(which)
+                return cls.of_ids(selector)
 
-    def document(self) -> dict[str, object]:
+    def to_audit(self) -> dict[str, object]:
         """What the audit keeps of it."""
         if self.filter is None:
             return {"ids": [str(each) for each in (self.ids or ())[:1000]]}
@@ -330,5 +344,5 @@ class Selector:
         }
 
 
-Which: TypeAlias = "Selector | TaskFilter | str | UUID | Iterable[str | UUID]"
+SelectorLike: TypeAlias = "Selector | TaskFilter | str | UUID | Iterable[str | UUID]"
 """How tasks may be named: a selector, a filter, one id or several."""

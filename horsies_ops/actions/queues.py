@@ -7,52 +7,54 @@ from typing import TYPE_CHECKING
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import CustomQueueConfig
-from horsies.store.operators import ACTIONS, Deed, Done, write_down
+from horsies.store.operators import ACTIONS, AuditEntry, AuditProgress, record_audit
 from horsies.store.tasks import QUEUES
 from horsies_ops.actions.report import ActionReport
 
 if TYPE_CHECKING:
     from horsies.store.database import Transaction
-    from horsies_ops.actions.apply import Hand
+    from horsies_ops.actions.apply import OperatorSession
 
-PAUSE, RESUME = "pause_queue", "resume_queue"
+PAUSE_QUEUE, RESUME_QUEUE = "pause_queue", "resume_queue"
 
 
-async def pause_queue(hand: Hand, queue: str, *, reason: str | None = None) -> ActionReport:
+async def pause_queue(session: OperatorSession, queue: str, *, reason: str | None = None) -> ActionReport:
     """Nothing new is claimed from the queue until it is resumed; one that is paused already stays as it was."""
 
-    check_name(queue)
+    validate_queue_name(queue)
 
     async def pause(transaction: Transaction) -> ActionReport:
-        paused = await transaction.fetch(QUEUES.pause, queue, hand.operator.name, reason)
-        await transaction.fetch(ACTIONS.tell, [], [], [_message(PAUSE, queue)] if paused else [], [])
-        return await _written_down(transaction, hand, PAUSE, queue, reason, affected=len(paused))
+        paused = await transaction.fetch(QUEUES.pause_queue, queue, session.operator.name, reason)
+        await transaction.fetch(
+            ACTIONS.send_notifications, [], [], [_message(PAUSE_QUEUE, queue)] if paused else [], []
+        )
+        return await _record_and_report(transaction, session, PAUSE_QUEUE, queue, reason, affected=len(paused))
 
-    return await hand.run(pause)
+    return await session.run(pause)
 
 
-async def resume_queue(hand: Hand, queue: str, *, reason: str | None = None) -> ActionReport:
+async def resume_queue(session: OperatorSession, queue: str, *, reason: str | None = None) -> ActionReport:
     """Let the queue be claimed from again, at once."""
 
-    check_name(queue)
+    validate_queue_name(queue)
 
     async def resume(transaction: Transaction) -> ActionReport:
-        resumed = await transaction.fetch(QUEUES.resume, queue)
-        messages = [_message(RESUME, queue)] if resumed else []
-        await transaction.fetch(ACTIONS.tell, [], [row.queue_name for row in resumed], messages, [])
-        return await _written_down(transaction, hand, RESUME, queue, reason, affected=len(resumed))
+        resumed = await transaction.fetch(QUEUES.resume_queue, queue)
+        messages = [_message(RESUME_QUEUE, queue)] if resumed else []
+        await transaction.fetch(ACTIONS.send_notifications, [], [row.queue_name for row in resumed], messages, [])
+        return await _record_and_report(transaction, session, RESUME_QUEUE, queue, reason, affected=len(resumed))
 
-    return await hand.run(resume)
+    return await session.run(resume)
 
 
-async def _written_down(
-    transaction: Transaction, hand: Hand, action: str, queue: str, reason: str | None, *, affected: int
+async def _record_and_report(
+    transaction: Transaction, session: OperatorSession, action: str, queue: str, reason: str | None, *, affected: int
 ) -> ActionReport:
-    (known,) = await transaction.fetch(QUEUES.is_known, queue)
-    deed = Deed(operator=hand.operator, action=action, reason=reason, filter={"queue": queue}, matched=1)
-    audit_id = await write_down(transaction, deed, Done(affected=affected, skipped=1 - affected))
+    (known,) = await transaction.fetch(QUEUES.is_queue_known, queue)
+    deed = AuditEntry(operator=session.operator, action=action, reason=reason, filter={"queue": queue}, matched=1)
+    audit_id = await record_audit(transaction, deed, AuditProgress(affected=affected, skipped=1 - affected))
     unknown = f"no live worker serves {queue} and nothing waits in it"
-    if action == PAUSE:
+    if action == PAUSE_QUEUE:
         unknown += f"; if that is not its name, horsies queue resume {queue} forgets it"
     return ActionReport(
         action=action,
@@ -64,9 +66,9 @@ async def _written_down(
     )
 
 
-def check_name(queue: str) -> None:
+def validate_queue_name(queue: str) -> None:
     """Refuse what can be no queue's name."""
-    examined = CustomQueueConfig.examine({"name": queue})
+    examined = CustomQueueConfig.try_validate({"name": queue})
     if not isinstance(examined, CustomQueueConfig):
         raise ConfigurationError(
             f"{queue!r} is no name of a queue: {examined[0].text}", code=ErrorCode.CLI_INVALID_ARGS

@@ -25,7 +25,7 @@ class ActionReport:
     audit_id: int | None = None
     new_ids: tuple[UUID, ...] = ()
     """Of a retry: the tasks that were sent."""
-    nodes: int = 0
+    retried_nodes: int = 0
     """Of a workflow's retry: how many of its nodes run again."""
     is_dry_run: bool = False
     was_stopped: bool = False
@@ -34,7 +34,7 @@ class ActionReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ActionProgress:
     """How far an action has come."""
 
     done: int

@@ -7,37 +7,37 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.errors import ErrorCode, NotFound, UsageError
-from horsies.model.text import safe
-from horsies_ops.reads.filters import NEWEST_LOOKED_AT, is_short_form
+from horsies.model.text import sanitize_text
+from horsies_ops.reads.filters import NEWEST_LOOKED_AT, is_short_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from horsies_ops.ops import Ops
-    from horsies_ops.reads.filters import Found
+    from horsies_ops.reads.filters import ShortIdMatch
 
 
-async def task_named(ops: Ops, named: str) -> UUID:
+async def resolve_task_id(ops: Ops, named: str) -> UUID:
     """The id itself, or that of the only task whose short form it is; what fits several tasks is refused."""
-    if not is_short_form(named):
+    if not is_short_id(named):
         return UUID(named)
-    return _of_the_newest("task", named, await ops.tasks_ending(named), shown_by="horsies task list --full")
+    return _single_match("task", named, await ops.tasks_by_short_id(named), shown_by="horsies task list --full")
 
 
-async def run_named(ops: Ops, named: str) -> UUID:
+async def resolve_run_id(ops: Ops, named: str) -> UUID:
     """The same for runs of workflows."""
-    if not is_short_form(named):
+    if not is_short_id(named):
         return UUID(named)
-    return _of_the_newest("run", named, await ops.runs_ending(named), shown_by="horsies workflow list")
+    return _single_match("run", named, await ops.runs_by_short_id(named), shown_by="horsies workflow list")
 
 
-async def worker_named(ops: Ops, named: str) -> UUID:
+async def resolve_worker_id(ops: Ops, named: str) -> UUID:
     """The same for workers; one that has stopped is known by its whole id only."""
-    if not is_short_form(named):
+    if not is_short_id(named):
         return UUID(named)
     threshold = timedelta(milliseconds=ops.settings.recovery.worker_stale_threshold_ms)
     found = {
-        each.worker_id: f"{each.state}  {safe(each.hostname, limit=80)}:{each.pid}"
+        each.worker_id: f"{each.state}  {sanitize_text(each.hostname, limit=80)}:{each.pid}"
         for each in await ops.list_active_workers(threshold)
         if each.worker_id.hex.endswith(named.lower())
     }
@@ -46,20 +46,20 @@ async def worker_named(ops: Ops, named: str) -> UUID:
             f"no worker that has not stopped ends in {named}",
             hint="give the whole id: horsies workers list --full shows it",
         )
-    return _the_one("workers", named, found)
+    return _require_single("workers", named, found)
 
 
-def _of_the_newest(what: str, named: str, ending: Iterable[Found], *, shown_by: str) -> UUID:
-    found = {each.id: f"{each.status}  {safe(each.name, limit=80)}" for each in ending}
+def _single_match(what: str, named: str, ending: Iterable[ShortIdMatch], *, shown_by: str) -> UUID:
+    found = {each.id: f"{each.status}  {sanitize_text(each.name, limit=80)}" for each in ending}
     if not found:
         raise NotFound(
             f"no {what} that has not ended, and none of the newest {NEWEST_LOOKED_AT:,}, ends in {named}",
             hint=f"give the whole id: {shown_by} shows it",
         )
-    return _the_one(f"{what}s", named, found)
+    return _require_single(f"{what}s", named, found)
 
 
-def _the_one(what: str, named: str, found: Mapping[UUID, str]) -> UUID:
+def _require_single(what: str, named: str, found: Mapping[UUID, str]) -> UUID:
     if len(found) > 1:
         raise UsageError(
             f"{len(found)} {what} end in {named}",

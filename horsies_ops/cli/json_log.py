@@ -10,8 +10,8 @@ import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from horsies.log import configure
-from horsies_ops.cli.output import fault
+from horsies.log import configure_logging
+from horsies_ops.cli.output import error_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,13 +23,13 @@ _OPTION: Final = "--log-format"
 logger = logging.getLogger("horsies")
 
 
-class _Handling(threading.local):
+class _ReentryGuard(threading.local):
     """Whether this thread is at it."""
 
     is_going_on = False
 
 
-class LoggedLines(io.RawIOBase):
+class LogStream(io.RawIOBase):
     """A stream each of whose lines is a record of its own, whatever the level of the log; a flush ends a line."""
 
     def __init__(self, name: str, level: int, handler: logging.Handler, descriptor: int) -> None:
@@ -40,7 +40,7 @@ class LoggedLines(io.RawIOBase):
         self._unfinished = b""
         self._joining = threading.RLock()
         """Never held while the handler works, which has a lock of its own."""
-        self._handling = _Handling()
+        self._reentry_guard = _ReentryGuard()
 
     def as_text(self) -> TextIO:
         return io.TextIOWrapper(self, encoding="utf-8", errors="backslashreplace", write_through=True)
@@ -65,20 +65,20 @@ class LoggedLines(io.RawIOBase):
         self._record([rest])
 
     def _record(self, lines: Sequence[bytes]) -> None:
-        if self._handling.is_going_on:
+        if self._reentry_guard.is_going_on:
             return  # what the handler says of its own failure would lead back to it
-        self._handling.is_going_on = True
+        self._reentry_guard.is_going_on = True
         try:
             for line in filter(None, lines):
                 text = line.decode(errors="replace")
                 self._handler.handle(logging.LogRecord(self.name, self._level, "", 0, "%s", (text,), None))
         finally:
-            self._handling.is_going_on = False
+            self._reentry_guard.is_going_on = False
 
 
 def is_on() -> bool:
     """Whether every line of this process is an object already."""
-    return isinstance(getattr(sys.stderr, "buffer", None), LoggedLines)
+    return isinstance(getattr(sys.stderr, "buffer", None), LogStream)
 
 
 def is_asked_for(arguments: Sequence[str]) -> bool:
@@ -88,21 +88,21 @@ def is_asked_for(arguments: Sequence[str]) -> bool:
     return (given or [os.environ.get("HORSIES_LOG__FORMAT", "")])[-1] == "json"
 
 
-def begin() -> None:
+def redirect_streams() -> None:
     """From here on this process has no other lines: not of modules that print, nor of Python that warns."""
     (handler,) = logger.handlers
     logging.captureWarnings(capture=True)
     warnings = logging.getLogger("py.warnings")
     warnings.handlers[:], warnings.propagate = [handler], False
-    sys.stdout = LoggedLines("stdout", logging.INFO, handler, 1).as_text()
-    sys.stderr = LoggedLines("stderr", logging.WARNING, handler, 2).as_text()
+    sys.stdout = LogStream("stdout", logging.INFO, handler, 1).as_text()
+    sys.stderr = LogStream("stderr", logging.WARNING, handler, 2).as_text()
 
 
-def record(error: HorsiesError) -> None:
+def log_error(error: HorsiesError) -> None:
     """An error as a person would be shown it, one object a fault."""
     if not is_on():
-        configure(form="json")
+        configure_logging(form="json")
     for each in error.faults:
-        shown = {name: value for name, value in fault(each).items() if name != "message"}
+        shown = {name: value for name, value in error_document(each).items() if name != "message"}
         trace = error if logger.isEnabledFor(logging.DEBUG) else None
         logger.error("%s", each.message, extra=shown, exc_info=trace)

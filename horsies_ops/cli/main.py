@@ -17,7 +17,7 @@ from typer.main import get_command
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, UsageError
 from horsies_ops.cli import json_log
 from horsies_ops.cli.options import COMMANDS, SERVICES, GlobalOptions, with_global_options
-from horsies_ops.cli.output import Colour, fault, print_json, report
+from horsies_ops.cli.output import Colour, error_document, print_error, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,10 +36,10 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: Sequence[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, list(args))
-        return name, load(name) if name else None, rest
+        return name, load_command(name) if name else None, rest
 
 
-def load(name: str) -> Any:
+def load_command(name: str) -> Any:
     """The real command called `name`."""
     module = importlib.import_module(f"horsies_ops.cli.commands.{name}")
     command = get_command(module.app)
@@ -87,25 +87,25 @@ def _command(arguments: list[str]) -> str | None:
 
 
 def _run(arguments: list[str]) -> int:
-    _open_what_is_closed()
-    Colour.refused = "--no-color" in arguments
+    _replace_closed_streams()
+    Colour.is_disabled = "--no-color" in arguments
     try:
         code = app(args=arguments or ["--help"], prog_name="horsies", standalone_mode=False)
         sys.stdout.flush()
     except HorsiesError as error:
-        return fail(error, arguments)
+        return handle_error(error, arguments)
     except typer.TyperException as error:
-        return fail(_usage_error(error), arguments)
+        return handle_error(_usage_error(error), arguments)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        return _reader_left()
+        return _on_broken_pipe()
     except Exception as error:  # noqa: BLE001  # the edge: a person gets a message, whatever happened
-        return fail(_unexpected(error), arguments)
+        return handle_error(_unexpected(error), arguments)
     return code if isinstance(code, int) else ExitCode.DONE
 
 
-def _reader_left() -> int:
+def _on_broken_pipe() -> int:
     """The reader has gone, as `horsies … | head` does: give the interpreter nothing more to flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ExitCode.FAILED
@@ -121,20 +121,20 @@ def _unexpected(error: Exception) -> HorsiesError:
     return wrapped
 
 
-def fail(error: HorsiesError, arguments: list[str]) -> int:
+def handle_error(error: HorsiesError, arguments: list[str]) -> int:
     """Say what went wrong to the person and, where a document was asked for, to the program that reads it."""
     if json_log.is_on() or (_command(arguments) == "worker" and json_log.is_asked_for(arguments)):
-        json_log.record(error)
+        json_log.log_error(error)
         return error.exit_code
     if logging.getLogger("horsies").isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)
     if "--json" in arguments:
-        print_json({"error": fault(error)})
-    report(error)
+        print_json({"error": error_document(error)})
+    print_error(error)
     return error.exit_code
 
 
-def _open_what_is_closed() -> None:
+def _replace_closed_streams() -> None:
     """A standard stream that the caller closed is None here; write into nothing instead."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

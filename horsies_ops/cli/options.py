@@ -14,7 +14,7 @@ import typer
 
 from horsies.errors import ErrorCode, HorsiesError
 from horsies.version import __version__
-from horsies_ops.cli.output import talk
+from horsies_ops.cli.output import print_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ MIGRATE: Final = "horsies db migrate"
 START: Final = "horsies db start"
 """As hints have them."""
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 
 
 def show_version(asked: bool) -> None:  # noqa: FBT001  # the framework calls it with the value alone
@@ -90,22 +90,22 @@ class GlobalOptions:
     command: str = ""
     """The command that they were given to; no option, but what some of them mean depends on it."""
 
-    def over(self, outer: GlobalOptions | None) -> GlobalOptions:
+    def merged_over(self, outer: GlobalOptions | None) -> GlobalOptions:
         """These options, and where one was not given, the one that stood before the command's name."""
         if outer is None:
             return self
         return replace(outer, **{f.name: value for f in fields(self) if (value := getattr(self, f.name))})
 
-    def there(self, hint: str) -> str:
+    def add_connection_options(self, hint: str) -> str:
         """The hint, with a command of `horsies db` made one for the same database: by the options given, as given.
 
         A password is masked; whoever typed it knows it.
         """
         for command in (MIGRATE, START):
-            hint = hint.replace(command, " ".join([command, *self._place()]))
+            hint = hint.replace(command, " ".join([command, *self._connection_options()]))
         return hint
 
-    def _place(self) -> Iterator[str]:
+    def _connection_options(self) -> Iterator[str]:
         from horsies.model.settings.broker import DatabaseUrl
 
         if self.database_url is not None:
@@ -113,34 +113,34 @@ class GlobalOptions:
         if self.config is not None:
             yield f"--config {shlex.quote(str(self.config))}"
 
-    def talk(self, line: str) -> None:
+    def print_message(self, line: str) -> None:
         if not self.quiet:
-            talk(line)
+            print_message(line)
 
-    def settings(self, **options: object) -> LoadedSettings:
+    def load_settings(self, **options: object) -> LoadedSettings:
         """The settings in force; `options` are what the command line sets, by dotted key."""
-        from horsies.config import load
-        from horsies.log import configure
+        from horsies.config import load_settings
+        from horsies.log import configure_logging
 
         given = {"broker.database_url": self.database_url, "log.level": self.loglevel, **options}
-        loaded = load(self.config, options=given)
-        configure(self._log_level(loaded), loaded.log.format, statements=loaded.log.statements)
+        loaded = load_settings(self.config, options=given)
+        configure_logging(self._log_level(loaded), loaded.log.format, statements=loaded.log.statements)
         return loaded
 
     def _log_level(self, loaded: LoadedSettings) -> str:
         """What this process was told itself; a level in a file is for services, other commands only warn."""
-        from horsies.config import Rank
+        from horsies.config import Precedence
 
-        is_told = loaded.origin_of(("log", "level")).rank >= Rank.ENVIRONMENT
+        is_told = loaded.origin_of(("log", "level")).precedence >= Precedence.ENVIRONMENT
         if self.quiet and self.loglevel is None:
             return "ERROR"
         return loaded.log.level if is_told or self.command in SERVICES else "WARNING"
 
 
-def point_there(error: HorsiesError, options: GlobalOptions) -> None:
+def complete_hint(error: HorsiesError, options: GlobalOptions) -> None:
     """Have the hint of a schema that is missing or old lead to the database that was meant."""
     if error.code is ErrorCode.SCHEMA_NOT_MIGRATED and error.help_text:
-        error.help_text = options.there(error.help_text)
+        error.help_text = options.add_connection_options(error.help_text)
 
 
 _OPTIONS = [each for each in fields(GlobalOptions) if each.name != "command"]
@@ -163,11 +163,11 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*, _context: typer.Context, **values: Any) -> Any:
         given = {field.name: values.pop(field.name) for field in _OPTIONS}
         inner = GlobalOptions(**given, command=_context.info_name or "")
-        options = _context.obj = inner.over(_context.obj)
+        options = _context.obj = inner.merged_over(_context.obj)
         try:
             return command(options, **values)
         except HorsiesError as error:
-            point_there(error, options)
+            complete_hint(error, options)
             raise
 
     every = [*own, *shared, context]
@@ -184,7 +184,7 @@ AppArgument = Annotated[
 ]
 
 
-def settings_for_app(options: GlobalOptions, **given: object) -> LoadedSettings:
+def load_and_export_settings(options: GlobalOptions, **given: object) -> LoadedSettings:
     """The settings in force, which the app will also find when it is imported.
 
     An app reads its settings while its module is imported, and so do the children of a worker: the environment is the
@@ -194,20 +194,20 @@ def settings_for_app(options: GlobalOptions, **given: object) -> LoadedSettings:
         os.environ["HORSIES_CONFIG"] = str(options.config.absolute())
     if options.database_url is not None:
         os.environ["HORSIES_BROKER__DATABASE_URL"] = options.database_url
-    return options.settings(**given)
+    return options.load_settings(**given)
 
 
 def load_app(options: GlobalOptions, locator: str | None) -> Horsies:
     """The app at `locator` with all of its tasks."""
-    from horsies.discover import find_app
+    from horsies.discover import import_app_with_tasks
 
-    return find_app(locator, settings_for_app(options))
+    return import_app_with_tasks(locator, load_and_export_settings(options))
 
 
 # Settings for the processes that a command starts: by the environment, where no list of processes shows a password.
 
 
-def hand_down(options: GlobalOptions, **flags: bool) -> None:
+def export_settings(options: GlobalOptions, **flags: bool) -> None:
     """Have our children read the same settings; `flags` are settings that are switched on, as `tui__ascii`."""
     given = {
         "HORSIES_CONFIG": None if options.config is None else str(options.config.absolute()),

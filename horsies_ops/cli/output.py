@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from uuid import UUID
 
 from horsies.errors import HorsiesError
-from horsies.model.text import safe
+from horsies.model.text import sanitize_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
-    from horsies_ops.actions.report import Progress
+    from horsies_ops.actions.report import ActionProgress
 
 
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -31,11 +31,11 @@ _BOLD, _RED, _YELLOW, _CYAN, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b
 class Colour:
     """Whether this process may use colour; `--no-color` switches it off for good."""
 
-    refused = False
+    is_disabled = False
 
     @classmethod
-    def wanted_on(cls, stream: TextIO) -> bool:
-        if cls.refused or os.environ.get("NO_COLOR"):
+    def is_enabled_on(cls, stream: TextIO) -> bool:
+        if cls.is_disabled or os.environ.get("NO_COLOR"):
             return False
         return bool(os.environ.get("HORSIES_FORCE_COLOR")) or stream.isatty()
 
@@ -44,9 +44,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right:
     """Columns as wide as their longest cell, each row one line; those named in `right` are aligned there."""
     from rich.cells import cell_len
 
-    table = [tuple(columns), *(tuple(safe(cell) for cell in row) for row in rows)]
+    table = [tuple(columns), *(tuple(sanitize_text(cell) for cell in row) for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
-    coloured = Colour.wanted_on(sys.stdout)
+    coloured = Colour.is_enabled_on(sys.stdout)
     for number, row in enumerate(table):
         cells = [
             " " * (width - cell_len(cell)) + cell if name in right else cell + " " * (width - cell_len(cell))
@@ -60,7 +60,7 @@ def print_facts(facts: Mapping[str, str]) -> None:
     """One `name  value` line a fact, values aligned."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
-        print_line(f"{name:<{width}}  {safe(value)}")
+        print_line(f"{name:<{width}}  {sanitize_text(value)}")
 
 
 def print_line(line: str) -> None:
@@ -86,7 +86,7 @@ def _json_text(document: object, *, indent: int | None) -> str:
 def to_json(value: Any) -> Any:
     match value:
         case datetime():
-            return _instant(value)
+            return _to_rfc3339(value)
         case timedelta():
             return value.total_seconds()
         case Enum():
@@ -103,7 +103,7 @@ def to_json(value: Any) -> Any:
             return value
 
 
-def _instant(at: datetime) -> str:
+def _to_rfc3339(at: datetime) -> str:
     # The driver hands out the database's infinities as the first and the last moment, without a time zone.
     aware = at.replace(tzinfo=UTC) if at.utcoffset() is None else at
     try:
@@ -112,18 +112,18 @@ def _instant(at: datetime) -> str:
         return aware.isoformat()
 
 
-def talk(line: str) -> None:
+def print_message(line: str) -> None:
     """Say something to the person, not to the program that reads our data."""
-    _say(safe(line))
+    _write_message(sanitize_text(line))
 
 
-def warn(line: str, *, hint: str | None = None) -> None:
-    _say(f"{_painted('warning', _YELLOW)}: {safe(line)}")
+def print_warning(line: str, *, hint: str | None = None) -> None:
+    _write_message(f"{_painted('warning', _YELLOW)}: {sanitize_text(line)}")
     if hint:
-        _say(f"{_painted('hint', _CYAN)}: {safe(hint)}")
+        _write_message(f"{_painted('hint', _CYAN)}: {sanitize_text(hint)}")
 
 
-def report(error: HorsiesError) -> None:
+def print_error(error: HorsiesError) -> None:
     """Show an error as `error[CODE]: …` and `hint: …`; several faults one after the other."""
     for each in error.faults:
         _report_one(each)
@@ -131,21 +131,21 @@ def report(error: HorsiesError) -> None:
 
 def _report_one(error: HorsiesError) -> None:
     head, message = error.headline.split(": ", 1)
-    _say(f"{_painted(head, _RED)}: {_safe_lines(message)}")
+    _write_message(f"{_painted(head, _RED)}: {_safe_lines(message)}")
     if error.location is not None and str(error.location) not in error.message:
-        _say(f"  --> {safe(str(error.location))}")
+        _write_message(f"  --> {sanitize_text(str(error.location))}")
     for note in error.notes:
-        _say(f"note: {_safe_lines(note)}")
+        _write_message(f"note: {_safe_lines(note)}")
     if error.help_text:
-        _say(f"{_painted('hint', _CYAN)}: {_safe_lines(error.help_text)}")
+        _write_message(f"{_painted('hint', _CYAN)}: {_safe_lines(error.help_text)}")
 
 
-def _say(line: str) -> None:
+def _write_message(line: str) -> None:
     sys.stdout.flush()  # what was printed before must also be read before
     sys.stderr.write(line + "\n")
 
 
-def fault(error: HorsiesError) -> dict[str, object]:
+def error_document(error: HorsiesError) -> dict[str, object]:
     """An error as part of a JSON document; one that stands for several names each of them in its notes."""
     several = [] if len(error.faults) == 1 else [each.headline for each in error.faults]
     return {
@@ -157,17 +157,17 @@ def fault(error: HorsiesError) -> dict[str, object]:
     }
 
 
-def faults(error: HorsiesError) -> list[dict[str, object]]:
+def error_documents(error: HorsiesError) -> list[dict[str, object]]:
     """Every error that `error` stands for, as parts of a JSON document."""
-    return [fault(each) for each in error.faults]
+    return [error_document(each) for each in error.faults]
 
 
 def _safe_lines(text: str) -> str:
-    return "\n".join(safe(line) for line in text.splitlines())
+    return "\n".join(sanitize_text(line) for line in text.splitlines())
 
 
 def _painted(text: str, colour: str) -> str:
-    return f"{colour}{text}{_PLAIN}" if Colour.wanted_on(sys.stderr) else text
+    return f"{colour}{text}{_PLAIN}" if Colour.is_enabled_on(sys.stderr) else text
 
 
 # Durations and instants as people read them.
@@ -175,12 +175,12 @@ def _painted(text: str, colour: str) -> str:
 _UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)), ("s", timedelta(seconds=1)))
 
 
-def age(duration: timedelta | None) -> str:
+def format_age(duration: timedelta | None) -> str:
     """Two units at most, as `3m12s` or `1d2h`; below ten seconds to the tenth, and `-` for none."""
     if duration is None:
         return "-"
     if duration < timedelta(0):
-        return f"-{age(-duration)}"
+        return f"-{format_age(-duration)}"
     if duration < timedelta(seconds=10):
         return f"{duration.total_seconds():.1f}s"
     at = next(number for number, (_, unit) in enumerate(_UNITS) if duration >= unit)
@@ -189,7 +189,7 @@ def age(duration: timedelta | None) -> str:
     return f"{whole}{name}" + "".join(f"{rest // less:02}{called}" for called, less in smaller)
 
 
-def instant(at: datetime) -> str:
+def format_instant(at: datetime) -> str:
     """To the second, and in UTC wherever one is."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
@@ -198,7 +198,7 @@ def instant(at: datetime) -> str:
 
 
 @contextmanager
-def progress_bar(doing: str, *, wanted: bool) -> Generator[Callable[[Progress], None] | None]:
+def progress_bar(doing: str, *, wanted: bool) -> Generator[Callable[[ActionProgress], None] | None]:
     """Something to call as it goes on; None where nobody would see it."""
     if not wanted or not sys.stderr.isatty():
         yield None

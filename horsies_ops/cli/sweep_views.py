@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import short_form
-from horsies.model.text import safe
+from horsies.model.text import sanitize_text
 from horsies.recovery.report import SweepStatus
-from horsies_ops.cli.output import age, instant, print_line, print_table, warn
+from horsies_ops.cli.output import format_age, format_instant, print_line, print_table, print_warning
 
 if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport, SweptTask
-    from horsies_ops.reads.stale import Silent
+    from horsies_ops.reads.stale import SilentTasks
 
 _COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "verdict", "reason", "note")
 _WIDEST_NAME = 40
 _DONE = {
-    Decision.REQUEUE: "requeued",
-    Decision.RETRY: "retried",
-    Decision.FAIL: "failed",
-    Decision.EXPIRE: "expired",
+    DecisionKind.REQUEUE: "requeued",
+    DecisionKind.RETRY: "retried",
+    DecisionKind.FAIL: "failed",
+    DecisionKind.EXPIRE: "expired",
 }
 
 
-def document(report: SweepReport, silent: Silent | None = None) -> dict[str, Any]:
+def sweep_document(report: SweepReport, silent: SilentTasks | None = None) -> dict[str, Any]:
     """What `sweep --json` prints."""
     thresholds = report.thresholds
     return {
@@ -48,22 +48,22 @@ def document(report: SweepReport, silent: Silent | None = None) -> dict[str, Any
     }
 
 
-def show(report: SweepReport, silent: Silent | None = None) -> None:
+def print_sweep(report: SweepReport, silent: SilentTasks | None = None) -> None:
     """One line for each task and workflow, then what came of it all."""
     if report.tasks:
         print_table(_COLUMNS, [_cells(task) for task in report.tasks], right=("silent", "limit"))
     for workflow in report.workflows:
-        print_line(f"workflow {workflow.id}  heal  case {safe(workflow.case)}")
+        print_line(f"workflow {workflow.id}  heal  case {sanitize_text(workflow.case)}")
     print_line(_total(report))
     if silent is not None:
         tasks = "1 task" if silent.count == 1 else f"{silent.count:,} tasks"
-        when = f"stale from {instant(silent.stale_at)}; --threshold judges sooner"
-        print_line(f"{tasks} silent for {age(silent.longest)}, {when}")
+        when = f"stale from {format_instant(silent.stale_at)}; --threshold judges sooner"
+        print_line(f"{tasks} silent for {format_age(silent.longest)}, {when}")
     for warning in report.warnings:
-        warn(warning)
+        print_warning(warning)
 
 
-def _silent(silent: Silent | None) -> dict[str, Any] | None:
+def _silent(silent: SilentTasks | None) -> dict[str, Any] | None:
     if silent is None:
         return None
     return {"count": silent.count, "longest_s": silent.longest, "stale_at": silent.stale_at}
@@ -96,11 +96,11 @@ def _cells(task: SweptTask) -> tuple[str, ...]:
     owner = "-" if task.owner_id is None else short_form(task.owner_id)
     return (
         str(task.task_id),
-        safe(task.task_name, limit=_WIDEST_NAME),
+        sanitize_text(task.task_name, limit=_WIDEST_NAME),
         task.state,
         owner if task.owner_state in {None, "running"} else f"{owner} {task.owner_state}",
-        age(task.last_beat_age),
-        age(task.effective_threshold),
+        format_age(task.last_beat_age),
+        format_age(task.effective_threshold),
         task.decision,
         task.reason,
         "  ".join(_notes(task)),
@@ -111,8 +111,8 @@ def _notes(task: SweptTask) -> list[str]:
     notes = [
         task.code,
         "resilient" if task.resilient else None,
-        f"at {instant(task.run_at)}" if task.run_at else None,
-        f"until {instant(task.held_until)}" if task.held_until else None,
+        f"at {format_instant(task.run_at)}" if task.run_at else None,
+        f"until {format_instant(task.held_until)}" if task.held_until else None,
         f"by {task.hook}" if task.hook else None,
         f"refused: {task.refusal}" if task.refusal else None,
     ]
@@ -125,20 +125,20 @@ def _total(report: SweepReport) -> str:
             return "busy: somebody else is sweeping"
         case SweepStatus.AMNESTY:
             until = max((task.held_until for task in report.tasks if task.held_until), default=None)
-            when = "" if until is None else f" until {instant(until)}"
+            when = "" if until is None else f" until {format_instant(until)}"
             return f"amnesty: nobody has listened for a whole threshold; all {len(report.tasks)} held back{when}"
-        case SweepStatus.NOTHING if not report.refused and not report.held:
+        case SweepStatus.NOTHING if not report.refused and not report.locked_runs:
             return "nothing to do"
         case SweepStatus.NOTHING | SweepStatus.DONE | SweepStatus.WOULD_ACT:
             return _counted(report)
 
 
 def _counted(report: SweepReport) -> str:
-    counts = Counter(task.decision for task in report.tasks if task.is_due and (report.dry_run or task.applied))
+    counts = Counter(task.decision for task in report.tasks if task.changes_state and (report.dry_run or task.applied))
     parts = [f"{counts[decision]} {word}" for decision, word in _DONE.items() if counts[decision]]
     parts += [f"{len(report.workflows)} workflows healed"] if report.workflows else []
-    missed = sum(task.is_due and not task.applied and not task.refusal for task in report.tasks)
+    missed = sum(task.changes_state and not task.applied and not task.refusal for task in report.tasks)
     parts += [f"{missed} had moved meanwhile"] if missed and not report.dry_run else []
     parts += [f"{len(report.refused)} refused by the database"] if report.refused else []
-    parts += [f"{len(report.held)} workflows held by others"] if report.held else []
+    parts += [f"{len(report.locked_runs)} workflows held by others"] if report.locked_runs else []
     return ("would be: " if report.dry_run else "") + (", ".join(parts) or f"{len(report.worker_ids)} workers lost")

@@ -14,15 +14,30 @@ from uuid import UUID
 import typer
 
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
-from horsies.model.operator_actions import Action, ActionOptions, Refusal
-from horsies.model.text import safe
+from horsies.model.operator_actions import Action, ActionOptions, SkipReason
+from horsies.model.text import sanitize_text
 from horsies_ops.actions.plan import Selector
-from horsies_ops.cli.ids import task_named
-from horsies_ops.cli.option_types import flat, identity_or_short_form, one_id, several, statuses, time
-from horsies_ops.cli.options import GlobalOptions, Json, with_global_options
-from horsies_ops.cli.output import print_json, print_line, print_table, progress_bar, report, talk, warn
+from horsies_ops.cli.ids import resolve_task_id
+from horsies_ops.cli.option_types import (
+    duration_option,
+    flatten,
+    full_id_option,
+    list_option,
+    parse_full_or_short_id,
+    parse_task_statuses,
+)
+from horsies_ops.cli.options import GlobalOptions, JsonOption, with_global_options
+from horsies_ops.cli.output import (
+    print_error,
+    print_json,
+    print_line,
+    print_message,
+    print_table,
+    print_warning,
+    progress_bar,
+)
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.filters import FilterFault, TaskFilter, filter_text, parse_filter
+from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, parse_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,24 +56,28 @@ DONE: Final = {
     Action.EXPIRE: "expired",
     Action.RETRY: "sent again",
 }
-FEW: Final = 20
+MAX_TASKS_LISTED: Final = 20
 """So many tasks are named one by one; the document has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class InvocationOptions:
     """How a command goes about an action: in whose name, asking or not, saying what."""
 
     actor: str | None
     is_dry_run: bool
-    is_sure: bool
+    is_confirmed: bool
     has_exit_code: bool
     is_json: bool
     is_quiet: bool
 
 
 async def act(
-    settings: AppConfig, action: Action, which: Sequence[str] | TaskFilter, options: ActionOptions, manner: Manner
+    settings: AppConfig,
+    action: Action,
+    which: Sequence[str] | TaskFilter,
+    options: ActionOptions,
+    manner: InvocationOptions,
 ) -> ExitCode:
     """Plan, ask, apply and print; the exit code says whether anything was found and could be moved."""
     async with open_ops(settings, actor=manner.actor, via="cli") as ops:
@@ -76,12 +95,12 @@ async def act(
 async def _selector(ops: Ops, which: Sequence[str] | TaskFilter) -> Selector:
     if isinstance(which, TaskFilter):
         return Selector.matching(which)
-    return Selector.of_ids([await task_named(ops, each) for each in which])
+    return Selector.of_ids([await resolve_task_id(ops, each) for each in which])
 
 
-async def _carry_out(ops: Ops, plan: Plan, manner: Manner) -> ActionReport:
+async def _carry_out(ops: Ops, plan: Plan, manner: InvocationOptions) -> ActionReport:
     if manner.is_dry_run:
-        return await ops.look(plan)
+        return await ops.record_dry_run(plan)
     with progress_bar(plan.action, wanted=not (manner.is_json or manner.is_quiet)) as progress:
         return await ops.apply(plan, progress=progress)
 
@@ -90,9 +109,9 @@ def _has_to_ask(plan: Plan) -> bool:
     return plan.selector.filter is not None or plan.options.may_touch_running
 
 
-def _ask(plan: Plan, manner: Manner) -> None:
+def _ask(plan: Plan, manner: InvocationOptions) -> None:
     """Show what is meant and how many that is, and go on only after a yes."""
-    if manner.is_sure:
+    if manner.is_confirmed:
         return
     if not sys.stdin.isatty():
         raise UsageError(
@@ -101,11 +120,11 @@ def _ask(plan: Plan, manner: Manner) -> None:
             hint="--yes goes ahead, --dry-run shows what would happen",
         )
     if plan.selector.filter is not None:
-        talk(f"filter: {filter_text(plan.selector.filter)}")
+        print_message(f"filter: {format_filter(plan.selector.filter)}")
     for group in plan.groups:
-        talk(f"{group.count:>8,}  {group.status:<9}  {group.error_code or '-'}  {group.effect}")
+        print_message(f"{group.count:>8,}  {group.status:<9}  {group.error_code or '-'}  {group.effect}")
     for warning in plan.warnings:
-        warn(warning)
+        print_warning(warning)
     typer.confirm(f"{plan.action} {len(plan.targets):,} of {plan.matched:,} tasks?", abort=True, err=True)
 
 
@@ -127,10 +146,10 @@ def document(plan: Plan, done: ActionReport) -> dict[str, Any]:
     }
 
 
-def _print(plan: Plan, done: ActionReport, manner: Manner) -> None:
+def _print(plan: Plan, done: ActionReport, manner: InvocationOptions) -> None:
     if plan.groups:
         print_table(("count", "status", "error", "what"), [_row(group) for group in plan.groups], right=("count",))
-    for old, new in list(zip(done.task_ids, done.new_ids, strict=False))[:FEW]:
+    for old, new in list(zip(done.task_ids, done.new_ids, strict=False))[:MAX_TASKS_LISTED]:
         print_line(f"{old} is sent again as {new}")
     if manner.is_dry_run:
         print_line(f"would {plan.action} {len(plan.targets):,} of {plan.matched:,} tasks")
@@ -138,16 +157,16 @@ def _print(plan: Plan, done: ActionReport, manner: Manner) -> None:
         print_line(f"{DONE[plan.action]} {done.affected:,}, skipped {done.skipped_count:,}; audit {done.audit_id}")
     if not manner.is_quiet:
         for warning in done.warnings:
-            warn(warning)
-        for each in done.skipped[:FEW]:
-            talk(f"skipped {each.id}: {each.why}")
+            print_warning(warning)
+        for each in done.skipped[:MAX_TASKS_LISTED]:
+            print_message(f"skipped {each.id}: {each.why}")
 
 
 def _row(group: PlanGroup) -> Sequence[str]:
-    return f"{group.count:,}", group.status, safe(group.error_code or "", limit=40), group.effect
+    return f"{group.count:,}", group.status, sanitize_text(group.error_code or "", limit=40), group.effect
 
 
-def _exit_code(plan: Plan, done: ActionReport, manner: Manner) -> ExitCode:
+def _exit_code(plan: Plan, done: ActionReport, manner: InvocationOptions) -> ExitCode:
     is_by_id = plan.selector.ids is not None
     if is_by_id and not plan.matched:
         return _failed(NotFound("none of these tasks exists", hint="horsies task list --full shows whole ids"))
@@ -161,13 +180,13 @@ def _exit_code(plan: Plan, done: ActionReport, manner: Manner) -> ExitCode:
 
 def _instead(plan: Plan, done: ActionReport) -> str | None:
     """What helps where tasks were passed over because they are steps of a run."""
-    if all(skipped.why != Refusal.TASK_IS_WORKFLOW_TASK for skipped in done.skipped):
+    if all(skipped.why != SkipReason.TASK_IS_WORKFLOW_TASK for skipped in done.skipped):
         return None
     return f"a step goes with its run: horsies task show names it, horsies workflow {plan.action} ID does it"
 
 
 def _failed(error: HorsiesError) -> ExitCode:
-    report(error)
+    print_error(error)
     return error.exit_code
 
 
@@ -181,24 +200,24 @@ class FilterOptions:
     filter_: Annotated[
         str | None, typer.Option("--filter", metavar="FILTER", help="As in the screens: 'status:failed age<1h'.")
     ] = None
-    status: Annotated[list[Any] | None, several("Tasks in one of these states.", parser=statuses)] = None
-    queue: Annotated[list[Any] | None, several("Tasks of these queues.")] = None
-    name: Annotated[list[Any] | None, several("Tasks of these names; * and ? stand for anything.")] = None
-    error: Annotated[list[Any] | None, several("Tasks that ended with these codes; globs as well.")] = None
-    worker: Annotated[UUID | None, one_id("Tasks that this worker holds or last held.")] = None
-    workflow: Annotated[UUID | None, one_id("Tasks of this run of a workflow.")] = None
+    status: Annotated[list[Any] | None, list_option("Tasks in one of these states.", parser=parse_task_statuses)] = None
+    queue: Annotated[list[Any] | None, list_option("Tasks of these queues.")] = None
+    name: Annotated[list[Any] | None, list_option("Tasks of these names; * and ? stand for anything.")] = None
+    error: Annotated[list[Any] | None, list_option("Tasks that ended with these codes; globs as well.")] = None
+    worker: Annotated[UUID | None, full_id_option("Tasks that this worker holds or last held.")] = None
+    workflow: Annotated[UUID | None, full_id_option("Tasks of this run of a workflow.")] = None
     flag: Annotated[str | None, typer.Option(metavar="NAME", help="Tasks with this flag set.")] = None
-    older_than: Annotated[timedelta | None, time("Sent longer ago than this, as 5m or 2h.")] = None
-    newer_than: Annotated[timedelta | None, time("Sent more recently than this.")] = None
+    older_than: Annotated[timedelta | None, duration_option("Sent longer ago than this, as 5m or 2h.")] = None
+    newer_than: Annotated[timedelta | None, duration_option("Sent more recently than this.")] = None
 
     @property
     def filter(self) -> TaskFilter:
         """What the options say together, or what `--filter` says, which stands alone."""
         options = TaskFilter(
-            statuses=flat(self.status),
-            queues=flat(self.queue),
-            names=flat(self.name),
-            error_codes=flat(self.error),
+            statuses=flatten(self.status),
+            queues=flatten(self.queue),
+            names=flatten(self.name),
+            error_codes=flatten(self.error),
             worker_id=str(self.worker) if self.worker else None,
             workflow_id=str(self.workflow) if self.workflow else None,
             flag=self.flag,
@@ -253,7 +272,7 @@ HELP: Final = {
     Action.EXPIRE: "End tasks that have not started as EXPIRED.",
     Action.RETRY: "Send tasks again that failed, were cancelled or expired, each as a new task.",
 }
-LEFT_OUT: Final = {
+UNSUPPORTED_OPTIONS: Final = {
     Action.REQUEUE: {"kill"},
     Action.FAIL: {"kill"},
     Action.CANCEL: set[str](),
@@ -278,7 +297,7 @@ def _command(action: Action) -> Callable[..., int]:
         ids: Annotated[
             list[str] | None,
             typer.Argument(
-                parser=identity_or_short_form, metavar="ID", help="Whole ids, or the eight digits that a list shows."
+                parser=parse_full_or_short_id, metavar="ID", help="Whole ids, or the eight digits that a list shows."
             ),
         ] = None,
         *,
@@ -293,15 +312,20 @@ def _command(action: Action) -> Callable[..., int]:
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")] = False,
         exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 when a dry run found work.")] = False,
         yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-        json: Json = False,
+        json: JsonOption = False,
     ) -> int:
         how = ActionOptions(include_running=include_running, kill=kill, reason=reason, limit=limit)
-        manner = Manner(
-            actor=actor, is_dry_run=dry_run, is_sure=yes, has_exit_code=exit_code, is_json=json, is_quiet=options.quiet
+        manner = InvocationOptions(
+            actor=actor,
+            is_dry_run=dry_run,
+            is_confirmed=yes,
+            has_exit_code=exit_code,
+            is_json=json,
+            is_quiet=options.quiet,
         )
-        return asyncio.run(act(options.settings().app, action, _meant(ids, which), how, manner))
+        return asyncio.run(act(options.load_settings().app, action, _meant(ids, which), how, manner))
 
-    return _without(LEFT_OUT[action], command)
+    return _without(UNSUPPORTED_OPTIONS[action], command)
 
 
 def _without(left_out: AbstractSet[str], command: Callable[..., int]) -> Callable[..., int]:

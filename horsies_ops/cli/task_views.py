@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import humanize
 
 from horsies.model.task import short_form
-from horsies.model.text import safe
+from horsies.model.text import sanitize_text
 from horsies_ops.cli.output import print_facts, print_line, print_table, to_json
 
 if TYPE_CHECKING:
@@ -20,25 +20,62 @@ if TYPE_CHECKING:
     from horsies_ops.reads.search import Count
     from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
 
-ROOM_FOR_IDS = 120
+FULL_ID_COLUMNS = 120
 """From how many columns on a list shows whole ids."""
 
-LONGEST_VALUE = 400
+MAX_VALUE_LENGTH = 400
 """How much of a value `task show` shows unless it is asked for all."""
 
 _SUMMARY = (
-    "id", "name", "queue", "status", "priority", "retry_count", "max_retries", "crash_count", "error_code", "sent_at",
-    "enqueued_at", "claimed_at", "started_at", "finished_at", "good_until", "next_retry_at", "worker_id",
-    "worker_hostname", "worker_pid", "workflow_id", "flags",
-)  # fmt: skip
+    "id",
+    "name",
+    "queue",
+    "status",
+    "priority",
+    "retry_count",
+    "max_retries",
+    "crash_count",
+    "error_code",
+    "sent_at",
+    "enqueued_at",
+    "claimed_at",
+    "started_at",
+    "finished_at",
+    "good_until",
+    "next_retry_at",
+    "worker_id",
+    "worker_hostname",
+    "worker_pid",
+    "workflow_id",
+    "flags",
+)
 _DETAIL = (
-    "args", "kwargs", "result", "failed_reason", "claim_token", "claim_expires_at", "recovery_hold_until",
-    "overlap_possible", "no_restart", "idempotency_key", "retry_of",
-)  # fmt: skip
+    "args",
+    "kwargs",
+    "result",
+    "failed_reason",
+    "claim_token",
+    "claim_expires_at",
+    "recovery_hold_until",
+    "overlap_possible",
+    "no_restart",
+    "idempotency_key",
+    "retry_of",
+)
 _ATTEMPT = (
-    "attempt", "claim_token", "outcome", "will_retry", "started_at", "finished_at", "error_code", "error_message",
-    "failed_reason", "worker_id", "worker_hostname", "worker_pid",
-)  # fmt: skip
+    "attempt",
+    "claim_token",
+    "outcome",
+    "will_retry",
+    "started_at",
+    "finished_at",
+    "error_code",
+    "error_message",
+    "failed_reason",
+    "worker_id",
+    "worker_hostname",
+    "worker_pid",
+)
 
 
 def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
@@ -56,7 +93,7 @@ def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
 
 def detail_document(detail: TaskDetail) -> dict[str, Any]:
     """What `task show --json` prints."""
-    task, beat, verdict = detail.task, detail.last_beat, detail.verdict
+    task, beat, verdict = detail.task, detail.last_beat, detail.recovery_decision
     return {
         **_summary(task),
         **_picked(task, _DETAIL),
@@ -81,7 +118,7 @@ class Widths:
     @classmethod
     def for_terminal(cls, columns: int, *, longest_note: int) -> Widths:
         """As much as fits, as long as there are eighty columns."""
-        has_whole_ids = columns >= ROOM_FOR_IDS
+        has_whole_ids = columns >= FULL_ID_COLUMNS
         # What the columns of known width leave is shared by name, queue and note.
         spare = max(36, columns - (72 if has_whole_ids else 44))
         # A note needs no more than its length and its heading; "due in 5 minutes" is never cut.
@@ -92,7 +129,7 @@ class Widths:
 
 def print_page(page: TaskPage, *, full: bool) -> None:
     """A table no wider than the terminal, unless it is asked for in full."""
-    columns = shutil.get_terminal_size(fallback=(ROOM_FOR_IDS, 24)).columns
+    columns = shutil.get_terminal_size(fallback=(FULL_ID_COLUMNS, 24)).columns
     longest_note = max((len(_note(task)) for task in page.tasks), default=0)
     widths = Widths(has_whole_ids=True) if full else Widths.for_terminal(columns, longest_note=longest_note)
     print_table(
@@ -101,11 +138,11 @@ def print_page(page: TaskPage, *, full: bool) -> None:
             (
                 str(task.id) if widths.has_whole_ids else short_form(task.id),
                 task.status,
-                safe(task.name, limit=widths.name),
-                safe(task.queue, limit=widths.queue),
-                safe(humanize.naturaldelta(task.age), limit=10),
+                sanitize_text(task.name, limit=widths.name),
+                sanitize_text(task.queue, limit=widths.queue),
+                sanitize_text(humanize.naturaldelta(task.age), limit=10),
                 str(task.attempt_count),
-                safe(_note(task), limit=widths.note),
+                sanitize_text(_note(task), limit=widths.note),
             )
             for task in page.tasks
         ],
@@ -115,11 +152,11 @@ def print_page(page: TaskPage, *, full: bool) -> None:
 
 def print_detail(detail: TaskDetail, *, full: bool) -> None:
     """Everything that is known, a fact a line; what is not set is left out, what is long is cut unless `full`."""
-    limit = None if full else LONGEST_VALUE
+    limit = None if full else MAX_VALUE_LENGTH
     document = detail_document(detail)
     attempts, events = document.pop("attempts"), document.pop("events")
-    if detail.verdict is not None:
-        document["verdict"] = detail.verdict.in_words
+    if detail.recovery_decision is not None:
+        document["verdict"] = detail.recovery_decision.description
     if due := _due(detail.task):
         document["status"] += f", {due}"
     _print_part(document, limit)
@@ -127,13 +164,13 @@ def print_detail(detail: TaskDetail, *, full: bool) -> None:
         print_line(f"\nattempt {attempt.pop('attempt')}")
         _print_part(attempt, limit, indent="  ")
     for event in events:
-        print_line(f"\nevent {safe(event.pop('kind'), limit=limit)}")
+        print_line(f"\nevent {sanitize_text(event.pop('kind'), limit=limit)}")
         _print_part(event, limit, indent="  ")
 
 
 def _print_part(part: Mapping[str, Any], limit: int | None, indent: str = "") -> None:
     given = {name: _shown(value) for name, value in part.items() if value is not None}
-    print_facts({indent + name: safe(text, limit=limit) for name, text in given.items()})
+    print_facts({indent + name: sanitize_text(text, limit=limit) for name, text in given.items()})
 
 
 def _note(task: TaskSummary) -> str:

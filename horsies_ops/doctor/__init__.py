@@ -13,7 +13,7 @@ from horsies.errors import HorsiesError
 from horsies_ops.doctor import checks as fleet
 from horsies_ops.doctor import checks as records
 from horsies_ops.doctor import checks as server
-from horsies_ops.doctor.findings import Check, Diagnosis, Finding, Patient, Status, fail, ok, skip, warn
+from horsies_ops.doctor.findings import CheckResult, CheckStatus, CheckTarget, Diagnosis, Finding, fail, ok, skip, warn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -21,59 +21,75 @@ if TYPE_CHECKING:
 
     from horsies.config import LoadedSettings
     from horsies.model.settings import AppConfig
-    from horsies_ops.reads.facade import Reads
+    from horsies_ops.reads.facade import OpsReads
 
-__all__ = ["Check", "Diagnosis", "Finding", "Status", "diagnose"]
+__all__ = ["CheckResult", "CheckStatus", "Diagnosis", "Finding", "diagnose"]
 
 
 # The round of all checks, in the order in which they are told.
 
 if TYPE_CHECKING:
-    Looking = Callable[[Patient], Awaitable[Finding]]
+    CheckFunction = Callable[[CheckTarget], Awaitable[Finding]]
 
-OF_SERVER: Final[Mapping[str, Looking]] = {
-    "schema": server.schema,
-    "listen": server.listen,
-    "pooler": server.pooler,
-    "connections": server.connections,
-    "clock": server.clock,
-    "long_transactions": server.long_transactions,
-    "bloat": server.bloat,
-    "notify_queue": server.notify_queue,
+SERVER_CHECKS: Final[Mapping[str, CheckFunction]] = {
+    "schema": server.check_schema,
+    "listen": server.check_listen,
+    "pooler": server.check_pooler,
+    "connections": server.check_connections,
+    "clock": server.check_clock,
+    "long_transactions": server.check_transactions,
+    "bloat": server.check_bloat,
+    "notify_queue": server.check_notify_queue,
 }
 """What can be looked at without our tables."""
 
-OF_TABLES: Final[Mapping[str, Looking]] = {
-    "listen": server.announcing,
-    "workers": fleet.workers,
-    "fleet_config": fleet.fleet_config,
-    "stale": fleet.stale,
-    "amnesty": fleet.amnesty,
-    "outbox": records.waiting_outcomes,
-    "retention": records.retention,
-    "disabled_operations": fleet.disabled_operations,
+TABLE_CHECKS: Final[Mapping[str, CheckFunction]] = {
+    "listen": server.check_notifications,
+    "workers": fleet.check_workers,
+    "fleet_config": fleet.check_fleet_config,
+    "stale": fleet.check_stale,
+    "amnesty": fleet.check_outage_grace,
+    "outbox": records.check_outbox,
+    "retention": records.check_retention,
+    "disabled_operations": fleet.check_disabled_operations,
 }
 """What takes the place of the former, or is added to it, once the schema is up to date."""
 
-NAMES: Final = (
-    "config", "database", "schema", "listen", "pooler", "connections", "clock", "workers", "fleet_config", "stale",
-    "amnesty", "outbox", "retention", "disabled_operations", "long_transactions", "bloat", "notify_queue", "embedded",
-)  # fmt: skip
+CHECK_NAMES: Final = (
+    "config",
+    "database",
+    "schema",
+    "listen",
+    "pooler",
+    "connections",
+    "clock",
+    "workers",
+    "fleet_config",
+    "stale",
+    "amnesty",
+    "outbox",
+    "retention",
+    "disabled_operations",
+    "long_transactions",
+    "bloat",
+    "notify_queue",
+    "embedded",
+)
 
 
 async def diagnose(
-    load: Callable[[], LoadedSettings], connect: Callable[[AppConfig], AbstractAsyncContextManager[Reads]]
+    load: Callable[[], LoadedSettings], connect: Callable[[AppConfig], AbstractAsyncContextManager[OpsReads]]
 ) -> Diagnosis:
     """Look at everything that can be looked at; writes nothing, and starts no server that is not running."""
     found: dict[str, Finding] = {}
-    why_not = await _look(found, load, connect)
-    return Diagnosis(checks=tuple(Check.of(name, found.get(name, skip(why_not))) for name in NAMES))
+    why_not = await _collect_findings(found, load, connect)
+    return Diagnosis(checks=tuple(CheckResult.of(name, found.get(name, skip(why_not))) for name in CHECK_NAMES))
 
 
-async def _look(
+async def _collect_findings(
     found: dict[str, Finding],
     load: Callable[[], LoadedSettings],
-    connect: Callable[[AppConfig], AbstractAsyncContextManager[Reads]],
+    connect: Callable[[AppConfig], AbstractAsyncContextManager[OpsReads]],
 ) -> str:
     """Fill `found` as far as possible; returns why the rest could not be looked at."""
     try:
@@ -87,25 +103,25 @@ async def _look(
         return "the embedded server is not running"
     try:
         async with connect(settings.app) as reads:
-            return await _examine(found, Patient(reads=reads, settings=settings.app))
+            return await _run_all_checks(found, CheckTarget(reads=reads, settings=settings.app))
     except HorsiesError as error:
         found.setdefault("database", _failed(error))
         return "the database cannot be reached"
 
 
-async def _examine(found: dict[str, Finding], patient: Patient) -> str:
-    found["database"] = await server.database(patient)
-    await _ask(found, patient, OF_SERVER)
-    if found["schema"].status is Status.OK:
-        await _ask(found, patient, OF_TABLES)
+async def _run_all_checks(found: dict[str, Finding], target: CheckTarget) -> str:
+    found["database"] = await server.check_database(target)
+    await _run_checks(found, target, SERVER_CHECKS)
+    if found["schema"].status is CheckStatus.OK:
+        await _run_checks(found, target, TABLE_CHECKS)
     return "the schema is not up to date"
 
 
-async def _ask(found: dict[str, Finding], patient: Patient, checks: Mapping[str, Looking]) -> None:
+async def _run_checks(found: dict[str, Finding], target: CheckTarget, checks: Mapping[str, CheckFunction]) -> None:
     """One check that fails to look does not keep the others from looking."""
     for name, look in checks.items():
         try:
-            found[name] = await look(patient)
+            found[name] = await look(target)
         except HorsiesError as error:
             found[name] = _failed(error)
 

@@ -8,36 +8,43 @@ from typing import TYPE_CHECKING, Final
 
 import humanize
 
-from horsies.model.recovery.fleet import disagreements
-from horsies.model.retention import Category, Windows
+from horsies.model.recovery.fleet import mismatched_settings
+from horsies.model.retention import RetentionCategory, RetentionWindows
 from horsies.model.task import short_form
-from horsies.store.listen import is_heard, is_new_work_announced
+from horsies.store.listen import is_notify_delivered, is_notify_trigger_enabled
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.doctor.findings import Finding, fail, ok, skip, warn
-from horsies_ops.reads.server import database_status, oldest, orphans, outbox, search_path, storage
-from horsies_ops.reads.stale import stale_now
+from horsies_ops.reads.server import (
+    count_orphans,
+    database_status,
+    default_search_path,
+    oldest_by_category,
+    outbox_status,
+    storage,
+)
+from horsies_ops.reads.stale import count_stale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from horsies.model.recovery.fleet import Fleet, FleetMember
-    from horsies_ops.doctor.findings import Patient
-    from horsies_ops.reads.server import ConnectionFacts, DatabaseStatus, OpenTransaction, Outbox, TableStorage
+    from horsies_ops.doctor.findings import CheckTarget
+    from horsies_ops.reads.server import ConnectionUsage, DatabaseStatus, OpenTransaction, OutboxStatus, TableStorage
 
 
-HEARD_WITHIN_S: Final = 5.0
+NOTIFY_TIMEOUT_S: Final = 5.0
 LARGEST_OFFSET: Final = timedelta(seconds=2)
 BUSY_CONNECTIONS, FULL_CONNECTIONS = 0.8, 0.95
-LONG, TOO_LONG = timedelta(minutes=5), timedelta(hours=1)
+TRANSACTION_WARN_AGE, TRANSACTION_FAIL_AGE = timedelta(minutes=5), timedelta(hours=1)
 DEAD_SHARE, DEAD_ROWS = 0.3, 10_000
-FILLING_QUEUE, FULL_QUEUE = 0.2, 0.8
+NOTIFY_QUEUE_WARN_SHARE, NOTIFY_QUEUE_FAIL_SHARE = 0.2, 0.8
 
 
-async def database(patient: Patient) -> Finding:
-    return judge_database(await database_status(patient.reads.reading, embedded=patient.reads.is_embedded))
+async def check_database(target: CheckTarget) -> Finding:
+    return database_finding(await database_status(target.reads.reader, embedded=target.reads.is_embedded))
 
 
-def judge_database(status: DatabaseStatus) -> Finding:
+def database_finding(status: DatabaseStatus) -> Finding:
     detail = f"PostgreSQL {status.server_version} at {status.url}"
     if status.in_recovery:
         hint = "name the primary, or several hosts with target_session_attrs=read-write, in broker.database_url"
@@ -45,11 +52,11 @@ def judge_database(status: DatabaseStatus) -> Finding:
     return ok(detail)
 
 
-async def schema(patient: Patient) -> Finding:
-    return judge_schema(await database_status(patient.reads.reading, embedded=patient.reads.is_embedded))
+async def check_schema(target: CheckTarget) -> Finding:
+    return schema_finding(await database_status(target.reads.reader, embedded=target.reads.is_embedded))
 
 
-def judge_schema(status: DatabaseStatus) -> Finding:
+def schema_finding(status: DatabaseStatus) -> Finding:
     found = status.migrations
     if found is None:
         return fail("unknown", hint="horsies db status")
@@ -63,12 +70,12 @@ def judge_schema(status: DatabaseStatus) -> Finding:
     return ok(detail)
 
 
-async def connections(patient: Patient) -> Finding:
-    facts = (await database_status(patient.reads.reading, embedded=patient.reads.is_embedded)).connections
-    return judge_connections(facts) if facts else ok("unknown")
+async def check_connections(target: CheckTarget) -> Finding:
+    facts = (await database_status(target.reads.reader, embedded=target.reads.is_embedded)).connections
+    return connections_finding(facts) if facts else ok("unknown")
 
 
-def judge_connections(facts: ConnectionFacts) -> Finding:
+def connections_finding(facts: ConnectionUsage) -> Finding:
     detail, share = f"{facts.used} of {facts.max} in use", facts.used / facts.max
     hint = "raise max_connections, put PgBouncer in front, or run fewer workers"
     if share >= FULL_CONNECTIONS:
@@ -76,32 +83,32 @@ def judge_connections(facts: ConnectionFacts) -> Finding:
     return warn(detail, hint=hint) if share >= BUSY_CONNECTIONS else ok(detail)
 
 
-async def listen(patient: Patient) -> Finding:
-    if not await is_heard(patient.reads.reading, patient.reads.direct, within_s=HEARD_WITHIN_S):
+async def check_listen(target: CheckTarget) -> Finding:
+    if not await is_notify_delivered(target.reads.reader, target.reads.direct_spec, within_s=NOTIFY_TIMEOUT_S):
         return fail(
-            f"a notification did not come back within {HEARD_WITHIN_S:.0f} s",
+            f"a notification did not come back within {NOTIFY_TIMEOUT_S:.0f} s",
             hint="LISTEN cannot pass a transaction pooler: set broker.session_database_url to the server itself",
         )
     return ok("notifications arrive")
 
 
-async def announcing(patient: Patient) -> Finding:
+async def check_notifications(target: CheckTarget) -> Finding:
     """The other half of `listen`, which needs our tables."""
-    if not await is_new_work_announced(patient.reads.reading):
+    if not await is_notify_trigger_enabled(target.reads.reader):
         hint = "enable the trigger horsies_tasks_announce; until then work waits for the poll"
         return fail("new work is not announced: the trigger is missing or disabled", hint=hint)
-    return await listen(patient)
+    return await check_listen(target)
 
 
-async def pooler(patient: Patient) -> Finding:
-    broker = patient.settings.broker
+async def check_pooler(target: CheckTarget) -> Finding:
+    broker = target.settings.broker
     if not broker.pgbouncer_transaction_mode:
         return ok("none configured")
-    path = await search_path(patient.reads.reading)
-    return judge_pooler(has_session_url=broker.session_database_url is not None, schema=broker.schema, path=path)
+    path = await default_search_path(target.reads.reader)
+    return pooler_finding(has_session_url=broker.session_database_url is not None, schema=broker.schema, path=path)
 
 
-def judge_pooler(*, has_session_url: bool, schema: str, path: str) -> Finding:
+def pooler_finding(*, has_session_url: bool, schema: str, path: str) -> Finding:
     if not has_session_url:
         return fail(
             "LISTEN cannot pass a transaction pooler", hint="set broker.session_database_url to the server itself"
@@ -112,14 +119,14 @@ def judge_pooler(*, has_session_url: bool, schema: str, path: str) -> Finding:
     return ok("PgBouncer in transaction mode, LISTEN past it")
 
 
-async def clock(patient: Patient) -> Finding:
+async def check_clock(target: CheckTarget) -> Finding:
     asked_at, asked = datetime.now(UTC), time.monotonic()
-    there = await patient.reads.clock()
+    there = await target.reads.database_time()
     took = timedelta(seconds=time.monotonic() - asked)
-    return judge_clock(there - (asked_at + took / 2), took)
+    return clock_finding(there - (asked_at + took / 2), took)
 
 
-def judge_clock(offset: timedelta, took: timedelta) -> Finding:
+def clock_finding(offset: timedelta, took: timedelta) -> Finding:
     """By how much this machine and the database differ; the way there and back makes it no more exact than `took`."""
     detail = f"{offset.total_seconds():+.1f} s from this machine's, asked in {took.total_seconds() * 1000:.0f} ms"
     if abs(offset) - took / 2 > LARGEST_OFFSET:
@@ -128,26 +135,26 @@ def judge_clock(offset: timedelta, took: timedelta) -> Finding:
     return ok(detail)
 
 
-async def long_transactions(patient: Patient) -> Finding:
-    return judge_transaction((await storage(patient.reads.reading)).longest_transaction)
+async def check_transactions(target: CheckTarget) -> Finding:
+    return transaction_finding((await storage(target.reads.reader)).longest_transaction)
 
 
-def judge_transaction(longest: OpenTransaction | None) -> Finding:
+def transaction_finding(longest: OpenTransaction | None) -> Finding:
     if longest is None:
         return ok("none open")
     who = f"pid {longest.pid}" + (f" ({longest.application_name})" if longest.application_name else "")
     detail = f"the longest has been open for {_span(longest.age)}: {who}, {longest.state or 'unknown'}"
     hint = f"end it: SELECT pg_terminate_backend({longest.pid}); while it is open, dead rows pile up"
-    if longest.age >= TOO_LONG:
+    if longest.age >= TRANSACTION_FAIL_AGE:
         return fail(detail, hint=hint)
-    return warn(detail, hint=hint) if longest.age >= LONG else ok(detail)
+    return warn(detail, hint=hint) if longest.age >= TRANSACTION_WARN_AGE else ok(detail)
 
 
-async def bloat(patient: Patient) -> Finding:
-    return judge_bloat((await storage(patient.reads.reading)).tables)
+async def check_bloat(target: CheckTarget) -> Finding:
+    return bloat_finding((await storage(target.reads.reader)).tables)
 
 
-def judge_bloat(tables: tuple[TableStorage, ...]) -> Finding:
+def bloat_finding(tables: tuple[TableStorage, ...]) -> Finding:
     swollen = [each for each in tables if each.dead_share > DEAD_SHARE and each.dead_rows > DEAD_ROWS]
     if not swollen:
         size = humanize.naturalsize(sum(each.bytes for each in tables), binary=True)
@@ -156,16 +163,16 @@ def judge_bloat(tables: tuple[TableStorage, ...]) -> Finding:
     return warn(detail, hint=f"VACUUM {swollen[0].name}; is autovacuum on, and is a transaction open for long?")
 
 
-async def notify_queue(patient: Patient) -> Finding:
-    return judge_notify_queue((await storage(patient.reads.reading)).notify_queue)
+async def check_notify_queue(target: CheckTarget) -> Finding:
+    return notify_queue_finding((await storage(target.reads.reader)).notify_queue_usage)
 
 
-def judge_notify_queue(usage: float) -> Finding:
+def notify_queue_finding(usage: float) -> Finding:
     detail = f"{usage:.1%} full"
     hint = "a session that LISTENs has been in one transaction for long; see long_transactions"
-    if usage >= FULL_QUEUE:
+    if usage >= NOTIFY_QUEUE_FAIL_SHARE:
         return fail(detail, hint=hint)
-    return warn(detail, hint=hint) if usage >= FILLING_QUEUE else ok(detail)
+    return warn(detail, hint=hint) if usage >= NOTIFY_QUEUE_WARN_SHARE else ok(detail)
 
 
 def _span(age: timedelta) -> str:
@@ -175,18 +182,18 @@ def _span(age: timedelta) -> str:
 # Checks of the workers and of the work in their hands.
 
 
-async def _fleet(patient: Patient) -> Fleet:
-    return await RecoveryStore(patient.reads.reading).fleet()
+async def _fleet(target: CheckTarget) -> Fleet:
+    return await RecoveryStore(target.reads.reader).fleet()
 
 
-async def workers(patient: Patient) -> Finding:
-    return judge_workers(await _fleet(patient))
+async def check_workers(target: CheckTarget) -> Finding:
+    return workers_finding(await _fleet(target))
 
 
-def judge_workers(found: Fleet) -> Finding:
+def workers_finding(found: Fleet) -> Finding:
     silent = [each for each in found.live if each.is_silent(found.now)]
     live = [each for each in found.live if each not in silent]
-    gone = sum(each.given_up_at <= found.now for each in found.members)
+    gone = sum(each.stale_at <= found.now for each in found.members)
     parts = [
         f"{len(live)} live",
         *map(_since, silent),
@@ -210,14 +217,14 @@ def _since(member: FleetMember) -> str:
     return f"{short_form(member.worker_id)} silent since {member.last_heartbeat_at:%H:%M:%S}Z"
 
 
-async def fleet_config(patient: Patient) -> Finding:
-    return judge_fleet_config(await _fleet(patient))
+async def check_fleet_config(target: CheckTarget) -> Finding:
+    return fleet_config_finding(await _fleet(target))
 
 
-def judge_fleet_config(found: Fleet) -> Finding:
+def fleet_config_finding(found: Fleet) -> Finding:
     if not found.live:
         return skip("no live worker")
-    differing = disagreements(found.live)
+    differing = mismatched_settings(found.live)
     if not differing:
         return ok("all live workers judge alike")
     detail = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in differing.items())
@@ -225,14 +232,14 @@ def judge_fleet_config(found: Fleet) -> Finding:
     return warn(f"live workers differ in {detail}", hint=hint)
 
 
-async def stale(patient: Patient) -> Finding:
-    reading = patient.reads.reading
-    found = await stale_now(reading, local=patient.settings.recovery)
-    fleet = await _fleet(patient)
-    return judge_stale(fleet, claimed=found.claimed, running=found.running, orphans=await orphans(reading))
+async def check_stale(target: CheckTarget) -> Finding:
+    reading = target.reads.reader
+    found = await count_stale(reading, local_config=target.settings.recovery)
+    fleet = await _fleet(target)
+    return stale_finding(fleet, claimed=found.claimed, running=found.running, orphans=await count_orphans(reading))
 
 
-def judge_stale(found: Fleet, *, claimed: int, running: int, orphans: int) -> Finding:
+def stale_finding(found: Fleet, *, claimed: int, running: int, orphans: int) -> Finding:
     """Stale work is to be looked at; where nobody is going to recover it, it is a failure."""
     if not (claimed or running or orphans):
         return ok("no work without a sign of life")
@@ -254,25 +261,29 @@ def _why_nobody_recovers(found: Fleet, *, claimed: int, running: int) -> str | N
     return None
 
 
-async def amnesty(patient: Patient) -> Finding:
-    return judge_amnesty(await _fleet(patient))
+async def check_outage_grace(target: CheckTarget) -> Finding:
+    return outage_grace_finding(await _fleet(target))
 
 
-def judge_amnesty(found: Fleet) -> Finding:
+def outage_grace_finding(found: Fleet) -> Finding:
     if not found.live:
         return skip("no live worker")
-    ends = [until for each in found.live if (until := each.instant("amnesty_until")) is not None and until > found.now]
+    ends = [
+        until
+        for each in found.live
+        if (until := each.health_instant("amnesty_until")) is not None and until > found.now
+    ]
     if len(ends) < len(found.live):
         return ok(f"{len(found.live) - len(ends)} of {len(found.live)} live workers have listened long enough to judge")
     hint = "nothing to do; horsies sweep --force goes by plain ages"
     return warn(f"no live worker has listened long enough to judge; the first will at {min(ends):%H:%M:%S}Z", hint=hint)
 
 
-async def disabled_operations(patient: Patient) -> Finding:
-    return judge_disabled(await _fleet(patient))
+async def check_disabled_operations(target: CheckTarget) -> Finding:
+    return disabled_operations_finding(await _fleet(target))
 
 
-def judge_disabled(found: Fleet) -> Finding:
+def disabled_operations_finding(found: Fleet) -> Finding:
     names = sorted({name for each in found.live for name in _disabled(each)})
     if not names:
         return ok("none")
@@ -286,33 +297,33 @@ def _disabled(member: FleetMember) -> Iterator[str]:
 
 # Checks of what should have been moved on or cleaned away by now.
 
-LONGEST_WAIT: Final = timedelta(minutes=5)
+OUTBOX_WARN_AGE: Final = timedelta(minutes=5)
 
 
-async def waiting_outcomes(patient: Patient) -> Finding:
-    return judge_outbox(await outbox(patient.reads.reading))
+async def check_outbox(target: CheckTarget) -> Finding:
+    return outbox_finding(await outbox_status(target.reads.reader))
 
 
-def judge_outbox(found: Outbox) -> Finding:
+def outbox_finding(found: OutboxStatus) -> Finding:
     detail = f"{found.waiting} waiting, {found.quarantined} quarantined"
     if found.quarantined:
         hint = "horsies events --kind outbox_quarantined shows why; they are tried again every hour"
         return fail(detail, hint=hint)
-    if found.oldest is not None and found.oldest > LONGEST_WAIT:
+    if found.oldest is not None and found.oldest > OUTBOX_WARN_AGE:
         hint = "workflows are not advanced: is a worker running that knows them?"
         return warn(f"{detail}, the oldest for {humanize.naturaldelta(found.oldest)}", hint=hint)
     return ok(detail)
 
 
-async def retention(patient: Patient) -> Finding:
-    settings = patient.settings
-    windows = Windows.of(settings.recovery, settings.retention)
+async def check_retention(target: CheckTarget) -> Finding:
+    settings = target.settings
+    windows = RetentionWindows.of(settings.recovery, settings.retention)
     # Two passes, for one may have ended with its time over.
     slack = timedelta(seconds=2 * settings.retention.interval_s)
-    return judge_retention(await oldest(patient.reads.reading), windows, slack)
+    return retention_finding(await oldest_by_category(target.reads.reader), windows, slack)
 
 
-def judge_retention(ages: Mapping[str, timedelta], windows: Windows, slack: timedelta) -> Finding:
+def retention_finding(ages: Mapping[str, timedelta], windows: RetentionWindows, slack: timedelta) -> Finding:
     overdue = {
         category: late
         for category, window in windows
@@ -324,10 +335,10 @@ def judge_retention(ages: Mapping[str, timedelta], windows: Windows, slack: time
     return warn(f"past their window: {detail}", hint="horsies cleanup; a live worker does it every hour")
 
 
-def _kept(windows: Windows) -> str:
+def _kept(windows: RetentionWindows) -> str:
     endless = [_words(category) for category, window in windows if window is None]
     return "nothing is past its window" + (f"; kept for ever: {', '.join(endless)}" if endless else "")
 
 
-def _words(category: Category) -> str:
+def _words(category: RetentionCategory) -> str:
     return category.replace("_", " ")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from horsies.model.settings import AppConfig
-    from horsies_ops.reads.facade import Reads
+    from horsies_ops.reads.facade import OpsReads
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
@@ -22,41 +22,41 @@ class Status(StrEnum):
 class Finding:
     """How one thing stands, and what to do about it."""
 
-    status: Status
+    status: CheckStatus
     detail: str
     hint: str | None = None
 
 
 def ok(detail: str) -> Finding:
-    return Finding(status=Status.OK, detail=detail)
+    return Finding(status=CheckStatus.OK, detail=detail)
 
 
 def warn(detail: str, *, hint: str) -> Finding:
     """Works, and should be looked at."""
-    return Finding(status=Status.WARN, detail=detail, hint=hint)
+    return Finding(status=CheckStatus.WARN, detail=detail, hint=hint)
 
 
 def fail(detail: str, *, hint: str | None) -> Finding:
     """Does not work, or soon will not."""
-    return Finding(status=Status.FAIL, detail=detail, hint=hint)
+    return Finding(status=CheckStatus.FAIL, detail=detail, hint=hint)
 
 
 def skip(detail: str) -> Finding:
     """Could not be looked at, or does not apply here."""
-    return Finding(status=Status.SKIP, detail=detail)
+    return Finding(status=CheckStatus.SKIP, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CheckResult:
     """A finding under its name."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     hint: str | None
 
     @classmethod
-    def of(cls, name: str, finding: Finding) -> Check:
+    def of(cls, name: str, finding: Finding) -> CheckResult:
         return cls(name=name, status=finding.status, detail=finding.detail, hint=finding.hint)
 
 
@@ -64,20 +64,20 @@ class Check:
 class Diagnosis:
     """Every check in its order."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[CheckResult, ...]
 
     @property
-    def ok(self) -> bool:
+    def is_ok(self) -> bool:
         """Whether none failed; warnings do not count."""
-        return all(check.status is not Status.FAIL for check in self.checks)
+        return all(check.status is not CheckStatus.FAIL for check in self.checks)
 
 
 # What the doctor looks at.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
+class CheckTarget:
     """A database that can be read, and the settings of this side."""
 
-    reads: Reads
+    reads: OpsReads
     settings: AppConfig

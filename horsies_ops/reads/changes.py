@@ -20,9 +20,9 @@ class Topic(StrEnum):
     """New work is due in `queue`."""
     TASK_DONE = "task_done"
     """The tasks `ids` have ended."""
-    TASKS = "tasks"
+    STATUS_CHANGE = "tasks"
     """`count` tasks of `queue` made the move `kind` from one status to another; `ids` are some of them."""
-    BEATS = "beats"
+    HEARTBEATS = "beats"
     """The worker `worker_id` wrote `count` beats."""
     EVENT = "event"
     """An event of this `kind` was written down."""
@@ -32,7 +32,7 @@ class Topic(StrEnum):
     """About the feed itself: `kind` is a `Feed`."""
 
 
-class Feed(StrEnum):
+class FeedStatus(StrEnum):
     """How changes arrive; after LIVE and RESTORED whoever listens must look for themselves once."""
 
     LIVE = "live"
@@ -59,20 +59,20 @@ class Change:
     """Why a feed was lost."""
 
 
-def of_new_task(queue: str, at: datetime) -> Change:
+def parse_task_new(queue: str, at: datetime) -> Change:
     return Change(topic=Topic.TASK_NEW, kind=Topic.TASK_NEW, queue=queue, at=at)
 
 
-def of_done_tasks(payload: str, at: datetime) -> Change:
+def parse_task_done(payload: str, at: datetime) -> Change:
     ids = _ids(payload.split(","))
     return Change(topic=Topic.TASK_DONE, kind=Topic.TASK_DONE, ids=ids, count=len(ids), at=at)
 
 
-def of_workflow(payload: str, at: datetime) -> Change:
+def parse_workflow_done(payload: str, at: datetime) -> Change:
     return Change(topic=Topic.WORKFLOW, kind=Topic.WORKFLOW, ids=_ids([payload]), at=at)
 
 
-def of_event(payload: str, at: datetime) -> Change | None:
+def parse_event(payload: str, at: datetime) -> Change | None:
     """Beats, a move of tasks, or an event that was written down; None for what none of ours has said."""
     try:
         said = cast("dict[str, Any]", json.loads(payload))
@@ -95,8 +95,8 @@ def of_event(payload: str, at: datetime) -> Change | None:
 
 def _topic(kind: str, said: dict[str, Any]) -> Topic:
     if kind == "beats":
-        return Topic.BEATS
-    return Topic.TASKS if said.get("to") else Topic.EVENT
+        return Topic.HEARTBEATS
+    return Topic.STATUS_CHANGE if said.get("to") else Topic.EVENT
 
 
 def _text(value: object) -> str | None:

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from horsies.errors import HorsiesError
-from horsies.store.queries import Query, load
-from horsies_ops.reads.live import Feed, Topic, listen
+from horsies.store.queries import Query, load_queries
+from horsies_ops.reads.live import FeedStatus, Topic, listen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
-    from horsies.store.connection import Link
+    from horsies.store.connection import ConnectionSpec
     from horsies.store.database import Database
 
 
@@ -66,13 +66,13 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventReadQueries:
-    following: Query[EventRow]
-    last: Query[EventRow]
-    actions_following: Query[AuditRow]
-    last_actions: Query[AuditRow]
+    events_after: Query[EventRow]
+    latest_events: Query[EventRow]
+    actions_after: Query[AuditRow]
+    latest_actions: Query[AuditRow]
 
 
-EVENT_READS = load(EventReadQueries, "horsies_ops.reads", "events")
+EVENT_READS = load_queries(EventReadQueries, "horsies_ops.reads", "events")
 
 
 async def events(
@@ -91,8 +91,8 @@ async def events(
     """
     wanted = (list(kinds) or None, task_id, since, limit)
     if after is not None:
-        return tuple(await database.fetch(EVENT_READS.following, after, *wanted))
-    return tuple(await database.fetch(EVENT_READS.last, before or _LAST, *wanted))
+        return tuple(await database.fetch(EVENT_READS.events_after, after, *wanted))
+    return tuple(await database.fetch(EVENT_READS.latest_events, before or _LAST, *wanted))
 
 
 async def audit(
@@ -106,29 +106,29 @@ async def audit(
     """Actions in the order in which they were begun, of some kinds where given; `after` and `before` as for events."""
     wanted = (list(actions) or None, limit)
     if after is not None:
-        return tuple(await database.fetch(EVENT_READS.actions_following, after, *wanted))
-    return tuple(await database.fetch(EVENT_READS.last_actions, before or _LAST, *wanted))
+        return tuple(await database.fetch(EVENT_READS.actions_after, after, *wanted))
+    return tuple(await database.fetch(EVENT_READS.latest_actions, before or _LAST, *wanted))
 
 
 # Events as they are written.
 
-AT_ONCE: Final = 1_000
+PAGE_SIZE: Final = 1_000
 
 OVERLAP: Final = 500
 """How far behind the last id is looked again, since a lower one may have been committed later."""
 
 
-async def follow(
-    database: Database, direct: Link, *, since: timedelta, kinds: Sequence[str] = ()
+async def tail_events(
+    database: Database, direct_spec: ConnectionSpec, *, since: timedelta, kinds: Sequence[str] = ()
 ) -> AsyncGenerator[EventRow]:
     """The events of the time past, then each that is written, once; outages are waited out."""
     seen: OrderedDict[int, None] = OrderedDict()
-    for row in await events(database, since=since, kinds=kinds, limit=AT_ONCE):
+    for row in await events(database, since=since, kinds=kinds, limit=PAGE_SIZE):
         seen[row.id] = None
         yield row
-    async with aclosing(listen(database, direct)) as changes:
+    async with aclosing(listen(database, direct_spec)) as changes:
         async for change in changes:
-            is_news = change.topic is Topic.EVENT or (change.topic is Topic.FEED and change.kind != Feed.LOST)
+            is_news = change.topic is Topic.EVENT or (change.topic is Topic.FEED and change.kind != FeedStatus.LOST)
             for row in await _unseen(database, seen, since, kinds) if is_news else ():
                 yield row
 
@@ -139,7 +139,7 @@ async def _unseen(
     found: list[EventRow] = []
     after = max(seen, default=0) - OVERLAP
     try:
-        while rows := await events(database, after=after, since=since, kinds=kinds, limit=AT_ONCE):
+        while rows := await events(database, after=after, since=since, kinds=kinds, limit=PAGE_SIZE):
             found += [row for row in rows if row.id not in seen]
             after = rows[-1].id
     except HorsiesError:

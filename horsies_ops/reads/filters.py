@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 
 
-def like(glob: str) -> str:
+def glob_to_like(glob: str) -> str:
     """The pattern by which LIKE finds what the glob means."""
     return glob.translate(_LIKE)
 
@@ -34,11 +34,11 @@ def like(glob: str) -> str:
 NEWEST_LOOKED_AT: Final = 10_000
 """How many of the newest tasks, or runs, are looked through, beside all that have not ended."""
 
-MOST_FOUND: Final = 20
+MAX_MATCHES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ShortIdMatch:
     """A task or a run that fits, with enough to tell it from the others."""
 
     id: UUID
@@ -48,31 +48,31 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupQueries:
-    ending: Query[Found]
-    runs_ending: Query[Found]
+    tasks_by_short_id: Query[ShortIdMatch]
+    runs_by_short_id: Query[ShortIdMatch]
 
 
-LOOKUP = load(LookupQueries, "horsies_ops.reads", "lookup")
+LOOKUP = load_queries(LookupQueries, "horsies_ops.reads", "lookup")
 
 
-def is_short_form(text: str) -> bool:
+def is_short_id(text: str) -> bool:
     return len(text) == SHORT_FORM_DIGITS and all(digit in "0123456789abcdefABCDEF" for digit in text)
 
 
-async def tasks_ending(database: Database, short_form: str) -> tuple[Found, ...]:
+async def tasks_by_short_id(database: Database, short_id: str) -> tuple[ShortIdMatch, ...]:
     """The tasks whose id ends in these eight digits, newest first; older ones that have ended are not looked at."""
-    return await _ending(database, LOOKUP.ending, short_form)
+    return await _by_short_id(database, LOOKUP.tasks_by_short_id, short_id)
 
 
-async def runs_ending(database: Database, short_form: str) -> tuple[Found, ...]:
+async def runs_by_short_id(database: Database, short_id: str) -> tuple[ShortIdMatch, ...]:
     """The same for runs of workflows."""
-    return await _ending(database, LOOKUP.runs_ending, short_form)
+    return await _by_short_id(database, LOOKUP.runs_by_short_id, short_id)
 
 
-async def _ending(database: Database, query: Query[Found], short_form: str) -> tuple[Found, ...]:
-    if not is_short_form(short_form):
-        raise ValueError(f"{short_form!r} is no short form of an id")
-    return tuple(await database.fetch(query, short_form.lower(), NEWEST_LOOKED_AT, MOST_FOUND))
+async def _by_short_id(database: Database, query: Query[ShortIdMatch], short_id: str) -> tuple[ShortIdMatch, ...]:
+    if not is_short_id(short_id):
+        raise ValueError(f"{short_id!r} is no short form of an id")
+    return tuple(await database.fetch(query, short_id.lower(), NEWEST_LOOKED_AT, MAX_MATCHES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class TaskFilter:
         for status in self.statuses:
             TaskStatus(status)
         for identity in (*self.ids, self.worker_id, self.workflow_id):
-            if identity is not None and not is_short_form(identity):
+            if identity is not None and not is_short_id(identity):
                 parse_id(identity)
         if any(each.excluded for each in self.excluded):
             raise ValueError("a filter within exclude cannot exclude in turn")
@@ -117,20 +117,20 @@ class TaskFilter:
     def excluded(self) -> tuple[TaskFilter, ...]:
         """The filters of `exclude`, however many; one without parts excludes nothing."""
         given = (self.exclude,) if isinstance(self.exclude, TaskFilter) else self.exclude or ()
-        return tuple(each for each in given if _parts(each) or each.exclude)
+        return tuple(each for each in given if _conditions(each) or each.exclude)
 
     @property
     def is_empty(self) -> bool:
         """Whether every task matches."""
-        return not _parts(self) and not self.excluded
+        return not _conditions(self) and not self.excluded
 
     def to_json(self) -> str:
         """The filter, and those that it excludes, as the statements take them."""
-        terms = [{"is_wanted": True, **_parts(self)}]
-        return json.dumps(terms + [{"is_wanted": False, **_parts(each)} for each in self.excluded])
+        terms = [{"is_wanted": True, **_conditions(self)}]
+        return json.dumps(terms + [{"is_wanted": False, **_conditions(each)} for each in self.excluded])
 
 
-def _parts(wanted: TaskFilter) -> dict[str, object]:
+def _conditions(wanted: TaskFilter) -> dict[str, object]:
     """The parts that are given, as plain JSON."""
     given = {each.name: getattr(wanted, each.name) for each in fields(wanted) if each.name != "exclude"}
     return {name: _plain(name, value) for name, value in given.items() if value not in (None, (), [])}
@@ -139,7 +139,7 @@ def _parts(wanted: TaskFilter) -> dict[str, object]:
 def _plain(name: str, value: object) -> object:
     match name, value:
         case "names" | "error_codes", _:
-            return [like(glob) for glob in cast("Sequence[str]", value)]
+            return [glob_to_like(glob) for glob in cast("Sequence[str]", value)]
         case "statuses" | "queues", _:
             return list(cast("Sequence[str]", value))
         case "ids", _:
@@ -161,7 +161,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 
 
-class Unreadable(ValueError):
+class FilterSyntaxError(ValueError):
     """Text that says no filter, from `position` on."""
 
     def __init__(self, position: int, message: str, hint: str) -> None:
@@ -172,64 +172,64 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class FilterValue:
     text: str
     position: int
     is_quoted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FilterTerm:
     """`key` and `operator` are empty for a bare word."""
 
     position: int
     is_negated: bool
     key: str
     operator: str
-    values: tuple[Value, ...]
+    values: tuple[FilterValue, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class NegatedGroup:
     """Parts in `-(…)`, of which not all may hold."""
 
     position: int
-    parts: tuple[Part, ...]
+    terms: tuple[FilterTerm, ...]
 
 
-class Reader:
+class FilterParser:
     """Reads a line from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
-    def read(self) -> list[Part | Group]:
+    def parse(self) -> list[FilterTerm | NegatedGroup]:
         """Every part of the line; `Unreadable` at the first that makes no sense."""
-        parts: list[Part | Group] = []
+        parts: list[FilterTerm | NegatedGroup] = []
         while not self._is_at_end():
-            parts.append(self._group() if self._take("-(") else self._part())
+            parts.append(self._group() if self._take("-(") else self._term())
         return parts
 
-    def _group(self) -> Group:
-        began, parts = self._at - 2, list[Part]()
+    def _group(self) -> NegatedGroup:
+        began, parts = self._at - 2, list[FilterTerm]()
         while not self._take(")"):
             if self._is_at_end():
-                raise Unreadable(began, "a group that is not closed", "close it with )")
-            parts.append(self._part())
-        return Group(position=began, parts=tuple(parts))
+                raise FilterSyntaxError(began, "a group that is not closed", "close it with )")
+            parts.append(self._term())
+        return NegatedGroup(position=began, terms=tuple(parts))
 
-    def _part(self) -> Part:
+    def _term(self) -> FilterTerm:
         self._skip_space()
         position, is_negated = self._at, self._take("-")
         head = _KEY.match(self._text, self._at)
         if head is None:
-            return Part(position=position, is_negated=is_negated, key="", operator="", values=(self._value(),))
+            return FilterTerm(position=position, is_negated=is_negated, key="", operator="", values=(self._value(),))
         self._at = head.end()
         values = [self._value()]
         while self._take(","):
             values.append(self._value())
-        return Part(
+        return FilterTerm(
             position=position,
             is_negated=is_negated,
             key=head[1].lower(),
@@ -237,28 +237,28 @@ class Reader:
             values=tuple(values),
         )
 
-    def _value(self) -> Value:
+    def _value(self) -> FilterValue:
         position = self._at
         if quoted := _QUOTED.match(self._text, position):
             self._at = quoted.end()
-            return Value(text=_ESCAPED.sub(r"\1", quoted[1]), position=position, is_quoted=True)
+            return FilterValue(text=_ESCAPED.sub(r"\1", quoted[1]), position=position, is_quoted=True)
         if bare := _BARE.match(self._text, position):
             self._at = bare.end()
-            return Value(text=bare[0], position=position, is_quoted=False)
+            return FilterValue(text=bare[0], position=position, is_quoted=False)
         if self._text.startswith('"', position):
-            raise Unreadable(position, "a quotation that is not closed", 'close it with "')
+            raise FilterSyntaxError(position, "a quotation that is not closed", 'close it with "')
         self._refuse_bracket()
-        raise Unreadable(position, "a value is missing", "write it next to the sign, without a space")
+        raise FilterSyntaxError(position, "a value is missing", "write it next to the sign, without a space")
 
     def _refuse_bracket(self) -> None:
         """Say what is wrong with a bracket that stands here, where none belongs."""
         rest = self._text[self._at :]
         hint = "-(…) negates what is in it; quotes keep a bracket as text"
         if rest.startswith(")"):
-            raise Unreadable(self._at, "a bracket that was not opened", hint)
+            raise FilterSyntaxError(self._at, "a bracket that was not opened", hint)
         if rest.startswith("("):
             fault = "brackets without a minus" if ")" in rest else "a bracket that is not closed"
-            raise Unreadable(self._at, fault, hint)
+            raise FilterSyntaxError(self._at, fault, hint)
 
     def _take(self, sign: str) -> bool:
         if sign != ",":  # which joins values only where nothing stands between
@@ -277,7 +277,7 @@ class Reader:
         self._at = space.end() if space else self._at
 
 
-def written(value: str) -> str:
+def quote_value(value: str) -> str:
     """A value as it stands in a line: in quotes where it would be taken apart otherwise."""
     if _BARE.fullmatch(value):
         return value
@@ -309,7 +309,7 @@ def parse_duration(text: str) -> timedelta:
         raise ValueError(f"{text!r} is too long a time") from None
 
 
-def duration_text(duration: timedelta) -> str:
+def format_duration(duration: timedelta) -> str:
     """The duration in the largest unit of which it is a whole number; to the millisecond."""
     for unit in ("d", "h", "m", "s"):
         if duration % _UNITS[unit] == timedelta(0):
@@ -332,25 +332,25 @@ class FilterFault:
     hint: str
 
 
-LISTS: Final = {"status": "statuses", "queue": "queues", "name": "names", "err": "error_codes", "id": "ids"}
-SINGLES: Final = {"worker": "worker_id", "wf": "workflow_id", "flag": "flag", "text": "text"}
-CHOICES: Final = {
+LIST_KEYS: Final = {"status": "statuses", "queue": "queues", "name": "names", "err": "error_codes", "id": "ids"}
+SINGLE_VALUE_KEYS: Final = {"worker": "worker_id", "wf": "workflow_id", "flag": "flag", "text": "text"}
+CHOICE_KEYS: Final = {
     "due": ("due_later", {"later": True, "now": False}),
     "retried": ("retried", {"yes": True, "no": False}),
 }
-AT_LEAST: Final = {"wait": "min_wait", "run": "min_run", "hb": "min_silence"}
+MINIMUM_KEYS: Final = {"wait": "min_wait", "run": "min_run", "hb": "min_silence"}
 _COMPARED: Final = {
     "age>": "older_than",
     "age<": "newer_than",
-    **{f"{key}>": field for key, field in AT_LEAST.items()},
+    **{f"{key}>": field for key, field in MINIMUM_KEYS.items()},
     "att>=": "min_attempts",
 }
-KEYS: Final = (*LISTS, *SINGLES, *CHOICES, "age", *AT_LEAST, "att")
+FILTER_KEYS: Final = (*LIST_KEYS, *SINGLE_VALUE_KEYS, *CHOICE_KEYS, "age", *MINIMUM_KEYS, "att")
 """Every key of the language, in the order in which they are offered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Meant:
+class _Condition:
     """One field of a filter, and whether it must not hold."""
 
     field: str
@@ -361,128 +361,136 @@ class _Meant:
 def parse_filter(text: str) -> TaskFilter | FilterFault:
     """The filter that `text` says, or the first thing wrong with it."""
     try:
-        return _filter_of(Reader(text).read())
-    except Unreadable as fault:
+        return _filter_of(FilterParser(text).parse())
+    except FilterSyntaxError as fault:
         return FilterFault(position=fault.position, message=fault.message, hint=fault.hint)
 
 
-def filter_text(wanted: TaskFilter) -> str:
+def format_filter(wanted: TaskFilter) -> str:
     """The line from which `parse_filter` makes this filter; times to the millisecond."""
-    excluded = (list(_said(each)) for each in wanted.excluded)
+    excluded = (list(_format_conditions(each)) for each in wanted.excluded)
     negated = (f"-{parts[0]}" if len(parts) == 1 else f"-({' '.join(parts)})" for parts in excluded)
-    return " ".join([*_said(wanted), *negated])
+    return " ".join([*_format_conditions(wanted), *negated])
 
 
-def _filter_of(parts: Sequence[Part | Group]) -> TaskFilter:
+def _filter_of(parts: Sequence[FilterTerm | NegatedGroup]) -> TaskFilter:
     fields: dict[str, Any] = {}
     excluded: list[TaskFilter] = []
     for part in parts:
-        if isinstance(part, Group):
+        if isinstance(part, NegatedGroup):
             excluded.append(_filter_within(part))
             continue
-        meant = _meaning(part)
+        meant = _condition_of(part)
         if meant.is_negated != part.is_negated:
             excluded.append(TaskFilter(**{meant.field: meant.value}))
         elif meant.field in fields:
             name = part.key or "text to look for"
-            raise Unreadable(part.position, f"{name} is given twice", "put its values together, with commas between")
+            raise FilterSyntaxError(
+                part.position, f"{name} is given twice", "put its values together, with commas between"
+            )
         else:
             fields[meant.field] = meant.value
     return TaskFilter(**fields, exclude=tuple(excluded) or None)
 
 
-def _filter_within(group: Group) -> TaskFilter:
-    inner = _filter_of(group.parts)
+def _filter_within(group: NegatedGroup) -> TaskFilter:
+    inner = _filter_of(group.terms)
     if inner.excluded:
-        raise Unreadable(group.position, "a negation within a negation", "write what must hold outside of the group")
+        raise FilterSyntaxError(
+            group.position, "a negation within a negation", "write what must hold outside of the group"
+        )
     return inner
 
 
-def _meaning(part: Part) -> _Meant:
+def _condition_of(part: FilterTerm) -> _Condition:
     if not part.key:
         return _bare(part.values[0])
-    if part.key not in KEYS:
-        raise Unreadable(part.position, f"there is no key {part.key!r}", _nearest(part.key))
-    if part.key == "age" or part.key == "att" or part.key in AT_LEAST:
+    if part.key not in FILTER_KEYS:
+        raise FilterSyntaxError(part.position, f"there is no key {part.key!r}", _nearest(part.key))
+    if part.key == "age" or part.key == "att" or part.key in MINIMUM_KEYS:
         return _compared(part)
     if part.operator != ":":
-        raise Unreadable(part.position, f"{part.key} cannot be compared", f"write {part.key}:value")
-    if part.key in LISTS:
-        return _Meant(field=LISTS[part.key], value=tuple(_checked(part.key, value) for value in part.values))
+        raise FilterSyntaxError(part.position, f"{part.key} cannot be compared", f"write {part.key}:value")
+    if part.key in LIST_KEYS:
+        return _Condition(field=LIST_KEYS[part.key], value=tuple(_checked(part.key, value) for value in part.values))
     value = _only(part)
-    if part.key in SINGLES:
-        return _Meant(field=SINGLES[part.key], value=_checked(part.key, value))
-    field, choices = CHOICES[part.key]
+    if part.key in SINGLE_VALUE_KEYS:
+        return _Condition(field=SINGLE_VALUE_KEYS[part.key], value=_checked(part.key, value))
+    field, choices = CHOICE_KEYS[part.key]
     if value.text not in choices:
-        raise Unreadable(value.position, f"{value.text!r} says nothing of {part.key}", f"write {' or '.join(choices)}")
-    return _Meant(field=field, value=choices[value.text])
+        raise FilterSyntaxError(
+            value.position, f"{value.text!r} says nothing of {part.key}", f"write {' or '.join(choices)}"
+        )
+    return _Condition(field=field, value=choices[value.text])
 
 
-def _bare(value: Value) -> _Meant:
+def _bare(value: FilterValue) -> _Condition:
     if value.is_quoted or not _is_id(value.text):
-        return _Meant(field="text", value=value.text)
-    return _Meant(field="ids", value=(value.text,))
+        return _Condition(field="text", value=value.text)
+    return _Condition(field="ids", value=(value.text,))
 
 
-def _compared(part: Part) -> _Meant:
+def _compared(part: FilterTerm) -> _Condition:
     if part.operator == ":":
         example = "att>=2" if part.key == "att" else f"{part.key}>5m"
-        raise Unreadable(part.position, f"{part.key} is a number to compare with", f"write {example}")
+        raise FilterSyntaxError(part.position, f"{part.key} is a number to compare with", f"write {example}")
     value = _only(part)
     is_below = part.operator.startswith("<")
     if part.key == "att":
         # Whole numbers: more than two is at least three, and fewer than two is not at least two.
         least = _number(value) + (part.operator in {">", "<="})
-        return _Meant(field="min_attempts", value=least, is_negated=is_below)
+        return _Condition(field="min_attempts", value=least, is_negated=is_below)
     duration = _duration(value)
     if part.key == "age":
-        return _Meant(field="newer_than" if is_below else "older_than", value=duration)
+        return _Condition(field="newer_than" if is_below else "older_than", value=duration)
     if is_below:
         hint = f"-{part.key}>{value.text} is the opposite of {part.key}>{value.text}"
-        raise Unreadable(part.position, f"{part.key} can only be asked to be more", hint)
-    return _Meant(field=AT_LEAST[part.key], value=duration)
+        raise FilterSyntaxError(part.position, f"{part.key} can only be asked to be more", hint)
+    return _Condition(field=MINIMUM_KEYS[part.key], value=duration)
 
 
-def _checked(key: str, value: Value) -> str:
+def _checked(key: str, value: FilterValue) -> str:
     """A value as the filter takes it."""
     if key == "status":
         return _status(value)
     if key in {"id", "worker", "wf"} and not _is_id(value.text):
-        raise Unreadable(value.position, f"{value.text!r} is no id", "give it whole, or its last eight digits")
+        raise FilterSyntaxError(value.position, f"{value.text!r} is no id", "give it whole, or its last eight digits")
     return value.text
 
 
-def _status(value: Value) -> TaskStatus:
+def _status(value: FilterValue) -> TaskStatus:
     try:
         return TaskStatus(value.text.upper())
     except ValueError:
         known = ", ".join(TaskStatus).lower()
-        raise Unreadable(value.position, f"there is no status {value.text!r}", f"one of {known}") from None
+        raise FilterSyntaxError(value.position, f"there is no status {value.text!r}", f"one of {known}") from None
 
 
-def _only(part: Part) -> Value:
+def _only(part: FilterTerm) -> FilterValue:
     value, *more = part.values
     if more:
-        raise Unreadable(more[0].position, f"{part.key} takes one value", "leave out what follows the comma")
+        raise FilterSyntaxError(more[0].position, f"{part.key} takes one value", "leave out what follows the comma")
     return value
 
 
-def _duration(value: Value) -> timedelta:
+def _duration(value: FilterValue) -> timedelta:
     try:
         return parse_duration(value.text)
     except ValueError as error:
         message, _, hint = str(error).partition("; ")
-        raise Unreadable(value.position, message, hint or "write a shorter one") from None
+        raise FilterSyntaxError(value.position, message, hint or "write a shorter one") from None
 
 
-def _number(value: Value) -> int:
+def _number(value: FilterValue) -> int:
     if not (value.text.isascii() and value.text.isdigit() and len(value.text) < 10):
-        raise Unreadable(value.position, f"{value.text!r} is no number of attempts", "write a whole number, as 2")
+        raise FilterSyntaxError(
+            value.position, f"{value.text!r} is no number of attempts", "write a whole number, as 2"
+        )
     return int(value.text)
 
 
 def _is_id(text: str) -> bool:
-    if is_short_form(text):
+    if is_short_id(text):
         return True
     try:
         parse_id(text)
@@ -492,24 +500,24 @@ def _is_id(text: str) -> bool:
 
 
 def _nearest(key: str) -> str:
-    near = next(iter(difflib.get_close_matches(key, KEYS, n=1)), None)
-    return f"did you mean {near}?" if near else f"keys are {', '.join(KEYS)}"
+    near = next(iter(difflib.get_close_matches(key, FILTER_KEYS, n=1)), None)
+    return f"did you mean {near}?" if near else f"keys are {', '.join(FILTER_KEYS)}"
 
 
-def _said(wanted: TaskFilter) -> Iterator[str]:
+def _format_conditions(wanted: TaskFilter) -> Iterator[str]:
     """Each part of a filter that is given, without those it excludes."""
-    for key, field in LISTS.items():
+    for key, field in LIST_KEYS.items():
         if values := getattr(wanted, field):
             yield f"{key}:{','.join(_lower_status(key, value) for value in values)}"
-    for key, field in SINGLES.items():
+    for key, field in SINGLE_VALUE_KEYS.items():
         if (value := getattr(wanted, field)) is not None:
-            yield f"{key}:{written(value)}"
-    for key, (field, choices) in CHOICES.items():
+            yield f"{key}:{quote_value(value)}"
+    for key, (field, choices) in CHOICE_KEYS.items():
         yield from (f"{key}:{word}" for word, meant in choices.items() if getattr(wanted, field) is meant)
     for sign, field in _COMPARED.items():
         if (value := getattr(wanted, field)) is not None:
-            yield sign + (duration_text(value) if isinstance(value, timedelta) else str(value))
+            yield sign + (format_duration(value) if isinstance(value, timedelta) else str(value))
 
 
 def _lower_status(key: str, value: str) -> str:
-    return value.lower() if key == "status" else written(value)
+    return value.lower() if key == "status" else quote_value(value)

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
-from horsies.store.queries import Query, load
-from horsies_ops.reads.queues import MOST_ENDED, QUEUE_READS, QueueRow
+from horsies.store.queries import Query, load_queries
+from horsies_ops.reads.queues import MAX_FINISHED_COUNTED, QUEUE_READS, QueueRow
 from horsies_ops.reads.search import Count
-from horsies_ops.reads.stale import stale_now
+from horsies_ops.reads.stale import count_stale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from horsies.store.database import Database, Transaction
-    from horsies_ops.reads.stale import StaleNow
+    from horsies_ops.reads.stale import StaleCounts
 
 
 # How much is done, how long it takes, and what goes wrong, over a stretch of time.
 
-MOST_OF_A_BUCKET: Final = 2_000
-MOST_TIMED: Final = 5_000
-MOST_OF_A_CODE: Final = 2_000
+MAX_PER_BUCKET: Final = 2_000
+MAX_TIMED_TASKS: Final = 5_000
+MAX_PER_ERROR_CODE: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class ThroughputBucket:
     """A stretch of time that begins `at`; `done` tasks completed in it, `failed` ones failed."""
 
     at: datetime
@@ -51,7 +51,7 @@ class QueueBucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class TimePercentiles:
     """How long tasks waited and ran in their last attempt: half of them at most p50, nearly all at most p95."""
 
     wait_p50: timedelta | None
@@ -64,8 +64,8 @@ class Times:
 class Throughput:
     """Buckets from the oldest on, the last one still open, and the times of what ended last in the window."""
 
-    buckets: tuple[Bucket, ...]
-    times: Times
+    buckets: tuple[ThroughputBucket, ...]
+    times: TimePercentiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,19 +81,19 @@ class ErrorCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputQueries:
-    buckets: Query[Bucket]
+    buckets: Query[ThroughputBucket]
     queues: Query[QueueBucket]
-    times: Query[Times]
+    times: Query[TimePercentiles]
     errors: Query[ErrorCount]
 
 
-THROUGHPUT = load(ThroughputQueries, "horsies_ops.reads", "throughput")
+THROUGHPUT = load_queries(ThroughputQueries, "horsies_ops.reads", "throughput")
 
 
 async def throughput(database: Database, window: timedelta, buckets: int = 30) -> Throughput:
     """What was done in the last `window`; a bucket with very many tasks is reckoned from a part of it."""
     rows = await database.fetch(THROUGHPUT.buckets, *_parts(window, buckets))
-    (times,) = await database.fetch(THROUGHPUT.times, window, MOST_TIMED)
+    (times,) = await database.fetch(THROUGHPUT.times, window, MAX_TIMED_TASKS)
     return Throughput(buckets=tuple(rows), times=times)
 
 
@@ -105,17 +105,17 @@ async def queue_throughput(database: Database, window: timedelta, buckets: int =
 def _parts(window: timedelta, buckets: int) -> tuple[timedelta, int, int]:
     if buckets < 1:
         raise ValueError("buckets must be at least 1")
-    return window / buckets, buckets, MOST_OF_A_BUCKET
+    return window / buckets, buckets, MAX_PER_BUCKET
 
 
 async def error_summary(database: Database, window: timedelta) -> tuple[ErrorCount, ...]:
     """What went wrong in the last `window`, the most frequent first; of each code only the newest are counted."""
-    return tuple(await database.fetch(THROUGHPUT.errors, window, MOST_OF_A_CODE))
+    return tuple(await database.fetch(THROUGHPUT.errors, window, MAX_PER_ERROR_CODE))
 
 
-MOST_COUNTED: Final = 20_000
+MAX_ENDED_COUNTED: Final = 20_000
 DAY: Final = timedelta(days=1)
-MOST_RUNS: Final = 10_000
+MAX_RUNS_COUNTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
+class LiveCounts:
     at: datetime
     claimed: int
     running: int
@@ -167,50 +167,50 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class EndedCount:
     source: str
     status: str
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersIn:
+class WorkerStateCount:
     state: str
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsIn:
+class RunStatusCount:
     status: str
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewQueries:
-    live: Query[Live]
-    ended: Query[Ended]
-    workers: Query[WorkersIn]
-    workflows: Query[RunsIn]
+    live: Query[LiveCounts]
+    ended: Query[EndedCount]
+    workers: Query[WorkerStateCount]
+    workflows: Query[RunStatusCount]
 
 
-OVERVIEW = load(OverviewQueries, "horsies_ops.reads", "overview")
+OVERVIEW = load_queries(OverviewQueries, "horsies_ops.reads", "overview")
 
 
-async def overview(database: Database, *, local: RecoveryConfig | None = None) -> Overview:
+async def overview(database: Database, *, local_config: RecoveryConfig | None = None) -> Overview:
     """The whole system, read in one transaction, so that ages share one instant.
 
     What is stale is for the decision to say, which goes by `local` where no worker lives.
     """
-    stale = await stale_now(database, local=local or RecoveryConfig())
-    return await database.run(lambda transaction: _look(transaction, stale))
+    stale = await count_stale(database, local_config=local_config or RecoveryConfig())
+    return await database.run(lambda transaction: _read_overview(transaction, stale))
 
 
-async def _look(transaction: Transaction, stale: StaleNow) -> Overview:
+async def _read_overview(transaction: Transaction, stale: StaleCounts) -> Overview:
     (live,) = await transaction.fetch(OVERVIEW.live)
-    errors = await transaction.fetch(THROUGHPUT.errors, DAY, MOST_OF_A_CODE)
-    queues = tuple(await transaction.fetch(QUEUE_READS.list, MOST_ENDED))
-    ended = await transaction.fetch(OVERVIEW.ended, MOST_COUNTED + 1)
-    runs = await transaction.fetch(OVERVIEW.workflows, MOST_RUNS + 1)
+    errors = await transaction.fetch(THROUGHPUT.errors, DAY, MAX_PER_ERROR_CODE)
+    queues = tuple(await transaction.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))
+    ended = await transaction.fetch(OVERVIEW.ended, MAX_ENDED_COUNTED + 1)
+    runs = await transaction.fetch(OVERVIEW.workflows, MAX_RUNS_COUNTED + 1)
     finished, failed = sum(q.finished_last_minute for q in queues), sum(q.failed_last_minute for q in queues)
     return Overview(
         at=live.at,
@@ -229,13 +229,13 @@ async def _look(transaction: Transaction, stale: StaleNow) -> Overview:
         stale_claimed=stale.claimed,
         stale_running=stale.running,
         workers={each.state: each.number for each in await transaction.fetch(OVERVIEW.workers)},
-        workflows={run.status: _capped(run.number, MOST_RUNS) for run in runs},
+        workflows={run.status: _capped(run.number, MAX_RUNS_COUNTED) for run in runs},
         slots=live.slots,
         running=live.running,
     )
 
 
-def _counts(live: Live, queues: Sequence[QueueRow], ended: Sequence[Ended]) -> dict[str, Count]:
+def _counts(live: LiveCounts, queues: Sequence[QueueRow], ended: Sequence[EndedCount]) -> dict[str, Count]:
     return {
         TaskStatus.PENDING: Count(number=sum(queue.pending + queue.delayed for queue in queues)),
         TaskStatus.CLAIMED: Count(number=live.claimed),
@@ -244,11 +244,11 @@ def _counts(live: Live, queues: Sequence[QueueRow], ended: Sequence[Ended]) -> d
     }
 
 
-def ended_count(status: TaskStatus, ended: Sequence[Ended]) -> Count:
+def ended_count(status: TaskStatus, ended: Sequence[EndedCount]) -> Count:
     """How many ended so: counted where the table, or all that has a code, is small enough, else as the planner says."""
     known = {(each.source, each.status): each.number for each in ended}
     for source in ("table",) if status is TaskStatus.COMPLETED else ("table", "coded"):
-        if sum(each.number for each in ended if each.source == source) <= MOST_COUNTED:
+        if sum(each.number for each in ended if each.source == source) <= MAX_ENDED_COUNTED:
             return Count(number=known.get((source, status), 0))
     if any(each.source == "planner" for each in ended):
         return Count(number=known.get(("planner", status), 0), is_estimate=True)
@@ -259,7 +259,7 @@ def _errors(errors: Sequence[ErrorCount], status: TaskStatus, number: Callable[[
     looked_at = Counter[str]()
     for each in errors:
         looked_at[each.code] += each.count
-    is_capped = MOST_OF_A_CODE in looked_at.values()
+    is_capped = MAX_PER_ERROR_CODE in looked_at.values()
     return Count(number=sum(number(each) for each in errors if each.status == status), is_capped=is_capped)
 
 
@@ -275,19 +275,19 @@ def _capped(number: int, most: int) -> Count:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class CounterCutoff:
     until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class FinishedCount:
     queue: str
     status: str
     tasks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Durations:
+class DurationBucket:
     """Executions that fell between two bounds; part 0 is below the first."""
 
     part: int
@@ -296,49 +296,51 @@ class Durations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class EventCount:
     kind: str
     decision: str
     events: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeteringQueries:
-    bounds: Query[Bounds]
-    finished: Query[Finished]
-    durations: Query[Durations]
-    events: Query[Events]
+class CounterQueries:
+    cutoff: Query[CounterCutoff]
+    finished: Query[FinishedCount]
+    durations: Query[DurationBucket]
+    events: Query[EventCount]
 
 
-METERING = load(MeteringQueries, "horsies_ops.reads", "metering")
+COUNTER_READS = load_queries(CounterQueries, "horsies_ops.reads", "metering")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metered:
+class CounterIncrements:
     """What happened until then."""
 
     until: datetime
-    finished: tuple[Finished, ...] = ()
-    durations: tuple[Durations, ...] = ()
-    events: tuple[Events, ...] = ()
+    finished: tuple[FinishedCount, ...] = ()
+    durations: tuple[DurationBucket, ...] = ()
+    events: tuple[EventCount, ...] = ()
 
 
-async def metered(database: Database, *, since: datetime | None, bounds_s: Sequence[float]) -> Metered:
+async def read_increments(
+    database: Database, *, since: datetime | None, bucket_bounds_s: Sequence[float]
+) -> CounterIncrements:
     """What happened since the `until` of the call before; without one, only from when on the next will count.
 
     Nothing is counted twice, and nothing is left out that a statement of ours committed.
     """
 
-    async def read(transaction: Transaction) -> Metered:
-        (now,) = await transaction.fetch(METERING.bounds)
+    async def read(transaction: Transaction) -> CounterIncrements:
+        (now,) = await transaction.fetch(COUNTER_READS.cutoff)
         if since is None or since >= now.until:
-            return Metered(until=since or now.until)
+            return CounterIncrements(until=since or now.until)
         span = (since, now.until)
-        return Metered(
+        return CounterIncrements(
             until=now.until,
-            finished=tuple(await transaction.fetch(METERING.finished, *span)),
-            durations=tuple(await transaction.fetch(METERING.durations, *span, list(bounds_s))),
-            events=tuple(await transaction.fetch(METERING.events, *span)),
+            finished=tuple(await transaction.fetch(COUNTER_READS.finished, *span)),
+            durations=tuple(await transaction.fetch(COUNTER_READS.durations, *span, list(bucket_bounds_s))),
+            events=tuple(await transaction.fetch(COUNTER_READS.events, *span)),
         )
 
     return await database.run(read)

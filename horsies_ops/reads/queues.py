@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from horsies.store.database import Database
 
 
-MOST_ENDED: Final = 20_000
+MAX_FINISHED_COUNTED: Final = 20_000
 """How many rows that ended within a minute are looked at; the rest is reckoned."""
 
 
@@ -51,9 +51,9 @@ class QueueReadQueries:
     list: Query[QueueRow]
 
 
-QUEUE_READS = load(QueueReadQueries, "horsies_ops.reads", "queues")
+QUEUE_READS = load_queries(QueueReadQueries, "horsies_ops.reads", "queues")
 
 
 async def list_queues(database: Database) -> tuple[QueueRow, ...]:
     """Every queue that a task, a worker or a pause names, in the order of their priorities."""
-    return tuple(await database.fetch(QUEUE_READS.list, MOST_ENDED))
+    return tuple(await database.fetch(QUEUE_READS.list, MAX_FINISHED_COUNTED))

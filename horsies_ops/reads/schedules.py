@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class ScheduleReadQueries:
     states: Query[ScheduleState]
 
 
-SCHEDULE_READS = load(ScheduleReadQueries, "horsies_ops.reads", "schedules")
+SCHEDULE_READS = load_queries(ScheduleReadQueries, "horsies_ops.reads", "schedules")
 
 
 async def list_schedules(database: Database, configured: Sequence[TaskSchedule] = ()) -> tuple[ScheduleRow, ...]:
@@ -68,7 +68,7 @@ def _row(state: ScheduleState, configured: TaskSchedule | None) -> ScheduleRow:
     return ScheduleRow(
         **{each.name: getattr(state, each.name) for each in fields(state)},
         task_name=configured.task_name if configured else None,
-        pattern=pattern_text(configured.pattern) if configured else None,
+        pattern=format_pattern(configured.pattern) if configured else None,
         timezone=configured.timezone if configured else None,
         is_enabled=configured.enabled if configured else None,
     )
@@ -88,7 +88,7 @@ def _unseen(name: str) -> ScheduleState:
     )
 
 
-def pattern_text(pattern: Mapping[str, Any]) -> str:
+def format_pattern(pattern: Mapping[str, Any]) -> str:
     """A pattern in one line, as `daily time=02:00`."""
     kind = str(pattern.get("type", ""))
     return " ".join([kind, *(f"{name}={value}" for name, value in pattern.items() if name != "type")]).strip()

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.model.task import TaskStatus
-from horsies.store.queries import Query, load
-from horsies_ops.reads.filters import is_short_form, tasks_ending
-from horsies_ops.reads.server import clock
+from horsies.store.queries import Query, load_queries
+from horsies_ops.reads.filters import is_short_id, tasks_by_short_id
+from horsies_ops.reads.server import database_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -59,39 +59,39 @@ class Facets:
     error_codes: tuple[Facet, ...]
 
 
-LOOKED_AT: Final = 5_000
+RANGE_SIZE: Final = 5_000
 """How many rows one statement goes through where a filter may pass most of them over."""
 
-MOST_CANDIDATES: Final = 20_000
+MAX_CANDIDATES: Final = 20_000
 """From how many on they are as well met with by going through the table."""
 
-SEARCHED_FOR: Final = timedelta(seconds=1)
+SEARCH_TIME_LIMIT: Final = timedelta(seconds=1)
 """How long a page or a count looks for tasks that match before it answers with what it has."""
 
-MOST_COUNTED: Final = 10_000
-MOST_COUNTED_THROUGH: Final = 200_000
+MAX_COUNTED: Final = 10_000
+MAX_ROWS_EXAMINED: Final = 200_000
 """How many rows are looked at to count those that match."""
 
-NEWEST_COUNTED: Final = 10_000
+FACET_SAMPLE_SIZE: Final = 10_000
 """How many of the newest tasks tell what occurs."""
 
-MOST_VALUES: Final = 50
+MAX_FACET_VALUES: Final = 50
 
-FIRST, LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
+MIN_ID, MAX_ID = UUID(int=0), UUID(int=(1 << 128) - 1)
 
-_HELD = frozenset({TaskStatus.CLAIMED, TaskStatus.RUNNING})
-_WAITING = _HELD | {TaskStatus.PENDING}
+_OWNED_STATUSES = frozenset({TaskStatus.CLAIMED, TaskStatus.RUNNING})
+_LIVE_STATUSES = _OWNED_STATUSES | {TaskStatus.PENDING}
 _UNSUCCESSFUL = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED})
 
 # The clock in an id is the sender's, which may differ from the database's.
-_CLOCKS_DIFFER = timedelta(hours=1)
+_MAX_CLOCK_SKEW = timedelta(hours=1)
 
 # An id may be anything its sender made up; a `datetime` ends with the year 9999.
 _LATEST_MS = 253_402_300_799_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class IdRange:
     """A stretch of ids."""
 
     size: int
@@ -100,7 +100,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CandidateId:
     id: UUID
 
 
@@ -113,68 +113,70 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Valued:
+class FacetRow:
     kind: str
     value: str
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class TaskTableSize:
     counted: int
     estimate: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatchingQueries:
-    window: Query[Window]
-    candidates: Query[Candidate]
-    matching: Query[Match]
-    facets: Query[Valued]
-    size: Query[Size]
+class SearchQueries:
+    id_range: Query[IdRange]
+    candidates: Query[CandidateId]
+    matches: Query[Match]
+    facets: Query[FacetRow]
+    table_size: Query[TaskTableSize]
 
 
-MATCHING = load(MatchingQueries, "horsies_ops.reads", "matching")
+SEARCH = load_queries(SearchQueries, "horsies_ops.reads", "matching")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class SearchRange:
     """What matches among the rows that were looked at."""
 
     matches: list[Match]
-    looked_at: int
-    reached: UUID | None = None
+    rows_examined: int
+    last_id: UUID | None = None
     """The last row that was looked at; None at the end of the table."""
 
 
-async def stretches(
+async def search_ranges(
     database: Database,
     wanted: TaskFilter,
     *,
     oldest_first: bool = False,
     after: UUID | None = None,
-    enough: int,
-    size: int = LOOKED_AT,
-) -> AsyncGenerator[Stretch]:
+    max_matches: int,
+    size: int = RANGE_SIZE,
+) -> AsyncGenerator[SearchRange]:
     """Yield matching tasks in order, a stretch of the table at a time, until it ends or `enough` were found in one."""
     few = await _candidates(database, wanted)
     if few is not None:
         ahead = [each for each in few if after is None or ((each > after) if oldest_first else (each < after))]
-        yield Stretch(matches=await _match(database, wanted, oldest_first, enough, among=ahead), looked_at=len(ahead))
+        yield SearchRange(
+            matches=await _match(database, wanted, oldest_first, max_matches, among=ahead), rows_examined=len(ahead)
+        )
         return
-    size = enough if wanted.is_empty else max(size, enough)
+    size = max_matches if wanted.is_empty else max(size, max_matches)
     oldest = await _oldest_id(database, wanted)
-    reached, end = (max(after or FIRST, oldest), LAST) if oldest_first else (after or LAST, oldest)
+    reached, end = (max(after or MIN_ID, oldest), MAX_ID) if oldest_first else (after or MAX_ID, oldest)
     while True:
-        (window,) = await database.fetch(MATCHING.window, oldest_first, reached, size, end)
+        (window,) = await database.fetch(SEARCH.id_range, oldest_first, reached, size, end)
         if window.lowest is None or window.highest is None:
             return
-        matches = await _match(database, wanted, oldest_first, enough, (window.lowest, window.highest))
+        matches = await _match(database, wanted, oldest_first, max_matches, (window.lowest, window.highest))
         if window.size < size:
-            yield Stretch(matches=matches, looked_at=window.size)
+            yield SearchRange(matches=matches, rows_examined=window.size)
             return
         reached = window.highest if oldest_first else window.lowest
-        yield Stretch(matches=matches, looked_at=window.size, reached=reached)
+        yield SearchRange(matches=matches, rows_examined=window.size, last_id=reached)
 
 
 def time_limit(allowed: timedelta | None) -> Callable[[], bool]:
@@ -183,17 +185,17 @@ def time_limit(allowed: timedelta | None) -> Callable[[], bool]:
     return lambda: allowed is not None and time.monotonic() - began >= allowed.total_seconds()
 
 
-async def count_tasks(database: Database, wanted: TaskFilter, *, cap: int = MOST_COUNTED) -> Count:
+async def count_tasks(database: Database, wanted: TaskFilter, *, cap: int = MAX_COUNTED) -> Count:
     """How many tasks match: exactly up to `cap`, or as many as were found before it took too long."""
     if wanted.is_empty:
         return await _count_all(database, cap)
     found = looked_at = 0
-    is_over = time_limit(SEARCHED_FOR)
-    async for stretch in stretches(database, wanted, enough=cap + 1, size=MOST_CANDIDATES):
-        found, looked_at = found + len(stretch.matches), looked_at + stretch.looked_at
+    is_over = time_limit(SEARCH_TIME_LIMIT)
+    async for stretch in search_ranges(database, wanted, max_matches=cap + 1, size=MAX_CANDIDATES):
+        found, looked_at = found + len(stretch.matches), looked_at + stretch.rows_examined
         if found > cap:
             return Count(number=cap, is_capped=True)
-        if stretch.reached is not None and (looked_at >= MOST_COUNTED_THROUGH or is_over()):
+        if stretch.last_id is not None and (looked_at >= MAX_ROWS_EXAMINED or is_over()):
             return Count(number=found, is_capped=True)
     return Count(number=found)
 
@@ -202,12 +204,12 @@ async def facets(database: Database, wanted: TaskFilter) -> Facets:
     """What occurs among the newest tasks, where they match: the most frequent values of each kind."""
     ids: list[UUID] = []
     looked_at = 0
-    async for stretch in stretches(database, wanted, enough=NEWEST_COUNTED):
+    async for stretch in search_ranges(database, wanted, max_matches=FACET_SAMPLE_SIZE):
         ids += [each.id for each in stretch.matches]
-        looked_at += stretch.looked_at
-        if looked_at >= NEWEST_COUNTED:
+        looked_at += stretch.rows_examined
+        if looked_at >= FACET_SAMPLE_SIZE:
             break
-    values = await database.fetch(MATCHING.facets, ids, MOST_VALUES) if ids else []
+    values = await database.fetch(SEARCH.facets, ids, MAX_FACET_VALUES) if ids else []
 
     def of(kind: str) -> tuple[Facet, ...]:
         return tuple(Facet(value=each.value, count=each.count) for each in values if each.kind == kind)
@@ -220,41 +222,41 @@ async def _match(
     wanted: TaskFilter,
     oldest_first: bool,  # noqa: FBT001  # private, and always passed on by the name it has
     limit: int,
-    between: tuple[UUID, UUID] = (FIRST, LAST),
+    between: tuple[UUID, UUID] = (MIN_ID, MAX_ID),
     among: list[UUID] | None = None,
 ) -> list[Match]:
-    return await database.fetch(MATCHING.matching, *between, among, wanted.to_json(), oldest_first, limit)
+    return await database.fetch(SEARCH.matches, *between, among, wanted.to_json(), oldest_first, limit)
 
 
 async def _candidates(database: Database, wanted: TaskFilter) -> list[UUID] | None:
     """All tasks that can match, where an index can tell and they are few; else None."""
     if wanted.ids:
-        return await _named(database, wanted)
-    kind, run = _indexed(wanted)
+        return await _ids_in_filter(database, wanted)
+    kind, run = _index_for(wanted)
     if kind is None:
         return None
-    found = await database.fetch(MATCHING.candidates, kind, run, MOST_CANDIDATES + 1)
-    return None if len(found) > MOST_CANDIDATES else [each.id for each in found]
+    found = await database.fetch(SEARCH.candidates, kind, run, MAX_CANDIDATES + 1)
+    return None if len(found) > MAX_CANDIDATES else [each.id for each in found]
 
 
-async def _named(database: Database, wanted: TaskFilter) -> list[UUID]:
-    ids = {UUID(each) for each in wanted.ids if not is_short_form(each)}
-    for each in filter(is_short_form, wanted.ids):
-        ids |= {found.id for found in await tasks_ending(database, each)}
+async def _ids_in_filter(database: Database, wanted: TaskFilter) -> list[UUID]:
+    ids = {UUID(each) for each in wanted.ids if not is_short_id(each)}
+    for each in filter(is_short_id, wanted.ids):
+        ids |= {found.id for found in await tasks_by_short_id(database, each)}
     return list(ids)
 
 
-def _indexed(wanted: TaskFilter) -> tuple[str | None, UUID | None]:
+def _index_for(wanted: TaskFilter) -> tuple[str | None, UUID | None]:
     """The kind of index that knows all tasks that can match, and the run it is asked for."""
-    if wanted.workflow_id is not None and not is_short_form(wanted.workflow_id):
+    if wanted.workflow_id is not None and not is_short_id(wanted.workflow_id):
         return "workflow", UUID(wanted.workflow_id)
     statuses = {TaskStatus(each) for each in wanted.statuses}
-    if wanted.min_silence is not None or (statuses and statuses <= _HELD):
+    if wanted.min_silence is not None or (statuses and statuses <= _OWNED_STATUSES):
         return "held", None
     if wanted.error_codes or (statuses and statuses <= _UNSUCCESSFUL):
         # Whatever ended without success has a code.
         return "failed", None
-    if wanted.due_later or (statuses and statuses <= _WAITING):
+    if wanted.due_later or (statuses and statuses <= _LIVE_STATUSES):
         return "waiting", None
     return None, None
 
@@ -262,12 +264,12 @@ def _indexed(wanted: TaskFilter) -> tuple[str | None, UUID | None]:
 async def _oldest_id(database: Database, wanted: TaskFilter) -> UUID:
     """No task that was sent recently enough has an id before this one."""
     if wanted.newer_than is None:
-        return FIRST
-    since = await clock(database) - min(wanted.newer_than, timedelta(days=36_500)) - _CLOCKS_DIFFER
+        return MIN_ID
+    since = await database_time(database) - min(wanted.newer_than, timedelta(days=36_500)) - _MAX_CLOCK_SKEW
     return _id_at(since)
 
 
-def instant_of(minted: UUID) -> datetime:
+def sent_at_from_id(minted: UUID) -> datetime:
     """When a task of this id was sent, by the sender's clock."""
     return datetime.fromtimestamp(min(minted.int >> 80, _LATEST_MS) / 1000, UTC)
 
@@ -278,7 +280,7 @@ def _id_at(instant: datetime) -> UUID:
 
 
 async def _count_all(database: Database, cap: int) -> Count:
-    (size,) = await database.fetch(MATCHING.size, cap + 1)
+    (size,) = await database.fetch(SEARCH.table_size, cap + 1)
     if size.counted <= cap:
         return Count(number=size.counted)
     return Count(number=max(size.estimate, cap), is_estimate=True)

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from horsies.store.migrate import schema_state
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
+class ServerInfo:
     server_version: str
     schema: str | None
     in_recovery: bool
@@ -25,7 +25,7 @@ class ServerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFacts:
+class TableInfo:
     name: str
     rows_estimate: int
     bytes: int
@@ -33,15 +33,15 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusQueries:
-    server: Query[ServerFacts]
-    tables: Query[TableFacts]
+    server: Query[ServerInfo]
+    tables: Query[TableInfo]
 
 
-STATUS = load(StatusQueries, "horsies_ops.reads", "status")
+STATUS = load_queries(StatusQueries, "horsies_ops.reads", "status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationFacts:
+class MigrationStatus:
     current: int
     latest: int
     pending: tuple[str, ...]
@@ -49,7 +49,7 @@ class MigrationFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionFacts:
+class ConnectionUsage:
     used: int
     max: int
 
@@ -63,9 +63,9 @@ class DatabaseStatus:
     reachable: bool
     server_version: str | None = None
     schema: str | None = None
-    migrations: MigrationFacts | None = None
-    connections: ConnectionFacts | None = None
-    tables: tuple[TableFacts, ...] = ()
+    migrations: MigrationStatus | None = None
+    connections: ConnectionUsage | None = None
+    tables: tuple[TableInfo, ...] = ()
     oldest_transaction_s: float | None = None
     in_recovery: bool | None = None
 
@@ -76,9 +76,9 @@ class DatabaseStatus:
         return found is not None and not found.pending and found.checksums_ok and found.current <= found.latest
 
 
-async def refuse_unless_current(database: Database) -> None:
+async def require_current_schema(database: Database) -> None:
     """Raise where the schema is missing, older or newer than this horsies; what to run is in the hint."""
-    (await schema_state(database)).refuse_unless_current()
+    (await schema_state(database)).check_current()
 
 
 async def database_status(database: Database, *, embedded: bool) -> DatabaseStatus:
@@ -86,18 +86,18 @@ async def database_status(database: Database, *, embedded: bool) -> DatabaseStat
     (server,) = await database.fetch(STATUS.server)
     state = await schema_state(database)
     return DatabaseStatus(
-        url=database.link.masked_url,
+        url=database.connection_spec.masked_url,
         embedded=embedded,
         reachable=True,
         server_version=server.server_version,
         schema=server.schema,
-        migrations=MigrationFacts(
+        migrations=MigrationStatus(
             current=state.current,
             latest=state.latest,
             pending=tuple(str(migration) for migration in state.pending),
             checksums_ok=not state.changed,
         ),
-        connections=ConnectionFacts(used=server.connections_used, max=server.connections_max),
+        connections=ConnectionUsage(used=server.connections_used, max=server.connections_max),
         tables=tuple(await database.fetch(STATUS.tables)),
         oldest_transaction_s=server.oldest_transaction_s,
         in_recovery=server.in_recovery,
@@ -137,7 +137,7 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyQueue:
+class NotifyQueueUsage:
     usage: float
 
 
@@ -145,17 +145,17 @@ class NotifyQueue:
 class StorageQueries:
     tables: Query[TableStorage]
     oldest_transaction: Query[OpenTransaction]
-    notify_queue: Query[NotifyQueue]
+    notify_queue: Query[NotifyQueueUsage]
 
 
-STORAGE = load(StorageQueries, "horsies_ops.reads", "storage")
+STORAGE = load_queries(StorageQueries, "horsies_ops.reads", "storage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     tables: tuple[TableStorage, ...]
     """The largest first."""
-    notify_queue: float
+    notify_queue_usage: float
     """How full the queue of notifications is, between 0 and 1; at 1 nothing that notifies can commit."""
     longest_transaction: OpenTransaction | None
     """Of others, on this database."""
@@ -166,7 +166,7 @@ async def storage(database: Database) -> Storage:
     (queue,) = await database.fetch(STORAGE.notify_queue)
     return Storage(
         tables=tuple(await database.fetch(STORAGE.tables)),
-        notify_queue=queue.usage,
+        notify_queue_usage=queue.usage,
         longest_transaction=await database.fetch_one(STORAGE.oldest_transaction),
     )
 
@@ -175,12 +175,12 @@ async def storage(database: Database) -> Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orphans:
+class OrphanCount:
     tasks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outbox:
+class OutboxStatus:
     """Nodes whose outcome is stored and whose run has not been advanced yet."""
 
     waiting: int
@@ -190,7 +190,7 @@ class Outbox:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oldest:
+class OldestRow:
     category: str
     age: timedelta
 
@@ -202,32 +202,32 @@ class SearchPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisQueries:
-    orphans: Query[Orphans]
-    outbox: Query[Outbox]
-    oldest: Query[Oldest]
+    orphans: Query[OrphanCount]
+    outbox: Query[OutboxStatus]
+    oldest_by_category: Query[OldestRow]
     search_path: Query[SearchPath]
 
 
-DIAGNOSIS = load(DiagnosisQueries, "horsies_ops.reads", "diagnosis")
+DIAGNOSIS = load_queries(DiagnosisQueries, "horsies_ops.reads", "diagnosis")
 
 
-async def orphans(database: Database) -> int:
+async def count_orphans(database: Database) -> int:
     """How many claimed and running tasks have an owner that is gone."""
     (found,) = await database.fetch(DIAGNOSIS.orphans)
     return found.tasks
 
 
-async def outbox(database: Database) -> Outbox:
+async def outbox_status(database: Database) -> OutboxStatus:
     (found,) = await database.fetch(DIAGNOSIS.outbox)
     return found
 
 
-async def oldest(database: Database) -> dict[str, timedelta]:
+async def oldest_by_category(database: Database) -> dict[str, timedelta]:
     """How long ago the oldest row that retention may take came to its end, by category."""
-    return {row.category: row.age for row in await database.fetch(DIAGNOSIS.oldest)}
+    return {row.category: row.age for row in await database.fetch(DIAGNOSIS.oldest_by_category)}
 
 
-async def search_path(database: Database) -> str:
+async def default_search_path(database: Database) -> str:
     """The search path of a session in which nobody has set one."""
     (found,) = await database.fetch(DIAGNOSIS.search_path)
     return found.search_path or ""
@@ -237,25 +237,25 @@ async def search_path(database: Database) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instant:
+class DatabaseTime:
     at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockQueries:
-    now: Query[Instant]
+    now: Query[DatabaseTime]
 
 
-CLOCK = load(ClockQueries, "horsies_ops.reads", "clock")
+CLOCK = load_queries(ClockQueries, "horsies_ops.reads", "clock")
 
 
-async def clock(database: Database) -> datetime:
+async def database_time(database: Database) -> datetime:
     """What time it is for the database."""
     (instant,) = await database.fetch(CLOCK.now)
     return instant.at
 
 
-async def ping(database: Database) -> timedelta:
+async def measure_latency(database: Database) -> timedelta:
     """How long an answer takes."""
     asked = time.perf_counter()
     await database.fetch(CLOCK.now)

@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Final
 
-from horsies.model.recovery.decision import Decision
-from horsies.model.recovery.fleet import OperatorJudge, SweepOptions, ruling
+from horsies.model.recovery.decision import DecisionKind
+from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, effective_policy
 from horsies.model.task import TaskStatus
-from horsies.recovery.decide import Case
-from horsies.store.queries import Query, load
-from horsies.store.recovery import PAGE, RecoveryStore, Scan, StaleRow
+from horsies.recovery.decide import StaleTask
+from horsies.store.queries import Query, load_queries
+from horsies.store.recovery import PAGE_SIZE, RecoveryStore, StaleRow, StaleScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from horsies.model.recovery.fleet import Ruling
+    from horsies.model.recovery.fleet import EffectivePolicy
     from horsies.model.settings import RecoveryConfig
     from horsies.recovery.report import SweptTask
     from horsies.store.database import Database
 
 
-MOST_PAGES: Final = 10
+MAX_PAGES: Final = 10
 _WHY_NOT: Final = {
     "fresh": "it is within its limit",
     "amnesty": "nobody has listened long enough to judge",
@@ -36,7 +36,7 @@ BEATS_MISSED: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskVerdict:
+class RecoveryDecision:
     """What a sweep would do with a held task now, and why; no hook is asked."""
 
     decision: str
@@ -50,14 +50,14 @@ class TaskVerdict:
     owner_state: str | None = None
 
     @property
-    def is_to_act(self) -> bool:
+    def changes_state(self) -> bool:
         """Whether a sweep would do something about it."""
-        return Decision(self.decision) not in (Decision.LEAVE, Decision.HOLD)
+        return DecisionKind(self.decision) not in (DecisionKind.LEAVE, DecisionKind.HOLD)
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """What a sweep would do and why, for people; the reason itself is for programs."""
-        if self.is_to_act:
+        if self.changes_state:
             code = f" with {self.code}" if self.code else ""
             return f"a sweep would {self.decision} it{code}: {self.reason or 'too long silent'}"
         until = "" if self.held_until is None else f" until {self.held_until.astimezone(UTC):%H:%M:%S}Z"
@@ -65,7 +65,7 @@ class TaskVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaleNow:
+class StaleCounts:
     """How many tasks are past their threshold, by their state. Of each at most so many pages are looked at."""
 
     claimed: int
@@ -73,7 +73,7 @@ class StaleNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silent:
+class SilentTasks:
     """Tasks that have missed a beat, and are not stale yet. At most a page of each state is looked at."""
 
     count: int
@@ -83,21 +83,25 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictQueries:
-    judged: Query[StaleRow]
+class StaleQueries:
+    owned_task: Query[StaleRow]
 
 
-VERDICTS = load(VerdictQueries, "horsies_ops.reads", "verdicts")
+STALE_READS = load_queries(StaleQueries, "horsies_ops.reads", "verdicts")
 
 
-async def verdict_on(database: Database, task_id: UUID, *, local: RecoveryConfig) -> TaskVerdict | None:
+async def recovery_decision(
+    database: Database, task_id: UUID, *, local_config: RecoveryConfig
+) -> RecoveryDecision | None:
     """The verdict on a task that is claimed or running, None on any other; `local` counts where no worker lives."""
-    row = await database.fetch_one(VERDICTS.judged, task_id)
+    row = await database.fetch_one(STALE_READS.owned_task, task_id)
     if row is None:
         return None
     fleet = await RecoveryStore(database).fleet()
-    told = Case.of(row, ruling(OperatorJudge(local=local), SweepOptions(), fleet)).swept(applied=False)
-    return TaskVerdict(
+    told = StaleTask.from_row(
+        row, effective_policy(OperatorObserver(local_config=local_config), SweepOptions(), fleet)
+    ).to_swept_task(applied=False)
+    return RecoveryDecision(
         decision=told.decision,
         reason=told.reason,
         threshold=told.effective_threshold,
@@ -108,81 +112,85 @@ async def verdict_on(database: Database, task_id: UUID, *, local: RecoveryConfig
     )
 
 
-async def stale_now(database: Database, *, local: RecoveryConfig) -> StaleNow:
+async def count_stale(database: Database, *, local_config: RecoveryConfig) -> StaleCounts:
     """How much a sweep would find now, without asking hooks; `local` counts where no worker lives."""
     store = RecoveryStore(database)
-    ruled = ruling(OperatorJudge(local=local), SweepOptions(), await store.fleet())
+    ruled = effective_policy(OperatorObserver(local_config=local_config), SweepOptions(), await store.fleet())
     claimed, running = [await _count(store, scan, ruled) for scan in _scans(ruled, timedelta(0), None)]
-    return StaleNow(claimed=claimed, running=running)
+    return StaleCounts(claimed=claimed, running=running)
 
 
-async def _count(store: RecoveryStore, scan: Scan, ruled: Ruling) -> int:
+async def _count(store: RecoveryStore, scan: StaleScan, ruled: EffectivePolicy) -> int:
     found, after = 0, None
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         rows = await store.stale(scan, after=after)
-        told = [Case.of(row, ruled).swept(applied=False) for row in rows]
-        found += sum(task.is_due or task.is_spared for task in told)
-        if len(rows) < PAGE:
+        told = [StaleTask.from_row(row, ruled).to_swept_task(applied=False) for row in rows]
+        found += sum(task.changes_state or task.is_exempt for task in told)
+        if len(rows) < PAGE_SIZE:
             break
         after = rows[-1].id
     return found
 
 
-async def near_limit(
-    database: Database, options: SweepOptions, *, within: timedelta, local: RecoveryConfig
+async def nearly_stale_tasks(
+    database: Database, options: SweepOptions, *, within: timedelta, local_config: RecoveryConfig
 ) -> tuple[SweptTask, ...]:
     """Live tasks that no sweep would take yet, and that would be stale after `within` more of silence.
 
     At most a page of each state is looked at.
     """
     store = RecoveryStore(database)
-    ruled = ruling(OperatorJudge(local=local), options, await store.fleet())
+    ruled = effective_policy(OperatorObserver(local_config=local_config), options, await store.fleet())
     rows = [row for scan in _scans(ruled, within, options.worker_id) for row in await store.stale(scan, after=None)]
-    cases = [Case.of(row, ruled) for row in rows]
+    cases = [StaleTask.from_row(row, ruled) for row in rows]
     return tuple(
-        case.swept(applied=False) for case in cases if case.is_fresh and case.silence >= case.threshold - within
+        case.to_swept_task(applied=False) for case in cases if case.is_fresh and case.silence >= case.threshold - within
     )
 
 
-async def not_yet_stale(database: Database, options: SweepOptions, *, local: RecoveryConfig) -> Silent | None:
+async def silent_tasks(
+    database: Database, options: SweepOptions, *, local_config: RecoveryConfig
+) -> SilentTasks | None:
     """What a sweep with these options passes over though it is silent; None where nothing is."""
     store = RecoveryStore(database)
     fleet = await store.fleet()
     ruled, quiet = (
-        ruling(OperatorJudge(local=local), options, fleet),
-        _missed([each.config for each in fleet.live], local),
+        effective_policy(OperatorObserver(local_config=local_config), options, fleet),
+        _silence_threshold([each.config for each in fleet.live], local_config),
     )
     scans = [
-        Scan(status=status, threshold=quiet, owner_id=options.worker_id)
+        StaleScan(status=status, threshold=quiet, owner_id=options.worker_id)
         for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING)
     ]
-    cases = [Case.of(row, ruled) for scan in scans for row in await store.stale(scan, after=None)]
-    return silent_of(case for case in cases if case.is_fresh)
+    cases = [StaleTask.from_row(row, ruled) for scan in scans for row in await store.stale(scan, after=None)]
+    return summarize_silent(case for case in cases if case.is_fresh)
 
 
-def silent_of(cases: Iterable[Case]) -> Silent | None:
+def summarize_silent(cases: Iterable[StaleTask]) -> SilentTasks | None:
     silent = list(cases)
     if not silent:
         return None
-    return Silent(
+    return SilentTasks(
         count=len(silent),
         longest=max(case.silence for case in silent),
-        stale_at=min(case.row.last_beat_at + case.threshold for case in silent),
+        stale_at=min(case.row.last_heartbeat_at + case.threshold for case in silent),
     )
 
 
-def _missed(fleet: Sequence[RecoveryConfig], local: RecoveryConfig) -> timedelta:
-    beats = (max(each.claimer_heartbeat_interval_ms, each.runner_heartbeat_interval_ms) for each in fleet or (local,))
+def _silence_threshold(fleet: Sequence[RecoveryConfig], local_config: RecoveryConfig) -> timedelta:
+    beats = (
+        max(each.claimer_heartbeat_interval_ms, each.runner_heartbeat_interval_ms) for each in fleet or (local_config,)
+    )
     return BEATS_MISSED * timedelta(milliseconds=max(beats))
 
 
-def _scans(ruled: Ruling, within: timedelta, owner_id: UUID | None) -> list[Scan]:
+def _scans(ruled: EffectivePolicy, within: timedelta, owner_id: UUID | None) -> list[StaleScan]:
     """Those quiet for a little less than the judge's own threshold; an owner's can only be longer."""
     thresholds = {
         TaskStatus.CLAIMED: ruled.policy.claimed_threshold,
         TaskStatus.RUNNING: ruled.policy.running_threshold,
     }
     return [
-        Scan(status=status, threshold=max(threshold - within, timedelta(0)), owner_id=owner_id)
+        StaleScan(status=status, threshold=max(threshold - within, timedelta(0)), owner_id=owner_id)
         for status, threshold in thresholds.items()
     ]

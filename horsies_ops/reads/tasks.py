@@ -11,18 +11,18 @@ from uuid import UUID
 
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus, parse_id
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 from horsies.store.tasks import TASKS, AttemptRow
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.search import SEARCHED_FOR, Match, instant_of, stretches, time_limit
-from horsies_ops.reads.stale import TaskVerdict, verdict_on
+from horsies_ops.reads.search import SEARCH_TIME_LIMIT, Match, search_ranges, sent_at_from_id, time_limit
+from horsies_ops.reads.stale import RecoveryDecision, recovery_decision
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
     from datetime import datetime
 
     from horsies.store.database import Database
-    from horsies_ops.reads.search import Stretch
+    from horsies_ops.reads.search import SearchRange
 
 
 NEWEST_SHOWN: Final = 100
@@ -31,7 +31,7 @@ NEWEST_SHOWN: Final = 100
 EVERY_TASK: Final = TaskFilter()
 
 
-class Order(StrEnum):
+class TaskOrder(StrEnum):
     """By the time of the send, which is the order of the ids."""
 
     NEWEST_FIRST = "newest"
@@ -82,7 +82,7 @@ class TaskSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFacts(TaskSummary):
+class TaskRecord(TaskSummary):
     """The row of a task, payload included; JSON columns as text, and parsed by the properties."""
 
     args_json: str
@@ -117,7 +117,7 @@ class TaskFacts(TaskSummary):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class HeartbeatRow:
     role: str
     sender_id: str
     claim_token: int
@@ -126,7 +126,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEvent:
+class TaskEventRow:
     at: datetime
     kind: str
     evidence_json: str
@@ -140,14 +140,14 @@ class TaskEvent:
 class TaskDetail:
     """Everything about one task; attempts, beats and events come newest first."""
 
-    task: TaskFacts
+    task: TaskRecord
     attempts: tuple[AttemptRow, ...]
-    beats: tuple[Beat, ...]
-    events: tuple[TaskEvent, ...]
-    verdict: TaskVerdict | None = None
+    beats: tuple[HeartbeatRow, ...]
+    events: tuple[TaskEventRow, ...]
+    recovery_decision: RecoveryDecision | None = None
 
     @property
-    def last_beat(self) -> Beat | None:
+    def last_beat(self) -> HeartbeatRow | None:
         """The newest beat that counts: one of the claim that the task is under, or was last."""
         return next((beat for beat in self.beats if beat.claim_token == self.task.claim_token), None)
 
@@ -165,22 +165,22 @@ class TaskPage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReadQueries:
     summaries: Query[TaskSummary]
-    detail: Query[TaskFacts]
-    beats: Query[Beat]
-    events: Query[TaskEvent]
+    detail: Query[TaskRecord]
+    beats: Query[HeartbeatRow]
+    events: Query[TaskEventRow]
 
 
-TASK_READS = load(TaskReadQueries, "horsies_ops.reads", "tasks")
+TASK_READS = load_queries(TaskReadQueries, "horsies_ops.reads", "tasks")
 
 
 async def list_tasks(
     database: Database,
     wanted: TaskFilter = EVERY_TASK,
     *,
-    order: Order = Order.NEWEST_FIRST,
+    order: TaskOrder = TaskOrder.NEWEST_FIRST,
     after: UUID | None = None,
     limit: int = 50,
-    within: timedelta | None = SEARCHED_FOR,
+    max_search_time: timedelta | None = SEARCH_TIME_LIMIT,
 ) -> TaskPage:
     """A page of matching tasks.
 
@@ -189,10 +189,10 @@ async def list_tasks(
     """
     if limit < 1:
         raise ValueError("limit must be at least 1")
-    oldest_first = order is Order.OLDEST_FIRST
+    oldest_first = order is TaskOrder.OLDEST_FIRST
     # One more than asked for tells whether anything follows.
-    ahead = stretches(database, wanted, oldest_first=oldest_first, after=after, enough=limit + 1)
-    found, reached = await _gathered(ahead, limit + 1, within)
+    ahead = search_ranges(database, wanted, oldest_first=oldest_first, after=after, max_matches=limit + 1)
+    found, reached = await _gathered(ahead, limit + 1, max_search_time)
     following = found[limit - 1].id if len(found) > limit else reached
     matched = {match.id: match.status for match in found[:limit]}
     # One that moved since it matched may match no more.
@@ -200,12 +200,12 @@ async def list_tasks(
     return TaskPage(
         tasks=page[::-1] if oldest_first else page,
         next=following,
-        searched_to=instant_of(reached) if reached is not None and len(found) < limit else None,
+        searched_to=sent_at_from_id(reached) if reached is not None and len(found) < limit else None,
     )
 
 
 async def _gathered(
-    ahead: AsyncGenerator[Stretch], enough: int, within: timedelta | None
+    ahead: AsyncGenerator[SearchRange], enough: int, within: timedelta | None
 ) -> tuple[list[Match], UUID | None]:
     """What matches, and the last row that was looked at where the search ended before the table did."""
     found: list[Match] = []
@@ -213,7 +213,7 @@ async def _gathered(
     async for stretch in ahead:
         found += stretch.matches
         if len(found) >= enough or is_over():
-            return found, stretch.reached
+            return found, stretch.last_id
     return found, None
 
 
@@ -224,7 +224,7 @@ async def tasks_by_id(database: Database, ids: Iterable[UUID]) -> tuple[TaskSumm
 
 
 async def task_detail(
-    database: Database, task_id: str | UUID, *, local: RecoveryConfig | None = None
+    database: Database, task_id: str | UUID, *, local_config: RecoveryConfig | None = None
 ) -> TaskDetail | None:
     """Everything about one task, or None where there is none; `ValueError` for what is no id.
 
@@ -239,7 +239,7 @@ async def task_detail(
         attempts=tuple(await database.fetch(TASKS.attempts, identity)),
         beats=tuple(await database.fetch(TASK_READS.beats, identity, NEWEST_SHOWN)),
         events=tuple(await database.fetch(TASK_READS.events, identity, NEWEST_SHOWN)),
-        verdict=await verdict_on(database, identity, local=local or RecoveryConfig()),
+        recovery_decision=await recovery_decision(database, identity, local_config=local_config or RecoveryConfig()),
     )
 
 
@@ -250,7 +250,7 @@ LONGEST: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
+class PayloadPreview:
     """The arguments of one task; the documents are None where they are too long for a list."""
 
     id: UUID
@@ -260,7 +260,7 @@ class Payload:
     kwargs_json: str | None
 
     @property
-    def document(self) -> Any:
+    def combined_arguments(self) -> Any:
         """The arguments as one value: by name, and under `args` those that have none. None where they are too long."""
         if self.args_json is None or self.kwargs_json is None:
             return None
@@ -271,13 +271,15 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadQueries:
-    payloads: Query[Payload]
+    payloads: Query[PayloadPreview]
 
 
-PAYLOADS = load(PayloadQueries, "horsies_ops.reads", "payloads")
+PAYLOADS = load_queries(PayloadQueries, "horsies_ops.reads", "payloads")
 
 
-async def payloads_of(database: Database, ids: Iterable[UUID], *, longest: int = LONGEST) -> dict[UUID, Payload]:
+async def payload_previews(
+    database: Database, ids: Iterable[UUID], *, longest: int = LONGEST
+) -> dict[UUID, PayloadPreview]:
     """What each of these tasks was given; those that are gone are left out."""
     wanted = list(ids)
     found = await database.fetch(PAYLOADS.payloads, wanted, longest) if wanted else []
@@ -290,7 +292,7 @@ _ROLES = {TaskStatus.CLAIMED: "claimer", TaskStatus.RUNNING: "runner"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastBeat:
+class LastHeartbeat:
     """The newest beat of the claim that a task is under; the claim and the start themselves are the first ones."""
 
     role: str
@@ -298,10 +300,10 @@ class LastBeat:
     age: timedelta
 
 
-async def beats_of(database: Database, ids: Iterable[UUID]) -> dict[UUID, LastBeat]:
+async def last_heartbeats(database: Database, ids: Iterable[UUID]) -> dict[UUID, LastHeartbeat]:
     """The last beat of each of these tasks that is claimed or running."""
     return {
-        task.id: LastBeat(role=_ROLES[TaskStatus(task.status)], at=task.last_beat_at, age=task.silence)
+        task.id: LastHeartbeat(role=_ROLES[TaskStatus(task.status)], at=task.last_beat_at, age=task.silence)
         for task in await tasks_by_id(database, ids)
         if task.last_beat_at is not None and task.silence is not None
     }

@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
-from horsies.client.workers import RollCall
+from horsies.client.workers import WorkerPing
 from horsies.model.events import EventKind
-from horsies.model.recovery.fleet import config_in, instant_in, is_silent, most_patient
+from horsies.model.recovery.fleet import is_silent, longest_thresholds, parse_config, parse_instant
 from horsies.model.task import parse_id
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 from horsies.store.recovery import RecoveryStore
-from horsies.store.workers import WorkerState, pinging
+from horsies.store.workers import WorkerState, open_ping
 from horsies_ops.reads.events import events
 
 if TYPE_CHECKING:
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
     from horsies.model.result import WorkerPong
     from horsies.model.settings import RecoveryConfig
-    from horsies.store.connection import Link
+    from horsies.store.connection import ConnectionSpec
     from horsies.store.database import Database
 
 
-MOST_WORKERS: Final = 1_000
-MOST_SNAPSHOTS: Final = 2_000
+MAX_WORKERS: Final = 1_000
+MAX_SNAPSHOTS: Final = 2_000
 INSTANTS: Final = ("listening_since", "amnesty_until", "last_pass_at")
 """What a worker's health tells the time of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class WorkerCount:
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFacts:
+class WorkerBase:
     """What the columns say of a worker."""
 
     worker_id: UUID
@@ -66,20 +66,20 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredWorker(WorkerFacts):
+class StoredWorker(WorkerBase):
     health_json: str
     config_json: str
 
     def row(self) -> WorkerRow:
         """As operators see it; an instant in its health that is none is left out, and hides no other worker."""
-        health, config = _document(self.health_json), config_in(_document(self.config_json))
-        facts: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(WorkerFacts)}
-        instants: dict[str, Any] = {name: instant_in(health, name) for name in INSTANTS}
+        health, config = _document(self.health_json), parse_config(_document(self.config_json))
+        facts: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(WorkerBase)}
+        instants: dict[str, Any] = {name: parse_instant(health, name) for name in INSTANTS}
         return WorkerRow(**facts, **instants, is_silent=is_silent(self.heartbeat_age, config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRow(WorkerFacts):
+class WorkerRow(WorkerBase):
     """A run of a worker that has not stopped. Load is of its newest snapshot, the tasks are those it holds now."""
 
     listening_since: datetime | None
@@ -89,17 +89,17 @@ class WorkerRow(WorkerFacts):
     """Several of its own beats are missing; it may be dead, though the silence that proves it is longer."""
 
     @property
-    def is_given_up(self) -> bool:
+    def is_presumed_dead(self) -> bool:
         """Lost, or silent for so long that it will be declared so."""
         return self.is_stale or self.state == WorkerState.LOST
 
     @property
     def is_alive(self) -> bool:
         """Neither given up nor silent."""
-        return not (self.is_given_up or self.is_silent)
+        return not (self.is_presumed_dead or self.is_silent)
 
     @property
-    def standing(self) -> str:
+    def display_state(self) -> str:
         """The one word for how it is: its state, or `silent` and later `stale` until somebody declares it lost."""
         if self.is_alive or self.state == WorkerState.LOST:
             return self.state
@@ -112,7 +112,7 @@ def _document(text: str) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class SnapshotRow:
     """The load of a worker at one moment."""
 
     at: datetime
@@ -126,15 +126,15 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReadQueries:
-    live: Query[Counted]
+    live: Query[WorkerCount]
     active: Query[StoredWorker]
-    history: Query[Snapshot]
+    history: Query[SnapshotRow]
 
 
-WORKER_READS = load(WorkerReadQueries, "horsies_ops.reads", "workers")
+WORKER_READS = load_queries(WorkerReadQueries, "horsies_ops.reads", "workers")
 
 
-async def live_workers(database: Database, *, threshold: timedelta) -> int:
+async def count_live_workers(database: Database, *, threshold: timedelta) -> int:
     """How many workers have not stopped and have given a sign of life within `threshold`."""
     (found,) = await database.fetch(WORKER_READS.live, threshold)
     return found.count
@@ -142,33 +142,33 @@ async def live_workers(database: Database, *, threshold: timedelta) -> int:
 
 async def list_active_workers(database: Database, threshold: timedelta) -> tuple[WorkerRow, ...]:
     """Workers that have not stopped, the newest beat first; stale ones have been silent for `threshold`."""
-    return tuple(stored.row() for stored in await database.fetch(WORKER_READS.active, threshold, MOST_WORKERS))
+    return tuple(stored.row() for stored in await database.fetch(WORKER_READS.active, threshold, MAX_WORKERS))
 
 
-async def worker_history(database: Database, worker_id: str | UUID, window: timedelta) -> tuple[Snapshot, ...]:
+async def worker_history(database: Database, worker_id: str | UUID, window: timedelta) -> tuple[SnapshotRow, ...]:
     """The load of a worker in the last `window`, the oldest snapshot first; `ValueError` for what is no id."""
     identity = UUID(parse_id(str(worker_id)))
-    return tuple(await database.fetch(WORKER_READS.history, identity, window, MOST_SNAPSHOTS))
+    return tuple(await database.fetch(WORKER_READS.history, identity, window, MAX_SNAPSHOTS))
 
 
 # Which workers answer.
 
 
 async def ping_workers(
-    direct: Link, *, timeout_s: float, worker_id: UUID | None = None, enough: int | None = None
+    direct_spec: ConnectionSpec, *, timeout_s: float, worker_id: UUID | None = None, min_responses: int | None = None
 ) -> tuple[WorkerPong, ...]:
     """Those that answer in time, first come first; `enough` of them, or the one asked for, end the wait."""
-    call = RollCall(target=None if worker_id is None else str(worker_id), enough=enough)
-    async with pinging(direct, reply_channel=call.reply_channel, message=call.message) as line:
-        await call.listen(line, timeout_s)
-    return tuple(call.present.values())
+    call = WorkerPing(target=None if worker_id is None else str(worker_id), min_responses=min_responses)
+    async with open_ping(direct_spec, reply_channel=call.reply_channel, message=call.message) as line:
+        await call.collect(line, timeout_s)
+    return tuple(call.pongs.values())
 
 
 # Who keeps the house: whether workers sweep and clean by themselves, and when one last did.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
+class MaintenanceStatus:
     """What the live workers do unasked. Without one, nothing is done but by hand."""
 
     at: datetime
@@ -181,14 +181,14 @@ class Upkeep:
     """When records past their time were last found and deleted, by whomever."""
 
 
-async def upkeep(database: Database) -> Upkeep:
+async def maintenance_status(database: Database) -> MaintenanceStatus:
     fleet = await RecoveryStore(database).fleet()
-    passes = {each.worker_id: at for each in fleet.live if (at := each.instant("last_pass_at")) is not None}
+    passes = {each.worker_id: at for each in fleet.live if (at := each.health_instant("last_pass_at")) is not None}
     last = max(passes, key=lambda worker_id: passes[worker_id], default=None)
     deleted = await events(database, kinds=(EventKind.RETENTION_FINISHED,), limit=1)
-    return Upkeep(
+    return MaintenanceStatus(
         at=fleet.now,
-        config=most_patient(fleet.live),
+        config=longest_thresholds(fleet.live),
         last_pass_at=None if last is None else passes[last],
         last_pass_by=last,
         last_retention_at=deleted[0].at if deleted else None,

@@ -9,8 +9,17 @@ from uuid import UUID
 
 from horsies.model.task import parse_id
 from horsies.model.workflow.plan import WorkflowStatus
-from horsies.store.queries import Query, load
-from horsies_ops.reads.filters import FilterFault, Group, Part, Reader, Unreadable, Value, like, written
+from horsies.store.queries import Query, load_queries
+from horsies_ops.reads.filters import (
+    FilterFault,
+    FilterParser,
+    FilterSyntaxError,
+    FilterTerm,
+    FilterValue,
+    NegatedGroup,
+    glob_to_like,
+    quote_value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,13 +41,13 @@ class WorkflowFilter:
 EVERY_WORKFLOW: Final = WorkflowFilter()
 
 
-MOST_CHILDREN: Final = 1_000
+MAX_CHILDREN: Final = 1_000
 
 _LAST: Final = UUID(int=(1 << 128) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowHead:
+class WorkflowBase:
     """The row of a run, without its nodes."""
 
     id: UUID
@@ -59,7 +68,7 @@ class WorkflowHead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowRow(WorkflowHead):
+class WorkflowRow(WorkflowBase):
     """A run in a list; `done`, `failed` and `skipped` of `total` nodes have ended."""
 
     total: int
@@ -101,7 +110,7 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowFacts(WorkflowHead):
+class WorkflowRecord(WorkflowBase):
     """The row of a run, result and error included."""
 
     output_index: int | None
@@ -121,7 +130,7 @@ class WorkflowFacts(WorkflowHead):
 class WorkflowDetail:
     """One run with its nodes in the order of their indices, and the runs that are steps of it by their ids."""
 
-    run: WorkflowFacts
+    run: WorkflowRecord
     nodes: tuple[NodeRow, ...]
     children: Mapping[UUID, WorkflowRow]
 
@@ -137,11 +146,11 @@ class WorkflowDetail:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowReadQueries:
     list: Query[WorkflowRow]
-    detail: Query[WorkflowFacts]
+    detail: Query[WorkflowRecord]
     nodes: Query[NodeRow]
 
 
-WORKFLOW_READS = load(WorkflowReadQueries, "horsies_ops.reads", "workflows")
+WORKFLOW_READS = load_queries(WorkflowReadQueries, "horsies_ops.reads", "workflows")
 
 
 async def list_workflows(
@@ -161,7 +170,7 @@ async def workflow_detail(database: Database, workflow_id: str | UUID) -> Workfl
     run = await database.fetch_one(WORKFLOW_READS.detail, identity)
     if run is None:
         return None
-    children = await _list(database, parent=identity, limit=MOST_CHILDREN)
+    children = await _list(database, parent=identity, limit=MAX_CHILDREN)
     return WorkflowDetail(
         run=run,
         nodes=tuple(await database.fetch(WORKFLOW_READS.nodes, identity)),
@@ -177,15 +186,15 @@ async def _list(
     parent: UUID | None = None,
     limit: int,
 ) -> list[WorkflowRow]:
-    statuses, names = list(wanted.statuses) or None, [like(name) for name in wanted.names] or None
+    statuses, names = list(wanted.statuses) or None, [glob_to_like(name) for name in wanted.names] or None
     arguments = (after or _LAST, statuses, names, wanted.root_only, parent, limit)
     return await database.fetch(WORKFLOW_READS.list, *arguments)
 
 
 # One line of text for a filter of runs: `status:running,failed name:etl-*`; with `sub:yes` steps of other runs too.
 
-KEYS: Final = ("status", "name", "sub")
-ROOTS: Final = WorkflowFilter(root_only=True)
+WORKFLOW_FILTER_KEYS: Final = ("status", "name", "sub")
+DEFAULT_WORKFLOW_FILTER: Final = WorkflowFilter(root_only=True)
 """What no text at all says: every run that is not a step of another."""
 
 _SUB: Final = {"yes": False, "no": True}
@@ -194,23 +203,23 @@ _SUB: Final = {"yes": False, "no": True}
 def parse_workflow_filter(text: str) -> WorkflowFilter | FilterFault:
     """The filter that `text` says, or the first thing wrong with it."""
     try:
-        return _filter_of(Reader(text).read())
-    except Unreadable as fault:
+        return _filter_of(FilterParser(text).parse())
+    except FilterSyntaxError as fault:
         return FilterFault(position=fault.position, message=fault.message, hint=fault.hint)
 
 
-def workflow_filter_text(wanted: WorkflowFilter) -> str:
+def format_workflow_filter(wanted: WorkflowFilter) -> str:
     """The line from which `parse_workflow_filter` makes this filter."""
-    return " ".join(_said(wanted))
+    return " ".join(_format_conditions(wanted))
 
 
-def _filter_of(parts: list[Part | Group]) -> WorkflowFilter:
+def _filter_of(parts: list[FilterTerm | NegatedGroup]) -> WorkflowFilter:
     statuses: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     root_only = True
     for part in parts:
-        if isinstance(part, Group) or part.is_negated:
-            raise Unreadable(part.position, "runs cannot be excluded", "name those that are wanted")
+        if isinstance(part, NegatedGroup) or part.is_negated:
+            raise FilterSyntaxError(part.position, "runs cannot be excluded", "name those that are wanted")
         match part.key:
             case "status":
                 statuses += tuple(_status(value) for value in part.values)
@@ -221,29 +230,31 @@ def _filter_of(parts: list[Part | Group]) -> WorkflowFilter:
             case "":
                 names += tuple(f"*{value.text}*" for value in part.values)
             case _:
-                raise Unreadable(part.position, f"there is no key {part.key!r}", f"keys are {', '.join(KEYS)}")
+                raise FilterSyntaxError(
+                    part.position, f"there is no key {part.key!r}", f"keys are {', '.join(WORKFLOW_FILTER_KEYS)}"
+                )
     return WorkflowFilter(statuses=statuses, names=names, root_only=root_only)
 
 
-def _status(value: Value) -> str:
+def _status(value: FilterValue) -> str:
     try:
         return WorkflowStatus(value.text.upper())
     except ValueError:
         known = ", ".join(WorkflowStatus).lower()
-        raise Unreadable(value.position, f"there is no status {value.text!r}", f"one of {known}") from None
+        raise FilterSyntaxError(value.position, f"there is no status {value.text!r}", f"one of {known}") from None
 
 
-def _root_only(part: Part) -> bool:
+def _root_only(part: FilterTerm) -> bool:
     value = part.values[0]
     if value.text not in _SUB:
-        raise Unreadable(value.position, f"{value.text!r} says nothing of sub", f"write {' or '.join(_SUB)}")
+        raise FilterSyntaxError(value.position, f"{value.text!r} says nothing of sub", f"write {' or '.join(_SUB)}")
     return _SUB[value.text]
 
 
-def _said(wanted: WorkflowFilter) -> Iterator[str]:
+def _format_conditions(wanted: WorkflowFilter) -> Iterator[str]:
     if wanted.statuses:
         yield f"status:{','.join(status.lower() for status in wanted.statuses)}"
     if wanted.names:
-        yield f"name:{','.join(map(written, wanted.names))}"
+        yield f"name:{','.join(map(quote_value, wanted.names))}"
     if not wanted.root_only:
         yield "sub:yes"

@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ONE_ACTION = {
-    "id", "at", "actor", "host", "action", "reason", "filter", "dry_run", "matched", "affected", "skipped", "via",
+    "id",
+    "at",
+    "actor",
+    "host",
+    "action",
+    "reason",
+    "filter",
+    "dry_run",
+    "matched",
+    "affected",
+    "skipped",
+    "via",
     "task_ids",
-}  # fmt: skip
+}
 
 LONG = "the relay was down, " * 20
 

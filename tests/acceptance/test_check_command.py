@@ -14,7 +14,7 @@ from tests.support.cli import APP, Project
 from tests.support.databases import PGBOUNCER, pgbouncer
 
 if TYPE_CHECKING:
-    from tests.support.cli import Answer, Executable
+    from tests.support.cli import CommandResult, Executable
 
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 UNREACHABLE = "postgresql://me:hunter2@127.0.0.1:1/db"
@@ -74,8 +74,11 @@ def test_several_errors_are_all_shown_in_text_and_in_json(horsies: Executable, p
     project.write("three.py", "raise RuntimeError('no \\x1b[31mred')\n")
     answer = horsies("check", "main")
     assert [line[:14] for line in answer.stderr.splitlines() if line.startswith("error")] == [
-        "error[HRS-100]", "error[HRS-102]", "error[HRS-206]", "error[HRS-210]",
-    ]  # fmt: skip
+        "error[HRS-100]",
+        "error[HRS-102]",
+        "error[HRS-206]",
+        "error[HRS-210]",
+    ]
     assert "\x1b" not in answer.stderr
     document = horsies("check", "main", "--json").document
     assert (document["ok"], document["phase"], document["tasks"]) == (False, "imports", 0)
@@ -179,11 +182,16 @@ def test_live_tells_of_a_database_from_the_future(horsies: Executable, database_
 def test_live_tells_of_a_session_address_that_does_not_lead_past_the_pooler(
     horsies: Executable, database_url: str
 ) -> None:
-    def check(pooled: str, direct: str) -> Answer:
+    def check(pooled: str, direct: str) -> CommandResult:
         return horsies(
-            "check", "horsies.sample:app", "--live", "--database-url", pooled,
-            HORSIES_BROKER__PGBOUNCER_TRANSACTION_MODE="true", HORSIES_BROKER__SESSION_DATABASE_URL=direct,
-        )  # fmt: skip
+            "check",
+            "horsies.sample:app",
+            "--live",
+            "--database-url",
+            pooled,
+            HORSIES_BROKER__PGBOUNCER_TRANSACTION_MODE="true",
+            HORSIES_BROKER__SESSION_DATABASE_URL=direct,
+        )
 
     with pgbouncer(database_url, pool_size=2) as pooled:
         assert check(pooled, database_url).code == 0

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.rows import HOUR, beat, count, ended_task, insert_task, workflow_run
+from tests.support.rows import (
+    HOUR,
+    count_rows,
+    insert_finished_run,
+    insert_finished_task,
+    insert_old_heartbeat,
+    insert_task,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +36,9 @@ def with_old_rows(database_url: str) -> str:
 
     async def fill() -> None:
         for _ in range(2):
-            await ended_task(database_url, age=OLD)
-        await workflow_run(database_url, age=OLD, tasks=("COMPLETED", "FAILED"))
-        await beat(database_url, await insert_task(database_url), age=OLD)
+            await insert_finished_task(database_url, age=OLD)
+        await insert_finished_run(database_url, age=OLD, tasks=("COMPLETED", "FAILED"))
+        await insert_old_heartbeat(database_url, await insert_task(database_url), age=OLD)
 
     asyncio.run(fill())
     return database_url
@@ -42,15 +49,20 @@ def test_a_dry_run_counts_and_deletes_nothing(horsies: Executable, with_old_rows
     assert (answer.code, answer.stderr) == (0, "")
     found = {each["name"]: each for each in answer.document["categories"]}
     assert {name: each["rows"] for name, each in found.items() if each["rows"]} == {
-        "heartbeats": 1, "workflows": 1, "tasks": 2,
-    }  # fmt: skip
+        "heartbeats": 1,
+        "workflows": 1,
+        "tasks": 2,
+    }
     assert found["workflows"]["tables"] == {
-        "horsies_workflows": 1, "horsies_workflow_tasks": 2, "horsies_tasks": 2, "horsies_task_attempts": 2,
-    }  # fmt: skip
+        "horsies_workflows": 1,
+        "horsies_workflow_tasks": 2,
+        "horsies_tasks": 2,
+        "horsies_task_attempts": 2,
+    }
     assert found["tasks"]["window_s"] == 720 * 3600
     assert found["tasks"]["oldest_at"].endswith("Z")
     assert answer.document["bytes"] > 0
-    assert asyncio.run(count(with_old_rows, "horsies_tasks")) == 5
+    assert asyncio.run(count_rows(with_old_rows, "horsies_tasks")) == 5
 
 
 def test_only_with_exit_code_a_dry_run_tells_of_work_by_its_status(horsies: Executable, with_old_rows: str) -> None:
@@ -67,7 +79,7 @@ def test_it_deletes_what_is_old_and_says_how_much(horsies: Executable, with_old_
     answer = horsies("cleanup", "--database-url", with_old_rows)
     assert answer.code == 0
     assert "deleted 4 rows, about" in answer.stdout
-    assert asyncio.run(count(with_old_rows, "horsies_tasks")) == 1
+    assert asyncio.run(count_rows(with_old_rows, "horsies_tasks")) == 1
 
 
 def test_it_goes_by_the_settings_and_keeps_what_has_no_window(horsies: Executable, with_old_rows: str) -> None:
@@ -110,8 +122,12 @@ def test_on_a_terminal_progress_is_shown_and_stdout_stays_clean(with_old_rows: s
     ours, theirs = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "horsies_ops.cli", "cleanup", "--database-url", with_old_rows],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        timeout=60,
+    )
     os.close(theirs)
     seen = os.read(ours, 100_000).decode()
     os.close(ours)

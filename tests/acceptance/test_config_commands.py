@@ -30,14 +30,19 @@ def test_the_example_is_valid_as_it_is(horsies: Executable) -> None:
 def test_show_names_the_origin_of_each_value_and_masks_passwords(horsies: Executable) -> None:
     (horsies.cwd / "horsies.toml").write_text("[recovery]\ncheck_interval_ms = 5000\n")
     answer = horsies(
-        "config", "show", "--json",
-        HORSIES_WORKER__PROCESSES="3", DATABASE_URL="postgresql://me:hunter2@db/app",
-    )  # fmt: skip
+        "config",
+        "show",
+        "--json",
+        HORSIES_WORKER__PROCESSES="3",
+        DATABASE_URL="postgresql://me:hunter2@db/app",
+    )
     rows = {row["key"]: row for row in answer.document["settings"]}
     assert rows["recovery.check_interval_ms"]["origin"] == f"{horsies.cwd}/horsies.toml:2"
     assert rows["worker.processes"] == {
-        "key": "worker.processes", "value": 3, "origin": "HORSIES_WORKER__PROCESSES",
-    }  # fmt: skip
+        "key": "worker.processes",
+        "value": 3,
+        "origin": "HORSIES_WORKER__PROCESSES",
+    }
     assert rows["broker.database_url"]["value"] == "postgresql://me:***@db/app"
     assert rows["recovery.max_crashes"]["origin"] == "default"
     assert "hunter2" not in answer.stdout

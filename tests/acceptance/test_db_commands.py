@@ -44,9 +44,18 @@ def test_the_password_is_shown_only_when_it_is_asked_for(horsies: Executable) ->
 def test_status_has_the_documented_fields_and_nothing_else_on_stdout(horsies: Executable, database_url: str) -> None:
     status = horsies("db", "status", "--json", "--database-url", database_url).document
     assert set(status) == {
-        "url", "embedded", "reachable", "server_version", "schema", "migrations", "connections", "tables",
-        "oldest_transaction_s", "in_recovery", "error",
-    }  # fmt: skip
+        "url",
+        "embedded",
+        "reachable",
+        "server_version",
+        "schema",
+        "migrations",
+        "connections",
+        "tables",
+        "oldest_transaction_s",
+        "in_recovery",
+        "error",
+    }
     assert set(status["migrations"]) == {"current", "latest", "pending", "checksums_ok"}
     assert set(status["connections"]) == {"used", "max"}
     assert {"name", "rows_estimate", "bytes"} == set(status["tables"][0])

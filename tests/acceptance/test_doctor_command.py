@@ -8,18 +8,41 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.rows import HOUR, a_task, ended_task, insert_listening_worker, insert_task, worker
+from tests.support.rows import (
+    HOUR,
+    insert_finished_task,
+    insert_listening_worker,
+    insert_old_worker,
+    insert_owned_task,
+    insert_task,
+)
 
 if TYPE_CHECKING:
-    from tests.support.cli import Answer, Executable
+    from tests.support.cli import CommandResult, Executable
 
 NAMES = [
-    "config", "database", "schema", "listen", "pooler", "connections", "clock", "workers", "fleet_config", "stale",
-    "amnesty", "outbox", "retention", "disabled_operations", "long_transactions", "bloat", "notify_queue", "embedded",
-]  # fmt: skip
+    "config",
+    "database",
+    "schema",
+    "listen",
+    "pooler",
+    "connections",
+    "clock",
+    "workers",
+    "fleet_config",
+    "stale",
+    "amnesty",
+    "outbox",
+    "retention",
+    "disabled_operations",
+    "long_transactions",
+    "bloat",
+    "notify_queue",
+    "embedded",
+]
 
 
-def statuses(answer: Answer) -> dict[str, str]:
+def statuses(answer: CommandResult) -> dict[str, str]:
     return {check["name"]: check["status"] for check in answer.document["checks"]}
 
 
@@ -33,8 +56,8 @@ def test_every_check_is_told_with_its_fields(horsies: Executable, database_url: 
 
 def test_what_is_wrong_is_told_with_what_to_do(horsies: Executable, database_url: str) -> None:
     async def spoil() -> None:
-        await ended_task(database_url, age=2000 * HOUR)
-        gone = await worker(database_url, state="stopped", age=HOUR)
+        await insert_finished_task(database_url, age=2000 * HOUR)
+        gone = await insert_old_worker(database_url, state="stopped", age=HOUR)
         await insert_task(database_url, status="RUNNING", claimed_by_worker_id=gone)
         connection = await asyncpg.connect(database_url)
         await connection.execute("ALTER TABLE horsies_tasks DISABLE TRIGGER horsies_tasks_announce")
@@ -53,7 +76,7 @@ def test_a_stale_task_that_no_worker_will_recover_is_a_failure_and_says_what_to_
     horsies: Executable, database_url: str
 ) -> None:
     asyncio.run(
-        a_task(
+        insert_owned_task(
             database_url,
             "RUNNING",
             owner=asyncio.run(insert_listening_worker(database_url, silent_s=900)),
@@ -99,7 +122,7 @@ def test_an_embedded_server_that_is_not_running_is_not_started_but_told_with_how
 
 @pytest.mark.parametrize("text", ["\x1b[31mred\x1b[0m", "[bold]bold[/bold]"])
 def test_names_of_others_reach_the_terminal_harmless(horsies: Executable, database_url: str, text: str) -> None:
-    async def look() -> Answer:
+    async def look() -> CommandResult:
         other = await asyncpg.connect(database_url, server_settings={"application_name": text})
         async with other.transaction():
             await other.fetch("SELECT 1")

@@ -9,7 +9,7 @@ import pytest
 
 from horsies.errors import ExitCode
 from horsies.version import __version__
-from horsies_ops.cli.main import load
+from horsies_ops.cli.main import load_command
 from horsies_ops.cli.options import COMMANDS
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def test_a_wrong_command_line_is_exit_2_with_the_help_to_read(horsies: Executabl
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_table_of_commands_says_what_the_command_says(name: str) -> None:
-    assert load(name).help == COMMANDS[name]
+    assert load_command(name).help == COMMANDS[name]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import signal
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
-from horsies.task_modules import import_one
+from horsies.task_modules import import_module_or_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +56,9 @@ async def test_a_worker_outlives_what_definitions_do_and_ends_while_they_hang(
     path = tmp_path / "odd_flows.py"
     path.write_text(dedent(FLOWS))
     monkeypatch.setenv("HORSIES_BROKER__DATABASE_URL", database_url)
-    flows: Any = import_one(str(path))
+    flows: Any = import_module_or_file(str(path))
     hung, gone, fine = [(await flows.flow(how).start_async()).unwrap() for how in ("hang", "exit", "fine")]
-    with horsies.at_work("worker", f"{path}:app", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
+    with horsies.start("worker", f"{path}:app", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
         assert (await fine.get_async(timeout_ms=30_000)).ok == 1
         failure = (await gone.get_async(timeout_ms=30_000)).err_value
         worker.popen.send_signal(signal.SIGTERM)

@@ -56,7 +56,7 @@ def project(horsies: Executable) -> Project:
 @pytest.mark.usefixtures("project")
 def test_every_line_of_a_run_is_an_object(horsies: Executable, database_url: str) -> None:
     url = {"HORSIES_BROKER__DATABASE_URL": database_url}
-    with horsies.at_work("worker", "main:app", "--processes", "1", "--log-format", "json", **url) as worker:
+    with horsies.start("worker", "main:app", "--processes", "1", "--log-format", "json", **url) as worker:
         worker.until_said("worker started")
         for task in ("talk", "linger"):
             assert horsies("task", "send", task, "--app", "main:app", **url).code == 0
@@ -65,12 +65,12 @@ def test_every_line_of_a_run_is_an_object(horsies: Executable, database_url: str
         worker.until_said("hint=a second Ctrl-C or SIGTERM ends them now")
         worker.popen.send_signal(signal.SIGINT)
         assert worker.popen.wait(timeout=20) == 0
-    said = [line["message"] for line in objects(worker.said)]
+    said = [line["message"] for line in objects(worker.stderr)]
     for words in ("imported now", "bytes", "without an end", "by my own logger", "out", "err", "from a program"):
         assert words in said
     for words in ("UserWarning: old ways", "UserWarning: in a task", "still running: linger", "worker stopped"):
         assert any(words in line for line in said), words
-    assert worker.printed == ""
+    assert worker.stdout == ""
 
 
 @pytest.mark.parametrize(

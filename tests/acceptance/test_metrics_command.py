@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from tests.support.rows import HOUR, insert_task, worker
+from tests.support.rows import HOUR, insert_old_worker, insert_task
 
 if TYPE_CHECKING:
-    from tests.support.cli import AtWork, Executable
+    from tests.support.cli import Executable, RunningCommand
 
 
-def scraped(at_work: AtWork) -> str:
+def scraped(at_work: RunningCommand) -> str:
     at_work.until_said("/metrics")
-    address = re.search(r"http://\S+", at_work.said)
+    address = re.search(r"http://\S+", at_work.stderr)
     assert address is not None
     with urllib.request.urlopen(address[0], timeout=30) as answer:  # noqa: S310  # our own
         return answer.read().decode()
@@ -25,7 +25,7 @@ def scraped(at_work: AtWork) -> str:
 
 def test_what_there_is_and_what_has_happened_is_told(horsies: Executable, database_url: str) -> None:
     async def prepare() -> str:
-        await worker(database_url, state="running", age=HOUR / 3600)
+        await insert_old_worker(database_url, state="running", age=HOUR / 3600)
         await insert_task(database_url, queue_name="mail")
         return str(await insert_task(database_url, queue_name="mail"))
 
@@ -36,7 +36,7 @@ def test_what_there_is_and_what_has_happened_is_told(horsies: Executable, databa
         await connection.close()
 
     task_id = asyncio.run(prepare())
-    with horsies.at_work("metrics", "--port", "0", "--database-url", database_url) as at_work:
+    with horsies.start("metrics", "--port", "0", "--database-url", database_url) as at_work:
         before = scraped(at_work)
         asyncio.run(finish(task_id))
         after = scraped(at_work)
@@ -52,9 +52,9 @@ def test_what_there_is_and_what_has_happened_is_told(horsies: Executable, databa
 
 
 def test_a_port_that_is_taken_is_told(horsies: Executable, database_url: str) -> None:
-    with horsies.at_work("metrics", "--port", "0", "--database-url", database_url) as at_work:
+    with horsies.start("metrics", "--port", "0", "--database-url", database_url) as at_work:
         at_work.until_said("/metrics")
-        port = re.search(r":(\d+)/metrics", at_work.said)
+        port = re.search(r":(\d+)/metrics", at_work.stderr)
         assert port is not None
         answer = horsies("metrics", "--port", port[1], "--database-url", database_url)
     assert (answer.code, "cannot listen on 127.0.0.1" in answer.stderr) == (1, True)

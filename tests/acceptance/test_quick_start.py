@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horsies.config import load
+from horsies.config import load_settings
 from tests.support.cli import examples_of, write_files_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,6 @@ def test_the_project_gets_a_database_of_its_own_by_the_table_that_may_be_added(t
     (table,) = [each.text for each in examples_of("README.md", language="toml") if each.file_name is None]
     with (tmp_path / "horsies.toml").open("a") as file:
         file.write(table)
-    settings = load(cwd=tmp_path, environ={})
+    settings = load_settings(cwd=tmp_path, environ={})
     assert settings.locator is not None
     assert settings.app.broker.database_url.reveal() == "embedded:///absolute/folder"

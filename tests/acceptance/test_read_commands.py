@@ -12,34 +12,88 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from horsies.store.operators import Event, EventStore
+from horsies.store.operators import EventStore, StoredEvent
 from tests.support.cli import Executable
 from tests.support.rows import insert, insert_node, insert_run, insert_task, insert_worker
-from tests.support.workers import horsies_worker
+from tests.support.workers import worker_process
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
 QUEUE = {
-    "name", "priority", "max_concurrency", "paused", "paused_by", "pause_reason", "pending", "delayed", "claimed",
-    "running", "oldest_due_age_s", "finished_last_minute", "failed_last_minute",
-}  # fmt: skip
+    "name",
+    "priority",
+    "max_concurrency",
+    "paused",
+    "paused_by",
+    "pause_reason",
+    "pending",
+    "delayed",
+    "claimed",
+    "running",
+    "oldest_due_age_s",
+    "finished_last_minute",
+    "failed_last_minute",
+}
 WORKER = {
-    "id", "hostname", "pid", "version", "state", "queues", "processes", "started_at", "last_heartbeat_at",
-    "heartbeat_age_s", "is_stale", "tasks_running", "tasks_claimed", "cpu_percent", "memory_mb", "listener",
-    "listening_since", "amnesty_until", "disabled_operations",
-}  # fmt: skip
+    "id",
+    "hostname",
+    "pid",
+    "version",
+    "state",
+    "queues",
+    "processes",
+    "started_at",
+    "last_heartbeat_at",
+    "heartbeat_age_s",
+    "is_stale",
+    "tasks_running",
+    "tasks_claimed",
+    "cpu_percent",
+    "memory_mb",
+    "listener",
+    "listening_since",
+    "amnesty_until",
+    "disabled_operations",
+}
 RUN = {
-    "id", "name", "status", "definition_key", "on_error", "generation", "parent_id", "root_id", "depth", "created_at",
-    "started_at", "completed_at", "result", "error", "counts", "nodes",
-}  # fmt: skip
+    "id",
+    "name",
+    "status",
+    "definition_key",
+    "on_error",
+    "generation",
+    "parent_id",
+    "root_id",
+    "depth",
+    "created_at",
+    "started_at",
+    "completed_at",
+    "result",
+    "error",
+    "counts",
+    "nodes",
+}
 NODE = {
-    "index", "node_id", "name", "status", "join", "min_success", "allow_failed_deps", "dependencies", "task_id",
-    "sub_workflow_id", "queue", "priority", "started_at", "completed_at", "error_code",
-}  # fmt: skip
+    "index",
+    "node_id",
+    "name",
+    "status",
+    "join",
+    "min_success",
+    "allow_failed_deps",
+    "dependencies",
+    "task_id",
+    "sub_workflow_id",
+    "queue",
+    "priority",
+    "started_at",
+    "completed_at",
+    "error_code",
+}
 
 HOSTILE = "\x1b]52;c;evil\x07[/bold]\u202e"
 
@@ -49,9 +103,9 @@ def horsies(tmp_path: Path, database_url: str) -> Executable:
     return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
 
 
-async def _record(url: str, event: Event) -> None:
+async def _record(url: str, event: StoredEvent) -> None:
     """As a worker does: a row, and word of it to those who listen already."""
-    async with Database(Link(url=url, masked_url=url)) as database:
+    async with Database(ConnectionSpec(url=url, masked_url=url)) as database:
         await EventStore(database).record(event)
 
 
@@ -128,7 +182,7 @@ def test_a_ping_takes_the_eight_digits_of_a_list(horsies: Executable, database_u
 async def test_a_ping_lists_each_live_worker_once_and_misses_one_that_is_silent(
     horsies: Executable, database_url: str
 ) -> None:
-    async with horsies_worker(database_url, "--processes", "1") as worker:
+    async with worker_process(database_url, "--processes", "1") as worker:
         answer = await asyncio.to_thread(horsies, "workers", "ping", "--timeout", "20s", "--json")
         (only,) = answer.document["workers"]
         assert (answer.code, only["pid"], only["answered"]) == (0, worker.pid, True)
@@ -211,7 +265,7 @@ def test_events_are_followed_until_interrupted(horsies: Executable, database_url
         assert following.stdout is not None
         try:
             assert json.loads(following.stdout.readline())["kind"] == "before"
-            asyncio.run(_record(database_url, Event(kind="after")))
+            asyncio.run(_record(database_url, StoredEvent(kind="after")))
             assert json.loads(following.stdout.readline())["kind"] == "after"
         finally:
             following.terminate()
@@ -230,9 +284,13 @@ def test_text_from_outside_reaches_the_terminal_harmless(horsies: Executable, da
 
     asyncio.run(store())
     for command in (
-        ("queue", "list"), ("workers", "list"), ("workflow", "list"), ("workflow", "show", str(run)),
-        ("schedule", "list"), ("events",),
-    ):  # fmt: skip
+        ("queue", "list"),
+        ("workers", "list"),
+        ("workflow", "list"),
+        ("workflow", "show", str(run)),
+        ("schedule", "list"),
+        ("events",),
+    ):
         for output in ((), ("--json",)):
             answer = horsies(*command, *output)
             assert answer.code == 0, answer.stderr

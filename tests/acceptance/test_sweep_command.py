@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.rows import CRASH_RETRY, a_task, insert_listening_worker, insert_task, seconds_ago
-from tests.support.store import ask
+from tests.support.rows import CRASH_RETRY, insert_listening_worker, insert_owned_task, insert_task, seconds_ago
+from tests.support.store import fetch_rows
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -17,9 +17,22 @@ if TYPE_CHECKING:
     from tests.support.cli import Executable
 
 ONE_TASK = {
-    "id", "name", "queue", "state", "owner", "owner_state", "last_beat_age_s", "threshold_s", "resilient", "decision",
-    "reason", "retries_left", "run_at", "hook", "applied",
-}  # fmt: skip
+    "id",
+    "name",
+    "queue",
+    "state",
+    "owner",
+    "owner_state",
+    "last_beat_age_s",
+    "threshold_s",
+    "resilient",
+    "decision",
+    "reason",
+    "retries_left",
+    "run_at",
+    "hook",
+    "applied",
+}
 
 HOOKS = """
 from horsies import Horsies, Recovery
@@ -44,9 +57,11 @@ async def _a_crash(url: str, **columns: Any) -> dict[str, UUID]:
     await insert_listening_worker(url)
     gone = await insert_listening_worker(url, silent_s=900)
     return {
-        "requeue": await a_task(url, "CLAIMED", owner=gone, silent_s=900),
-        "retry": await a_task(url, "RUNNING", owner=gone, silent_s=900, task_options=CRASH_RETRY, max_retries=1),
-        "fail": await a_task(url, "RUNNING", owner=gone, silent_s=900, **columns),
+        "requeue": await insert_owned_task(url, "CLAIMED", owner=gone, silent_s=900),
+        "retry": await insert_owned_task(
+            url, "RUNNING", owner=gone, silent_s=900, task_options=CRASH_RETRY, max_retries=1
+        ),
+        "fail": await insert_owned_task(url, "RUNNING", owner=gone, silent_s=900, **columns),
         "expire": await insert_task(url, good_until=seconds_ago(60)),
     }
 
@@ -61,7 +76,7 @@ def test_the_dry_run_lists_what_the_sweep_then_does(at: Executable, database_url
     assert looked.code == 0, looked.stderr
     assert {(task["id"], task["decision"]) for task in looked.document["tasks"]} == expected
     assert (looked.document["status"], looked.document["recovered_count"]) == ("would_act", 0)
-    assert ask(database_url, "SELECT count(*) FROM horsies_events") == [(0,)]
+    assert fetch_rows(database_url, "SELECT count(*) FROM horsies_events") == [(0,)]
     done = at("sweep", "--json")
     assert {(task["id"], task["decision"]) for task in done.document["tasks"] if task["applied"]} == expected
     assert (done.code, done.document["status"], done.document["recovered_count"]) == (0, "done", 3)
@@ -95,8 +110,12 @@ def test_where_nothing_is_stale_yet_it_says_what_is_silent_and_from_when_it_will
     at: Executable, database_url: str
 ) -> None:
     gone = asyncio.run(insert_listening_worker(database_url, silent_s=100))
-    asyncio.run(a_task(database_url, "RUNNING", owner=gone, silent_s=100))
-    asyncio.run(a_task(database_url, "RUNNING", owner=asyncio.run(insert_listening_worker(database_url)), silent_s=20))
+    asyncio.run(insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=100))
+    asyncio.run(
+        insert_owned_task(
+            database_url, "RUNNING", owner=asyncio.run(insert_listening_worker(database_url)), silent_s=20
+        )
+    )
     said = at("sweep", "--dry-run", "--worker", str(gone)).stdout
     assert said.startswith("nothing to do\n1 task silent for 1m4")
     assert "stale from" in said
@@ -131,7 +150,7 @@ def test_an_amnesty_that_holds_back_everything_is_exit_4_and_force_knows_none(
 ) -> None:
     async def prepare() -> None:
         await insert_listening_worker(database_url, listens_s=5)
-        await a_task(database_url, "RUNNING", owner=None, silent_s=900)
+        await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=900)
 
     asyncio.run(prepare())
     held = at("sweep", "--json")
@@ -158,7 +177,7 @@ def test_a_sweep_is_on_record_and_a_dry_run_is_not(at: Executable, database_url:
     at("sweep", "--dry-run")
     at("sweep", "--as", "ann", "--reason", "disk full", "--recovery-delay", "5s")
     columns = "actor, via, action, reason, matched, affected, task_ids, filter"
-    (row,) = ask(database_url, f"SELECT {columns} FROM horsies_audit")
+    (row,) = fetch_rows(database_url, f"SELECT {columns} FROM horsies_audit")
     assert row[:6] == ("ann", "cli", "sweep", "disk full", 4, 4)
     assert set(row[6]) == set(tasks.values())
     assert row[7] == '{"recovery_delay_s": 5.0}'
@@ -179,7 +198,7 @@ def test_hooks_of_the_app_have_a_say_in_dry_runs_too(at: Executable, database_ur
     assert decisions[str(tasks["fail"])] == ("hold", "hooks.leave_it")
     at("sweep", "--app", "hooks.py")
     held = "SELECT status, recovery_hold_until > now() FROM horsies_tasks WHERE id = $1"
-    assert ask(database_url, held, tasks["fail"]) == [("RUNNING", True)]
+    assert fetch_rows(database_url, held, tasks["fail"]) == [("RUNNING", True)]
 
 
 def test_an_app_that_cannot_be_loaded_is_a_warning(at: Executable, database_url: str) -> None:

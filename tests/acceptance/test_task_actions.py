@@ -14,15 +14,25 @@ import pytest
 
 from tests.support.cli import Executable
 from tests.support.rows import insert_task
-from tests.support.store import ask
+from tests.support.store import fetch_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 REPORT = {
-    "action", "dry_run", "matched", "would_affect", "affected", "skipped_count", "skipped", "task_ids", "new_ids",
-    "audit_id", "groups", "warnings",
-}  # fmt: skip
+    "action",
+    "dry_run",
+    "matched",
+    "would_affect",
+    "affected",
+    "skipped_count",
+    "skipped",
+    "task_ids",
+    "new_ids",
+    "audit_id",
+    "groups",
+    "warnings",
+}
 
 
 @pytest.fixture
@@ -36,7 +46,7 @@ def _stored(database_url: str, **columns: Any) -> str:
 
 
 def _statuses(database_url: str) -> list[str]:
-    return [status for (status,) in ask(database_url, "SELECT status FROM horsies_tasks ORDER BY id")]
+    return [status for (status,) in fetch_rows(database_url, "SELECT status FROM horsies_tasks ORDER BY id")]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +68,7 @@ def test_an_action_on_an_id_is_done_without_asking(
     assert set(answer.document) == REPORT
     assert (answer.document["affected"], answer.document["task_ids"]) == (1, [task_id])
     assert _statuses(database_url) == after
-    audit = ask(database_url, "SELECT id, actor, via, action, reason, affected FROM horsies_audit")
+    audit = fetch_rows(database_url, "SELECT id, actor, via, action, reason, affected FROM horsies_audit")
     assert audit == [(answer.document["audit_id"], "ada", "cli", action, "a flood", 1)]
 
 
@@ -73,7 +83,7 @@ def test_a_step_of_a_run_is_left_to_the_commands_for_runs(horsies: Executable, d
 def test_a_retry_prints_the_new_id(horsies: Executable, database_url: str) -> None:
     task_id = _stored(database_url, status="FAILED")
     answer = horsies("task", "retry", task_id)
-    ((new_id,),) = ask(database_url, "SELECT id::text FROM horsies_tasks WHERE retry_of IS NOT NULL")
+    ((new_id,),) = fetch_rows(database_url, "SELECT id::text FROM horsies_tasks WHERE retry_of IS NOT NULL")
     assert f"{task_id} is sent again as {new_id}" in answer.stdout
     assert "sent again 1, skipped 0" in answer.stdout
 
@@ -159,7 +169,7 @@ def test_a_dry_run_changes_nothing_and_tells_by_its_exit_code_only_when_asked(
     assert "would cancel 1 of 1 tasks" in plain.stdout
     assert (telling.document["would_affect"], telling.document["affected"]) == (1, 0)
     assert _statuses(database_url) == ["PENDING"]
-    assert ask(database_url, "SELECT dry_run, affected FROM horsies_audit") == [(True, 0), (True, 0)]
+    assert fetch_rows(database_url, "SELECT dry_run, affected FROM horsies_audit") == [(True, 0), (True, 0)]
     assert horsies("task", "cancel", task_id).code == 0
     assert horsies(*given, "--exit-code").code == 0
 
@@ -198,19 +208,19 @@ def test_what_tasks_carry_does_not_act_on_the_terminal(horsies: Executable, data
 
 def test_the_actor_comes_from_the_environment_where_none_is_named(horsies: Executable, database_url: str) -> None:
     horsies("task", "cancel", _stored(database_url), HORSIES_ACTOR="grace")
-    assert ask(database_url, "SELECT actor FROM horsies_audit") == [("grace",)]
+    assert fetch_rows(database_url, "SELECT actor FROM horsies_audit") == [("grace",)]
 
 
 def test_a_queue_is_paused_and_resumed(horsies: Executable, database_url: str) -> None:
     _stored(database_url, queue_name="mail")
     paused = horsies("queue", "pause", "mail", "--reason", "smtp is down", "--as", "ada")
     assert (paused.code, paused.stdout) == (0, "mail paused\n")
-    assert ask(database_url, "SELECT queue_name, paused_by, pause_reason FROM horsies_queues") == [
+    assert fetch_rows(database_url, "SELECT queue_name, paused_by, pause_reason FROM horsies_queues") == [
         ("mail", "ada", "smtp is down")
     ]
     assert horsies("queue", "pause", "mail").stdout == "mail was paused already\n"
     assert horsies("queue", "resume", "mail", "--json").document["changed"] is True
-    assert ask(database_url, "SELECT FROM horsies_queues") == []
+    assert fetch_rows(database_url, "SELECT FROM horsies_queues") == []
 
 
 def test_pausing_a_queue_that_nobody_knows_warns_and_resuming_it_forgets_it(horsies: Executable) -> None:
@@ -223,7 +233,7 @@ def test_pausing_a_queue_that_nobody_knows_warns_and_resuming_it_forgets_it(hors
 
 
 def _now(database_url: str) -> Any:
-    return ask(database_url, "SELECT now()")[0][0]
+    return fetch_rows(database_url, "SELECT now()")[0][0]
 
 
 def _on_a_terminal(horsies: Executable, typed: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,25 +11,68 @@ import asyncpg
 import pytest
 
 from tests.support.cli import Executable
-from tests.support.rows import a_task, insert, insert_task
+from tests.support.rows import insert, insert_owned_task, insert_task
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LISTED = {
-    "id", "name", "queue", "status", "priority", "retry_count", "max_retries", "crash_count", "error_code", "sent_at",
-    "enqueued_at", "claimed_at", "started_at", "finished_at", "good_until", "next_retry_at", "worker_id",
-    "worker_hostname", "worker_pid", "workflow_id", "flags", "age_s",
-}  # fmt: skip
+    "id",
+    "name",
+    "queue",
+    "status",
+    "priority",
+    "retry_count",
+    "max_retries",
+    "crash_count",
+    "error_code",
+    "sent_at",
+    "enqueued_at",
+    "claimed_at",
+    "started_at",
+    "finished_at",
+    "good_until",
+    "next_retry_at",
+    "worker_id",
+    "worker_hostname",
+    "worker_pid",
+    "workflow_id",
+    "flags",
+    "age_s",
+}
 SHOWN = LISTED | {
-    "args", "kwargs", "result", "failed_reason", "claim_token", "claim_expires_at", "recovery_hold_until",
-    "overlap_possible", "no_restart", "retry_policy", "timeout_ms", "idempotency_key", "retry_of", "last_beat",
-    "verdict", "attempts", "events",
-}  # fmt: skip
+    "args",
+    "kwargs",
+    "result",
+    "failed_reason",
+    "claim_token",
+    "claim_expires_at",
+    "recovery_hold_until",
+    "overlap_possible",
+    "no_restart",
+    "retry_policy",
+    "timeout_ms",
+    "idempotency_key",
+    "retry_of",
+    "last_beat",
+    "verdict",
+    "attempts",
+    "events",
+}
 ATTEMPT = {
-    "attempt", "claim_token", "outcome", "will_retry", "started_at", "finished_at", "error_code", "error_message",
-    "failed_reason", "worker_id", "worker_hostname", "worker_pid",
-}  # fmt: skip
+    "attempt",
+    "claim_token",
+    "outcome",
+    "will_retry",
+    "started_at",
+    "finished_at",
+    "error_code",
+    "error_message",
+    "failed_reason",
+    "worker_id",
+    "worker_hostname",
+    "worker_pid",
+}
 
 
 @pytest.fixture
@@ -135,7 +178,7 @@ def test_a_wrong_option_is_exit_2_and_named(tasks: Executable, option: str, valu
 
 
 def test_show_says_in_words_what_a_sweep_would_do(tasks: Executable, database_url: str) -> None:
-    task_id = str(asyncio.run(a_task(database_url, "RUNNING", owner=None, silent_s=1)))
+    task_id = str(asyncio.run(insert_owned_task(database_url, "RUNNING", owner=None, silent_s=1)))
     assert "a sweep would leave it alone: it is within its limit" in tasks("task", "show", task_id).stdout
 
 

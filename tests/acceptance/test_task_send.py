@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.cli import Answer, Executable
+from tests.support.cli import CommandResult, Executable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,8 +152,8 @@ def test_the_app_sends_to_the_database_named_on_the_command_line(
 
 
 async def _beside_a_worker(
-    database_url: str, status: str, result: dict[str, Any], command: Callable[[], Answer]
-) -> Answer:
+    database_url: str, status: str, result: dict[str, Any], command: Callable[[], CommandResult]
+) -> CommandResult:
     """Run a command while the first task that arrives is ended at once, with this result."""
     connection = await asyncpg.connect(database_url)
     arrived = asyncio.Event()
@@ -173,7 +173,7 @@ async def _beside_a_worker(
 
 
 def test_waiting_prints_the_result(tasks: Executable, database_url: str) -> None:
-    def send() -> Answer:
+    def send() -> CommandResult:
         return tasks("task", "send", "double", "--wait")
 
     answer = asyncio.run(_beside_a_worker(database_url, "COMPLETED", {"ok": 42}, send))
@@ -189,7 +189,7 @@ def test_waiting_in_vain_is_exit_1_and_tells_that_nobody_works(tasks: Executable
 
 
 def test_waiting_for_a_task_that_fails_is_exit_1(tasks: Executable, database_url: str) -> None:
-    def send() -> Answer:
+    def send() -> CommandResult:
         return tasks("task", "send", "double", "--wait", "--json")
 
     failure = {"err": {"error_code": "SMTP_DOWN", "message": "no answer"}}

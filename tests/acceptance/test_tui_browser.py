@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.tui import browsing, installed
+from tests.support.tui import find_browser, open_browser
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.cli import Executable
 
-BROWSER = installed()
+BROWSER = find_browser()
 BLANK = 10_000
 """A picture of nothing has fewer bytes."""
 
@@ -22,9 +22,9 @@ BLANK = 10_000
 async def test_the_screens_are_seen_and_keys_are_heard_in_chromium(
     horsies: Executable, port: int, tmp_path: Path
 ) -> None:
-    with horsies.at_work("tui", "--demo", "--serve", "--port", str(port)) as server:
+    with horsies.start("tui", "--demo", "--serve", "--port", str(port)) as server:
         server.until_said("the screens:")
-        async with browsing(str(BROWSER), tmp_path / "browser") as page:
+        async with open_browser(str(BROWSER), tmp_path / "browser") as page:
             await page.open(f"http://127.0.0.1:{port}/")
             await page.until_heard(b"[1Dash]", b"NEEDS ATTENTION", b"RO")
             dashboard = await page.picture()

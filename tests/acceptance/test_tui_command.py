@@ -26,8 +26,13 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
         self.program = subprocess.Popen(
             [sys.executable, "-m", "horsies_ops.cli", *arguments],
-            stdin=other_end, stdout=other_end, stderr=other_end, cwd=folder, env=environment, start_new_session=True,
-        )  # fmt: skip
+            stdin=other_end,
+            stdout=other_end,
+            stderr=other_end,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
         os.close(other_end)
 
     def until(self, text: bytes, *, within_s: float = 30.0) -> None:

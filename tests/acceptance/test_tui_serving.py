@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aiohttp import ClientWebSocketResponse
 
-    from tests.support.cli import AtWork, Executable
+    from tests.support.cli import Executable, RunningCommand
 
 WITHOUT_THE_PACKAGE = """
 import sys
@@ -28,8 +28,8 @@ main()
 
 
 @pytest.fixture
-def serving(horsies: Executable, port: int) -> Iterator[AtWork]:
-    with horsies.at_work("tui", "--demo", "--serve", "--port", str(port)) as at_work:
+def serving(horsies: Executable, port: int) -> Iterator[RunningCommand]:
+    with horsies.start("tui", "--demo", "--serve", "--port", str(port)) as at_work:
         at_work.until_said("the screens:")
         yield at_work
 
@@ -53,7 +53,7 @@ async def _drawn(websocket: ClientWebSocketResponse, *texts: bytes) -> bytes:
     return drawn
 
 
-def _apps(server: AtWork) -> list[psutil.Process]:
+def _apps(server: RunningCommand) -> list[psutil.Process]:
     return psutil.Process(server.popen.pid).children(recursive=True)
 
 
@@ -76,7 +76,7 @@ async def _knock(port: int) -> None:
             return
 
 
-async def test_a_page_is_there_and_the_screens_come_through_it_read_only(serving: AtWork, port: int) -> None:
+async def test_a_page_is_there_and_the_screens_come_through_it_read_only(serving: RunningCommand, port: int) -> None:
     await _knock(port)
     async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as page:
         assert page.status == 200
@@ -87,7 +87,7 @@ async def test_a_page_is_there_and_the_screens_come_through_it_read_only(serving
     assert b"RW" not in drawn
 
 
-async def test_whoever_closes_the_page_ends_the_app(serving: AtWork, port: int) -> None:
+async def test_whoever_closes_the_page_ends_the_app(serving: RunningCommand, port: int) -> None:
     await _knock(port)
     async with _visit(port) as websocket:
         await _drawn(websocket, b"LIVE")
@@ -97,7 +97,9 @@ async def test_whoever_closes_the_page_ends_the_app(serving: AtWork, port: int) 
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-async def test_apps_end_with_their_server_however_it_ends(serving: AtWork, port: int, ending: signal.Signals) -> None:
+async def test_apps_end_with_their_server_however_it_ends(
+    serving: RunningCommand, port: int, ending: signal.Signals
+) -> None:
     await _knock(port)
     async with _visit(port) as websocket:
         await _drawn(websocket, b"LIVE")
@@ -109,7 +111,7 @@ async def test_apps_end_with_their_server_however_it_ends(serving: AtWork, port:
     assert serving.popen.returncode == (0 if ending is signal.SIGTERM else -signal.SIGKILL)
 
 
-async def test_pages_of_other_sites_are_turned_away(serving: AtWork, port: int) -> None:
+async def test_pages_of_other_sites_are_turned_away(serving: RunningCommand, port: int) -> None:
     await _knock(port)
     with pytest.raises(WSServerHandshakeError) as refused:
         async with _visit(port, "https://example.org"):
@@ -119,7 +121,7 @@ async def test_pages_of_other_sites_are_turned_away(serving: AtWork, port: int) 
 
 
 async def test_acting_is_allowed_by_whoever_serves(horsies: Executable, port: int) -> None:
-    with horsies.at_work("tui", "--demo", "--serve", "--read-write", "--port", str(port)) as at_work:
+    with horsies.start("tui", "--demo", "--serve", "--read-write", "--port", str(port)) as at_work:
         at_work.until_said("may act")
         await _knock(port)
         async with _visit(port) as websocket:
@@ -127,7 +129,7 @@ async def test_acting_is_allowed_by_whoever_serves(horsies: Executable, port: in
         assert at_work.stop() == 0
 
 
-def test_a_port_that_is_taken_is_told(serving: AtWork, horsies: Executable, port: int) -> None:
+def test_a_port_that_is_taken_is_told(serving: RunningCommand, horsies: Executable, port: int) -> None:
     asyncio.run(_knock(port))
     answer = horsies("tui", "--demo", "--serve", "--port", str(port))
     assert answer.code == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
-from horsies.task_modules import import_one
+from horsies.task_modules import import_module_or_file
 from tests.support.cli import Executable
 from tests.support.ledger import Ledger
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.support.cli import AtWork
+    from tests.support.cli import RunningCommand
 
 APP = """
     from horsies import (
@@ -74,9 +74,9 @@ def _app(folder: Path, name: str) -> Any:
     (folder / name).mkdir()
     path = folder / name / f"{name}_flows.py"
     path.write_text(dedent(APP).replace("NAME", name))
-    return import_one(str(path))
+    return import_module_or_file(str(path))
 
 
-def _worker(folder: Path, name: str, database_url: str) -> AbstractContextManager[AtWork]:
+def _worker(folder: Path, name: str, database_url: str) -> AbstractContextManager[RunningCommand]:
     app = f"{folder / name / f'{name}_flows.py'}:app"
-    return Executable(cwd=folder / name).at_work("worker", app, HORSIES_BROKER__DATABASE_URL=database_url)
+    return Executable(cwd=folder / name).start("worker", app, HORSIES_BROKER__DATABASE_URL=database_url)

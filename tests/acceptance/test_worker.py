@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.workers import horsies_worker, send
+from tests.support.workers import send, worker_process
 
 if TYPE_CHECKING:
     from tests.support.cli import Executable
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 async def test_a_worker_runs_tasks_and_leaves_when_asked(database_url: str, horsies: Executable) -> None:
     app = ledger_app(database_url)
     async with Ledger.open(database_url) as ledger:
-        async with horsies_worker(database_url, "--processes", "1") as worker:
+        async with worker_process(database_url, "--processes", "1") as worker:
             talk = await send(app, "talk", "good day")
             refused = await send(app, "refuse", "NOT_TODAY")
             await ledger.until_terminal(talk, refused)
             worker.signal(signal.SIGTERM)
             assert await worker.until_gone() == 0
-            lines = [json.loads(line) for line in worker.said.splitlines() if line.startswith("{")]
+            lines = [json.loads(line) for line in worker.log_text.splitlines() if line.startswith("{")]
         await app.close_async()
         said = [(line["message"], line["level"]) for line in lines if line.get("task_id") == talk]
         assert said == [("good day", "INFO"), ("GOOD DAY", "WARNING")]
         assert await ledger.fetch("SELECT state FROM horsies_workers") == [{"state": "stopped"}]
-        assert await ledger.verdict([talk, refused]) == []
+        assert await ledger.violations([talk, refused]) == []
         await ledger.until_connections_are(0)
     shown = horsies("task", "show", refused, "--json", "--database-url", database_url)
     assert shown.code == 0, shown.stderr
@@ -39,7 +39,7 @@ async def test_children_are_replaced_after_so_many_tasks_and_nothing_is_lost(dat
     app = ledger_app(database_url)
     async with (
         Ledger.open(database_url) as ledger,
-        horsies_worker(database_url, "--processes", "2", "--max-tasks-per-child", "5") as worker,
+        worker_process(database_url, "--processes", "2", "--max-tasks-per-child", "5") as worker,
     ):
         before, ids = set(worker.children()), list[str]()
 
@@ -51,4 +51,4 @@ async def test_children_are_replaced_after_so_many_tasks_and_nothing_is_lost(dat
         await ledger.until(one_is_replaced, within_s=30)
         await app.close_async()
         assert {row["status"] for row in (await ledger.rows(*ids)).values()} == {"COMPLETED"}
-        assert await ledger.verdict(ids) == []
+        assert await ledger.violations(ids) == []

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from tests.support.cli import APP, Project
-from tests.support.store import app_on
+from tests.support.store import make_app
 
 if TYPE_CHECKING:
-    from tests.support.cli import Answer, Executable
+    from tests.support.cli import CommandResult, Executable
 
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 NO_MODULE = "import nowhere_to_be_found\n"
@@ -31,7 +31,7 @@ def project(horsies: Executable) -> Project:
     return project
 
 
-def refused(horsies: Executable, database_url: str, *arguments: str) -> Answer:
+def refused(horsies: Executable, database_url: str, *arguments: str) -> CommandResult:
     """The answer of a worker that ends at its start, having touched nothing."""
     answer = horsies("worker", *arguments, HORSIES_BROKER__DATABASE_URL=database_url)
     assert answer.stdout == ""
@@ -117,10 +117,10 @@ def test_the_first_lines_say_what_an_operator_wants_to_know(
     task = (project.folder / "tasks.py").read_text().replace('task("resize")', 'task("resize", queue_name="mail")')
     project.write("tasks.py", task)
     url = database_url.replace("horsies@", "horsies:hunter2@")
-    with horsies.at_work("worker", HORSIES_BROKER__DATABASE_URL=url) as worker:
+    with horsies.start("worker", HORSIES_BROKER__DATABASE_URL=url) as worker:
         worker.until_said("worker started")
         assert worker.stop() == 0
-    said = worker.said
+    said = worker.stderr
     assert said.startswith("horsies ")
     assert "hunter2" not in said
     for words in (
@@ -156,22 +156,22 @@ def test_what_an_app_says_in_code_is_what_its_worker_does(
     horsies: Executable, project: Project, database_url: str
 ) -> None:
     project.write("main.py", IN_CODE.format(url=database_url))
-    with horsies.at_work("worker", "main:app", "--processes", "1") as worker:
+    with horsies.start("worker", "main:app", "--processes", "1") as worker:
         worker.until_said("worker started")
         sent = horsies("task", "send", "greet", "--app", "main:app", "--wait", "--json")
         assert (sent.code, worker.stop()) == (0, 0), sent
-    assert "queues      mail (priority 1, no cap)" in worker.said
-    assert "database    postgresql://horsies@" in worker.said
+    assert "queues      mail (priority 1, no cap)" in worker.stderr
+    assert "database    postgresql://horsies@" in worker.stderr
 
 
 @pytest.mark.usefixtures("project")
 def test_the_log_can_be_lines_of_json(horsies: Executable, database_url: str) -> None:
-    with horsies.at_work(
+    with horsies.start(
         "worker", "main:app", "--log-format", "json", HORSIES_BROKER__DATABASE_URL=database_url
     ) as worker:
         worker.until_said("worker started")
         assert worker.stop() == 0
-    lines = [json.loads(line) for line in worker.said.splitlines()]
+    lines = [json.loads(line) for line in worker.stderr.splitlines()]
     assert (lines[0]["tasks"], lines[0]["queues"]) == ("1: resize", "default")
     (started,) = [line for line in lines if "worker started" in line["message"]]
     assert started["level"] == "INFO"
@@ -193,25 +193,25 @@ def test_the_log_says_who_started_where_what_failed_and_how_much_was_run(
 ) -> None:
     project.write("main.py", MIXED)
     url = {"HORSIES_BROKER__DATABASE_URL": database_url.replace("horsies@", "horsies:hunter2@")}
-    with horsies.at_work("worker", "main:app", "--processes", "1", "--log-format", form, **url) as worker:
+    with horsies.start("worker", "main:app", "--processes", "1", "--log-format", form, **url) as worker:
         worker.until_said("worker started")
         for is_well in ("true", "false"):
             horsies("task", "send", "mixed", "--args", f"[{is_well}]", "--app", "main:app", "--wait", **url)
         assert worker.stop() == 0
-    (started,) = [line for line in worker.said.splitlines() if "worker started" in line]
+    (started,) = [line for line in worker.stderr.splitlines() if "worker started" in line]
     assert f":{worker.popen.pid}  queues=default  processes=1  database=postgresql://horsies:***@" in started
-    (failed,) = [line for line in worker.said.splitlines() if "tasks failed" in line]
+    (failed,) = [line for line in worker.stderr.splitlines() if "tasks failed" in line]
     assert "tasks failed  task_name=mixed  count=1  error_code=TOO_BAD  task_id=" in failed
     shown = json.loads(failed)["message"] if form == "json" else failed
     assert shown.endswith("  message=too\\x1b")
-    (stopped,) = [line for line in worker.said.splitlines() if "worker stopped" in line]
+    (stopped,) = [line for line in worker.stderr.splitlines() if "worker stopped" in line]
     assert "ran=2  failed=1  unstored=0" in stopped
 
 
 @pytest.mark.usefixtures("project")
 def test_a_running_worker_answers_a_ping_and_writes_its_state(horsies: Executable, database_url: str) -> None:
-    app = app_on(database_url)
-    with horsies.at_work("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
+    app = make_app(database_url)
+    with horsies.start("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
         worker.until_said("worker started")
         (pong,) = app.ping_workers(min_responses=1).unwrap()
         (state,) = app.list_worker_states().unwrap()
@@ -233,7 +233,7 @@ def test_a_worker_whose_children_do_not_come_up_any_more_ends_with_1(
     horsies: Executable, project: Project, database_url: str
 ) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n{FRAIL}")
-    with horsies.at_work("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
+    with horsies.start("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
         worker.until_said("worker started")
         project.write("broken")
         (child,) = [
@@ -241,14 +241,14 @@ def test_a_worker_whose_children_do_not_come_up_any_more_ends_with_1(
         ]
         child.kill()
         assert worker.popen.wait(timeout=20) == 1
-    assert "3 children in a row did not come up" in worker.said
-    assert "worker stopped" in worker.said
+    assert "3 children in a row did not come up" in worker.stderr
+    assert "worker stopped" in worker.stderr
 
 
 def test_the_example_runs_as_it_is_and_brings_its_own_server(embedded: Executable) -> None:
     shutil.copy(EXAMPLE, embedded.cwd / "horsies.toml")
-    with embedded.at_work("worker", "--config", "horsies.toml") as worker:
+    with embedded.start("worker", "--config", "horsies.toml") as worker:
         worker.until_said("worker started")
         sent = embedded("task", "send", "sample.send_email", "--args", '["me@here", "hello"]', "--wait", "--json")
         assert (sent.code, worker.stop()) == (0, 0), sent
-    assert "embedded PostgreSQL in " in worker.said
+    assert "embedded PostgreSQL in " in worker.stderr

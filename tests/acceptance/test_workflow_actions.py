@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cli import Executable
 from tests.support.rows import insert, insert_run
-from tests.support.store import ask
+from tests.support.store import fetch_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def horsies(tmp_path: Path, database_url: str) -> Executable:
 @pytest.fixture
 def run(database_url: str) -> UUID:
     """A run that has nothing to do yet."""
-    run, ((now,),) = uuid4(), ask(database_url, "SELECT now()")
+    run, ((now,),) = uuid4(), fetch_rows(database_url, "SELECT now()")
     columns = {"id": run, "name": "w", "status": "RUNNING", "on_error": "fail", "root_workflow_id": run, "sent_at": now}
     asyncio.run(insert(database_url, "horsies_workflows", **columns))
     node = {"workflow_id": run, "task_index": 0, "node_id": "only", "task_name": "mail.send", "queue_name": "default"}
@@ -35,8 +35,8 @@ def run(database_url: str) -> UUID:
 def test_a_run_is_paused_resumed_and_cancelled(horsies: Executable, database_url: str, run: UUID) -> None:
     said = [horsies("workflow", verb, str(run), "--as", "ada") for verb in ("pause", "resume", "cancel")]
     assert [(each.code, each.stdout) for each in said] == [(0, "paused\n"), (0, "resumed\n"), (0, "cancelled\n")]
-    assert ask(database_url, "SELECT status FROM horsies_workflows") == [("CANCELLED",)]
-    audit = ask(database_url, "SELECT actor, via, action, affected FROM horsies_audit ORDER BY id")
+    assert fetch_rows(database_url, "SELECT status FROM horsies_workflows") == [("CANCELLED",)]
+    audit = fetch_rows(database_url, "SELECT actor, via, action, affected FROM horsies_audit ORDER BY id")
     assert audit == [("ada", "cli", f"{verb}_workflow", 1) for verb in ("pause", "resume", "cancel")]
 
 
@@ -51,7 +51,7 @@ def test_a_run_in_another_state_is_exit_6_and_an_unknown_one_exit_5(horsies: Exe
 
 def test_a_kill_is_asked_for(horsies: Executable, database_url: str, run: UUID) -> None:
     assert horsies("workflow", "cancel", str(run), "--kill").code == 2
-    assert ask(database_url, "SELECT status FROM horsies_workflows") == [("RUNNING",)]
+    assert fetch_rows(database_url, "SELECT status FROM horsies_workflows") == [("RUNNING",)]
     assert horsies("workflow", "cancel", str(run), "--kill", "--yes").code == 0
 
 

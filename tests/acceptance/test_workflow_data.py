@@ -6,7 +6,7 @@ from datetime import date
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
-from horsies.task_modules import import_one
+from horsies.task_modules import import_module_or_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,9 +72,9 @@ async def test_results_flow_typed_through_tasks_and_sub_workflows(
     path = tmp_path / "calendar_flows.py"
     path.write_text(dedent(FLOWS))
     monkeypatch.setenv("HORSIES_BROKER__DATABASE_URL", database_url)
-    flows: Any = import_one(str(path))
+    flows: Any = import_module_or_file(str(path))
     handle = (await flows.spec.start_async()).unwrap()
-    with horsies.at_work("worker", f"{path}:app", HORSIES_BROKER__DATABASE_URL=database_url):
+    with horsies.start("worker", f"{path}:app", HORSIES_BROKER__DATABASE_URL=database_url):
         result = await handle.get_async(timeout_ms=60_000)
     later = await handle.result_for_async(flows.first)
     results = (await handle.results_async()).unwrap()

@@ -11,15 +11,16 @@ import pytest_asyncio
 
 from horsies import Err, NodeKey, Ok, SubWorkflowNode, WorkflowHandle, WorkflowStatus, from_node
 from tests.support.ledger import Ledger
-from tests.support.workers import running
-from tests.support.workflow_app import LOCATOR, Doubled, add_flows, diamond, nested
+from tests.support.workers import worker_in_process
+from tests.support.workflow_app import LOCATOR, Doubled, register_workflow_tasks
+from tests.support.workflows import diamond, nested
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from horsies import WorkflowSpec
     from tests.support.databases import Cluster
-    from tests.support.workers import RunningWorker
+    from tests.support.workers import InProcessWorker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,13 +34,16 @@ def url(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def worker(url: str) -> AsyncIterator[RunningWorker]:
+async def worker(url: str) -> AsyncIterator[InProcessWorker]:
     """One for all runs. It polls once a minute: whatever happens sooner, it was told of."""
-    async with Ledger.open(url), running(url, config=SELDOM, register=add_flows, locator=LOCATOR) as worker:
+    async with (
+        Ledger.open(url),
+        worker_in_process(url, config=SELDOM, register=register_workflow_tasks, locator=LOCATOR) as worker,
+    ):
         yield worker
 
 
-async def test_a_diamond_gives_its_output_typed(worker: RunningWorker) -> None:
+async def test_a_diamond_gives_its_output_typed(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app))
     assert (await handle.get_async(20_000)).ok_value == 6
     assert await handle.status_async() == Ok(WorkflowStatus.COMPLETED)
@@ -50,7 +54,7 @@ async def test_a_diamond_gives_its_output_typed(worker: RunningWorker) -> None:
     assert all(node.started_at is not None and node.task_id is not None for node in nodes)
 
 
-async def test_a_sub_workflow_runs_behind_its_node(worker: RunningWorker) -> None:
+async def test_a_sub_workflow_runs_behind_its_node(worker: InProcessWorker) -> None:
     handle = await _started(nested(worker.app))
     assert (await handle.get_async(20_000)).ok_value == 20
     (_, child, _) = (await handle.tasks_async()).unwrap()
@@ -59,7 +63,7 @@ async def test_a_sub_workflow_runs_behind_its_node(worker: RunningWorker) -> Non
     assert child.result.ok == 10
 
 
-async def test_a_run_that_begins_with_a_sub_workflow_starts_at_once(worker: RunningWorker) -> None:
+async def test_a_run_that_begins_with_a_sub_workflow_starts_at_once(worker: InProcessWorker) -> None:
     child: SubWorkflowNode[int] = SubWorkflowNode(Doubled, kwargs={"value": 4})
     last = worker.app.tasks["flow.double"].node()(number=from_node(child))
     spec = worker.app.workflow("begins", [child, last], output=last, definition_key="tests.begins")
@@ -67,7 +71,7 @@ async def test_a_run_that_begins_with_a_sub_workflow_starts_at_once(worker: Runn
     assert (await handle.get_async(20_000)).ok_value == 16
 
 
-async def test_a_failure_is_the_result_of_the_run(worker: RunningWorker) -> None:
+async def test_a_failure_is_the_result_of_the_run(worker: InProcessWorker) -> None:
     broken = worker.app.tasks["flow.fail"].node(node_id="broken")(code="BROKEN")
     last = worker.app.tasks["flow.double"].node(node_id="last")(number=from_node(broken))
     handle = await _started(worker.app.workflow("fails", [broken, last], definition_key="tests.fails"))
@@ -78,13 +82,13 @@ async def test_a_failure_is_the_result_of_the_run(worker: RunningWorker) -> None
     assert (await handle.get_async(20_000)).err_value.error_code == "BROKEN"
 
 
-async def test_a_run_that_does_not_exist_is_not_found(worker: RunningWorker) -> None:
+async def test_a_run_that_does_not_exist_is_not_found(worker: InProcessWorker) -> None:
     handle = WorkflowHandle[int](uuid4(), worker.app.get_broker())
     assert (await handle.get_async(0)).err_value.error_code == "WORKFLOW_NOT_FOUND"
     assert (await handle.result_for_async(NodeKey("any"))).err_value.error_code == "WORKFLOW_NOT_FOUND"
 
 
-async def test_pause_resume_and_cancel_answer_as_promised(worker: RunningWorker) -> None:
+async def test_pause_resume_and_cancel_answer_as_promised(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app, seconds=0.3))
     assert (await handle.get_async(0)).err_value.error_code == "WAIT_TIMEOUT"
     assert await handle.pause_async() == Ok(value=True)
@@ -96,7 +100,7 @@ async def test_pause_resume_and_cancel_answer_as_promised(worker: RunningWorker)
     assert await handle.cancel_async() == Ok(None)
 
 
-async def test_a_paused_waiter_is_woken(worker: RunningWorker) -> None:
+async def test_a_paused_waiter_is_woken(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app, seconds=5))
     waiting = asyncio.create_task(handle.get_async())
     await handle.pause_async()
@@ -105,14 +109,14 @@ async def test_a_paused_waiter_is_woken(worker: RunningWorker) -> None:
     await handle.cancel_async(kill=True)
 
 
-async def test_the_same_id_twice_is_the_same_run(worker: RunningWorker) -> None:
+async def test_the_same_id_twice_is_the_same_run(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app))
     again = (await diamond(worker.app).start_async(handle.workflow_id)).unwrap()
     assert again.workflow_id == handle.workflow_id
     assert (await again.get_async(20_000)).ok_value == 6
 
 
-async def test_blocking_calls_inside_a_loop_are_refused(worker: RunningWorker) -> None:
+async def test_blocking_calls_inside_a_loop_are_refused(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app))
     refused = handle.status()
     assert isinstance(refused, Err)

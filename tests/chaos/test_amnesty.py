@@ -12,7 +12,7 @@ from horsies.model import events
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY
-from tests.support.workers import RunningWorker, running
+from tests.support.workers import InProcessWorker, worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,14 +27,14 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-async def health_of(ledger: Ledger, worker: RunningWorker) -> dict[str, Any]:
+async def health_of(ledger: Ledger, worker: InProcessWorker) -> dict[str, Any]:
     sql = "SELECT health, started_at FROM horsies_workers WHERE id = $1::text::uuid"
     (row,) = await ledger.fetch(sql, worker.worker_id)
     return {**json.loads(row["health"]), "started_at": row["started_at"]}
 
 
 async def test_a_worker_publishes_at_its_start_since_when_it_listens(ledger: Ledger, database_url: str) -> None:
-    async with running(database_url, processes=1) as worker:
+    async with worker_in_process(database_url, processes=1) as worker:
 
         async def listens() -> bool:
             return (await health_of(ledger, worker))["listening_since"] is not None
@@ -44,22 +44,22 @@ async def test_a_worker_publishes_at_its_start_since_when_it_listens(ledger: Led
         since, until = (datetime.fromisoformat(health[name]) for name in ("listening_since", "amnesty_until"))
         assert since >= health["started_at"]
         assert (until - since).total_seconds() == THRESHOLD_S
-        assert not worker.of(events.AmnestyStarted), "a start is no outage"
+        assert not worker.events_of(events.AmnestyStarted), "a start is no outage"
 
 
 async def test_an_outage_begins_an_amnesty_that_ends_one_threshold_later(ledger: Ledger, database_url: str) -> None:
     async with (
         Proxy(database_url).running() as proxy,
-        running(database_url, config={"database_url": proxy.url}, processes=1) as worker,
+        worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker,
     ):
         await worker.until(lambda: worker.silent_s < BEAT_S)
         proxy.cut()
         await worker.until(lambda: worker.silent_s > 3 * BEAT_S)
         proxy.heal()
-        began = await worker.heard(events.AmnestyStarted)
+        began = await worker.wait_for_event(events.AmnestyStarted)
         assert began.outage_s > 3 * BEAT_S
         assert datetime.fromisoformat((await health_of(ledger, worker))["amnesty_until"]) == began.until
-        ended = await worker.heard(events.AmnestyEnded)
+        ended = await worker.wait_for_event(events.AmnestyEnded)
         assert ended.outage_s == began.outage_s
 
         async def are_on_record() -> bool:

@@ -12,7 +12,7 @@ import pytest
 from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.recovery_times import note
-from tests.support.workers import RunningWorker, running
+from tests.support.workers import InProcessWorker, worker_in_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ ARGUMENTS = {"leave": (7,), "exit_by_exception": (7,)}
 
 async def test_a_killed_child_costs_its_own_task_and_nothing_else(database_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with Ledger.open(database_url) as ledger, running(database_url, processes=8) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=8) as worker:
         ids = [await worker.send("wait_for", str(gate)) for _ in range(8)]
         await ledger.until_started(*ids)
         victim = (await ledger.starts())[0]
@@ -48,19 +48,19 @@ async def test_a_killed_child_costs_its_own_task_and_nothing_else(database_url: 
         gate.touch()
         rows = await ledger.until_terminal(*ids)
         assert sorted(row["status"] for row in rows.values()) == ["COMPLETED"] * 7 + ["FAILED"]
-        assert await ledger.verdict(ids) == []
+        assert await ledger.violations(ids) == []
 
 
 async def test_each_way_of_dying_has_a_code_and_a_cause_and_the_worker_lives(database_url: str) -> None:
     async with Ledger.open(database_url) as ledger:
-        async with running(database_url) as worker:
+        async with worker_in_process(database_url) as worker:
             ids = {name: await worker.send(name, *ARGUMENTS.get(name, ())) for name in CRASHES}
             await ledger.until_terminal(*ids.values(), within_s=30)
             found = {name: (await worker.app.get_result_async(task_id)).err_value for name, task_id in ids.items()}
             after = await worker.send("work")
             await ledger.until_terminal(after)
-            assert await ledger.verdict([*ids.values(), after]) == []
-            crashed = {event.task_id for event in worker.of(events.ChildDied)}
+            assert await ledger.violations([*ids.values(), after]) == []
+            crashed = {event.task_id for event in worker.events_of(events.ChildDied)}
         for name, (code, evidence) in CRASHES.items():
             assert (name, found[name].error_code) == (name, code)
             assert evidence.items() <= _evidence_in(found[name]).items()
@@ -74,7 +74,7 @@ async def test_a_task_that_always_kills_its_child_is_given_up_after_so_many_cras
     database_url: str, name: str, arguments: tuple[object, ...]
 ) -> None:
     config = {"recovery": {"max_crashes": 3}}
-    async with Ledger.open(database_url) as ledger, running(database_url, config=config) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, config=config) as worker:
         poison = await worker.send(name, *arguments)
         ids = [await worker.send("work", 0.01) for _ in range(20)]
         row = (await ledger.until_terminal(poison, within_s=20))[poison]
@@ -88,17 +88,20 @@ async def test_a_task_that_always_kills_its_child_is_given_up_after_so_many_cras
         ]
         error = (await worker.app.get_result_async(poison)).err_value
         assert len(_evidence_in(error)["causes"]) == 3
-        (event,) = worker.of(events.TaskPoisoned)
+        (event,) = worker.events_of(events.TaskPoisoned)
         assert (event.task_id, event.crash_count, len(event.causes)) == (poison, 3, 3)
         unrecorded = [poison] if name == "swallow" else []
-        assert await ledger.verdict([poison, *ids], unrecorded=unrecorded, max_crashes=3) == []
+        assert await ledger.violations([poison, *ids], unrecorded=unrecorded, max_crashes=3) == []
         await worker.stop()
         assert len(await ledger.events("task_poisoned")) == 1
 
 
 async def test_others_are_about_as_quick_beside_a_task_that_keeps_killing_its_child(database_url: str) -> None:
     config = {"recovery": {"max_crashes": 3}}
-    async with Ledger.open(database_url) as ledger, running(database_url, config=config, processes=3) as worker:
+    async with (
+        Ledger.open(database_url) as ledger,
+        worker_in_process(database_url, config=config, processes=3) as worker,
+    ):
         alone = [await _latency_s(ledger, worker) for _ in range(10)]
         poison, beside = await worker.send("poison"), list[float]()
 
@@ -111,7 +114,7 @@ async def test_others_are_about_as_quick_beside_a_task_that_keeps_killing_its_ch
         assert median(beside) < 2 * median(alone)
 
 
-async def _latency_s(ledger: Ledger, worker: RunningWorker) -> float:
+async def _latency_s(ledger: Ledger, worker: InProcessWorker) -> float:
     """From the send of a short task to its stored result."""
     task_id = await worker.send("work", 0.05)
     await ledger.until_terminal(task_id)
@@ -121,7 +124,7 @@ async def _latency_s(ledger: Ledger, worker: RunningWorker) -> float:
 
 async def test_a_stopped_child_is_killed_by_its_own_parent_or_at_its_time_out(database_url: str) -> None:
     config = {"recovery": {"running_stale_threshold_ms": 2_000}}
-    async with Ledger.open(database_url) as ledger, running(database_url, config=config) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, config=config) as worker:
         silent = await worker.send("stop_self")
         limited = await worker.send("stop_self_briefly")
         rows = await ledger.until_terminal(silent, limited)
@@ -130,19 +133,19 @@ async def test_a_stopped_child_is_killed_by_its_own_parent_or_at_its_time_out(da
         error = (await worker.app.get_result_async(silent)).err_value
         assert _evidence_in(error)["cause"] == "HEARTBEAT_LOST"
         assert await _longest_silence_s(ledger, silent) < 2, "a judge could have acted first"
-        assert await ledger.verdict([silent, limited]) == []
+        assert await ledger.violations([silent, limited]) == []
 
 
 async def test_a_loop_in_c_that_holds_the_interpreter_is_never_condemned(database_url: str) -> None:
-    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
         task_id = await worker.send("burn", 3.0)
         row = (await ledger.until_terminal(task_id, within_s=20))[task_id]
         assert row["status"] == "COMPLETED", row
         assert await _longest_silence_s(ledger, task_id) < 1, "a judge could have acted"
-        assert [event.pid for event in worker.of(events.ChildSilent)] == [row["worker_pid"]]
+        assert [event.pid for event in worker.events_of(events.ChildSilent)] == [row["worker_pid"]]
         after = await worker.send("work", 1.5)
         assert (await ledger.until_terminal(after))[after]["status"] == "COMPLETED"
-        assert await ledger.verdict([task_id, after]) == []
+        assert await ledger.violations([task_id, after]) == []
 
 
 def _evidence_in(error: TaskError) -> dict[str, Any]:

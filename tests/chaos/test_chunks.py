@@ -10,13 +10,13 @@ import asyncpg
 from horsies import Ok
 from horsies.model import events
 from tests.support.ledger import Ledger
-from tests.support.workers import running
+from tests.support.workers import worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from pathlib import Path
 
-    from tests.support.workers import RunningWorker
+    from tests.support.workers import InProcessWorker
 
 OFTEN = {
     "recovery": {
@@ -30,21 +30,21 @@ OFTEN = {
 async def test_short_tasks_behind_a_slow_one_are_called_back(database_url: str, tmp_path: Path) -> None:
     opened, shut = tmp_path / "open", tmp_path / "shut"
     opened.touch()
-    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
         lessons = await _send(worker, "wait_for", [{"file": str(opened)}] * 60)
         await ledger.until_terminal(*lessons)
         slow, *short = await _send(worker, "wait_for", [{"file": str(shut)}, *[{"file": str(opened)}] * 40])
         await ledger.until_terminal(*short)
         assert (await ledger.row(slow))["status"] == "RUNNING"
-        assert worker.of(events.ChunkRecalled)
+        assert worker.events_of(events.ChunkRecalled)
         shut.touch()
         await ledger.until_terminal(slow)
         assert {row["attempts"] for row in (await ledger.rows(slow, *short)).values()} == {1}
-        assert await ledger.verdict([slow, *short, *lessons]) == []
+        assert await ledger.violations([slow, *short, *lessons]) == []
 
 
 async def test_a_death_in_a_chunk_costs_the_task_that_ran_and_no_other(database_url: str) -> None:
-    async with Ledger.open(database_url) as ledger, running(database_url, processes=1) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
         lessons = await _send(worker, "die_if", [{"told": False}] * 60)
         await ledger.until_terminal(*lessons)
         ids = await _send(worker, "die_if", [{"told": number == 3} for number in range(20)])
@@ -53,7 +53,7 @@ async def test_a_death_in_a_chunk_costs_the_task_that_ran_and_no_other(database_
         assert rows[ids[3]]["error_code"] == "WORKER_CRASHED"
         assert {rows[each]["attempts"] for each in ids} == {1}
         assert max(rows[each]["claim_token"] for each in ids) == 2, "none was in a chunk with it"
-        assert await ledger.verdict([*ids, *lessons]) == []
+        assert await ledger.violations([*ids, *lessons]) == []
 
 
 async def test_a_beat_that_crosses_a_task_on_its_way_back_is_no_sign_of_a_lost_row(
@@ -61,15 +61,18 @@ async def test_a_beat_that_crosses_a_task_on_its_way_back_is_no_sign_of_a_lost_r
 ) -> None:
     opened, shut = tmp_path / "open", tmp_path / "shut"
     opened.touch()
-    async with Ledger.open(database_url) as ledger, running(database_url, config=OFTEN, processes=1) as worker:
+    async with (
+        Ledger.open(database_url) as ledger,
+        worker_in_process(database_url, config=OFTEN, processes=1) as worker,
+    ):
         await ledger.until_terminal(*await _send(worker, "wait_for", [{"file": str(opened)}] * 60))
         async with holding_up_beats(database_url):
             slow, *short = await _send(worker, "wait_for", [{"file": str(shut)}, *[{"file": str(opened)}] * 40])
-            await worker.heard(events.ChunkRecalled)
+            await worker.wait_for_event(events.ChunkRecalled)
             await worker.until(lambda: not any(worker.holds(each) for each in short))
         shut.touch()
         await ledger.until_terminal(slow, *short)
-        assert worker.of(events.LateBeatRefused) == []
+        assert worker.events_of(events.LateBeatRefused) == []
 
 
 @asynccontextmanager
@@ -84,7 +87,7 @@ async def holding_up_beats(url: str) -> AsyncGenerator[None]:
         await connection.close()
 
 
-async def _send(worker: RunningWorker, name: str, items: Iterable[dict[str, Any]]) -> list[str]:
+async def _send(worker: InProcessWorker, name: str, items: Iterable[dict[str, Any]]) -> list[str]:
     """In one statement, so that they are claimed together."""
     sent = await worker.app.tasks[name].send_many_async(items)
     assert isinstance(sent, Ok), sent

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.workers import horsies_worker, send
+from tests.support.workers import send, worker_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,11 +58,11 @@ async def test_a_wrong_clock_of_a_worker_changes_nothing(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(SHIM)
     app = ledger_app(database_url)
-    wrong = horsies_worker(
+    wrong = worker_process(
         database_url, "--processes", "2", in_new_interpreter=True, PYTHONPATH=str(tmp_path), CLOCK_OFFSETS_S=offsets_s
     )
     async with wrong as worker:
-        assert worker.said.count("the clock is shifted") == 3, "that of the worker and of both children"
+        assert worker.log_text.count("the clock is shifted") == 3, "that of the worker and of both children"
         plain = await send(app, "work", 0.5)
         due = (await app.tasks["work"].schedule_async(1)).unwrap().task_id
         in_time = await send(app, "work", good_until=datetime.now(UTC) + timedelta(seconds=60))
@@ -79,5 +79,5 @@ async def test_a_wrong_clock_of_a_worker_changes_nothing(
         first, *later = [each["started_at"] for each in await ledger.attempts(retried)]
         assert all(timedelta(seconds=1) <= gap for gap in (later[0] - first, later[1] - later[0]))
         assert not await ledger.fetch("SELECT FROM horsies_workers WHERE state <> 'running'")
-        assert await ledger.verdict(sent) == []
+        assert await ledger.violations(sent) == []
     await app.close_async()

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import settings
 
 from horsies import RecoveryConfig
-from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
+from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.recovery.sweep import sweep
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.recovery_times import BOUND_S, note, note_recoveries
-from tests.support.workers import WorkerProcess, horsies_worker, running, send
+from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -72,13 +72,13 @@ async def test_the_work_of_a_killed_worker_is_settled_by_another_within_the_boun
 ) -> None:
     go = str(tmp_path / "go")
     options = ("--processes", str(BUSY))
-    async with horsies_worker(database_url, *options, config=PREFETCHING) as victim:
+    async with worker_process(database_url, *options, config=PREFETCHING) as victim:
         once = [await send(app, "wait_for", go) for _ in range(BUSY // 2)]
         again = [await send(app, "wait_for_again", go) for _ in range(BUSY // 2)]
         await ledger.until_started(*once, *again)
         claimed = [await send(app, "wait_for", go) for _ in range(WAITING)]
         await ledger.until(lambda: are_held(ledger, claimed))
-        async with running(database_url, config=PREFETCHING, processes=2) as judge:
+        async with worker_in_process(database_url, config=PREFETCHING, processes=2) as judge:
             victim.children()
             killed_at, began = await ledger.now(), time.monotonic()
             victim.signal(signal.SIGKILL)
@@ -89,7 +89,7 @@ async def test_the_work_of_a_killed_worker_is_settled_by_another_within_the_boun
             (listening,) = await ledger.fetch(LISTENING, judge.worker_id)
             late = await ledger.fetch(LATENESS, [*once, *again], listening["since"])
             await note_recoveries(ledger, "F1", pid=victim.pid, since=killed_at)
-            assert await ledger.verdict([*once, *again, *claimed]) == []
+            assert await ledger.violations([*once, *again, *claimed]) == []
     facts = {id_: (row["status"], row["error_code"], row["retry_count"], row["attempts"]) for id_, row in rows.items()}
     assert {facts[each] for each in once} == {("FAILED", "WORKER_CRASHED", 0, 1)}
     assert {facts[each] for each in again} == {("COMPLETED", None, 1, 2)}
@@ -102,10 +102,10 @@ async def test_recovered_rows_say_so_while_they_wait_and_no_longer_when_they_hav
     ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
 ) -> None:
     go = str(tmp_path / "go")
-    async with horsies_worker(database_url, "--processes", "1", config=PREFETCHING) as victim:
+    async with worker_process(database_url, "--processes", "1", config=PREFETCHING) as victim:
         task_id = await send(app, "wait_for_again", go)
         await ledger.until_started(task_id)
-        async with running(database_url, config=PREFETCHING, processes=1):
+        async with worker_in_process(database_url, config=PREFETCHING, processes=1):
             victim.signal(signal.SIGKILL)
 
             async def is_recovered() -> bool:
@@ -116,7 +116,7 @@ async def test_recovered_rows_say_so_while_they_wait_and_no_longer_when_they_hav
             assert [event["task_id"] for event in await ledger.events("task_recovered")] == [task_id]
             (tmp_path / "go").touch()
             row = (await ledger.until_terminal(task_id))[task_id]
-            assert await ledger.verdict([task_id]) == []
+            assert await ledger.violations([task_id]) == []
     assert (row["status"], row["failed_reason"]) == ("COMPLETED", None)
 
 
@@ -124,7 +124,7 @@ async def test_the_reaper_does_what_a_dry_run_said_it_would(
     ledger: Ledger, app: Horsies, database: Database, database_url: str, tmp_path: Path
 ) -> None:
     go = str(tmp_path / "go")
-    async with horsies_worker(database_url, "--processes", "4") as victim:
+    async with worker_process(database_url, "--processes", "4") as victim:
         sent = [await send(app, name, go) for name in ("wait_for", "wait_for_again") * 2]
         await ledger.until_started(*sent)
         victim.signal(signal.SIGKILL)
@@ -132,7 +132,7 @@ async def test_the_reaper_does_what_a_dry_run_said_it_would(
     as_the_dead = SweepOptions(dry_run=True, recovery_config=RecoveryConfig.unchecked(**QUICK_RECOVERY))
 
     async def would_do() -> dict[str, str]:
-        report = await sweep(database, as_the_dead, judge=OperatorJudge(local=RecoveryConfig()))
+        report = await sweep(database, as_the_dead, observer=OperatorObserver(local_config=RecoveryConfig()))
         assert all(task.owner_state == "lost" and task.last_beat_age for task in report.tasks)
         return {str(task.task_id): task.decision for task in report.tasks}
 
@@ -142,9 +142,9 @@ async def test_the_reaper_does_what_a_dry_run_said_it_would(
     await ledger.until(is_all_stale)
     said = await would_do()
     (tmp_path / "go").touch()
-    async with running(database_url, processes=1):
+    async with worker_in_process(database_url, processes=1):
         await ledger.until_terminal(*sent, within_s=20)
-        assert await ledger.verdict(sent) == []
+        assert await ledger.violations(sent) == []
     assert {event["task_id"]: event["decision"] for event in await ledger.fetch(DECISIONS)} == said
     assert sorted(said.values()) == ["fail", "fail", "retry", "retry"]
 
@@ -162,7 +162,7 @@ async def test_workers_killed_one_after_the_other_lose_nothing_and_do_nothing_tw
     options, config = ("--processes", str(PROCESSES)), {**PREFETCHING, "recovery": {"max_crashes": 10}}
 
     async def start(stack: AsyncExitStack) -> WorkerProcess:
-        return await stack.enter_async_context(horsies_worker(database_url, *options, config=config))
+        return await stack.enter_async_context(worker_process(database_url, *options, config=config))
 
     killed: dict[int, datetime] = {}
     async with AsyncExitStack() as stack:
@@ -187,4 +187,4 @@ async def test_workers_killed_one_after_the_other_lose_nothing_and_do_nothing_tw
         assert {row["status"] for row in rows.values()} == {"COMPLETED"}
         in_hand = KILLS * PROCESSES
         assert sum(row["crash_count"] for row in rows.values()) <= in_hand, "only what was in the hands of the dead"
-        assert await ledger.verdict(sent, unbegun=in_hand) == []
+        assert await ledger.violations(sent, unbegun=in_hand) == []

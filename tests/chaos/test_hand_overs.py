@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from horsies import Ok
 from tests.support.ledger import Ledger
-from tests.support.workers import running
+from tests.support.workers import worker_in_process
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.workers import RunningWorker
+    from tests.support.workers import InProcessWorker
 
 CANCEL = """
 UPDATE horsies_tasks
@@ -23,18 +23,18 @@ UPDATE horsies_tasks
 
 
 async def test_a_slot_works_again_when_a_slow_coroutine_has_gone_after_all(database_url: str) -> None:
-    async with Ledger.open(database_url) as ledger, running(database_url, processes=1) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
         (before,) = worker.children
         slow = await worker.send("linger_briefly", 4.0)
         assert (await ledger.until_terminal(slow))[slow]["error_code"] == "TASK_TIMEOUT"
         after = await worker.send("work")
         assert (await ledger.until_terminal(after))[after]["worker_pid"] == before.pid
-        assert await ledger.verdict([slow, after]) == []
+        assert await ledger.violations([slow, after]) == []
 
 
 async def test_a_coroutine_that_was_killed_before_it_began_never_begins(database_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
         held_up = await _behind_a_held_loop(worker, ledger, "nap", gate)
         await _kill(ledger, held_up)
         await worker.until(lambda: not worker.holds(held_up))
@@ -46,7 +46,7 @@ async def test_a_coroutine_that_was_killed_before_it_began_never_begins(database
 
 async def test_a_coroutine_held_up_beyond_its_time_starts_anew_elsewhere(database_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
         held_up = await _behind_a_held_loop(worker, ledger, "nap_briefly", gate)
         row = (await ledger.until_terminal(held_up))[held_up]
         (start,) = await ledger.starts(held_up)
@@ -54,13 +54,13 @@ async def test_a_coroutine_held_up_beyond_its_time_starts_anew_elsewhere(databas
         assert (row["status"], row["error_code"]) == ("COMPLETED", None)
         assert start.pid == attempt["worker_pid"] == row["worker_pid"]
         gate.touch()
-        assert await ledger.verdict([held_up]) == []
+        assert await ledger.violations([held_up]) == []
 
 
 async def test_a_task_killed_in_its_chunk_costs_the_one_that_runs_nothing(database_url: str, tmp_path: Path) -> None:
     opened, shut = tmp_path / "open", tmp_path / "shut"
     opened.touch()
-    async with Ledger.open(database_url) as ledger, running(database_url, processes=1) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
         await ledger.until_terminal(*await _send(worker, "wait_for", [{"file": str(opened)}] * 60))
         slow, *short = await _send(worker, "wait_for", [{"file": str(shut)}, *[{"file": str(opened)}] * 4])
         await ledger.until_started(slow)
@@ -74,7 +74,7 @@ async def test_a_task_killed_in_its_chunk_costs_the_one_that_runs_nothing(databa
 
 
 async def test_functions_behind_a_long_coroutine_wait_in_the_queue(database_url: str) -> None:
-    async with Ledger.open(database_url) as ledger, running(database_url, processes=1) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
         long = await worker.send("nap", 3.0)
         await ledger.until_started(long)
         functions = [await worker.send("work") for _ in range(12)]
@@ -84,12 +84,12 @@ async def test_functions_behind_a_long_coroutine_wait_in_the_queue(database_url:
         assert {row["attempts"] for row in rows.values()} == {1}
         ended = rows[long]["completed_at"]
         assert all(rows[each]["started_at"] - ended < timedelta(seconds=1) for each in functions)
-        assert await ledger.verdict([long, *functions, *coroutines]) == []
+        assert await ledger.violations([long, *functions, *coroutines]) == []
 
 
 async def test_a_function_among_coroutines_gets_the_child_that_is_free(database_url: str, tmp_path: Path) -> None:
     gate, other = tmp_path / "gate", tmp_path / "other"
-    async with Ledger.open(database_url) as ledger, running(database_url) as worker:
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
         naps = [await worker.send("nap", 3.0)]
         busy = await worker.send("wait_for", str(gate))
         await ledger.until_started(*naps, busy)
@@ -106,10 +106,10 @@ async def test_a_function_among_coroutines_gets_the_child_that_is_free(database_
         rows = await ledger.until_terminal(function, *naps)
         assert {row["claim_token"] for row in rows.values()} == {1}
         assert len({start.pid for start in await ledger.starts(*naps)}) == 1
-        assert await ledger.verdict([function, busy, *naps]) == []
+        assert await ledger.violations([function, busy, *naps]) == []
 
 
-async def _behind_a_held_loop(worker: RunningWorker, ledger: Ledger, name: str, gate: Path) -> str:
+async def _behind_a_held_loop(worker: InProcessWorker, ledger: Ledger, name: str, gate: Path) -> str:
     """A coroutine in the hands of a child whose loop stands still until the gate is there; the other child is idle."""
     other_gate = gate.with_name("other")
     holding = await worker.send("hold_loop", str(gate))
@@ -137,7 +137,7 @@ async def _pause(ledger: Ledger, by: str | None) -> None:
     await ledger.fetch("SELECT pg_notify('horsies_task_new', 'default')")
 
 
-async def _send(worker: RunningWorker, name: str, items: list[dict[str, Any]]) -> list[str]:
+async def _send(worker: InProcessWorker, name: str, items: list[dict[str, Any]]) -> list[str]:
     """In one statement, so that they are claimed together."""
     sent = await worker.app.tasks[name].send_many_async(items)
     assert isinstance(sent, Ok), sent

@@ -10,7 +10,7 @@ import pytest
 from horsies.model import events
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
-from tests.support.workers import RunningWorker, running
+from tests.support.workers import InProcessWorker, worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,28 +29,28 @@ async def proxy(database_url: str) -> AsyncIterator[Proxy]:
         yield proxy
 
 
-async def nothing_was_late(ledger: Ledger, worker: RunningWorker) -> bool:
-    return not worker.of(events.LateResultRefused) and not await ledger.events("late_result_refused")
+async def nothing_was_late(ledger: Ledger, worker: InProcessWorker) -> bool:
+    return not worker.events_of(events.LateResultRefused) and not await ledger.events("late_result_refused")
 
 
 async def test_a_claim_whose_answer_is_lost_is_given_back_and_runs_once(
     ledger: Ledger, proxy: Proxy, database_url: str
 ) -> None:
-    async with running(database_url, config={"database_url": proxy.url}, processes=1) as worker:
+    async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
         proxy.lose_answer("claims.claim", holding=b"0.0625")
         task_id = await worker.send("work", 0.0625)
         row = (await ledger.until_terminal(task_id))[task_id]
         assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
         assert proxy.lost == 1
         assert await nothing_was_late(ledger, worker)
-        assert await ledger.verdict([task_id]) == []
+        assert await ledger.violations([task_id]) == []
 
 
 async def test_a_start_whose_answer_is_lost_is_given_back_and_runs_once(
     ledger: Ledger, proxy: Proxy, database_url: str, tmp_path: Path
 ) -> None:
     config: dict[str, Any] = {"database_url": proxy.url, "prefetch_buffer": 1, "claim_lease_ms": 30_000}
-    async with running(database_url, config=config, processes=1) as worker:
+    async with worker_in_process(database_url, config=config, processes=1) as worker:
         first = await worker.send("wait_for", str(tmp_path / "go"))
         await ledger.until_started(first)
         second = await worker.send("work")
@@ -66,7 +66,7 @@ async def test_a_start_whose_answer_is_lost_is_given_back_and_runs_once(
         assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
         assert proxy.lost == 1
         assert await nothing_was_late(ledger, worker)
-        assert await ledger.verdict([first, second]) == []
+        assert await ledger.violations([first, second]) == []
 
 
 @pytest.mark.parametrize(
@@ -86,20 +86,20 @@ async def test_an_outcome_whose_answer_is_lost_is_stored_once_and_never_called_l
     statement: str,
     codes: list[str | None],
 ) -> None:
-    async with running(database_url, config={"database_url": proxy.url}, processes=1) as worker:
+    async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
         task_id = await worker.send(task, *arguments)
         proxy.lose_answer(f"finishes.{statement}", holding=UUID(task_id).bytes)
         await ledger.until_terminal(task_id)
         await worker.until(lambda: proxy.lost == 1)
         assert [each["error_code"] for each in await ledger.attempts(task_id)] == codes
         assert await nothing_was_late(ledger, worker)
-        assert await ledger.verdict([task_id]) == []
+        assert await ledger.violations([task_id]) == []
 
 
 async def test_a_claim_that_the_server_carried_out_long_after_it_was_given_up_is_given_back(
     ledger: Ledger, database_url: str
 ) -> None:
-    async with running(database_url, processes=1) as worker:
+    async with worker_in_process(database_url, processes=1) as worker:
         task_id = (await worker.app.tasks["work"].schedule_async(3600)).unwrap().task_id
         await ledger.fetch(
             """
@@ -113,4 +113,4 @@ async def test_a_claim_that_the_server_carried_out_long_after_it_was_given_up_is
         )
         row = (await ledger.until_terminal(task_id))[task_id]
         assert (row["status"], row["claim_token"], row["attempts"], row["crash_count"]) == ("COMPLETED", 2, 1, 0)
-        assert await ledger.verdict([task_id]) == []
+        assert await ledger.violations([task_id]) == []

@@ -15,9 +15,9 @@ from horsies.recovery.report import SweepStatus
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
 from tests.support.databases import PGBOUNCER, pgbouncer
-from tests.support.ledger import Ledger, Orphan
-from tests.support.rows import HOUR, ended_task
-from tests.support.workers import running
+from tests.support.ledger import Ledger, OrphanedTask
+from tests.support.rows import HOUR, insert_finished_task
+from tests.support.workers import worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -48,11 +48,11 @@ async def _ops_behind_one_connection(database_url: str) -> AsyncGenerator[Ops]:
 
 
 async def test_a_worker_runs_tasks_and_settles_those_of_a_dead_one(ledger: Ledger, database_url: str) -> None:
-    orphan = await Orphan().put(ledger)
+    orphan = await OrphanedTask().insert(ledger)
     with pgbouncer(database_url, pool_size=1) as pooler:
         broker = _behind(pooler, database_url)
         config = {"database_url": broker.pop("database_url"), "broker": broker}
-        async with running(database_url, config=config, processes=2) as worker:
+        async with worker_in_process(database_url, config=config, processes=2) as worker:
             sent = [await worker.send("work") for _ in range(10)]
             rows = await ledger.until_terminal(orphan, *sent, within_s=LIMIT_S)
     assert [rows[each]["status"] for each in sent] == ["COMPLETED"] * 10
@@ -60,14 +60,14 @@ async def test_a_worker_runs_tasks_and_settles_those_of_a_dead_one(ledger: Ledge
 
 
 async def test_a_sweep_keeps_its_turn_and_works_beside_it(ledger: Ledger, database_url: str) -> None:
-    orphan = await Orphan(silent_s=3600).put(ledger)
+    orphan = await OrphanedTask(silent_s=3600).insert(ledger)
     async with _ops_behind_one_connection(database_url) as ops:
         report = await ops.sweep(SweepOptions(force=True))
     assert (report.status, [str(task.task_id) for task in report.tasks]) == (SweepStatus.DONE, [orphan])
 
 
 async def test_a_cleanup_goes_through(ledger: Ledger, database_url: str) -> None:
-    await ended_task(database_url, age=10_000 * HOUR)
+    await insert_finished_task(database_url, age=10_000 * HOUR)
     async with _ops_behind_one_connection(database_url) as ops:
         report = await ops.cleanup()
     assert report.cleaned.counts["tasks"] == 1
@@ -75,12 +75,19 @@ async def test_a_cleanup_goes_through(ledger: Ledger, database_url: str) -> None
 
 
 async def test_all_that_screens_ask_for_at_once_is_answered(ledger: Ledger, database_url: str) -> None:
-    orphan = await Orphan(silent_s=3600).put(ledger)
+    orphan = await OrphanedTask(silent_s=3600).insert(ledger)
     async with _ops_behind_one_connection(database_url) as ops, asyncio.TaskGroup() as questions:
         stale = questions.create_task(ops.stale_candidates(SweepOptions(force=True)))
         for asked in (
-            ops.overview(), ops.list_queues(), ops.list_tasks(TaskFilter(names=["nobody"])), ops.count_tasks(),
-            ops.facets(), ops.list_workflows(), ops.events(), ops.storage(), ops.cleanup_candidates(),
-        ):  # fmt: skip
+            ops.overview(),
+            ops.list_queues(),
+            ops.list_tasks(TaskFilter(names=["nobody"])),
+            ops.count_tasks(),
+            ops.facets(),
+            ops.list_workflows(),
+            ops.events(),
+            ops.storage(),
+            ops.cleanup_candidates(),
+        ):
             questions.create_task(asked)
     assert [str(task.task_id) for task in (await stale).tasks] == [orphan]

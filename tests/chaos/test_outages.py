@@ -11,12 +11,13 @@ import asyncpg
 import pytest
 
 from horsies.model import events
-from tests.support.databases import folder_of_its_own
-from tests.support.faults import LedgerElsewhere, OwnServer, Proxy
+from tests.support.databases import temporary_cluster_folder
+from tests.support.faults import CrashableServer, Proxy, RemoteLedger
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
-from tests.support.workers import RunningWorker, running, send
-from tests.support.workflow_app import LOCATOR, add_flows, diamond
+from tests.support.workers import InProcessWorker, send, worker_in_process
+from tests.support.workflow_app import LOCATOR, register_workflow_tasks
+from tests.support.workflows import diamond
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -62,19 +63,19 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 
 
 @pytest.fixture(scope="module")
-def own_server() -> Iterator[OwnServer]:
-    with folder_of_its_own() as folder:
-        yield OwnServer(folder)
+def own_server() -> Iterator[CrashableServer]:
+    with temporary_cluster_folder() as folder:
+        yield CrashableServer(folder)
 
 
 @pytest.fixture
-async def server(own_server: OwnServer) -> OwnServer:
+async def server(own_server: CrashableServer) -> CrashableServer:
     await own_server.start()
     return own_server
 
 
 @pytest.fixture
-async def queue_url(server: OwnServer) -> str:
+async def queue_url(server: CrashableServer) -> str:
     """A database on the server that goes away; the ledger is on another."""
     return await server.new_database()
 
@@ -112,25 +113,27 @@ async def have_ended(tables: Ledger, runs: int) -> bool:
     return len(ended) == runs
 
 
-async def assert_unharmed(tables: Ledger, worker: RunningWorker, task_ids: list[str]) -> None:
+async def assert_unharmed(tables: Ledger, worker: InProcessWorker, task_ids: list[str]) -> None:
     rows = await tables.until_terminal(*task_ids, within_s=30)
     assert {(row["status"], row["attempts"], row["crash_count"], row["retry_count"]) for row in rows.values()} == {
         ("COMPLETED", 1, 0, 0)
     }
     starts = await tables.starts()
     assert sorted(entry.task_id for entry in starts) == sorted(task_ids), "each ran once"
-    assert not worker.of(events.LateResultRefused)
+    assert not worker.events_of(events.LateResultRefused)
     assert not await tables.events("late_result_refused")
     assert not worker.run.done()
-    assert await tables.verdict(task_ids) == []
+    assert await tables.violations(task_ids) == []
 
 
 @pytest.mark.timeout(600)
 async def test_a_server_that_crashes_again_and_again_costs_nothing_but_time(
-    ledger: Ledger, server: OwnServer, queue_url: str, database_url: str, load: Load
+    ledger: Ledger, server: CrashableServer, queue_url: str, database_url: str, load: Load
 ) -> None:
     config = {"database_url": queue_url}
-    async with running(database_url, config=config, locator=LOCATOR, register=add_flows) as worker:
+    async with worker_in_process(
+        database_url, config=config, locator=LOCATOR, register=register_workflow_tasks
+    ) as worker:
         await send_load(worker.app, load)
         for crash in range(1, load.crashes + 1):
             enough = crash * load.runs_of_tasks // (load.crashes + 1)
@@ -141,7 +144,7 @@ async def test_a_server_that_crashes_again_and_again_costs_nothing_but_time(
             await ledger.until(are_started, within_s=120)
             await server.crash()
             await server.start()
-        async with LedgerElsewhere.beside(queue_url, ledger) as tables:
+        async with RemoteLedger.open_beside(queue_url, ledger) as tables:
             await tables.until(lambda: have_ended(tables, load.runs), within_s=120)
             sent = [row["id"] for row in await tables.fetch("SELECT id::text FROM horsies_tasks")]
             assert len(sent) == load.runs_of_tasks
@@ -149,9 +152,9 @@ async def test_a_server_that_crashes_again_and_again_costs_nothing_but_time(
 
 
 async def test_results_of_an_outage_longer_than_every_threshold_are_stored_when_it_is_over(
-    ledger: Ledger, server: OwnServer, queue_url: str, database_url: str
+    ledger: Ledger, server: CrashableServer, queue_url: str, database_url: str
 ) -> None:
-    async with running(database_url, config={"database_url": queue_url}, async_concurrency=20) as worker:
+    async with worker_in_process(database_url, config={"database_url": queue_url}, async_concurrency=20) as worker:
         sent = [await worker.send("nap", 1.0) for _ in range(40)]
         await ledger.until_started(*sent)
         await server.crash()
@@ -161,15 +164,15 @@ async def test_results_of_an_outage_longer_than_every_threshold_are_stored_when_
 
         await ledger.until(all_have_ended, within_s=20)
         await worker.until(lambda: worker.silent_s > 2 * THRESHOLD_S)
-        assert worker.of(events.WorkerFenced)
+        assert worker.events_of(events.WorkerFenced)
         await server.start()
-        await worker.heard(events.WorkerUnfenced)
-        async with LedgerElsewhere.beside(queue_url, ledger) as tables:
+        await worker.wait_for_event(events.WorkerUnfenced)
+        async with RemoteLedger.open_beside(queue_url, ledger) as tables:
             await assert_unharmed(tables, worker, sent)
 
 
 async def test_an_outcome_that_cannot_be_stored_yet_is_beaten_for(ledger: Ledger, database_url: str) -> None:
-    async with running(database_url, processes=1) as worker:
+    async with worker_in_process(database_url, processes=1) as worker:
         task_id = await worker.send("work", 0.1)
         await ledger.until_started(task_id)
         async with holding_row(database_url, task_id):
@@ -185,11 +188,11 @@ async def test_an_outcome_that_cannot_be_stored_yet_is_beaten_for(ledger: Ledger
 
             await ledger.until(is_beaten_for)
         await ledger.until_terminal(task_id)
-        assert await ledger.verdict([task_id]) == []
+        assert await ledger.violations([task_id]) == []
 
 
 async def test_an_idle_worker_with_thresholds_of_two_beats_is_never_fenced(ledger: Ledger, database_url: str) -> None:
-    async with running(database_url, config={"recovery": TWO_BEATS}, processes=1) as worker:
+    async with worker_in_process(database_url, config={"recovery": TWO_BEATS}, processes=1) as worker:
 
         async def has_idled() -> bool:
             (row,) = await ledger.fetch("SELECT last_heartbeat_at - started_at AS age FROM horsies_workers")
@@ -199,33 +202,33 @@ async def test_an_idle_worker_with_thresholds_of_two_beats_is_never_fenced(ledge
         task_id = await worker.send("work")
         row = (await ledger.until_terminal(task_id))[task_id]
         assert (row["started_at"] - row["enqueued_at"]).total_seconds() < 0.5
-        assert not worker.of(events.WorkerFenced)
-        assert await ledger.verdict([task_id]) == []
+        assert not worker.events_of(events.WorkerFenced)
+        assert await ledger.violations([task_id]) == []
 
 
 async def test_a_worker_that_is_cut_off_starts_nothing_until_it_is_back(ledger: Ledger, database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         config = {"database_url": proxy.url}
-        async with running(database_url, config=config, processes=1) as worker:
+        async with worker_in_process(database_url, config=config, processes=1) as worker:
             proxy.cut()
-            await worker.heard(events.WorkerFenced)
+            await worker.wait_for_event(events.WorkerFenced)
             async with horsies_of(database_url) as others:
                 task_id = await send(others, "work")
             await worker.until(lambda: worker.silent_s > THRESHOLD_S)
             assert (await ledger.row(task_id))["status"] == "PENDING"
             proxy.heal()
-            await worker.heard(events.WorkerUnfenced)
+            await worker.wait_for_event(events.WorkerUnfenced)
             await ledger.until_terminal(task_id)
-            assert await ledger.verdict([task_id]) == []
+            assert await ledger.violations([task_id]) == []
 
 
 async def test_a_worker_without_database_stops_within_its_bound(ledger: Ledger, database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
         config = {"database_url": proxy.url}
-        async with running(database_url, config=config, processes=1, grace_s=1, kill_wait_s=1) as worker:
+        async with worker_in_process(database_url, config=config, processes=1, grace_s=1, kill_wait_s=1) as worker:
             task_id = await worker.send("work", 30)
             await ledger.until_started(task_id)
             proxy.cut()
-            await worker.heard(events.WorkerFenced)
+            await worker.wait_for_event(events.WorkerFenced)
             await worker.stop(within_s=1 + 1 + 5 + 1)
-            assert worker.of(events.WorkerStopped)[0].unstored == 1
+            assert worker.events_of(events.WorkerStopped)[0].unstored == 1

@@ -15,13 +15,13 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from horsies.store.claims import FINISHES
 from horsies.store.database import Database
-from tests.support.simulated_workers import Stage
-from tests.support.state_machine import lives_on
+from tests.support.simulated_workers import AgingDatabase
+from tests.support.state_machine import state_machine_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horsies.store.connection import Link
+    from horsies.store.connection import ConnectionSpec
     from horsies.store.queries import Query
 
 TOKEN = "AND t.claim_token = asked.claim_token"
@@ -37,7 +37,7 @@ FENCES = {
 class Rewritten(Database):
     """Sends other statements in place of some of ours."""
 
-    def __init__(self, link: Link, others: Mapping[str, Query[Any]]) -> None:
+    def __init__(self, link: ConnectionSpec, others: Mapping[str, Query[Any]]) -> None:
         super().__init__(link)
         self._others = others
 
@@ -69,8 +69,8 @@ def lives(request: pytest.FixtureRequest) -> settings:
 
 @pytest.mark.timeout(600)
 def test_every_promise_is_kept_whatever_happens(database_url: str, lives: settings) -> None:
-    with Stage.open(database_url) as stage:
-        run_state_machine_as_test(lives_on(stage), settings=lives)
+    with AgingDatabase.open(database_url) as stage:
+        run_state_machine_as_test(state_machine_for(stage), settings=lives)
 
 
 @pytest.mark.timeout(600)
@@ -79,6 +79,6 @@ def test_a_finish_without_its_fence_is_found_out(database_url: str, lives: setti
     unfenced = {query.name: without(query, fence) for query in (FINISHES.finish, FINISHES.complete)}
     # The first fault will do; nobody needs it small.
     hunt = settings(lives, max_examples=400, phases=[Phase.generate])
-    unguarded = Stage.open(database_url, lambda link: Rewritten(link, unfenced))
+    unguarded = AgingDatabase.open(database_url, lambda link: Rewritten(link, unfenced))
     with unguarded as stage, pytest.raises(AssertionError, match="C2 task"):
-        run_state_machine_as_test(lives_on(stage), settings=hunt)
+        run_state_machine_as_test(state_machine_for(stage), settings=hunt)

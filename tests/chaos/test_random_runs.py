@@ -13,14 +13,14 @@ import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from horsies.codec.ids import IDS
-from horsies.store.connection import Link
+from horsies.codec.ids import ID_GENERATOR
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.workflows import control
 from horsies.workflows.children import start
 from horsies.workflows.healing import heal
-from tests.support.workflow_graphs import CHANCES, Dag, dags, foretold
-from tests.support.workflows import Bench, Known, PlannedDag, stored_verdict
+from tests.support.workflow_graphs import CHANCES, Dag, dags, expected_outcome
+from tests.support.workflows import FakeDefinitions, PlannedDag, WorkflowDriver, stored_outcome
 
 if TYPE_CHECKING:
     from random import Random
@@ -45,15 +45,15 @@ def test_a_random_run_ends_as_its_graph_says(database_url: str, dag: Dag, chance
 
 async def _live(database_url: str, dag: Dag, chance: Random) -> None:
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(Database(Link(url=database_url, masked_url=database_url)))
+        database = await stack.enter_async_context(Database(ConnectionSpec(url=database_url, masked_url=database_url)))
         connection = await asyncpg.connect(database_url)
         stack.push_async_callback(connection.close)
         planned = PlannedDag(dag)
-        known = Known(dict(planned.definitions()))
-        bench = Bench(database, known=known)
+        known = FakeDefinitions(dict(planned.definitions()))
+        bench = WorkflowDriver(database, known=known)
         for table in TABLES:  # an example that failed leaves its runs behind
             await connection.execute(f"DELETE FROM {table}")
-        workflow_id = IDS.next()
+        workflow_id = ID_GENERATOR.next_uuid()
         assert await start(database, planned.plan, workflow_id)
         successes = dict(planned.successes())
         while open_runs := await connection.fetch(OPEN):
@@ -61,16 +61,16 @@ async def _live(database_url: str, dag: Dag, chance: Random) -> None:
             for run in open_runs:
                 if run["status"] == "PAUSED":  # by a failure, or by us
                     await control.resume(database, run["id"])
-            rows = await bench.claim(chance.randint(1, 8))
+            rows = await bench.claim_and_start(chance.randint(1, 8))
             await bench.finish(rows, lambda name: "ok" if successes[name] else "err")
             if not chance.randint(0, 2):
-                await bench.outbox.work_off()
-        verdict = foretold(dag)
-        assert await stored_verdict(connection, workflow_id, dag) == verdict
+                await bench.outbox.process()
+        verdict = expected_outcome(dag)
+        assert await stored_outcome(connection, workflow_id, dag) == verdict
         assert sorted(bench.started) == sorted(planned.starts(verdict)), "each once"
 
 
-async def _disturb(database: Database, connection: Connection, known: Known, chance: Random) -> None:
+async def _disturb(database: Database, connection: Connection, known: FakeDefinitions, chance: Random) -> None:
     """What is asked for is lost, or answered late; runs are paused; and then somebody heals."""
     match chance.randint(0, 5):
         case 0:

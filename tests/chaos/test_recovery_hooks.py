@@ -12,8 +12,8 @@ import pytest
 
 from horsies import Horsies, RecoveredWorkers, Recovery, RecoveryContext, RecoveryReason, TaskStatus
 from horsies.model import events
-from tests.support.ledger import Ledger, Orphan
-from tests.support.workers import running
+from tests.support.ledger import Ledger, OrphanedTask
+from tests.support.workers import worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -40,12 +40,12 @@ async def held_until(ledger: Ledger, task_id: str) -> datetime | None:
 
 
 async def test_a_reschedule_sets_the_exact_time_and_the_attempts(ledger: Ledger, database_url: str) -> None:
-    task_id = await Orphan(retries=3).put(ledger)
+    task_id = await OrphanedTask(retries=3).insert(ledger)
 
     def register(app: Horsies) -> None:
         app.on_recovery(lambda _: Recovery.reschedule(LATER, attempts=2))
 
-    async with running(database_url, processes=1, register=register):
+    async with worker_in_process(database_url, processes=1, register=register):
 
         async def is_rescheduled() -> bool:
             return (await ledger.row(task_id))["status"] == "PENDING"
@@ -59,13 +59,13 @@ async def test_a_reschedule_sets_the_exact_time_and_the_attempts(ledger: Ledger,
 async def test_a_failure_with_backoff_spends_a_retry_though_the_code_is_not_listed(
     ledger: Ledger, database_url: str
 ) -> None:
-    task_id = await Orphan(retries=1, state=None).put(ledger)
+    task_id = await OrphanedTask(retries=1, state=None).insert(ledger)
     codes = """
     UPDATE horsies_tasks SET task_options = jsonb_set(task_options, '{retry_policy,auto_retry_for}', '["OTHER"]')
      WHERE id = $1::text::uuid
     """
     await ledger.fetch(codes, task_id)
-    async with running(
+    async with worker_in_process(
         database_url, processes=1, register=lambda app: app.on_recovery(lambda _: Recovery.fail_with_backoff())
     ):
         row = (await ledger.until_terminal(task_id))[task_id]
@@ -73,7 +73,7 @@ async def test_a_failure_with_backoff_spends_a_retry_though_the_code_is_not_list
 
 
 async def test_a_skip_leaves_the_row_and_holds_it_for_one_threshold(ledger: Ledger, database_url: str) -> None:
-    task_id = await Orphan().put(ledger)
+    task_id = await OrphanedTask().insert(ledger)
     told: list[str] = []
     asked: list[float] = []
 
@@ -87,7 +87,7 @@ async def test_a_skip_leaves_the_row_and_holds_it_for_one_threshold(ledger: Ledg
         def note(context: RecoveryContext) -> None:  # pyright: ignore[reportUnusedFunction]
             told.append(context.task.task_id)
 
-    async with running(database_url, processes=1, register=register) as worker:
+    async with worker_in_process(database_url, processes=1, register=register) as worker:
 
         async def is_held() -> bool:
             return await held_until(ledger, task_id) is not None
@@ -103,9 +103,11 @@ async def test_a_skip_leaves_the_row_and_holds_it_for_one_threshold(ledger: Ledg
 
 
 async def test_a_hook_sees_the_task_and_why_it_is_recovered(ledger: Ledger, database_url: str) -> None:
-    task_id = await Orphan(state="stopped", task="wait_for").put(ledger)
+    task_id = await OrphanedTask(state="stopped", task="wait_for").insert(ledger)
     seen: list[RecoveryContext] = []
-    async with running(database_url, processes=1, register=lambda app: app.on_recovery(seen.append)) as worker:
+    async with worker_in_process(
+        database_url, processes=1, register=lambda app: app.on_recovery(seen.append)
+    ) as worker:
         await ledger.until_terminal(task_id)
         (context,) = seen
         assert (context.task.task_id, context.task.status) == (task_id, TaskStatus.RUNNING)
@@ -114,7 +116,7 @@ async def test_a_hook_sees_the_task_and_why_it_is_recovered(ledger: Ledger, data
 
 
 async def test_a_sweep_is_told_once_with_all_that_it_settled(ledger: Ledger, database_url: str) -> None:
-    sent = [await Orphan(state="stopped", task="wait_for").put(ledger) for _ in range(5)]
+    sent = [await OrphanedTask(state="stopped", task="wait_for").insert(ledger) for _ in range(5)]
     interrupted: list[str] = []
     sweeps: list[RecoveredWorkers] = []
 
@@ -122,7 +124,7 @@ async def test_a_sweep_is_told_once_with_all_that_it_settled(ledger: Ledger, dat
         app.on_interrupted(lambda context: interrupted.append(context.task.task_id))
         app.on_workers_recovered(sweeps.append)
 
-    async with running(database_url, processes=1, register=register) as worker:
+    async with worker_in_process(database_url, processes=1, register=register) as worker:
         await worker.until(lambda: sweeps)
         assert sorted(interrupted) == sorted(sent)
         (sweep,) = sweeps
@@ -134,7 +136,7 @@ async def test_a_sweep_is_told_once_with_all_that_it_settled(ledger: Ledger, dat
 async def test_hooks_that_sleep_raise_or_lie_do_not_stop_a_sweep(
     ledger: Ledger, database_url: str, release: threading.Event
 ) -> None:
-    sent = [await Orphan(state="stopped", task="wait_for").put(ledger) for _ in range(3)]
+    sent = [await OrphanedTask(state="stopped", task="wait_for").insert(ledger) for _ in range(3)]
 
     def register(app: Horsies) -> None:
         @app.on_recovery
@@ -147,18 +149,18 @@ async def test_hooks_that_sleep_raise_or_lie_do_not_stop_a_sweep(
 
         app.on_recovery(lambda _: "skip")  # pyright: ignore[reportArgumentType]
 
-    async with running(database_url, processes=1, register=register) as worker:
+    async with worker_in_process(database_url, processes=1, register=register) as worker:
         other = await worker.send("work")
         rows = await ledger.until_terminal(*sent, other, within_s=20)
         assert {rows[each]["error_code"] for each in sent} == {"WORKER_CRASHED"}
-        assert len({failed.hook for failed in worker.of(events.HookFailed)}) == 3
-        assert not worker.of(events.WorkerFenced), "beats went on meanwhile"
+        assert len({failed.hook for failed in worker.events_of(events.HookFailed)}) == 3
+        assert not worker.events_of(events.WorkerFenced), "beats went on meanwhile"
 
 
 async def test_a_task_that_moved_while_a_hook_was_asked_stays_as_it_is(
     ledger: Ledger, database_url: str, release: threading.Event
 ) -> None:
-    task_id = await Orphan(task="wait_for").put(ledger)
+    task_id = await OrphanedTask(task="wait_for").insert(ledger)
     is_asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -169,13 +171,13 @@ async def test_a_task_that_moved_while_a_hook_was_asked_stays_as_it_is(
             release.wait(4)
             return Recovery.reschedule(LATER)
 
-    async with running(database_url, processes=1, register=register) as worker:
+    async with worker_in_process(database_url, processes=1, register=register) as worker:
         await asyncio.wait_for(is_asked.wait(), 10)
         cancel = """
         UPDATE horsies_tasks SET status = 'CANCELLED', terminal_at = now() WHERE id = $1::text::uuid
         """
         await ledger.fetch(cancel, task_id)
-        seen = len(worker.of(events.PassFinished))
+        seen = len(worker.events_of(events.PassFinished))
         release.set()
-        await worker.until(lambda: len(worker.of(events.PassFinished)) > seen)
+        await worker.until(lambda: len(worker.events_of(events.PassFinished)) > seen)
         assert (await ledger.row(task_id))["status"] == "CANCELLED"

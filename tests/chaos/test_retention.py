@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from tests.support.store import until_someone_waits
+from tests.support.store import until_lock_waiters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -98,7 +98,7 @@ async def connection(database_url: str) -> AsyncIterator[Connection]:
 @asynccontextmanager
 async def cleaner(url: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A process that cleans with windows of a second; killed at the end."""
-    command = (sys.executable, "-m", "tests.support.cleaner", url)
+    command = (sys.executable, "-m", "tests.support.faults", url)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -123,7 +123,7 @@ async def test_a_cleaner_that_is_killed_in_the_middle_of_a_tree_leaves_it_whole(
         # It comes as far as this row, with other rows of the tree deleted in its transaction.
         await connection.execute(f"SELECT FROM horsies_{table} LIMIT 1 FOR UPDATE")
         async with cleaner(database_url):
-            await until_someone_waits(connection)
+            await until_lock_waiters(connection)
     assert await connection.fetch(HALVES) == []
     assert await trees_left(connection) == {"COMPLETED": 1}
 

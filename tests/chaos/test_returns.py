@@ -12,7 +12,7 @@ import pytest
 from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.workers import groups_alive, horsies_worker, running, send
+from tests.support.workers import groups_alive, send, worker_in_process, worker_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,12 +56,12 @@ async def until_state(ledger: Ledger, worker_id: str, state: str) -> None:
 async def test_a_lost_worker_goes_on_under_a_new_id_and_ends_its_work_under_the_old_one(
     ledger: Ledger, database_url: str, tmp_path: Path
 ) -> None:
-    async with running(database_url) as worker:
+    async with worker_in_process(database_url) as worker:
         former = worker.worker_id
         held = await worker.send("wait_for", str(tmp_path / "go"))
         await ledger.until_started(held)
         await ledger.fetch(LOSE, former)
-        returned = await worker.heard(events.WorkerReturned)
+        returned = await worker.wait_for_event(events.WorkerReturned)
         assert (returned.former_worker_id, returned.worker_id) == (former, worker.worker_id)
         await until_state(ledger, worker.worker_id, "running")
 
@@ -72,13 +72,13 @@ async def test_a_lost_worker_goes_on_under_a_new_id_and_ends_its_work_under_the_
         await ledger.until_terminal(held)
         assert await owner_of(ledger, held) == former
         await until_state(ledger, former, "stopped")
-        assert not worker.of(events.LateResultRefused)
-        assert await ledger.verdict([held, new]) == []
+        assert not worker.events_of(events.LateResultRefused)
+        assert await ledger.violations([held, new]) == []
 
 
 async def test_a_lost_worker_releases_what_it_had_claimed(ledger: Ledger, database_url: str, tmp_path: Path) -> None:
     config = {"prefetch_buffer": 1, "claim_lease_ms": 30_000}
-    async with running(database_url, config=config, processes=1) as worker:
+    async with worker_in_process(database_url, config=config, processes=1) as worker:
         former = worker.worker_id
         first = await worker.send("wait_for", str(tmp_path / "go"))
         second = await worker.send("work")
@@ -88,24 +88,24 @@ async def test_a_lost_worker_releases_what_it_had_claimed(ledger: Ledger, databa
 
         await ledger.until(is_claimed)
         await ledger.fetch(LOSE, former)
-        await worker.heard(events.WorkerReturned)
+        await worker.wait_for_event(events.WorkerReturned)
         (tmp_path / "go").touch()
         rows = await ledger.until_terminal(first, second)
         assert await owner_of(ledger, second) == worker.worker_id != former
         assert (rows[second]["attempts"], rows[second]["claim_token"]) == (1, 2)
-        assert await ledger.verdict([first, second]) == []
+        assert await ledger.violations([first, second]) == []
 
 
 async def test_an_outcome_for_a_task_that_ended_elsewhere_is_refused_with_its_evidence(
     ledger: Ledger, database_url: str, tmp_path: Path
 ) -> None:
     rare = {"recovery": {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 120_000}}
-    async with running(database_url, config=rare, processes=1) as worker:
+    async with worker_in_process(database_url, config=rare, processes=1) as worker:
         task_id = await worker.send("wait_for", str(tmp_path / "go"))
         await ledger.until_started(task_id)
         await ledger.fetch(FINISH_ELSEWHERE, task_id)
         (tmp_path / "go").touch()
-        late = await worker.heard(events.LateResultRefused)
+        late = await worker.wait_for_event(events.LateResultRefused)
         assert (late.task_id, late.claim_token, late.token_now, late.status) == (task_id, 1, 2, "COMPLETED")
         row = await ledger.row(task_id)
         assert json.loads(row["result"]) == {"ok": "elsewhere"}
@@ -117,39 +117,39 @@ async def test_an_outcome_for_a_task_that_ended_elsewhere_is_refused_with_its_ev
         await ledger.until(is_on_record)
         after = await worker.send("work")
         await ledger.until_terminal(after)
-        assert await ledger.verdict([after]) == []
+        assert await ledger.violations([after]) == []
 
 
 async def test_a_last_crash_that_came_too_late_is_not_called_poison(
     ledger: Ledger, database_url: str, tmp_path: Path
 ) -> None:
     rare = {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 120_000, "max_crashes": 1}
-    async with running(database_url, config={"recovery": rare}, processes=1) as worker:
+    async with worker_in_process(database_url, config={"recovery": rare}, processes=1) as worker:
         task_id = await worker.send("wait_for", str(tmp_path / "never"))
         await ledger.until_started(task_id)
         await ledger.fetch(FINISH_ELSEWHERE, task_id)
         await worker.kill_children()
-        await worker.heard(events.LateResultRefused)
+        await worker.wait_for_event(events.LateResultRefused)
         await worker.until(lambda: not worker.holds(task_id))
-        assert worker.of(events.TaskPoisoned) == []
+        assert worker.events_of(events.TaskPoisoned) == []
 
 
 async def test_a_task_that_another_has_now_is_neither_beaten_for_nor_run_on(
     ledger: Ledger, database_url: str, tmp_path: Path
 ) -> None:
-    async with running(database_url, processes=1) as worker:
+    async with worker_in_process(database_url, processes=1) as worker:
         task_id = await worker.send("wait_for", str(tmp_path / "never"))
         await ledger.until_started(task_id)
         (entry,) = await ledger.starts(task_id)
         await ledger.fetch(GIVE_TO_ANOTHER, task_id)
-        await worker.heard(events.LateBeatRefused)
+        await worker.wait_for_event(events.LateBeatRefused)
         await worker.until(lambda: not groups_alive({entry.pid}))
         assert await beats_under(ledger, task_id, token=2) == 0
         row = await ledger.row(task_id)
         assert (row["status"], row["claim_token"], row["attempts"]) == ("RUNNING", 2, 0)
         after = await worker.send("work")
         await ledger.until_terminal(after)
-        assert not worker.of(events.LateResultRefused)
+        assert not worker.events_of(events.LateResultRefused)
 
 
 async def beats_under(ledger: Ledger, task_id: str, *, token: int) -> int:
@@ -160,7 +160,7 @@ async def beats_under(ledger: Ledger, task_id: str, *, token: int) -> int:
 async def test_a_stopped_worker_that_wakes_after_another_took_over_changes_nothing_and_works_on(
     ledger: Ledger, database_url: str, tmp_path: Path
 ) -> None:
-    async with horsies_worker(database_url, "--processes", "1") as zombie:
+    async with worker_process(database_url, "--processes", "1") as zombie:
         app = ledger_app(database_url)
         task_id = await send(app, "wait_for", str(tmp_path / "go"))
         await ledger.until_started(task_id)
@@ -170,7 +170,7 @@ async def test_a_stopped_worker_that_wakes_after_another_took_over_changes_nothi
         await ledger.fetch("UPDATE horsies_workers SET state = 'lost'")
         await ledger.fetch(REQUEUE, task_id)
         (tmp_path / "go").touch()
-        async with running(database_url, processes=1):
+        async with worker_in_process(database_url, processes=1):
             result = (await ledger.until_terminal(task_id))[task_id]["result"]
         for pid in group:
             os.kill(pid, signal.SIGCONT)
@@ -185,5 +185,5 @@ async def test_a_stopped_worker_that_wakes_after_another_took_over_changes_nothi
         assert (row["result"], row["attempts"], row["crash_count"]) == (result, 1, 0)
         after = await send(app, "work")
         await ledger.until_terminal(after)
-        assert await ledger.verdict([after]) == []
+        assert await ledger.violations([after]) == []
         await app.close_async()

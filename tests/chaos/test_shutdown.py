@@ -18,7 +18,7 @@ from tests.support.cli import APP, Project
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.workers import WorkerProcess, horsies_worker, running, send
+from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -55,7 +55,7 @@ async def state_of_the_worker(ledger: Ledger) -> str:
 async def test_a_stop_stores_what_ends_in_time_and_hands_back_what_it_cuts(
     database_url: str, ledger: Ledger, app: Horsies, tmp_path: Path
 ) -> None:
-    async with horsies_worker(database_url, "--processes", "3", "--grace-s", "1") as worker:
+    async with worker_process(database_url, "--processes", "3", "--grace-s", "1") as worker:
         short = await send(app, "wait_for", str(tmp_path / "go"))
         again = await send(app, "work_again", HALF_AN_HOUR_S)
         endless = await send(app, "work", HALF_AN_HOUR_S)
@@ -68,7 +68,7 @@ async def test_a_stop_stores_what_ends_in_time_and_hands_back_what_it_cuts(
         (tmp_path / "go").touch()
         assert await worker.until_gone(within_s=1 + 5 + 5) == 0
         assert time.monotonic() - began >= 1
-        assert endless in worker.said
+        assert endless in worker.log_text
     rows = await ledger.rows(short, again, endless, late)
     assert fate(rows[short]) == ("COMPLETED", None, 0, 0)
     assert fate(rows[again]) == ("PENDING", None, 1, 0)
@@ -80,11 +80,11 @@ async def test_a_stop_stores_what_ends_in_time_and_hands_back_what_it_cuts(
         endless: ("SHUTDOWN", False),
     }
     assert await state_of_the_worker(ledger) == "stopped"
-    assert await ledger.verdict([short, again, endless, late], held=[again, late]) == []
+    assert await ledger.violations([short, again, endless, late], held=[again, late]) == []
 
 
 async def test_a_second_signal_ends_the_grace(database_url: str, ledger: Ledger, app: Horsies) -> None:
-    async with horsies_worker(database_url, "--processes", "1", "--grace-s", "none") as worker:
+    async with worker_process(database_url, "--processes", "1", "--grace-s", "none") as worker:
         task = await send(app, "work", HALF_AN_HOUR_S)
         await ledger.until_started(task)
         worker.signal(signal.SIGTERM)
@@ -92,57 +92,57 @@ async def test_a_second_signal_ends_the_grace(database_url: str, ledger: Ledger,
         worker.signal(signal.SIGINT)
         assert await worker.until_gone(within_s=5) == 0
     assert fate(await ledger.row(task)) == ("FAILED", "SHUTDOWN", 0, 0)
-    assert await ledger.verdict([task]) == []
+    assert await ledger.violations([task]) == []
 
 
 async def test_a_stop_without_a_limit_waits_for_what_runs(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
-    async with running(database_url, processes=1, grace_s=None) as worker:
+    async with worker_in_process(database_url, processes=1, grace_s=None) as worker:
         task = await worker.send("wait_for", str(tmp_path / "go"))
         await ledger.until_started(task)
         worker.worker.stop()
-        await worker.heard(events.WorkerDraining)
+        await worker.wait_for_event(events.WorkerDraining)
         (tmp_path / "go").touch()
         async with asyncio.timeout(10):
             await worker.run
     assert fate(await ledger.row(task)) == ("COMPLETED", None, 0, 0)
-    assert await ledger.verdict([task]) == []
+    assert await ledger.violations([task]) == []
     await ledger.until_connections_are(0)
 
 
 async def test_a_worker_that_drains_answers_and_stays_draining_even_if_it_was_lost(
     database_url: str, ledger: Ledger, tmp_path: Path
 ) -> None:
-    async with running(database_url, processes=1, grace_s=None) as worker:
+    async with worker_in_process(database_url, processes=1, grace_s=None) as worker:
         task = await worker.send("wait_for", str(tmp_path / "go"))
         await ledger.until_started(task)
         worker.worker.stop()
-        await worker.heard(events.WorkerDraining)
+        await worker.wait_for_event(events.WorkerDraining)
         (pong,) = (await worker.app.ping_workers_async(min_responses=1)).unwrap()
         assert str(pong.worker_id) == worker.worker_id
         await ledger.fetch("UPDATE horsies_workers SET state = 'lost'")
-        await worker.heard(events.WorkerReturned)
+        await worker.wait_for_event(events.WorkerReturned)
         state = "SELECT state FROM horsies_workers WHERE id = $1::text::uuid"
         assert await ledger.fetch(state, worker.worker_id) == [{"state": "draining"}]
         (tmp_path / "go").touch()
         async with asyncio.timeout(10):
             await worker.run
-    assert await ledger.verdict([task]) == []
+    assert await ledger.violations([task]) == []
 
 
 async def test_a_coroutine_that_is_cut_is_handed_back_as_well(database_url: str, ledger: Ledger) -> None:
-    async with running(database_url, processes=1, grace_s=0) as worker:
+    async with worker_in_process(database_url, processes=1, grace_s=0) as worker:
         again = await worker.send("nap_again", HALF_AN_HOUR_S)
         once = await worker.send("nap", HALF_AN_HOUR_S)
         await ledger.until_started(again, once)
         await worker.stop()
     assert fate(await ledger.row(again)) == ("PENDING", None, 1, 0)
     assert fate(await ledger.row(once)) == ("FAILED", "SHUTDOWN", 0, 0)
-    assert await ledger.verdict([again, once], held=[again]) == []
+    assert await ledger.violations([again, once], held=[again]) == []
 
 
 async def test_what_waits_for_a_place_is_beaten_for_and_released(database_url: str, ledger: Ledger) -> None:
     config = {"prefetch_buffer": 3, "claim_lease_ms": 1_000}
-    async with running(database_url, config=config, processes=1, grace_s=0) as worker:
+    async with worker_in_process(database_url, config=config, processes=1, grace_s=0) as worker:
         cut = await worker.send("work", HALF_AN_HOUR_S)
         await ledger.until_started(cut)
         waiting = [await worker.send("work") for _ in range(3)]
@@ -152,7 +152,7 @@ async def test_what_waits_for_a_place_is_beaten_for_and_released(database_url: s
     rows = (await ledger.rows(*waiting)).values()
     assert {(row["status"], row["retry_count"], row["claimed_at"]) for row in rows} == {("PENDING", 0, None)}
     assert await ledger.attempts(*waiting) == []
-    assert await ledger.verdict([cut, *waiting], held=waiting) == []
+    assert await ledger.violations([cut, *waiting], held=waiting) == []
 
 
 async def _were_beaten_for_twice(ledger: Ledger, task_ids: list[str]) -> bool:
@@ -161,7 +161,7 @@ async def _were_beaten_for_twice(ledger: Ledger, task_ids: list[str]) -> bool:
 
 
 async def test_a_killed_worker_leaves_no_process_behind(database_url: str, ledger: Ledger, app: Horsies) -> None:
-    async with horsies_worker(database_url, "--processes", "4") as worker:
+    async with worker_process(database_url, "--processes", "4") as worker:
         tasks = [await send(app, "work", HALF_AN_HOUR_S) for _ in range(4)]
         await ledger.until_started(*tasks)
         assert len(worker.children()) == 4
@@ -177,14 +177,14 @@ async def test_a_stop_is_bounded_though_the_database_is_silent(
 ) -> None:
     async with Proxy(database_url).running() as proxy:
         config = {"database_url": proxy.url}
-        async with running(database_url, config=config, processes=1, grace_s=0.5, kill_wait_s=0.5) as worker:
+        async with worker_in_process(database_url, config=config, processes=1, grace_s=0.5, kill_wait_s=0.5) as worker:
             for _ in range(unstored):
                 await ledger.until_started(await worker.send("work", HALF_AN_HOUR_S))
             proxy.freeze()
             await worker.until(lambda: worker.silent_s > 1)  # what is under way now gets no answer
             await worker.stop(within_s=0.5 + 0.5 + 5)
             proxy.heal()
-            assert worker.of(events.WorkerStopped)[0].unstored == unstored
+            assert worker.events_of(events.WorkerStopped)[0].unstored == unstored
 
 
 SLOW_CHILD = """
@@ -243,7 +243,7 @@ async def test_a_signal_while_the_app_is_imported_ends_the_start(
         await ledger.until(lambda: asyncio.to_thread((tmp_path / "importing").exists))
         worker.signal(number)
         assert await worker.until_gone(within_s=5) == 0
-        assert "Traceback" not in worker.said
+        assert "Traceback" not in worker.log_text
 
 
 async def test_a_signal_while_the_database_is_away_ends_the_start(tmp_path: Path) -> None:
@@ -254,5 +254,5 @@ async def test_a_signal_while_the_database_is_away_ends_the_start(tmp_path: Path
         await worker.until_said("the database is away")
         worker.signal(signal.SIGTERM)
         assert await worker.until_gone(within_s=5) == 0
-        assert "hunter2" not in worker.said
-        assert "  hint=is the server up, and is the address right?\n" in worker.said
+        assert "hunter2" not in worker.log_text
+        assert "  hint=is the server up, and is the address right?\n" in worker.log_text

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
-from tests.support.workers import running
+from tests.support.workers import worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 async def test_a_worker_whose_row_is_refused_for_now_tries_again(ledger: Ledger, database_url: str) -> None:
     for statement in BUSY_TWICE:
         await ledger.fetch(statement)
-    async with running(database_url, processes=1) as worker:
+    async with worker_in_process(database_url, processes=1) as worker:
         rows = await ledger.fetch("SELECT id::text, state FROM horsies_workers")
     assert rows == [{"id": worker.worker_id, "state": "running"}]
 
@@ -47,7 +47,7 @@ async def test_a_worker_that_never_heard_that_its_row_was_written_starts_all_the
 ) -> None:
     async with Proxy(database_url).running() as proxy:
         proxy.lose_answer("fleet.register", holding=b"")
-        async with running(database_url, config={"database_url": proxy.url}, processes=1) as worker:
+        async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
             rows = await ledger.fetch("SELECT id::text, state FROM horsies_workers")
         assert proxy.lost == 1
     assert rows == [{"id": worker.worker_id, "state": "running"}]

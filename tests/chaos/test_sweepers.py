@@ -10,15 +10,15 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
+from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepReport, SweepStatus
-from horsies.recovery.sweep import make_pass, sweep
-from horsies.store.claims import Hold
-from horsies.store.connection import Link
+from horsies.recovery.sweep import run_pass, sweep
+from horsies.store.claims import ClaimRef
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from horsies.store.workers import Beat, BeatStore
-from tests.support.ledger import Ledger, Orphan
+from horsies.store.workers import HeartbeatStore, TaskHeartbeat
+from tests.support.ledger import Ledger, OrphanedTask
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -27,7 +27,7 @@ SWEEPERS = 8
 MANY = 40
 AN_HOUR_S = 3600.0
 PLAIN_AGES = SweepOptions(force=True)
-BY_HAND = OperatorJudge(local=RecoveryConfig())
+BY_HAND = OperatorObserver(local_config=RecoveryConfig())
 WAITING = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%recovery.recover%'"
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 
@@ -41,7 +41,7 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 @asynccontextmanager
 async def sweepers(url: str) -> AsyncGenerator[list[Database]]:
     """As many processes would: each with connections of its own."""
-    databases = [Database(Link(url=url, masked_url=url)) for _ in range(SWEEPERS)]
+    databases = [Database(ConnectionSpec(url=url, masked_url=url)) for _ in range(SWEEPERS)]
     try:
         yield databases
     finally:
@@ -61,15 +61,17 @@ async def holding_row(url: str, task_id: str) -> AsyncGenerator[None]:
 
 
 async def by_hand(database: Database) -> SweepReport:
-    return await sweep(database, PLAIN_AGES, judge=BY_HAND)
+    return await sweep(database, PLAIN_AGES, observer=BY_HAND)
 
 
 async def beat_for(database: Database, ledger: Ledger, task_id: str) -> None:
     """Write the owner's own beat, by the statement that workers use."""
     sql = "SELECT claimed_by_worker_id AS owner FROM horsies_tasks WHERE id = $1::text::uuid"
     (row,) = await ledger.fetch(sql, task_id)
-    hold = Hold(task_id=UUID(task_id), claim_token=1, worker_id=UUID(str(row["owner"])))
-    (answer,) = await BeatStore(database=database, hostname="elsewhere").runner_beats([Beat(hold=hold, pid=1)])
+    hold = ClaimRef(task_id=UUID(task_id), claim_token=1, worker_id=UUID(str(row["owner"])))
+    (answer,) = await HeartbeatStore(database=database, hostname="elsewhere").send_runner_heartbeats(
+        [TaskHeartbeat(claim=hold, pid=1)]
+    )
     assert answer.is_held
 
 
@@ -77,10 +79,12 @@ async def test_sweepers_that_know_nothing_of_each_other_settle_each_task_once(
     ledger: Ledger, database_url: str
 ) -> None:
     statuses = ["RUNNING", "CLAIMED"] * (MANY // 2)
-    sent = [await Orphan(status=status, task="wait_for", silent_s=AN_HOUR_S).put(ledger) for status in statuses]
+    sent = [
+        await OrphanedTask(status=status, task="wait_for", silent_s=AN_HOUR_S).insert(ledger) for status in statuses
+    ]
     async with sweepers(database_url) as databases:
         # Past the turn, which is an economy and not what makes a sweep right.
-        passes = [make_pass(each, PLAIN_AGES, judge=BY_HAND) for each in databases]
+        passes = [run_pass(each, PLAIN_AGES, observer=BY_HAND) for each in databases]
         reports = await asyncio.gather(*passes)
     assert sum(report.recovered_count for report in reports) == MANY
     applied = [task.task_id for report in reports for task in report.tasks if task.applied]
@@ -95,7 +99,7 @@ async def test_sweepers_that_know_nothing_of_each_other_settle_each_task_once(
 async def test_of_sweepers_in_turn_one_settles_and_the_others_say_that_they_did_not_look(
     ledger: Ledger, database_url: str
 ) -> None:
-    sent = [await Orphan(task="wait_for", silent_s=AN_HOUR_S).put(ledger) for _ in range(MANY)]
+    sent = [await OrphanedTask(task="wait_for", silent_s=AN_HOUR_S).insert(ledger) for _ in range(MANY)]
     async with sweepers(database_url) as databases:
         async with holding_row(database_url, sent[0]):
             first = asyncio.create_task(by_hand(databases[0]))
@@ -111,7 +115,7 @@ async def test_of_sweepers_in_turn_one_settles_and_the_others_say_that_they_did_
 async def test_a_beat_that_lands_after_the_scan_saves_the_task(
     ledger: Ledger, database_url: str, is_waiting: bool
 ) -> None:
-    blocker, saved = [await Orphan(task="wait_for", silent_s=AN_HOUR_S).put(ledger) for _ in range(2)]
+    blocker, saved = [await OrphanedTask(task="wait_for", silent_s=AN_HOUR_S).insert(ledger) for _ in range(2)]
     held = saved if is_waiting else blocker  # rows are settled in the order of their ids
     async with sweepers(database_url) as databases:
         async with holding_row(database_url, held):

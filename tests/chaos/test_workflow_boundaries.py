@@ -9,16 +9,16 @@ import asyncpg
 import pytest
 
 from horsies.model.workflow.plan import JoinType, NodePlan
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.workflows.healing import heal
-from tests.support.faults import Killed, Mortal
-from tests.support.workflows import Bench, Known, node, plan, sub_node
+from tests.support.faults import CrashingDatabase, SimulatedCrash
+from tests.support.workflows import FakeDefinitions, WorkflowDriver, node, plan, sub_node
 
 if TYPE_CHECKING:
     from tests.support.store import Connection
 
 CHILD = plan(node(0, name="c0"), node(1, 0, name="c1", args_from={"x": 0}), definition_key="child", output_index=1)
-KNOWN = Known({"child": CHILD})
+KNOWN = FakeDefinitions({"child": CHILD})
 
 SHAPES: dict[str, tuple[NodePlan, ...]] = {
     "plain": (node(0),),
@@ -44,7 +44,7 @@ CLEAR = ("horsies_workflow_outbox", "horsies_workflows", "horsies_tasks", "horsi
 class Lives:
     """The same run lived again and again, in one database."""
 
-    def __init__(self, survivor: Mortal, connection: Connection) -> None:
+    def __init__(self, survivor: CrashingDatabase, connection: Connection) -> None:
         self._survivor = survivor
         self._connection = connection
 
@@ -54,19 +54,19 @@ class Lives:
         """What was written before the death, how the run ended, and what was started in both lives."""
         for table in CLEAR:
             await self._connection.execute(f"DELETE FROM {table}")
-        async with Mortal(self._survivor.link, dies_at, is_after=is_after) as first:
-            one, other = Bench(first, known=KNOWN), Bench(self._survivor, known=KNOWN)
-            await other.start(*SHAPES[shape])
+        async with CrashingDatabase(self._survivor.connection_spec, dies_at, after_statement=is_after) as first:
+            one, other = WorkflowDriver(first, known=KNOWN), WorkflowDriver(self._survivor, known=KNOWN)
+            await other.start_run(*SHAPES[shape])
             try:
                 await one.run(at_once=1)
-            except Killed:
+            except SimulatedCrash:
                 # What the recovery of tasks does for those of a dead worker whose policy lists a crash.
                 await self._connection.execute(TAKE_BACK)
             # A worker of another app is beside it: it may advance anything, and knows no definition.
-            await Bench(self._survivor).outbox.work_off()
+            await WorkflowDriver(self._survivor).outbox.process()
             await heal(self._survivor, KNOWN)
             await other.run()
-            return first.written, await self._state(), one.started + other.started
+            return first.statements, await self._state(), one.started + other.started
 
     async def _state(self) -> list[dict[str, Any]]:
         rows = await self._connection.fetch(STATE)
@@ -78,7 +78,7 @@ class Lives:
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_death_at_any_statement_changes_nothing(database_url: str, shape: str, is_after: bool) -> None:
     connection = await asyncpg.connect(database_url)
-    async with Mortal(Link(url=database_url, masked_url=database_url)) as survivor:
+    async with CrashingDatabase(ConnectionSpec(url=database_url, masked_url=database_url)) as survivor:
         lives = Lives(survivor, connection)
         statements, undisturbed, starts = await lives.live(shape, None, is_after=is_after)
         assert Counter(starts) == Counter(set(starts)), "each once"

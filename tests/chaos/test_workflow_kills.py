@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.faults import Boundary, Gate
+from tests.support.faults import CommitGate, WriteCondition
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.workers import horsies_worker
-from tests.support.workflow_app import LOCATOR, add_flows, diamond, nested, task_of
+from tests.support.workers import worker_process
+from tests.support.workflow_app import LOCATOR, register_workflow_tasks, task_of
+from tests.support.workflows import diamond, nested
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
 
 OTHER_APP: dict[str, Any] = {"queue_mode": "custom", "custom_queues": [{"name": "other"}]}
 
-START = Boundary("horsies_tasks", "UPDATE", "OLD.status = 'PENDING' AND NEW.status IN ('CLAIMED', 'RUNNING')")
-OUTCOME = Boundary("horsies_tasks", "UPDATE", "NEW.status = 'COMPLETED'")
-TAKEN_OVER = Boundary("horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NOT NEW.is_subworkflow")
-CHILD_STARTED = Boundary("horsies_workflows", "INSERT", "NEW.depth = 1")
-CHILD_CLOSED = Boundary("horsies_workflows", "UPDATE", "NEW.depth = 1 AND NEW.status = 'COMPLETED'")
-PARENT_TOLD = Boundary("horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NEW.is_subworkflow")
-CLOSED = Boundary("horsies_workflows", "UPDATE", "NEW.depth = 0 AND NEW.status = 'COMPLETED'")
+START = WriteCondition("horsies_tasks", "UPDATE", "OLD.status = 'PENDING' AND NEW.status IN ('CLAIMED', 'RUNNING')")
+OUTCOME = WriteCondition("horsies_tasks", "UPDATE", "NEW.status = 'COMPLETED'")
+TAKEN_OVER = WriteCondition("horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NOT NEW.is_subworkflow")
+CHILD_STARTED = WriteCondition("horsies_workflows", "INSERT", "NEW.depth = 1")
+CHILD_CLOSED = WriteCondition("horsies_workflows", "UPDATE", "NEW.depth = 1 AND NEW.status = 'COMPLETED'")
+PARENT_TOLD = WriteCondition("horsies_workflow_tasks", "UPDATE", "NEW.status = 'COMPLETED' AND NEW.is_subworkflow")
+CLOSED = WriteCondition("horsies_workflows", "UPDATE", "NEW.depth = 0 AND NEW.status = 'COMPLETED'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     start: Callable[[Horsies], Awaitable[TaskHandle[int] | WorkflowHandle[int]]]
     result: int
-    boundaries: Sequence[Boundary]
+    boundaries: Sequence[WriteCondition]
 
 
 async def _plain(app: Horsies) -> TaskHandle[int]:
@@ -68,16 +69,16 @@ async def test_a_worker_that_dies_at_a_commit_changes_nothing(database_url: str,
         worker = await workers.enter_async_context(_worker(database_url))
         for boundary in wanted.boundaries:
             before = len(await ledger.starts())
-            async with Gate.at(database_url, boundary) as gate:
+            async with CommitGate.at(database_url, boundary) as gate:
                 handle = await wanted.start(app)
                 await gate.until_someone_waits()
                 await _kill(worker)
-                await (gate.open() if is_stored else gate.turn_back())
+                await (gate.open() if is_stored else gate.abort_waiting())
             worker = await workers.enter_async_context(_worker(database_url))
             assert (await handle.get_async(60_000)).ok_value == wanted.result, boundary
             started = [start.task_id for start in (await ledger.starts())[before:]]
             assert len(started) <= len(set(started)) + 1, "one more start, of the interrupted node"
-            assert await ledger.verdict(list(set(started)), unbegun=1) == [], boundary
+            assert await ledger.violations(list(set(started)), unbegun=1) == [], boundary
         await app.close_async()
 
 
@@ -87,7 +88,7 @@ async def test_a_worker_that_dies_beside_one_of_another_app_changes_nothing(data
     app, wanted = _app(database_url), SHAPES[shape]
     async with (
         Ledger.open(database_url) as ledger,
-        horsies_worker(database_url, "--processes", "1", config=OTHER_APP),
+        worker_process(database_url, "--processes", "1", config=OTHER_APP),
         _worker(database_url) as first,
     ):
         handle = await wanted.start(app)
@@ -97,18 +98,18 @@ async def test_a_worker_that_dies_beside_one_of_another_app_changes_nothing(data
             assert (await handle.get_async(60_000)).ok_value == wanted.result
         started = [start.task_id for start in await ledger.starts()]
         assert len(started) <= len(set(started)) + 1
-        assert await ledger.verdict(list(set(started)), unbegun=1) == []
+        assert await ledger.violations(list(set(started)), unbegun=1) == []
         await app.close_async()
 
 
 def _app(database_url: str) -> Horsies:
     app = ledger_app(database_url)
-    add_flows(app)
+    register_workflow_tasks(app)
     return app
 
 
 def _worker(database_url: str) -> AbstractAsyncContextManager[WorkerProcess]:
-    return horsies_worker(database_url, "--processes", "1", locator=LOCATOR)
+    return worker_process(database_url, "--processes", "1", locator=LOCATOR)
 
 
 async def _kill(worker: WorkerProcess) -> None:

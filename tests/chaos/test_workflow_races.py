@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.workflows import control
-from tests.support.store import deadlocks
-from tests.support.workflows import Bench, Known, node, plan, run_of, sub_node
+from tests.support.store import count_deadlocks
+from tests.support.workflows import FakeDefinitions, WorkflowDriver, node, plan, run_row, sub_node
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.store import Connection
 
 CHILD = plan(node(0, name="c0"), node(1, 0, name="c1"), definition_key="child")
-KNOWN = Known({"child": CHILD})
+KNOWN = FakeDefinitions({"child": CHILD})
 SEED = 7
 LATE = """
 SELECT count(*)
@@ -40,7 +40,7 @@ SELECT count(*)
 async def test_nothing_starts_once_a_pause_or_a_cancel_was_answered(database_url: str) -> None:
     chance = random.Random(SEED)
     connection = await asyncpg.connect(database_url)
-    async with Database(Link(url=database_url, masked_url=database_url)) as database:
+    async with Database(ConnectionSpec(url=database_url, masked_url=database_url)) as database:
         stop = asyncio.Event()
         workers = [asyncio.create_task(_work(database, stop, random.Random(SEED + each))) for each in range(3)]
         runs = [await _start(database) for _ in range(12)]
@@ -52,29 +52,29 @@ async def test_nothing_starts_once_a_pause_or_a_cancel_was_answered(database_url
                 await asyncio.sleep(0.05)
         stop.set()
         await asyncio.gather(*workers)
-    assert await deadlocks(connection) == 0
+    assert await count_deadlocks(connection) == 0
     await connection.close()
 
 
 async def _start(database: Database) -> UUID:
     nodes = (node(0), node(1, 0, max_retries=2), sub_node(2, "child", 0), node(3, 1, 2), node(4, 0), node(5, 3, 4))
-    return await Bench(database).start(*nodes)
+    return await WorkflowDriver(database).start_run(*nodes)
 
 
 async def _work(database: Database, stop: asyncio.Event, chance: random.Random) -> None:
     """A worker of sorts: it claims a few, fails some of them for another try, and advances what it finds."""
-    bench = Bench(database, known=KNOWN)
+    bench = WorkflowDriver(database, known=KNOWN)
     while not stop.is_set():
-        rows = await bench.claim(chance.randint(1, 4))
+        rows = await bench.claim_and_start(chance.randint(1, 4))
         again = [row for row in rows if chance.random() < 0.2]
         for row in again:
             await bench.retry(row)
         await bench.finish([row for row in rows if row not in again])
-        await bench.outbox.work_off()
+        await bench.outbox.process()
 
 
 async def _disturb(database: Database, workflow_id: UUID, chance: random.Random) -> None:
-    connection = await asyncpg.connect(database.link.url)
+    connection = await asyncpg.connect(database.connection_spec.url)
     for _ in range(6):
         await asyncio.sleep(chance.random() * 0.1)
         is_cancel = chance.random() < 0.05
@@ -88,4 +88,4 @@ async def _disturb(database: Database, workflow_id: UUID, chance: random.Random)
 
 
 async def _have_ended(connection: Connection, runs: list[UUID]) -> bool:
-    return all([(await run_of(connection, each))["completed_at"] is not None for each in runs])
+    return all([(await run_row(connection, each))["completed_at"] is not None for each in runs])

@@ -15,9 +15,9 @@ import pytest
 from horsies import SubWorkflowNode
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.store import deadlocks
-from tests.support.workers import horsies_worker
-from tests.support.workflow_app import LOCATOR, Doubled, add_flows, task_of
+from tests.support.store import count_deadlocks
+from tests.support.workers import worker_process
+from tests.support.workflow_app import LOCATOR, Doubled, register_workflow_tasks, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -62,11 +62,11 @@ class Stillness:
 @pytest.mark.timeout(240)
 async def test_no_task_begins_between_the_answer_to_a_pause_or_a_cancel_and_a_resume(database_url: str) -> None:
     app = ledger_app(database_url)
-    add_flows(app)
+    register_workflow_tasks(app)
     async with Ledger.open(database_url) as ledger:
         async with (
-            horsies_worker(database_url, "--processes", "2", locator=LOCATOR),
-            horsies_worker(database_url, "--processes", "2", locator=LOCATOR),
+            worker_process(database_url, "--processes", "2", locator=LOCATOR),
+            worker_process(database_url, "--processes", "2", locator=LOCATOR),
         ):
             runs = [(await _spec(app).start_async()).unwrap() for _ in range(RUNS)]
             disturbed = [_disturb(database_url, run, Random(SEED + each)) for each, run in enumerate(runs)]
@@ -74,7 +74,7 @@ async def test_no_task_begins_between_the_answer_to_a_pause_or_a_cancel_and_a_re
             ends = [await run.get_async(60_000) for run in runs]
             sent = [row["id"] for row in await ledger.fetch("SELECT id::text FROM horsies_tasks")]
             await ledger.until_terminal(*sent)
-            assert await ledger.verdict(sent) == []
+            assert await ledger.violations(sent) == []
         await app.close_async()
         starts = await ledger.starts()
         for stillness in stillnesses:
@@ -82,7 +82,7 @@ async def test_no_task_begins_between_the_answer_to_a_pause_or_a_cancel_and_a_re
             assert [start for start in starts if start.task_id in tasks and stillness.breaks(start)] == []
         assert {end.ok if end.is_ok() else end.err_value.error_code for end in ends} == {3, "WORKFLOW_CANCELLED"}
     connection: Any = await asyncpg.connect(database_url)
-    assert await deadlocks(connection) == 0
+    assert await count_deadlocks(connection) == 0
     await connection.close()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.model import events
-from horsies.model.recovery.fleet import OperatorJudge, SweepOptions
+from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus
 from horsies.recovery.sweep import sweep
@@ -18,7 +18,7 @@ from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.recovery_times import note_recoveries
-from tests.support.workers import WorkerProcess, horsies_worker, running, send
+from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -70,17 +70,17 @@ async def test_a_sweep_by_hand_leaves_the_work_of_a_worker_that_only_stands_stil
     ledger: Ledger, app: Horsies, database: Database, database_url: str, tmp_path: Path
 ) -> None:
     config = {"recovery": {"worker_stale_threshold_ms": 60_000}}
-    async with horsies_worker(database_url, "--processes", "1", config=config) as worker:
+    async with worker_process(database_url, "--processes", "1", config=config) as worker:
         task_id = await send(app, "wait_for", str(tmp_path / "go"))
         await ledger.until_started(task_id)
         async with standing_still(worker):
             await until_silent(ledger, 2 * THRESHOLD_S)
-            report = await sweep(database, SweepOptions(), judge=OperatorJudge(local=RecoveryConfig()))
+            report = await sweep(database, SweepOptions(), observer=OperatorObserver(local_config=RecoveryConfig()))
         (tmp_path / "go").touch()
         row = (await ledger.until_terminal(task_id))[task_id]
     assert (report.status, [str(task.task_id) for task in report.tasks]) == (SweepStatus.AMNESTY, [task_id])
     assert (row["status"], row["attempts"]) == ("COMPLETED", 1)
-    assert await ledger.verdict([task_id]) == []
+    assert await ledger.violations([task_id]) == []
 
 
 async def until_started_again(ledger: Ledger, task_id: str) -> None:
@@ -106,10 +106,10 @@ async def beats_under(ledger: Ledger, task_id: str, token: int) -> set[str]:
 async def test_what_was_finished_elsewhere_while_a_worker_stood_still_stays_as_it_is(
     ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
 ) -> None:
-    async with horsies_worker(database_url, "--processes", "1") as zombie:
+    async with worker_process(database_url, "--processes", "1") as zombie:
         task_id = await send(app, "wait_for_again", str(tmp_path / "go"))
         await ledger.until_started(task_id)
-        async with running(database_url, processes=1):
+        async with worker_in_process(database_url, processes=1):
             stopped_at = await ledger.now()
             async with standing_still(zombie):
                 (tmp_path / "go").touch()
@@ -122,16 +122,16 @@ async def test_what_was_finished_elsewhere_while_a_worker_stood_still_stays_as_i
             assert (now["result"], now["attempts"]) == (row["result"], 2)
         after = await send(app, "work")
         await ledger.until_terminal(after)
-        assert await ledger.verdict([task_id, after], may_overlap=True) == []
+        assert await ledger.violations([task_id, after], may_overlap=True) == []
 
 
 async def test_a_zombie_neither_ends_nor_beats_for_the_attempt_that_runs_elsewhere(
     ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
 ) -> None:
-    async with horsies_worker(database_url, "--processes", "1") as zombie:
+    async with worker_process(database_url, "--processes", "1") as zombie:
         task_id = await send(app, "wait_for_again", str(tmp_path / "go"))
         await ledger.until_started(task_id)
-        async with running(database_url, processes=1) as heir:
+        async with worker_in_process(database_url, processes=1) as heir:
             stopped_at = await ledger.now()
             async with standing_still(zombie):
                 await until_started_again(ledger, task_id)
@@ -151,15 +151,15 @@ async def test_a_zombie_neither_ends_nor_beats_for_the_attempt_that_runs_elsewhe
             (tmp_path / "go").touch()
             row = (await ledger.until_terminal(task_id))[task_id]
             assert (row["status"], row["attempts"], row["retry_count"]) == ("COMPLETED", 2, 1)
-            assert await ledger.verdict([task_id], may_overlap=True) == []
+            assert await ledger.violations([task_id], may_overlap=True) == []
 
 
 async def test_a_worker_cut_off_for_three_thresholds_is_replaced_and_comes_back(
     ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
 ) -> None:
     async with Proxy(database_url).running() as proxy:
-        cut_off = running(database_url, config={"database_url": proxy.url}, processes=1)
-        async with cut_off as lonely, running(database_url, processes=1, queues=["default"]) as heir:
+        cut_off = worker_in_process(database_url, config={"database_url": proxy.url}, processes=1)
+        async with cut_off as lonely, worker_in_process(database_url, processes=1, queues=["default"]) as heir:
             await lonely.until(lambda: lonely.children)
             first, second = [await send(app, "wait_for_again", str(tmp_path / "go")) for _ in range(2)]
             await ledger.until_started(first, second)
@@ -173,19 +173,19 @@ async def test_a_worker_cut_off_for_three_thresholds_is_replaced_and_comes_back(
             assert (rows[taken]["claim_token"], rows[taken]["crash_count"]) == (2, 1)
             await note_recoveries(ledger, "F11", pid=os.getpid(), since=cut_at)
             proxy.heal()
-            await lonely.heard(events.WorkerUnfenced)
+            await lonely.wait_for_event(events.WorkerUnfenced)
             await heir.stop()
             after = await send(app, "work")
             await ledger.until_terminal(after)
             assert await ledger.row(taken) == rows[taken]
-            assert await ledger.verdict([first, second, after], may_overlap=True) == []
+            assert await ledger.violations([first, second, after], may_overlap=True) == []
 
 
 async def test_machines_that_were_suspended_together_condemn_nobody(
     ledger: Ledger, app: Horsies, database_url: str, tmp_path: Path
 ) -> None:
     options = ("--processes", "1")
-    async with horsies_worker(database_url, *options) as one, horsies_worker(database_url, *options) as other:
+    async with worker_process(database_url, *options) as one, worker_process(database_url, *options) as other:
         sent = [await send(app, "wait_for", str(tmp_path / "go")) for _ in range(2)]
         await ledger.until_started(*sent)
 
@@ -206,4 +206,4 @@ async def test_machines_that_were_suspended_together_condemn_nobody(
         assert {(row["status"], row["attempts"], row["crash_count"]) for row in rows.values()} == {("COMPLETED", 1, 0)}
         assert not await ledger.events("late_result_refused")
         await ledger.until(have_both_seen_it)
-        assert await ledger.verdict(sent) == []
+        assert await ledger.violations(sent) == []

@@ -6,14 +6,14 @@ import os
 import re
 from pathlib import Path
 
-from horsies_tui.keys import ACTIONS, shown_key
+from horsies_tui.keys import ACTIONS, key_label
 
 PAGE = Path(__file__).parents[2] / "docs" / "tui.md"
 
 
 def _table() -> str:
     rows = [
-        f"| {' '.join(f'`{shown_key(key)}`' for key in action.keys)} | `{action.id}` | {action.help} |".replace(
+        f"| {' '.join(f'`{key_label(key)}`' for key in action.keys)} | `{action.id}` | {action.help} |".replace(
             "`|`", "`\\|`"
         )
         for action in ACTIONS

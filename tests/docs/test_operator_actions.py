@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.cli import examples_of
 from tests.support.rows import insert_task
-from tests.support.store import ask
+from tests.support.store import fetch_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,4 +25,6 @@ def test_documented_program_retries_matching_tasks(
     (program,) = examples_of("docs/operator-actions.md", language="python")
     program.run_in({})
     assert "1 FAILED TimeoutError sent again" in capsys.readouterr().out
-    assert ask(database_url, "SELECT actor, action, affected FROM horsies_audit") == [("night shift", "retry", 1)]
+    assert fetch_rows(database_url, "SELECT actor, action, affected FROM horsies_audit") == [
+        ("night shift", "retry", 1)
+    ]

@@ -13,12 +13,12 @@ import pytest
 
 from horsies.embedded import EmbeddedServer
 from tests.support.databases import (
-    Client,
-    folder_of_its_own,
+    ServerUser,
     run_script,
     server_log,
     server_process,
     start_script,
+    temporary_cluster_folder,
     wait_until,
 )
 
@@ -38,7 +38,7 @@ sys.stdin.readline()
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """One for all, because initdb takes most of a test's time; each test finds the server down."""
-    with folder_of_its_own() as folder:
+    with temporary_cluster_folder() as folder:
         yield folder
 
 
@@ -97,8 +97,8 @@ def test_a_visitor_in_the_data_folder_hinders_neither_start_nor_stop(folder: Pat
 
 
 def test_a_starter_killed_within_initdb_leaves_nothing_half_made() -> None:
-    with folder_of_its_own() as folder:
-        victim = Client(folder)
+    with temporary_cluster_folder() as folder:
+        victim = ServerUser(folder)
         wait_until((folder / "data.new" / "PG_VERSION").exists)
         victim.kill()
         assert not (folder / "data").exists()
@@ -112,7 +112,7 @@ def test_a_server_whose_starter_was_killed_is_joined_as_soon_as_it_takes_clients
     with server.use():
         server_process(server).kill()
     starts = server_log(folder).count("starting PostgreSQL")
-    victim = Client(folder)
+    victim = ServerUser(folder)
     wait_until(lambda: server_log(folder).count("starting PostgreSQL") > starts)
     victim.kill()
     with server.use():

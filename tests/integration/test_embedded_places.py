@@ -12,7 +12,7 @@ import pytest
 
 from horsies.embedded import EmbeddedServer, find_binaries
 from horsies.errors import ConfigurationError, ErrorCode
-from tests.support.databases import NOBODY, folder_of_its_own, run_script, server_process
+from tests.support.databases import NOBODY, run_script, server_process, temporary_cluster_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ except HorsiesError as error:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with folder_of_its_own() as folder:
+    with temporary_cluster_folder() as folder:
         yield folder
 
 

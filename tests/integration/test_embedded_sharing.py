@@ -6,7 +6,7 @@ import pytest
 
 from horsies.embedded import EmbeddedServer
 from horsies.errors import Busy, ExitCode
-from tests.support.databases import Client, folder_of_its_own, run_script, server_log
+from tests.support.databases import ServerUser, run_script, server_log, temporary_cluster_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """One for all, because initdb takes most of a test's time; each test finds the server down."""
-    with folder_of_its_own() as folder:
+    with temporary_cluster_folder() as folder:
         yield folder
 
 
@@ -70,8 +70,8 @@ def test_stopping_a_server_in_use_takes_force(server: EmbeddedServer) -> None:
 
 
 def test_of_six_racing_processes_one_makes_and_starts_the_server_and_one_stops_it() -> None:
-    with folder_of_its_own() as folder:
-        clients = [Client(folder) for _ in range(6)]
+    with temporary_cluster_folder() as folder:
+        clients = [ServerUser(folder) for _ in range(6)]
         joined = [client.joined() for client in clients]
         assert sum(said["started"] for said in joined) == 1
         assert len({said["pid"] for said in joined}) == 1
@@ -83,7 +83,7 @@ def test_of_six_racing_processes_one_makes_and_starts_the_server_and_one_stops_i
 
 
 def test_after_a_killed_client_the_next_one_joins_and_stops_the_server(folder: Path, server: EmbeddedServer) -> None:
-    victim = Client(folder)
+    victim = ServerUser(folder)
     pid = victim.joined()["pid"]
     victim.kill()
     assert (server.status().pid, server.status().users_present) == (pid, False)

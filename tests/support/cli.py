@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
 
-HERE = (sys.executable, "-m", "horsies_ops.cli")
+PROGRAM = (sys.executable, "-m", "horsies_ops.cli")
 """The program of this tree."""
 LARGEST_REQUEST = 1 << 20
 LOADED = ("ops", "reads.workflows", "reads.stale", "actions.apply", "actions.plan", "sweep", "cleanup")
@@ -49,7 +49,7 @@ COMMANDS = (
 )
 
 
-class Ended(NamedTuple):
+class CommandExit(NamedTuple):
     code: int
     stdout: str
     stderr: str
@@ -99,7 +99,9 @@ class CommandServer:
                 [sys.executable, __file__, str(handed)], pass_fds=[handed], stdin=subprocess.DEVNULL
             )
 
-    def run(self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], timeout_s: float) -> Ended:
+    def run(
+        self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], timeout_s: float
+    ) -> CommandExit:
         """Wait for a command to end, which it does by our hand when its time is over."""
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
             outputs = stdout.fileno(), stderr.fileno()
@@ -109,7 +111,7 @@ class CommandServer:
             finally:
                 command.kill()
                 command.wait()
-            return Ended(code, *map(_text, outputs))
+            return CommandExit(code, *map(_text, outputs))
 
     def start(
         self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], outputs: tuple[int, int]
@@ -135,7 +137,7 @@ def start_in_new_interpreter(
     cwd: Path,
     environment: Mapping[str, str],
     outputs: tuple[int, int],
-    program: Sequence[str] = HERE,
+    program: Sequence[str] = PROGRAM,
 ) -> Running:
     """The same for a program that is another one, or that must read what an interpreter reads at its start."""
     stdout, stderr = outputs
@@ -219,7 +221,7 @@ LONGEST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CommandResult:
     code: int
     stdout: str
     stderr: str
@@ -235,13 +237,13 @@ class Executable:
 
     cwd: Path
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    program: tuple[str, ...] = HERE
+    program: tuple[str, ...] = PROGRAM
 
-    def __call__(self, *arguments: str, **environment: str) -> Answer:
+    def __call__(self, *arguments: str, **environment: str) -> CommandResult:
         settings = self._settings(environment)
-        if self.program is HERE:
+        if self.program is PROGRAM:
             ended = command_server().run(arguments, cwd=self.cwd, environment=settings, timeout_s=LONGEST_S)
-            return Answer(code=ended.code, stdout=ended.stdout, stderr=ended.stderr)
+            return CommandResult(code=ended.code, stdout=ended.stdout, stderr=ended.stderr)
         done = subprocess.run(
             [*self.program, *arguments],
             cwd=self.cwd,
@@ -250,22 +252,22 @@ class Executable:
             text=True,
             timeout=LONGEST_S,
         )
-        return Answer(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+        return CommandResult(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
     @contextmanager
-    def at_work(self, *arguments: str, **environment: str) -> Generator[AtWork]:
+    def start(self, *arguments: str, **environment: str) -> Generator[RunningCommand]:
         """A command that runs until it is told to stop; killed by its pid if it still runs at the end."""
         log = self.cwd / "stderr.log"
         with log.open("wb") as stderr, (self.cwd / "stdout.log").open("wb") as stdout:
             popen = self._start(arguments, self._settings(environment), (stdout.fileno(), stderr.fileno()))
         try:
-            yield AtWork(popen, log)
+            yield RunningCommand(popen, log)
         finally:
             popen.kill()
             popen.wait()
 
     def _start(self, arguments: tuple[str, ...], settings: dict[str, str], outputs: tuple[int, int]) -> Running:
-        if self.program is HERE:
+        if self.program is PROGRAM:
             return command_server().start(arguments, cwd=self.cwd, environment=settings, outputs=outputs)
         return start_in_new_interpreter(
             arguments, cwd=self.cwd, environment=settings, outputs=outputs, program=self.program
@@ -276,25 +278,25 @@ class Executable:
 
 
 @dataclass(frozen=True, slots=True)
-class AtWork:
+class RunningCommand:
     """A command that runs."""
 
     popen: Running
     log: Path
 
     @property
-    def said(self) -> str:
+    def stderr(self) -> str:
         return self.log.read_text()
 
     @property
-    def printed(self) -> str:
+    def stdout(self) -> str:
         return self.log.with_name("stdout.log").read_text()
 
     def until_said(self, text: str, *, within_s: float = 30.0) -> None:
         deadline = time.monotonic() + within_s
-        while text not in self.said:
-            assert self.popen.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
+        while text not in self.stderr:
+            assert self.popen.poll() is None, self.stderr
+            assert time.monotonic() < deadline, self.stderr
             time.sleep(0.01)
 
     def stop(self) -> int:

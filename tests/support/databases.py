@@ -24,7 +24,7 @@ import asyncpg
 import psutil
 
 from horsies.embedded import EmbeddedServer, find_binaries
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
 
@@ -36,7 +36,7 @@ MEMORY = Path("/dev/shm")  # named by Linux
 NEEDED_BYTES = 4 * 2**30
 
 
-def roomy_memory() -> Path | None:
+def shared_memory_folder() -> Path | None:
     """The machine's file system in memory, if it has room for a run; None means the usual place.
 
     A database for a test is some 300 new files: 30 ms there, and up to a second on a slow disk.
@@ -107,7 +107,7 @@ class Cluster:
         finally:
             await connection.close()
         url = self.url_of(TEMPLATE)
-        async with Database(Link(url=url, masked_url=url)) as database:
+        async with Database(ConnectionSpec(url=url, masked_url=url)) as database:
             await migrate(database)
 
 
@@ -134,7 +134,7 @@ with server.use() as lease:
 
 
 @contextmanager
-def folder_of_its_own() -> Generator[Path]:
+def temporary_cluster_folder() -> Generator[Path]:
     """A folder that any user may pass through; whatever server runs directly in it is stopped in the end."""
     folder = Path(tempfile.mkdtemp(prefix="horsies-embedded-"))
     folder.chmod(0o711)
@@ -159,7 +159,7 @@ def start_script(script: str, folder: Path, *, uid: int | None = None) -> subpro
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-class Client:
+class ServerUser:
     """Another process that uses the server until it is told to leave."""
 
     def __init__(self, folder: Path) -> None:
@@ -256,7 +256,7 @@ def _wait_until_it_listens(process: subprocess.Popen[str], port: int) -> None:
     raise RuntimeError(f"pgbouncer ended with {process.returncode}: {process.communicate()[1]}")
 
 
-# The schema as pg_dump writes it, without what differs from run to run. `python -m tests.support.schema_dump` rewrites
+# The schema as pg_dump writes it, without what differs from run to run. `python -m tests.support.databases` rewrites
 # docs/schema.sql.
 
 DUMP = Path(__file__).parents[2] / "docs" / "schema.sql"

@@ -16,8 +16,8 @@ from uuid import uuid4
 import asyncpg
 
 from horsies.embedded import EmbeddedServer
-from horsies.recovery.retention import Windows, clean
-from horsies.store.connection import Link
+from horsies.recovery.retention import RetentionWindows, clean
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database, Transaction
 from tests.support.databases import server_process
 from tests.support.ledger import POLL_S, Entry, Ledger
@@ -147,55 +147,55 @@ class _Requests:
 # A database for someone who dies: before or after a statement of one's choice, as a process that is killed does.
 
 
-class Killed(BaseException):
+class SimulatedCrash(BaseException):
     """Nothing that catches errors may catch this."""
 
 
-class Mortal(Database):
+class CrashingDatabase(Database):
     """Dies at the statement with this number, from 0; what had not been committed is lost with the connection.
 
     `written` names the statements that were sent. Without a number it lives, and counts.
     """
 
-    def __init__(self, link: Link, dies_at: int | None = None, *, is_after: bool = False) -> None:
+    def __init__(self, link: ConnectionSpec, crash_at: int | None = None, *, after_statement: bool = False) -> None:
         super().__init__(link)
-        self.written: list[str] = []
-        self._dies_at = dies_at
-        self._is_after = is_after
+        self.statements: list[str] = []
+        self._dies_at = crash_at
+        self._is_after = after_statement
 
     async def fetch(self, query: Query[Any], *arguments: object) -> list[Any]:
-        return await self._at(query, lambda: super(Mortal, self).fetch(query, *arguments))
+        return await self._at(query, lambda: super(CrashingDatabase, self).fetch(query, *arguments))
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
-        await self._at(query, lambda: super(Mortal, self).execute(query, *arguments))
+        await self._at(query, lambda: super(CrashingDatabase, self).execute(query, *arguments))
 
     async def run(self, work: Callable[[Transaction], Awaitable[Any]]) -> Any:
         async def mortally(transaction: Transaction) -> Any:
-            return await work(_MortalTransaction(transaction, self))
+            return await work(_CrashingTransaction(transaction, self))
 
         return await super().run(mortally)
 
     async def _at(self, query: Query[Any], send: Callable[[], Awaitable[Any]]) -> Any:
-        is_last = len(self.written) == self._dies_at
-        self.written.append(query.name)
+        is_last = len(self.statements) == self._dies_at
+        self.statements.append(query.name)
         if is_last and not self._is_after:
-            raise Killed(query.name)
+            raise SimulatedCrash(query.name)
         answer = await send()
         if is_last:
-            raise Killed(query.name)
+            raise SimulatedCrash(query.name)
         return answer
 
 
-class _MortalTransaction(Transaction):
-    def __init__(self, inner: Transaction, mortal: Mortal) -> None:
+class _CrashingTransaction(Transaction):
+    def __init__(self, inner: Transaction, mortal: CrashingDatabase) -> None:
         super().__init__(inner.connection, timeout_s=None)
         self._mortal = mortal
 
     async def fetch(self, query: Query[Any], *arguments: object) -> list[Any]:
-        return await self._mortal._at(query, lambda: super(_MortalTransaction, self).fetch(query, *arguments))
+        return await self._mortal._at(query, lambda: super(_CrashingTransaction, self).fetch(query, *arguments))
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
-        await self._mortal._at(query, lambda: super(_MortalTransaction, self).execute(query, *arguments))
+        await self._mortal._at(query, lambda: super(_CrashingTransaction, self).execute(query, *arguments))
 
 
 # A gate at a commit: whoever is about to store what it names waits there, and may die waiting.
@@ -216,7 +216,7 @@ SELECT l.pid
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class WriteCondition:
     """A write, by the rows that make it."""
 
     table: str
@@ -224,7 +224,7 @@ class Boundary:
     condition: str
 
 
-class Gate:
+class CommitGate:
     """Holds commits of one boundary, the last thing before they are stored."""
 
     def __init__(self, connection: Connection) -> None:
@@ -232,7 +232,7 @@ class Gate:
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, url: str, boundary: Boundary) -> AsyncGenerator[Gate]:
+    async def at(cls, url: str, boundary: WriteCondition) -> AsyncGenerator[CommitGate]:
         connection: Connection = await asyncpg.connect(url)
         try:
             await connection.execute(KEEPER)
@@ -256,7 +256,7 @@ class Gate:
         """What waits is stored, also for those who are dead by now."""
         await self._connection.execute("SELECT pg_advisory_unlock(4711)")
 
-    async def turn_back(self) -> None:
+    async def abort_waiting(self) -> None:
         """Nothing of what waits is stored."""
         await self._connection.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({WAITING}) AS waiting")
         await self.open()
@@ -265,7 +265,7 @@ class Gate:
 # A server of the test's own that is taken away and brought back, with the ledger on another.
 
 
-class OwnServer:
+class CrashableServer:
     """An embedded server that may crash: what was committed is there when it is back."""
 
     def __init__(self, folder: Path) -> None:
@@ -294,7 +294,7 @@ class OwnServer:
         process.wait(timeout=10)
 
 
-class LedgerElsewhere(Ledger):
+class RemoteLedger(Ledger):
     """The queue's tables on one server, what the tasks wrote on another."""
 
     def __init__(self, tables: asyncpg.Connection[Any], ledger: Ledger) -> None:
@@ -306,7 +306,7 @@ class LedgerElsewhere(Ledger):
 
     @classmethod
     @asynccontextmanager
-    async def beside(cls, tables_url: str, ledger: Ledger) -> AsyncGenerator[LedgerElsewhere]:
+    async def open_beside(cls, tables_url: str, ledger: Ledger) -> AsyncGenerator[RemoteLedger]:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(tables_url)
         try:
             yield cls(connection, ledger)
@@ -314,14 +314,14 @@ class LedgerElsewhere(Ledger):
             await connection.close()
 
 
-# A process that cleans without end, to be killed: `python -m tests.support.cleaner URL`.
+# A process that cleans without end, to be killed: `python -m tests.support.faults URL`.
 
 SECOND = timedelta(seconds=1)
-WINDOWS = Windows(heartbeats=SECOND, worker_states=SECOND, terminal_records=SECOND, audit=SECOND, batch_size=4)
+WINDOWS = RetentionWindows(heartbeats=SECOND, worker_states=SECOND, terminal_records=SECOND, audit=SECOND, batch_size=4)
 
 
 async def main(url: str) -> None:
-    async with Database(Link(url=url, masked_url=url)) as database:
+    async with Database(ConnectionSpec(url=url, masked_url=url)) as database:
         sys.stdout.write("cleaning\n")
         sys.stdout.flush()
         while True:

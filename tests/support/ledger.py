@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from horsies.codec.ids import IDS
+from horsies.codec.ids import ID_GENERATOR
 from tests.support.ledger_app import QUICK_RECOVERY, retried
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Ledger:
 
         await self.until(are, within_s=20)
 
-    async def verdict(
+    async def violations(
         self,
         task_ids: Sequence[str],
         *,
@@ -247,7 +247,7 @@ RETURNING id::text
 """
 
 
-async def put(
+async def insert_pending_tasks(
     ledger: Ledger, task: str, *args: object, queue: str = "default", priority: int = 100, count: int = 1
 ) -> list[str]:
     """Their ids, oldest first."""
@@ -277,7 +277,7 @@ SELECT $1, $2, $3, $3 = 'CLAIMED', 1, since, since, since, CASE WHEN $3 = 'RUNNI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orphan:
+class OrphanedTask:
     """A task whose owner was last heard of `silent_s` seconds ago; a `state` of None is an owner without a row."""
 
     task: str = "work"
@@ -291,9 +291,9 @@ class Orphan:
     thresholds: dict[str, Any] = field(default_factory=dict[str, Any])
     """The owner's own, where they are not those of every test."""
 
-    async def put(self, ledger: Ledger) -> str:
+    async def insert(self, ledger: Ledger) -> str:
         """Write the task and its owner; returns the id of the task."""
-        task_id, owner_id = IDS.next(), IDS.next()
+        task_id, owner_id = ID_GENERATOR.next_uuid(), ID_GENERATOR.next_uuid()
         if self.state is not None:
             config = json.dumps(QUICK_RECOVERY | self.thresholds)
             await ledger.fetch(_OWNER, owner_id, self.state, self.silent_s, config)

@@ -42,7 +42,7 @@ URL = "LEDGER_URL"
 _WRITE = "INSERT INTO ledger (task_id, claim_token, attempt, pid, what) VALUES ($1::text::uuid, $2, $3, $4, $5)"
 
 
-class Pen:
+class LedgerWriter:
     """One autocommit connection a process, on a thread of its own, so that functions and coroutines both can write."""
 
     def __init__(self) -> None:
@@ -75,27 +75,27 @@ class Pen:
         await self._connection.execute(_WRITE, *values)
 
 
-_pen = Pen()
+_writer = LedgerWriter()
 
 
 @contextmanager
-def on_record() -> Generator[None]:
+def recorded() -> Generator[None]:
     """The body of a task, from its start to its end; a death leaves it open."""
-    _pen.write("start")
+    _writer.write("start")
     try:
         yield
     finally:
-        _pen.write("end")
+        _writer.write("end")
 
 
 @asynccontextmanager
-async def on_record_async() -> AsyncGenerator[None]:
-    await _pen.write_async("start")
+async def recorded_async() -> AsyncGenerator[None]:
+    await _writer.write_async("start")
     try:
         yield
     finally:
         # Cancelled or not, the end is written before the coroutine is gone.
-        await asyncio.shield(_pen.write_async("end"))
+        await asyncio.shield(_writer.write_async("end"))
 
 
 # Tasks on record that leave their process alone: they work, wait, fail and tell.
@@ -104,7 +104,7 @@ async def on_record_async() -> AsyncGenerator[None]:
 
 
 def work(seconds: float = 0.0) -> TaskResult[int, TaskError]:
-    with on_record():
+    with recorded():
         time.sleep(seconds)
     return TaskResult(ok=os.getpid())
 
@@ -125,21 +125,21 @@ def jot(file: str) -> TaskResult[None, TaskError]:
 
 def wait_for(file: str) -> TaskResult[int, TaskError]:
     """Until the file is there."""
-    with on_record():
+    with recorded():
         while not Path(file).exists():
             time.sleep(0.005)
     return TaskResult(ok=os.getpid())
 
 
 async def nap(seconds: float) -> TaskResult[int, TaskError]:
-    async with on_record_async():
+    async with recorded_async():
         await asyncio.sleep(seconds)
     return TaskResult(ok=os.getpid())
 
 
 async def hold_loop(file: str) -> TaskResult[int, TaskError]:
     """Keep the event loop of its child from going on until the file is there."""
-    async with on_record_async():
+    async with recorded_async():
         while not Path(file).exists():
             time.sleep(0.005)  # noqa: ASYNC251  # that is the point of it
     return TaskResult(ok=os.getpid())
@@ -148,7 +148,7 @@ async def hold_loop(file: str) -> TaskResult[int, TaskError]:
 async def linger(seconds: float) -> TaskResult[int, TaskError]:
     """A coroutine that does not go when it is cancelled."""
     until = time.monotonic() + seconds
-    async with on_record_async():
+    async with recorded_async():
         while time.monotonic() < until:
             try:
                 await asyncio.sleep(until - time.monotonic())
@@ -158,13 +158,13 @@ async def linger(seconds: float) -> TaskResult[int, TaskError]:
 
 
 def refuse(code: str) -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         return TaskResult(err=TaskError(error_code=code, message="as asked", data={"asked": code}))
 
 
 def stumble(times: int) -> TaskResult[int, TaskError]:
     """Fail so many times, then end well."""
-    with on_record():
+    with recorded():
         task = current_task()
         assert task is not None
         if task.attempt <= times:
@@ -173,12 +173,12 @@ def stumble(times: int) -> TaskResult[int, TaskError]:
 
 
 def explode(message: str) -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         raise ValueError(message)
 
 
 async def explode_async(message: str) -> TaskResult[None, TaskError]:
-    async with on_record_async():
+    async with recorded_async():
         raise ValueError(message)
 
 
@@ -187,31 +187,31 @@ class OddValueError(ValueError):
 
 
 def explode_oddly() -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         raise OddValueError
 
 
 def give_nothing() -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         return None  # pyright: ignore[reportReturnType]
 
 
 def mistype() -> TaskResult[int, TaskError]:
-    with on_record():
+    with recorded():
         return TaskResult(ok="no number")  # pyright: ignore[reportReturnType]
 
 
-class Stubborn:
+class UnencodableResult:
     """A value that fits `object` and has no JSON form."""
 
 
 def unencodable() -> TaskResult[object, TaskError]:
-    with on_record():
-        return TaskResult(ok=Stubborn())
+    with recorded():
+        return TaskResult(ok=UnencodableResult())
 
 
 def talk(text: str) -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         print(text)
         print(text.upper(), file=sys.stderr)
     return TaskResult(ok=None)
@@ -219,7 +219,7 @@ def talk(text: str) -> TaskResult[None, TaskError]:
 
 def who() -> TaskResult[dict[str, Any], TaskError]:
     """Everything that a running task is told about itself."""
-    with on_record():
+    with recorded():
         task = current_task()
         assert task is not None
         return TaskResult(
@@ -244,25 +244,25 @@ def who() -> TaskResult[dict[str, Any], TaskError]:
 
 
 def segfault() -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         ctypes.string_at(0)
     return TaskResult(ok=None)
 
 
 def leave(status: int) -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         os._exit(status)
 
 
 def kill_self() -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         os.kill(os.getpid(), signal.SIGKILL)
     return TaskResult(ok=None)
 
 
 def stop_self(seconds: float = 60.0) -> TaskResult[None, TaskError]:
     """Stand still, beats and all."""
-    with on_record():
+    with recorded():
         os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(seconds)
     return TaskResult(ok=None)
@@ -270,24 +270,24 @@ def stop_self(seconds: float = 60.0) -> TaskResult[None, TaskError]:
 
 def die_if(*, told: bool) -> TaskResult[None, TaskError]:
     """Short, and now and then deadly."""
-    with on_record():
+    with recorded():
         if told:
             os._exit(9)
     return TaskResult(ok=None)
 
 
 def exit_by_exception(status: int) -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         sys.exit(status)
 
 
 def interrupt() -> TaskResult[None, TaskError]:
-    with on_record():
+    with recorded():
         raise KeyboardInterrupt
 
 
 def eat_memory() -> TaskResult[int, TaskError]:
-    with on_record():
+    with recorded():
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, hard))
         try:
@@ -298,7 +298,7 @@ def eat_memory() -> TaskResult[int, TaskError]:
 
 def hang_up() -> TaskResult[None, TaskError]:
     """Close the line to the worker for good."""
-    with on_record():
+    with recorded():
         line: int = json.loads(sys.argv[1])["channel_fd"]
         socket.socket(fileno=os.dup(line)).shutdown(socket.SHUT_RDWR)
         time.sleep(60)
@@ -307,7 +307,7 @@ def hang_up() -> TaskResult[None, TaskError]:
 
 def burn(seconds: float) -> TaskResult[None, TaskError]:
     """Hold the interpreter in C code that uses the CPU all the time."""
-    with on_record():
+    with recorded():
         library = ctypes.PyDLL(None)
         base = ctypes.create_string_buffer(1 << 20)
         until = time.monotonic() + seconds

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from horsies.engine.pool.pool import Pool
+from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
 from horsies.engine.pool.protocol import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from horsies.engine.pool.child import Child, ChildDied
-    from horsies.engine.pool.protocol import Ending, Key, Stream
+    from horsies.engine.pool.child import Child, ChildExit
+    from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
 
 
 # ruff: noqa: ARG002  # a listener is told more than tests want to know
@@ -44,16 +44,16 @@ def assignment(task_name: str, *args: object, **details: Any) -> Assignment:
     return Assignment(**usual | details)
 
 
-class Events:
+class PoolEvents:
     """Keeps what a pool says, and wakes those who wait for it."""
 
     def __init__(self) -> None:
-        self.begun: list[Key] = []
-        self.endings: dict[Key, Ending] = {}
-        self.deaths: dict[int, ChildDied] = {}
-        self.recalls: list[Key] = []
+        self.begun: list[AttemptKey] = []
+        self.endings: dict[AttemptKey, EncodedOutcome] = {}
+        self.deaths: dict[int, ChildExit] = {}
+        self.recalls: list[AttemptKey] = []
         self.beats: dict[int, int] = defaultdict(int)
-        self.lines: list[tuple[Key | None, Stream, str]] = []
+        self.lines: list[tuple[AttemptKey | None, Stream, str]] = []
         self.born: list[int] = []
         self._changed = asyncio.Event()
 
@@ -63,40 +63,40 @@ class Events:
                 self._changed.clear()
                 await self._changed.wait()
 
-    def ready(self, child: Child) -> None:
+    def on_ready(self, child: Child) -> None:
         self.born.append(child.pid)
         self._changed.set()
 
-    def began(self, child: Child, key: Key) -> None:
+    def on_began(self, child: Child, key: AttemptKey) -> None:
         self.begun.append(key)
         self._changed.set()
 
-    def ended(self, child: Child, key: Key, ending: Ending) -> None:
+    def on_ended(self, child: Child, key: AttemptKey, ending: EncodedOutcome) -> None:
         assert key not in self.endings
         self.endings[key] = ending
         self._changed.set()
 
-    def recalled(self, child: Child, keys: Sequence[Key]) -> None:
+    def on_recalled(self, child: Child, keys: Sequence[AttemptKey]) -> None:
         self.recalls += keys
         self._changed.set()
 
-    def beat(self, child: Child, keys: Sequence[Key]) -> None:
+    def on_heartbeat(self, child: Child, keys: Sequence[AttemptKey]) -> None:
         self.beats[child.pid] += 1
         self._changed.set()
 
-    def said(self, child: Child, key: Key | None, stream: Stream, line: str) -> None:
+    def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
         self.lines.append((key, stream, line))
         self._changed.set()
 
-    def died(self, child: Child, death: ChildDied) -> None:
+    def on_died(self, child: Child, death: ChildExit) -> None:
         self.deaths[child.pid] = death
         self._changed.set()
 
 
-class Stable:
+class PoolHarness:
     """A pool with its events, and the moves that most tests make."""
 
-    def __init__(self, pool: Pool, events: Events) -> None:
+    def __init__(self, pool: ChildPool, events: PoolEvents) -> None:
         self.pool = pool
         self.events = events
 
@@ -109,38 +109,38 @@ class Stable:
     def free(self) -> list[Child]:
         return sorted((each for each in self.pool.children if each.accepts_work), key=lambda each: each.pid)
 
-    def give(self, task_name: str, *args: object, to: Child | None = None) -> Key:
+    def give(self, task_name: str, *args: object, to: Child | None = None) -> AttemptKey:
         given = assignment(task_name, *args)
         (to or self.child).run([given])
         return given.key
 
-    async def ending(self, key: Key) -> Ending:
+    async def ending(self, key: AttemptKey) -> EncodedOutcome:
         await self.events.until(lambda: key in self.events.endings)
         return self.events.endings[key]
 
-    async def value(self, key: Key) -> Any:
+    async def value(self, key: AttemptKey) -> Any:
         return json.loads((await self.ending(key)).document)["ok"]
 
-    async def death(self, pid: int) -> ChildDied:
+    async def death(self, pid: int) -> ChildExit:
         await self.events.until(lambda: pid in self.events.deaths)
         return self.events.deaths[pid]
 
-    async def begun(self, *keys: Key) -> None:
+    async def begun(self, *keys: AttemptKey) -> None:
         await self.events.until(lambda: set(keys) <= set(self.events.begun))
 
-    async def run(self, task_name: str, *args: object) -> Ending:
+    async def run(self, task_name: str, *args: object) -> EncodedOutcome:
         return await self.ending(self.give(task_name, *args))
 
 
 @asynccontextmanager
-async def stable(size: int = 1, **spec: Any) -> AsyncGenerator[Stable]:
+async def running_pool(size: int = 1, **spec: Any) -> AsyncGenerator[PoolHarness]:
     """A pool with the tasks of `pool_app`, stopped at the end whatever its children are doing."""
-    events = Events()
+    events = PoolEvents()
     usual: dict[str, Any] = {"app_locator": APP}
-    pool = Pool(ChildSpec(**usual | spec), size, events)
+    pool = ChildPool(ChildSpec(**usual | spec), size, events)
     try:
         await pool.start()
-        yield Stable(pool, events)
+        yield PoolHarness(pool, events)
     finally:
         await pool.kill_all("the test is over")
 
@@ -149,7 +149,7 @@ async def stable(size: int = 1, **spec: Any) -> AsyncGenerator[Stable]:
 
 
 async def main() -> None:
-    async with stable(2) as pool:
+    async with running_pool(2) as pool:
         for child in pool.free:
             pool.give("leave_someone_behind", to=child)
         await pool.events.until(lambda: len(pool.events.lines) == 2)

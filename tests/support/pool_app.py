@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 app = Horsies(AppConfig())
 
 
-class Stubborn:
+class UnencodableValue:
     """A value that fits `object` and has no JSON form."""
 
 
@@ -129,7 +129,7 @@ def recurse(depth: int) -> TaskResult[None, TaskError]:
 
 @app.task("unencodable")
 def unencodable() -> TaskResult[object, TaskError]:
-    return TaskResult(ok=Stubborn())
+    return TaskResult(ok=UnencodableValue())
 
 
 @app.task("mistyped")
@@ -339,44 +339,44 @@ def _write_down(file: str) -> None:
         lines.write(b"here\n")
 
 
-class Curse(BaseException):
+class UnexpectedBaseException(BaseException):
     """What no handler of errors expects."""
 
 
-class Cursed(BaseModel):
+class FailsToDecode(BaseModel):
     """Can neither be read nor written in children."""
 
     word: str
 
     @model_validator(mode="after")
-    def _strike(self) -> Cursed:
+    def _strike(self) -> FailsToDecode:
         if self.word == "in":
-            raise Curse
+            raise UnexpectedBaseException
         return self
 
     @model_serializer
     def _strike_back(self) -> dict[str, str]:
-        raise Curse
+        raise UnexpectedBaseException
 
 
 @app.task("read_cursed")
-def read_cursed(cursed: Cursed) -> TaskResult[None, TaskError]:
+def read_cursed(cursed: FailsToDecode) -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
 @app.task("read_cursed_async")
-async def read_cursed_async(cursed: Cursed) -> TaskResult[None, TaskError]:
+async def read_cursed_async(cursed: FailsToDecode) -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
 @app.task("give_cursed")
-def give_cursed() -> TaskResult[Cursed, TaskError]:
-    return TaskResult(ok=Cursed(word="out"))
+def give_cursed() -> TaskResult[FailsToDecode, TaskError]:
+    return TaskResult(ok=FailsToDecode(word="out"))
 
 
 @app.task("give_cursed_async")
-async def give_cursed_async() -> TaskResult[Cursed, TaskError]:
-    return TaskResult(ok=Cursed(word="out"))
+async def give_cursed_async() -> TaskResult[FailsToDecode, TaskError]:
+    return TaskResult(ok=FailsToDecode(word="out"))
 
 
 FATES: dict[str, type[BaseException]] = {
@@ -389,17 +389,17 @@ FATES: dict[str, type[BaseException]] = {
 }
 
 
-class Fateful(BaseModel):
+class RaisesOnValidation(BaseModel):
     """Raises what it is told to while it is checked."""
 
     fate: str
 
     @model_validator(mode="after")
-    def _meet(self) -> Fateful:
+    def _meet(self) -> RaisesOnValidation:
         raise FATES[self.fate]
 
 
-class Fatal(BaseModel):
+class RaisesOnDump(BaseModel):
     """Raises it while it is written."""
 
     fate: str
@@ -410,35 +410,35 @@ class Fatal(BaseModel):
 
 
 @app.task("check_fate")
-def check_fate(fate: str) -> TaskResult[Fateful, TaskError]:
+def check_fate(fate: str) -> TaskResult[RaisesOnValidation, TaskError]:
     return TaskResult[Any, TaskError](ok={"fate": fate})
 
 
 @app.task("check_fate_async")
-async def check_fate_async(fate: str) -> TaskResult[Fateful, TaskError]:
+async def check_fate_async(fate: str) -> TaskResult[RaisesOnValidation, TaskError]:
     return TaskResult[Any, TaskError](ok={"fate": fate})
 
 
 @app.task("write_fate")
-def write_fate(fate: str) -> TaskResult[Fatal, TaskError]:
-    return TaskResult(ok=Fatal(fate=fate))
+def write_fate(fate: str) -> TaskResult[RaisesOnDump, TaskError]:
+    return TaskResult(ok=RaisesOnDump(fate=fate))
 
 
 @app.task("write_fate_async")
-async def write_fate_async(fate: str) -> TaskResult[Fatal, TaskError]:
-    return TaskResult(ok=Fatal(fate=fate))
+async def write_fate_async(fate: str) -> TaskResult[RaisesOnDump, TaskError]:
+    return TaskResult(ok=RaisesOnDump(fate=fate))
 
 
-class Rude(SystemExit):
+class RaisesOnStr(SystemExit):
     """Answers the question what it says by saying it again."""
 
     def __str__(self) -> str:
-        raise Rude
+        raise RaisesOnStr
 
 
 @app.task("be_rude")
 def be_rude() -> TaskResult[None, TaskError]:
-    raise Rude
+    raise RaisesOnStr
 
 
 @app.task("nap")

@@ -16,7 +16,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horsies_ops.cli.output import print_table, warn
+from horsies_ops.cli.output import print_table, print_warning
 from tests.support.ledger_app import QUICK_RECOVERY
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def main(kept: Path) -> int:
     print_series(series)
     late = [each for each in series if not each.is_in_time]
     for each in late:
-        warn(f"{each.scenario}, {each.what}: p99 is {each.p99_s:.2f} s, the bound {each.bound_s:.2f} s")
+        print_warning(f"{each.scenario}, {each.what}: p99 is {each.p99_s:.2f} s, the bound {each.bound_s:.2f} s")
     return 1 if late else 0
 
 

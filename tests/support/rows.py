@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from horsies.codec.ids import IDS
-from horsies.model.recovery.decision import Decision
-from horsies.model.recovery.fleet import OperatorJudge, Source, SweepOptions, Thresholds
+from horsies.codec.ids import ID_GENERATOR
+from horsies.model.recovery.decision import DecisionKind
+from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, Thresholds, ThresholdSource
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RelativeTime:
     """So much after (or before) now, whenever that is."""
 
     after: timedelta
 
-    def __add__(self, span: timedelta) -> Moment:
-        return Moment(self.after + span)
+    def __add__(self, span: timedelta) -> RelativeTime:
+        return RelativeTime(self.after + span)
 
-    def __sub__(self, span: timedelta) -> Moment:
-        return Moment(self.after - span)
+    def __sub__(self, span: timedelta) -> RelativeTime:
+        return RelativeTime(self.after - span)
 
     def instant(self, now: datetime | None = None) -> datetime:
         return (now or datetime.now(UTC)) + self.after
 
 
-NOW = Moment(timedelta())
+NOW = RelativeTime(timedelta())
 
 
 # Rows written past the library, for tests of what is read.
@@ -54,7 +54,7 @@ async def insert_task(database_url: str, **columns: Any) -> UUID:
     """Store a task with these columns; the others are as in a task that was just sent."""
     now = datetime.now(UTC)
     row: dict[str, Any] = {
-        "id": IDS.next(),
+        "id": ID_GENERATOR.next_uuid(),
         "task_name": "mail.send",
         "sent_at": now,
         "enqueue_sha": "0" * 64,
@@ -82,7 +82,7 @@ async def insert(database_url: str, table: str, **columns: Any) -> None:
 
 def _written(values: Iterable[object]) -> list[object]:
     now = datetime.now(UTC)
-    return [value.instant(now) if isinstance(value, Moment) else value for value in values]
+    return [value.instant(now) if isinstance(value, RelativeTime) else value for value in values]
 
 
 # Workers written past the engine, for tests of what is read.
@@ -117,7 +117,7 @@ async def insert_snapshot(database_url: str, worker_id: UUID, **columns: Any) ->
 
 async def insert_run(database_url: str, **columns: Any) -> UUID:
     """Store a run with these columns; the others are as in a root that runs."""
-    run_id: UUID = columns.get("id") or IDS.next()
+    run_id: UUID = columns.get("id") or ID_GENERATOR.next_uuid()
     row = {"id": run_id, "name": "digest", "status": "RUNNING", "on_error": "fail", "sent_at": datetime.now(UTC)}
     await insert(database_url, "horsies_workflows", **row | {"root_workflow_id": run_id} | columns)
     return run_id
@@ -126,7 +126,7 @@ async def insert_run(database_url: str, **columns: Any) -> UUID:
 async def insert_node(database_url: str, run_id: UUID, index: int, *waits_for: int, **columns: Any) -> None:
     """Store a node of a run that waits for the nodes with these indices."""
     row: dict[str, Any] = {
-        "id": IDS.next(),
+        "id": ID_GENERATOR.next_uuid(),
         "workflow_id": run_id,
         "task_index": index,
         "node_id": f"node:{index}",
@@ -148,7 +148,7 @@ def time_ago(age: timedelta) -> datetime:
     return datetime.now(UTC) - age
 
 
-async def ended_task(url: str, *, age: timedelta, attempts: int = 1, **columns: Any) -> UUID:
+async def insert_finished_task(url: str, *, age: timedelta, attempts: int = 1, **columns: Any) -> UUID:
     """A task that ended so long ago, with its attempts."""
     row = {"status": "COMPLETED", "terminal_at": time_ago(age), "attempts": attempts} | columns
     task_id = await insert_task(url, **row)
@@ -163,12 +163,14 @@ async def ended_task(url: str, *, age: timedelta, attempts: int = 1, **columns: 
     return task_id
 
 
-async def beat(url: str, task_id: UUID, *, age: timedelta, token: int = 1, role: str = "runner") -> None:
+async def insert_old_heartbeat(
+    url: str, task_id: UUID, *, age: timedelta, token: int = 1, role: str = "runner"
+) -> None:
     columns = {"task_id": task_id, "claim_token": token, "role": role, "sender_id": "w", "sent_at": time_ago(age)}
     await insert(url, "horsies_heartbeats", **columns)
 
 
-async def worker(url: str, *, state: str, age: timedelta) -> UUID:
+async def insert_old_worker(url: str, *, state: str, age: timedelta) -> UUID:
     """A run of a worker that was last heard of so long ago."""
     worker_id = uuid4()
     ended = {"stopped": "stopped_at", "lost": "lost_at"}.get(state)
@@ -178,7 +180,7 @@ async def worker(url: str, *, state: str, age: timedelta) -> UUID:
     return worker_id
 
 
-async def workflow_run(
+async def insert_finished_run(
     url: str,
     *,
     age: timedelta,
@@ -198,7 +200,7 @@ async def workflow_run(
         task_id = (
             await insert_task(url, status=task_status, **link)
             if is_live
-            else await ended_task(url, age=age, status=task_status, **link)
+            else await insert_finished_task(url, age=age, status=task_status, **link)
         )
         node = {"node_id": f"n{index}", "task_name": "mail.send", "queue_name": "default", "priority": 100}
         state = {"task_id": task_id, "status": "RUNNING" if is_live else "COMPLETED"}
@@ -206,12 +208,12 @@ async def workflow_run(
     return run_id
 
 
-async def ids(url: str, table: str) -> set[Any]:
+async def table_ids(url: str, table: str) -> set[Any]:
     """The ids that a table holds."""
     return {row[0] for row in await _fetch(url, f"SELECT id FROM {table}")}
 
 
-async def count(url: str, table: str) -> int:
+async def count_rows(url: str, table: str) -> int:
     return (await _fetch(url, f"SELECT count(*) FROM {table}"))[0][0]
 
 
@@ -225,7 +227,7 @@ async def _fetch(url: str, sql: str) -> list[Any]:
 
 # Workers and tasks whose last sign of life was so long ago.
 
-BY_HAND = OperatorJudge(local=RecoveryConfig())
+OPERATOR_OBSERVER = OperatorObserver(local_config=RecoveryConfig())
 CRASH_RETRY = {"retry_policy": {"max_retries": 1, "intervals": [5], "auto_retry_for": ["WORKER_CRASHED"]}}
 
 
@@ -255,7 +257,7 @@ async def insert_listening_worker(
     return worker_id
 
 
-async def a_task(url: str, status: str, *, owner: UUID | None, silent_s: float, **columns: Any) -> UUID:
+async def insert_owned_task(url: str, status: str, *, owner: UUID | None, silent_s: float, **columns: Any) -> UUID:
     """A CLAIMED or RUNNING task without a sign of life since then; its claim or start is the only one."""
     held: dict[str, Any] = {"claimed": status == "CLAIMED", "claimed_at": seconds_ago(silent_s), "claim_token": 1}
     if status == "RUNNING":
@@ -263,7 +265,7 @@ async def a_task(url: str, status: str, *, owner: UUID | None, silent_s: float, 
     return await insert_task(url, status=status, claimed_by_worker_id=owner, **held | columns)
 
 
-async def a_beat(url: str, task_id: UUID, *, silent_s: float, role: str = "runner", token: int = 1) -> None:
+async def insert_heartbeat(url: str, task_id: UUID, *, silent_s: float, role: str = "runner", token: int = 1) -> None:
     await insert(
         url,
         "horsies_heartbeats",
@@ -275,7 +277,7 @@ async def a_beat(url: str, task_id: UUID, *, silent_s: float, role: str = "runne
     )
 
 
-async def one(connection: Connection, task_id: UUID, *columns: str) -> tuple[Any, ...]:
+async def task_columns(connection: Connection, task_id: UUID, *columns: str) -> tuple[Any, ...]:
     """Columns of one task."""
     row = await connection.fetchrow(f"SELECT {', '.join(columns)} FROM horsies_tasks WHERE id = $1", task_id)
     assert row is not None
@@ -286,7 +288,7 @@ async def one(connection: Connection, task_id: UUID, *columns: str) -> tuple[Any
 
 
 @dataclass(frozen=True)
-class Field:
+class SweepDatabase:
     """A database with one worker that lives, listens and owns nothing."""
 
     url: str
@@ -294,10 +296,10 @@ class Field:
     connection: Connection
 
     async def sweep(self, **options: Any) -> SweepReport:
-        return await sweep(self.database, SweepOptions(**options), judge=BY_HAND)
+        return await sweep(self.database, SweepOptions(**options), observer=OPERATOR_OBSERVER)
 
     async def row(self, task_id: UUID, *columns: str) -> tuple[Any, ...]:
-        return await one(self.connection, task_id, *columns)
+        return await task_columns(self.connection, task_id, *columns)
 
     async def events(self) -> Counter[str]:
         return Counter(row["kind"] for row in await self.connection.fetch("SELECT kind FROM horsies_events"))
@@ -310,46 +312,85 @@ WORKER = UUID("019a8c00-0000-7000-8000-0000000000a7")
 TASK = UUID("019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2")
 
 
-def a_queue(name: str = "mail", **fields: Any) -> QueueRow:
+def make_queue(name: str = "mail", **fields: Any) -> QueueRow:
     """A queue that is well and empty."""
     queue = QueueRow(
-        name=name, priority=10, max_concurrency=None, paused_at=None, paused_by=None, pause_reason=None, pending=0,
-        delayed=0, claimed=0, running=0, oldest_due_age=None, next_due_in=None, finished_last_minute=0,
-        failed_last_minute=0, served_by=1,
-    )  # fmt: skip
+        name=name,
+        priority=10,
+        max_concurrency=None,
+        paused_at=None,
+        paused_by=None,
+        pause_reason=None,
+        pending=0,
+        delayed=0,
+        claimed=0,
+        running=0,
+        oldest_due_age=None,
+        next_due_in=None,
+        finished_last_minute=0,
+        failed_last_minute=0,
+        served_by=1,
+    )
     return replace(queue, **fields)
 
 
 def make_worker(**fields: Any) -> WorkerRow:
     """A worker that is well and idle."""
     worker = WorkerRow(
-        worker_id=WORKER, hostname="host-3", pid=4121, version="1", state="running", queues=("mail",), processes=4,
-        started_at=NOON - timedelta(hours=3), last_heartbeat_at=NOON, heartbeat_age=timedelta(0), is_stale=False,
-        tasks_running=0, tasks_claimed=0, children_busy=0, cpu_percent=None, memory_mb=None, memory_percent=None,
-        listener=None, listening_since=None, amnesty_until=None, last_pass_at=None, disabled_operations=(), warnings=(),
+        worker_id=WORKER,
+        hostname="host-3",
+        pid=4121,
+        version="1",
+        state="running",
+        queues=("mail",),
+        processes=4,
+        started_at=NOON - timedelta(hours=3),
+        last_heartbeat_at=NOON,
+        heartbeat_age=timedelta(0),
+        is_stale=False,
+        tasks_running=0,
+        tasks_claimed=0,
+        children_busy=0,
+        cpu_percent=None,
+        memory_mb=None,
+        memory_percent=None,
+        listener=None,
+        listening_since=None,
+        amnesty_until=None,
+        last_pass_at=None,
+        disabled_operations=(),
+        warnings=(),
         is_silent=False,
-    )  # fmt: skip
+    )
     return replace(worker, **fields)
 
 
-def swept(state: TaskStatus = TaskStatus.RUNNING, **fields: Any) -> SweptTask:
+def make_swept_task(state: TaskStatus = TaskStatus.RUNNING, **fields: Any) -> SweptTask:
     """A task of a lost worker that is to be retried."""
     task = SweptTask(
-        task_id=TASK, task_name="mail.send", queue_name="mail", state=state, owner_id=WORKER, owner_state="lost",
-        last_beat_age=timedelta(minutes=11, seconds=20), effective_threshold=timedelta(minutes=5), resilient=False,
-        decision=Decision.RETRY, reason="OWNER_LOST",
-    )  # fmt: skip
+        task_id=TASK,
+        task_name="mail.send",
+        queue_name="mail",
+        state=state,
+        owner_id=WORKER,
+        owner_state="lost",
+        last_beat_age=timedelta(minutes=11, seconds=20),
+        effective_threshold=timedelta(minutes=5),
+        resilient=False,
+        decision=DecisionKind.RETRY,
+        reason="OWNER_LOST",
+    )
     return replace(task, **fields)
 
 
-def a_sweep(*tasks: SweptTask, **fields: Any) -> SweepReport:
+def make_sweep_report(*tasks: SweptTask, **fields: Any) -> SweepReport:
     """A dry run that found these."""
     limits = Thresholds(
         claimed=timedelta(minutes=2),
         running=timedelta(minutes=5),
         recovery_delay=timedelta(0),
         resilient_multiplier=3,
-        source=Source.FLEET,
+        source=ThresholdSource.FLEET,
     )
     report = SweepReport(status=SweepStatus.WOULD_ACT, dry_run=True, thresholds=limits, tasks=tasks)
     return replace(report, **fields)

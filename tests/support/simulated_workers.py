@@ -13,14 +13,21 @@ from uuid import uuid4
 import asyncpg
 from hypothesis import strategies as st
 
-from horsies.model.capacity import QueueRoom
-from horsies.model.recovery.fleet import WorkerJudge
+from horsies.model.capacity import QueueCapacity
+from horsies.model.recovery.fleet import WorkerObserver
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskAttemptOutcome
-from horsies.store.claims import ClaimRequest, ClaimStore, Expiry, Finish, FinishStore, Hold, Start
-from horsies.store.connection import Link
+from horsies.store.claims import ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt, FinishStore, TaskExpiry, TaskStart
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from horsies.store.workers import Beat, BeatStore, FleetStore, Lease, WorkerRun, WorkerState
+from horsies.store.workers import (
+    HeartbeatStore,
+    LeaseRenewal,
+    TaskHeartbeat,
+    WorkerLifecycleStore,
+    WorkerRegistration,
+    WorkerState,
+)
 from tests.support.task_model import (
     CLAIMED,
     CRASHED,
@@ -29,12 +36,12 @@ from tests.support.task_model import (
     MAX_CRASHES,
     OK,
     QUEUES,
+    TASK_SPECS,
     THRESHOLD,
-    WISHES,
     StoredAttempt,
+    StoredTables,
     StoredTask,
-    Tables,
-    Wish,
+    TaskSpec,
     delay_after,
 )
 
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
     from uuid import UUID
 
-    from horsies.store.claims import ClaimedRow, MovedRow
+    from horsies.store.claims import ClaimedRow, ClaimStatusRow
     from tests.support.store import Connection
 
 
@@ -69,7 +76,7 @@ SELECT table_name::text, string_agg(format('%1$I = %1$I - $1::interval', column_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class AgingDatabase:
     """One database and one event loop for many short lives."""
 
     database: Database
@@ -79,10 +86,10 @@ class Stage:
 
     @classmethod
     @contextmanager
-    def open(cls, url: str, database_of: Callable[[Link], Database] = Database) -> Generator[Stage]:
+    def open(cls, url: str, database_of: Callable[[ConnectionSpec], Database] = Database) -> Generator[AgingDatabase]:
         with asyncio.Runner() as runner:
             connection = runner.run(asyncpg.connect(url))
-            database = database_of(Link(url=url, masked_url=url))
+            database = database_of(ConnectionSpec(url=url, masked_url=url))
             moved = runner.run(connection.fetch(INSTANTS, TABLES))
             ageing = tuple(f"UPDATE {row['table_name']} SET {row['moves']}" for row in moved)
             try:
@@ -98,14 +105,14 @@ class Stage:
         """Begin anew; cheaper than another database."""
         await self._connection.execute(f"TRUNCATE {', '.join(TABLES)}, horsies_events")
 
-    async def age(self) -> None:
+    async def advance_clock(self) -> None:
         """Let one tick pass."""
         for statement in self._ageing:
             await self._connection.execute(statement, timedelta(seconds=TICK_S))
 
-    async def tables(self) -> Tables:
+    async def tables(self) -> StoredTables:
         fetch = self._connection.fetch
-        return Tables(
+        return StoredTables(
             tasks=[StoredTask(*row) for row in await fetch(TASKS)],
             attempts=[StoredAttempt(*row) for row in await fetch(ATTEMPTS)],
             worker_ids=[row["id"] for row in await fetch(WORKERS)],
@@ -127,7 +134,7 @@ RECOVERY: Final = RecoveryConfig(
 )
 
 
-class Phase(Enum):
+class TaskPhase(Enum):
     """How far a task has come in the hands of a worker."""
 
     CLAIMED = auto()
@@ -136,38 +143,38 @@ class Phase(Enum):
     BEGUN = auto()
 
 
-class Condition(Enum):
+class WorkerCondition(Enum):
     AWAKE = auto()
     STANDING_STILL = auto()
     DEAD = auto()
 
 
-class Puppet:
+class SimulatedWorker:
     """A worker. It remembers what it was told until it is told otherwise, however long it stood still."""
 
     def __init__(self, database: Database, *, number: int) -> None:
-        self.condition = Condition.AWAKE
-        self.held: dict[Hold, Phase] = {}
-        self.listens_since = 0.0
+        self.condition = WorkerCondition.AWAKE
+        self.in_flight: dict[ClaimRef, TaskPhase] = {}
+        self.listening_since = 0.0
         self.ids: list[UUID] = []
         """The newest last: one that was declared lost goes on under another."""
         self._number = number
         self._claims, self._finishes = ClaimStore(database), FinishStore(database)
-        self._fleet, self._beats = FleetStore(database), BeatStore(database=database, hostname=HOST)
+        self._fleet, self._beats = WorkerLifecycleStore(database), HeartbeatStore(database=database, hostname=HOST)
 
     def __repr__(self) -> str:
         return f"worker {self._number}"
 
-    def judge(self, now: float) -> WorkerJudge:
-        heard_for = timedelta(seconds=(now - self.listens_since) * TICK_S)
+    def observer(self, now: float) -> WorkerObserver:
+        heard_for = timedelta(seconds=(now - self.listening_since) * TICK_S)
         since = datetime.now(UTC) - heard_for
-        return WorkerJudge(worker_id=self.ids[-1], config=RECOVERY, listening_since=since)
+        return WorkerObserver(worker_id=self.ids[-1], config=RECOVERY, listening_since=since)
 
     async def join(self, now: float) -> None:
         """Begin to listen, under an id of its own."""
         self.ids.append(uuid4())
-        self.listens_since = now
-        run = WorkerRun(
+        self.listening_since = now
+        run = WorkerRegistration(
             worker_id=self.ids[-1],
             hostname=HOST,
             pid=PID,
@@ -179,19 +186,19 @@ class Puppet:
         await self._fleet.register(run)
         await self._fleet.set_state(self.ids[-1], WorkerState.RUNNING)
 
-    async def beat_for_itself(self, now: float) -> None:
-        beat = await self._fleet.beat(self.ids[-1], {})
+    async def send_worker_heartbeat(self, now: float) -> None:
+        beat = await self._fleet.heartbeat(self.ids[-1], {})
         if beat is None or beat.is_lost:
             await self.join(now)
 
-    async def beat(self) -> dict[Hold, bool]:
+    async def send_task_heartbeats(self) -> dict[ClaimRef, bool]:
         """Beat for everything in hand; returns of each whether it is still held."""
-        waiting = [hold for hold, phase in self.held.items() if phase is Phase.CLAIMED]
-        running = [hold for hold, phase in self.held.items() if phase is not Phase.CLAIMED]
-        lease = Lease(length_s=LEASE * TICK_S, longest_age_s=1000 * TICK_S)
+        waiting = [hold for hold, phase in self.in_flight.items() if phase is TaskPhase.CLAIMED]
+        running = [hold for hold, phase in self.in_flight.items() if phase is not TaskPhase.CLAIMED]
+        lease = LeaseRenewal(length_s=LEASE * TICK_S, max_claim_age_s=1000 * TICK_S)
         answers = [
-            *(await self._beats.claimer_beats(_beats(waiting), lease=lease) if waiting else ()),
-            *(await self._beats.runner_beats(_beats(running)) if running else ()),
+            *(await self._beats.send_claimer_heartbeats(_beats(waiting), lease=lease) if waiting else ()),
+            *(await self._beats.send_runner_heartbeats(_beats(running)) if running else ()),
         ]
         is_held = {(each.id, each.claim_token): each.is_held for each in answers}
         return {hold: is_held[hold.task_id, hold.claim_token] for hold in (*waiting, *running)}
@@ -201,24 +208,24 @@ class Puppet:
             ClaimRequest(
                 worker_id=self.ids[-1],
                 hostname=HOST,
-                queues=[QueueRoom(name=name, room=count) for name in QUEUES],
+                queues=[QueueCapacity(name=name, capacity=count) for name in QUEUES],
                 limit=count,
                 pids=[PID] * count if starts else [],
                 lease_s=LEASE * TICK_S if has_lease else None,
             )
         )
 
-    async def start(self, hold: Hold) -> bool:
-        return bool(await self._claims.start([Start(hold=hold, pid=PID)], hostname=HOST))
+    async def start(self, hold: ClaimRef) -> bool:
+        return bool(await self._claims.start([TaskStart(claim=hold, pid=PID)], hostname=HOST))
 
-    async def expire(self, hold: Hold) -> bool:
-        return bool(await self._claims.expire([Expiry(hold=hold, document=ERR)]))
+    async def expire(self, hold: ClaimRef) -> bool:
+        return bool(await self._claims.expire([TaskExpiry(claim=hold, document=ERR)]))
 
-    async def finish(self, hold: Hold, code: str, *, asks_again: bool) -> bool:
+    async def finish(self, hold: ClaimRef, code: str, *, asks_again: bool) -> bool:
         """Store the end of an execution; whether it was taken."""
         is_ok = code == OK
-        finish = Finish(
-            hold=hold,
+        finish = FinishedAttempt(
+            claim=hold,
             outcome=TaskAttemptOutcome.COMPLETED if is_ok else TaskAttemptOutcome.FAILED,
             document=f'{{"ok": {hold.claim_token}}}' if is_ok else ERR,
             error_code=None if is_ok else code,
@@ -227,32 +234,35 @@ class Puppet:
         )
         return bool(await self._finishes.finish([finish], max_crashes=MAX_CRASHES))
 
-    async def put_back(self, hold: Hold, phase: Phase) -> bool:
+    async def release(self, hold: ClaimRef, phase: TaskPhase) -> bool:
         """Give up what has not begun; whether it was taken back."""
-        release = self._claims.release if phase is Phase.CLAIMED else self._claims.give_back
+        release = self._claims.release if phase is TaskPhase.CLAIMED else self._claims.release_running
         return bool(await release([hold]))
 
-    async def reconcile(self) -> list[Hold]:
+    async def reconcile(self) -> list[ClaimRef]:
         """Give back what names us and what we never heard of; returns what that was."""
         owned = [(await self._claims.owned(worker_id), worker_id) for worker_id in self.ids]
         unheard = [
-            (row.status, hold) for rows, owner in owned for row in rows if (hold := _hold(row, owner)) not in self.held
+            (row.status, hold)
+            for rows, owner in owned
+            for row in rows
+            if (hold := _claim_ref(row, owner)) not in self.in_flight
         ]
         for status, hold in unheard:
-            await self.put_back(hold, Phase.CLAIMED if status == CLAIMED else Phase.HANDED)
+            await self.release(hold, TaskPhase.CLAIMED if status == CLAIMED else TaskPhase.HANDED)
         return [hold for _, hold in unheard]
 
-    async def say_that_it_stopped(self) -> None:
+    async def report_stopped(self) -> None:
         for worker_id in self.ids:
             await self._fleet.set_state(worker_id, WorkerState.STOPPED)
 
 
-def _beats(holds: Iterable[Hold]) -> Sequence[Beat]:
-    return [Beat(hold=hold, pid=PID) for hold in holds]
+def _beats(holds: Iterable[ClaimRef]) -> Sequence[TaskHeartbeat]:
+    return [TaskHeartbeat(claim=hold, pid=PID) for hold in holds]
 
 
-def _hold(row: MovedRow, worker_id: UUID) -> Hold:
-    return Hold(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id)
+def _claim_ref(row: ClaimStatusRow, worker_id: UUID) -> ClaimRef:
+    return ClaimRef(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id)
 
 
 # What is drawn by lot in the lives of workers, and in those of their operators.
@@ -261,7 +271,7 @@ MOST_UNFINISHED: Final = 3
 """Few, so that much happens to each."""
 
 
-class Blow(Enum):
+class WorkerFault(Enum):
     """What may happen to a worker."""
 
     STAND_STILL = auto()
@@ -269,7 +279,7 @@ class Blow(Enum):
     STOP = auto()
 
 
-class Word(Enum):
+class OperatorAction(Enum):
     """What an operator may say."""
 
     CANCEL = auto()
@@ -278,27 +288,27 @@ class Word(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StepChoices:
     """How a worker goes on, whatever is next."""
 
-    wish: Wish = field(default_factory=Wish)
+    task_spec: TaskSpec = field(default_factory=TaskSpec)
     """What is sent before a claim, so that there is something to claim."""
     count: int = MOST_UNFINISHED
-    phase: Phase = Phase.BEGUN
+    phase: TaskPhase = TaskPhase.BEGUN
     has_lease: bool = False
-    is_heard: bool = True
+    answer_arrives: bool = True
     """Whether the answer to a claim arrives."""
-    gives_up: bool = False
+    releases: bool = False
     code: str = OK
     times: int = 1
     """The end of a task is told again where nobody heard the answer."""
 
 
-PLANS = st.builds(
-    Plan,
-    wish=WISHES,
+STEP_CHOICES = st.builds(
+    StepChoices,
+    spec=TASK_SPECS,
     count=st.integers(1, 3),
-    phase=st.sampled_from([Phase.BEGUN, Phase.BEGUN, Phase.HANDED, Phase.CLAIMED]),
+    phase=st.sampled_from([TaskPhase.BEGUN, TaskPhase.BEGUN, TaskPhase.HANDED, TaskPhase.CLAIMED]),
     has_lease=st.booleans(),
     is_heard=st.sampled_from([True, True, True, False]),
     gives_up=st.sampled_from([False, False, True]),

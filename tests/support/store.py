@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
-from horsies.model.capacity import QueueRoom
-from horsies.store.claims import ClaimedRow, ClaimRequest, ClaimStore, Hold
+from horsies.model.capacity import QueueCapacity
+from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 WORKER = uuid4()
-DEFAULT = (QueueRoom(name="default", room=1000),)
+DEFAULT = (QueueCapacity(name="default", capacity=1000),)
 
 FILL = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, enqueued_at)
@@ -33,7 +33,7 @@ SELECT gen_random_uuid(), 'mail.send', $1, now(), '', clock_timestamp() + make_i
 """
 
 
-async def fill(connection: Connection, *, count: int, queue: str = "default", due_in_s: float = 0.0) -> None:
+async def insert_pending(connection: Connection, *, count: int, queue: str = "default", due_in_s: float = 0.0) -> None:
     """Many tasks of one queue, due since or in so many seconds."""
     await connection.execute(FILL, queue, count, due_in_s)
 
@@ -41,7 +41,7 @@ async def fill(connection: Connection, *, count: int, queue: str = "default", du
 async def claim(
     database: Database,
     *,
-    queues: Sequence[QueueRoom] = DEFAULT,
+    queues: Sequence[QueueCapacity] = DEFAULT,
     limit: int = 100,
     pids: Sequence[int] = (),
     **others: Any,
@@ -56,29 +56,29 @@ async def claim(
     return await ClaimStore(database).claim(ClaimRequest(**request))
 
 
-def held(row: ClaimedRow, worker_id: UUID = WORKER) -> Hold:
-    return Hold(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id)
+def claim_ref(row: ClaimedRow, worker_id: UUID = WORKER) -> ClaimRef:
+    return ClaimRef(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id)
 
 
-async def one_running(database: Database) -> Hold:
+async def claim_and_start(database: Database) -> ClaimRef:
     """The next task, started in the child 7."""
     (row,) = await claim(database, limit=1, pids=[7])
-    return held(row)
+    return claim_ref(row)
 
 
-async def one_claimed(database: Database, **others: Any) -> Hold:
+async def claim_one(database: Database, **others: Any) -> ClaimRef:
     (row,) = await claim(database, limit=1, **others)
-    return held(row)
+    return claim_ref(row)
 
 
-async def columns_of(connection: Connection, table: str, *columns: str) -> tuple[Any, ...]:
+async def only_row(connection: Connection, table: str, *columns: str) -> tuple[Any, ...]:
     """The columns of the only row of a table."""
     (row,) = await connection.fetch(f"SELECT {', '.join(columns)} FROM {table}")
     return tuple(row)
 
 
 @asynccontextmanager
-async def hearing(url: str, *channels: str) -> AsyncGenerator[Callable[[], Any]]:
+async def collect_notifications(url: str, *channels: str) -> AsyncGenerator[Callable[[], Any]]:
     """Yields a call that returns what was said on these channels until now, as (channel, payload)."""
     connection = await asyncpg.connect(url)
     said: list[tuple[str, object]] = []
@@ -117,7 +117,7 @@ def tomorrow(today: date) -> TaskResult[date, TaskError]:
     return TaskResult(ok=date.fromordinal(today.toordinal() + 1))
 
 
-def app_on(url: str, *, settings: dict[str, Any] | None = None, **config: Any) -> Horsies:
+def make_app(url: str, *, settings: dict[str, Any] | None = None, **config: Any) -> Horsies:
     """An app with the tasks `double` and `tomorrow`; `settings` are of its broker."""
     app = Horsies(AppConfig(broker=PostgresConfig(database_url=url, **(settings or {})), **config))
     app.task("double")(double)
@@ -125,23 +125,23 @@ def app_on(url: str, *, settings: dict[str, Any] | None = None, **config: Any) -
     return app
 
 
-async def settle(
+async def finish_tasks(
     connection: asyncpg.Connection[Any],
     task_ids: Iterable[str],
     document: str | None = '{"ok": 10}',
     *,
     status: str = "COMPLETED",
-    announced: bool = True,
+    notify: bool = True,
 ) -> None:
     """Bring tasks to an end as a worker does, with or without telling those who wait."""
     ids = list(task_ids)
     await connection.execute(_SETTLE, ids, status, document)
-    if announced:
+    if notify:
         for start in range(0, len(ids), 200):
             await connection.execute("SELECT pg_notify('horsies_task_done', $1)", ",".join(ids[start : start + 200]))
 
 
-async def heard_on(connection: asyncpg.Connection[Any], channel: str) -> asyncio.Queue[str]:
+async def listen_on(connection: asyncpg.Connection[Any], channel: str) -> asyncio.Queue[str]:
     """What is said on `channel` from now on."""
     heard: asyncio.Queue[str] = asyncio.Queue()
 
@@ -152,7 +152,7 @@ async def heard_on(connection: asyncpg.Connection[Any], channel: str) -> asyncio
     return heard
 
 
-def ask(url: str, sql: str, *arguments: object) -> Sequence[tuple[Any, ...]]:
+def fetch_rows(url: str, sql: str, *arguments: object) -> Sequence[tuple[Any, ...]]:
     """Rows of one statement, for tests without an event loop."""
 
     async def fetch() -> Sequence[tuple[Any, ...]]:
@@ -166,7 +166,7 @@ def ask(url: str, sql: str, *arguments: object) -> Sequence[tuple[Any, ...]]:
 
 
 def count_tasks(url: str) -> int:
-    return ask(url, "SELECT count(*) FROM horsies_tasks")[0][0]
+    return fetch_rows(url, "SELECT count(*) FROM horsies_tasks")[0][0]
 
 
 # Sessions that wait for each other.
@@ -176,7 +176,7 @@ SELECT count(*) >= $1 FROM pg_stat_activity WHERE datname = current_database() A
 """
 
 
-async def until_someone_waits(connection: Connection, *, sessions: int = 1) -> None:
+async def until_lock_waiters(connection: Connection, *, sessions: int = 1) -> None:
     """Look until so many sessions of this database wait for a lock; also from inside a transaction."""
     async with asyncio.timeout(30):
         while not await connection.fetchval(SOMEONE_WAITS, sessions):
@@ -196,7 +196,7 @@ SELECT count(*) FROM pg_stat_activity
 """
 
 
-async def deadlocks(connection: Connection) -> int:
+async def count_deadlocks(connection: Connection) -> int:
     """How many there were in this database; asked when all others have left it, for a session counts as it goes."""
     async with asyncio.timeout(20):
         while await connection.fetchval(OTHERS):

@@ -24,15 +24,15 @@ from textual.drivers.headless_driver import HeadlessDriver
 from horsies.model.settings import AppConfig, PostgresConfig, TuiConfig
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.tasks import Order, TaskPage
+from horsies_ops.reads.tasks import TaskOrder, TaskPage
 from horsies_tui.app import HorsiesApp
 from horsies_tui.data.context import DatabaseClock
-from horsies_tui.demo import Demo
+from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import System
+from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import Place
-from horsies_tui.proposals.dialog import PlanDialog
-from horsies_tui.theme import NO_OTHERS, UserThemes
+from horsies_tui.proposals.dialog import ProposalDialog
+from horsies_tui.theme import NO_USER_THEMES, UserThemes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
     from textual.strip import Strip
 
-    from horsies_tui.data.context import Memory
-    from horsies_tui.data.source import Opener, Source
+    from horsies_tui.data.context import StateFile
+    from horsies_tui.data.source import DataSource, Opener
 
 
 ALPHABET = ascii_letters + digits + punctuation
@@ -54,7 +54,7 @@ NOON = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
 PICTURES = Path(__file__).parents[1] / "unit" / "tui" / "pictures"
 
 
-def still(size: int = 400) -> System:
+def frozen_system(size: int = 400) -> DemoSystem:
     """A busy system at noon, where no time passes; each caller has one of its own."""
     return pickle.loads(_as_bytes(size))  # noqa: S301  # our own bytes
 
@@ -62,19 +62,19 @@ def still(size: int = 400) -> System:
 @cache
 def _as_bytes(size: int) -> bytes:
     # To invent a past takes four times as long as to read it back, and hundreds of tests want the same one.
-    return pickle.dumps(System.busy(_noon, size=size))
+    return pickle.dumps(DemoSystem.with_history(_noon, size=size))
 
 
 def _noon() -> datetime:
     return NOON
 
 
-def still_clock() -> DatabaseClock:
+def frozen_clock() -> DatabaseClock:
     return DatabaseClock(ticks=lambda: 0.0, local=lambda: NOON)
 
 
 @asynccontextmanager
-async def running(
+async def running_app(
     opener: Opener | None = None,
     *,
     settings: TuiConfig | None = None,
@@ -83,25 +83,25 @@ async def running(
     place: Place = Place.TASKS,
     until: str = "LIVE",
     hook: Callable[[Message], None] | None = None,
-    memory: Memory | None = None,
-    themes: UserThemes = NO_OTHERS,
+    memory: StateFile | None = None,
+    themes: UserThemes = NO_USER_THEMES,
     notifies: bool = False,
 ) -> AsyncGenerator[Pilot[None]]:
     """The app, once its header says `until`; over a still system where no other is given."""
-    opener = opener or Demo(still(), pace_s=None)
+    opener = opener or DemoOpener(frozen_system(), pace_s=None)
     app = HorsiesApp(
         opener,
         settings or TuiConfig(),
-        database="db1/app",
+        database_name="db1/app",
         read_only=read_only,
         start=place,
-        clock=still_clock(),
-        memory=memory,
+        clock=frozen_clock(),
+        state_file=memory,
         themes=themes,
     )
     async with app.run_test(size=size, message_hook=hook, notifications=notifies) as pilot:
-        await eventually(pilot, lambda: until in shown(pilot))
-        await settled(pilot)
+        await eventually(pilot, lambda: until in screen_text(pilot))
+        await until_stable(pilot)
         yield pilot
 
 
@@ -109,27 +109,27 @@ async def eventually(pilot: Pilot[None], is_so: Callable[[], bool], *, within_s:
     """Let the app work until that is the case."""
     deadline = datetime.now(UTC) + timedelta(seconds=within_s)
     while not is_so():
-        assert datetime.now(UTC) < deadline, shown(pilot)
+        assert datetime.now(UTC) < deadline, screen_text(pilot)
         await pilot.pause()
 
 
-async def dialog(pilot: Pilot[None]) -> PlanDialog:
+async def until_plan_dialog(pilot: Pilot[None]) -> ProposalDialog:
     """The preview, once it heeds keys."""
-    await eventually(pilot, lambda: isinstance(pilot.app.screen, PlanDialog))
+    await eventually(pilot, lambda: isinstance(pilot.app.screen, ProposalDialog))
     shown_now = pilot.app.screen
-    assert isinstance(shown_now, PlanDialog)
-    await shown_now.heeds.wait()
+    assert isinstance(shown_now, ProposalDialog)
+    await shown_now.keys_enabled.wait()
     return shown_now
 
 
-async def settled(pilot: Pilot[None]) -> None:
+async def until_stable(pilot: Pilot[None]) -> None:
     """Let the app work until what it shows stays the same."""
     before = ""
-    while before != (before := shown(pilot)):
+    while before != (before := screen_text(pilot)):
         await pilot.pause()
 
 
-def shown(pilot: Pilot[None]) -> str:
+def screen_text(pilot: Pilot[None]) -> str:
     """What is on the screen, line by line."""
     return "\n".join(lines(pilot))
 
@@ -157,7 +157,7 @@ def picture(pilot: Pilot[None]) -> str:
     return "\n".join([*(line.rstrip() for line in lines(pilot)), "", *styles, "", *legend, ""])
 
 
-def compare(pilot: Pilot[None], name: str) -> None:
+def assert_matches_picture(pilot: Pilot[None], name: str) -> None:
     """Whether the screen looks as in the picture of that name; with UPDATE_PICTURES set the picture is made anew."""
     path = PICTURES / f"{name}.txt"
     now = picture(pilot)
@@ -171,27 +171,27 @@ def compare(pilot: Pilot[None], name: str) -> None:
 # The screens over a test's database, opened as `horsies tui` opens the configured one.
 
 
-class Real:
+class DatabaseOpener:
     """Opens the database in the hands of ana."""
 
     def __init__(self, url: str) -> None:
         self._settings = AppConfig(broker=PostgresConfig.model_validate({"database_url": url}))
 
     @asynccontextmanager
-    async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
         async with open_ops(self._settings, read_only=read_only, actor="ana", via="tui") as ops:
             yield ops
 
 
 @asynccontextmanager
-async def screens(url: str, *, place: Place = Place.TASKS, read_only: bool = False) -> AsyncGenerator[Pilot[None]]:
-    app = HorsiesApp(Real(url), TuiConfig(), database="test", read_only=read_only, start=place)
+async def running_tui(url: str, *, place: Place = Place.TASKS, read_only: bool = False) -> AsyncGenerator[Pilot[None]]:
+    app = HorsiesApp(DatabaseOpener(url), TuiConfig(), database_name="test", read_only=read_only, start=place)
     async with app.run_test(size=(120, 36)) as pilot:
-        await eventually(pilot, lambda: "LIVE" in shown(pilot))
+        await eventually(pilot, lambda: "LIVE" in screen_text(pilot))
         yield pilot
 
 
-async def ask(url: str, sql: str, *values: object) -> list[Any]:
+async def fetch_rows(url: str, sql: str, *values: object) -> list[Any]:
     connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
     try:
         return await connection.fetch(sql, *values)
@@ -205,22 +205,22 @@ EVERYTHING = TaskFilter()
 HITS = TaskFilter(names=("such.a.task",))
 
 
-class Hurried(DemoSource):
+class TimeLimitedSource(DemoSource):
     """Looks at a few tasks a page, from either end, as if its time were over then; what is asked for by id it finds."""
 
-    def __init__(self, system: System, *, looks_at: int = 100) -> None:
+    def __init__(self, system: DemoSystem, *, looks_at: int = 100) -> None:
         super().__init__(system, read_only=False, pace_s=None)
         self._looks_at = looks_at
 
     @asynccontextmanager
-    async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:  # noqa: ARG002
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:  # noqa: ARG002
         yield self
 
     async def list_tasks(
         self,
         filter: TaskFilter = EVERYTHING,  # noqa: A002
         *,
-        order: Order = Order.NEWEST_FIRST,
+        order: TaskOrder = TaskOrder.NEWEST_FIRST,
         after: UUID | None = None,
         limit: int = 50,
     ) -> TaskPage:
@@ -232,15 +232,15 @@ class Hurried(DemoSource):
         found = tuple(task for task in page.tasks if task.id in seen)
         return page if len(found) == limit else TaskPage(tasks=found, next=seen[-1], searched_to=NOON)
 
-    def _ahead(self, order: Order, after: UUID | None) -> list[UUID]:
-        if order is Order.OLDEST_FIRST:
-            return [each for each in self.system.order if after is None or each > after]
-        return [each for each in reversed(self.system.order) if after is None or each < after]
+    def _ahead(self, order: TaskOrder, after: UUID | None) -> list[UUID]:
+        if order is TaskOrder.OLDEST_FIRST:
+            return [each for each in self.system.task_ids if after is None or each > after]
+        return [each for each in reversed(self.system.task_ids) if after is None or each < after]
 
 
-def make_hits(system: System, places: Iterable[int]) -> tuple[UUID, ...]:
+def make_hits(system: DemoSystem, places: Iterable[int]) -> tuple[UUID, ...]:
     """Let the tasks at these places match `HITS`, the oldest being at 0; returns them, newest first."""
-    hits = [system.order[place] for place in places]
+    hits = [system.task_ids[place] for place in places]
     system.tasks.update({each: replace(system.tasks[each], name=HITS.names[0]) for each in hits})
     return tuple(sorted(hits, reverse=True))
 
@@ -251,7 +251,7 @@ OWN = re.compile(r"\x1b\[[0-9;]*m|\n?\x1b\[[0-9;]*H|\x1b\[\?2026[hl]|\x1b\]22;[a
 """What Textual itself sends while it draws: colours, places, the bounds of a frame, and the shape of the pointer."""
 
 
-class Recording(HeadlessDriver):
+class RecordingDriver(HeadlessDriver):
     """A driver for which everything is drawn, as for a real terminal."""
 
     written: list[str]
@@ -264,10 +264,10 @@ class Recording(HeadlessDriver):
         self.written.append(data)
 
 
-async def recorded(app: App[None], size: tuple[int, int], drive: Callable[[Pilot[None]], Awaitable[None]]) -> str:
+async def record_output(app: App[None], size: tuple[int, int], drive: Callable[[Pilot[None]], Awaitable[None]]) -> str:
     """Run the app, let it be driven, and return all that it sent."""
     written: list[str] = []
-    app.driver_class = type("Recorder", (Recording,), {"written": written})
+    app.driver_class = type("Recorder", (RecordingDriver,), {"written": written})
 
     async def then_leave(pilot: Pilot[object]) -> None:
         await drive(cast("Pilot[None]", pilot))
@@ -286,12 +286,18 @@ def without_own_sequences(sent: str) -> str:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-    "--window-size=1100,700", "--remote-debugging-port=0",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--window-size=1100,700",
+    "--remote-debugging-port=0",
+)
 
 
-def installed() -> str | None:
+def find_browser() -> str | None:
     """The browser of this machine, where it has one."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
@@ -343,12 +349,16 @@ class Page:
 
 
 @asynccontextmanager
-async def browsing(program: str, folder: Path) -> AsyncGenerator[Page]:
+async def open_browser(program: str, folder: Path) -> AsyncGenerator[Page]:
     """A page of a browser that knows nothing but `folder`, and ends with the block."""
     browser = await asyncio.create_subprocess_exec(
-        program, *OPTIONS, f"--user-data-dir={folder}", "about:blank",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+        program,
+        *OPTIONS,
+        f"--user-data-dir={folder}",
+        "about:blank",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
     try:
         port = await _port(folder / "DevToolsActivePort")
         async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/json/list") as listed:

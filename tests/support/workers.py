@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from horsies import Horsies
     from horsies.engine.heartbeat import Health
-    from horsies.engine.in_flight import Hands
+    from horsies.engine.in_flight import Assignments
     from horsies.engine.pool.child import Child
     from tests.support.cli import Running
 
@@ -40,7 +40,7 @@ APP = f"{FILE}:app"
 ROOT = FILE.parents[2]
 
 
-class RunningWorker:
+class InProcessWorker:
     """A worker in this process. Its children are real, its events are kept and awaited."""
 
     def __init__(self, app: Horsies, worker: Worker) -> None:
@@ -50,7 +50,7 @@ class RunningWorker:
         self.pids: set[int] = set()
         """Of every child that lived at any event, also while it came up or left."""
         self._changed = asyncio.Event()
-        worker.listen(self._hear)
+        worker.add_listener(self._hear)
         self.run = asyncio.create_task(worker.run())
         self.run.add_done_callback(lambda _: self._changed.set())
 
@@ -62,7 +62,7 @@ class RunningWorker:
     def silent_s(self) -> float:
         """How long ago the last statement that succeeded was sent."""
         parts = self.worker._parts_at_work
-        return parts.gate.silent_s if parts else 0.0
+        return parts.fence.silent_s if parts else 0.0
 
     @property
     def health(self) -> Health:
@@ -78,15 +78,15 @@ class RunningWorker:
         return sorted(able, key=lambda child: child.pid)
 
     @property
-    def hands(self) -> Hands:
+    def hands(self) -> Assignments:
         parts = self.worker._parts_at_work
         assert parts is not None
-        return parts.hands
+        return parts.assignments
 
     def holds(self, task_id: str) -> bool:
         """Whether it has this task in its hands, whatever the table says."""
         parts = self.worker._parts_at_work
-        return parts is not None and any(held.key.task_id == task_id for held in parts.desk)
+        return parts is not None and any(held.key.task_id == task_id for held in parts.in_flight)
 
     async def kill_children(self) -> None:
         """All that take work now, as a fault would; returns when they are gone."""
@@ -94,9 +94,9 @@ class RunningWorker:
         for child in children:
             os.kill(child.pid, signal.SIGKILL)
         for child in children:
-            await child.gone.wait()
+            await child.exited.wait()
 
-    def of(self, kind: type[E]) -> list[E]:
+    def events_of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
     async def until(self, holds: Callable[[], object], *, within_s: float = 10.0) -> None:
@@ -110,10 +110,10 @@ class RunningWorker:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), POLL_S)
 
-    async def heard(self, kind: type[E], *, within_s: float = 10.0) -> E:
+    async def wait_for_event(self, kind: type[E], *, within_s: float = 10.0) -> E:
         """The first event of this kind, awaited."""
-        await self.until(lambda: self.of(kind), within_s=within_s)
-        return self.of(kind)[0]
+        await self.until(lambda: self.events_of(kind), within_s=within_s)
+        return self.events_of(kind)[0]
 
     async def stop(self, *, within_s: float = 20.0) -> None:
         if not self.run.done():
@@ -121,7 +121,7 @@ class RunningWorker:
         async with asyncio.timeout(within_s):
             await self.run
 
-    async def end(self) -> None:
+    async def stop_now(self) -> None:
         """At once, whatever it is doing."""
         self.worker.stop()
         self.worker.stop()
@@ -140,7 +140,7 @@ class RunningWorker:
 
 
 @asynccontextmanager
-async def running(
+async def worker_in_process(
     url: str,
     *,
     config: dict[str, Any] | None = None,
@@ -148,7 +148,7 @@ async def running(
     register: Callable[[Horsies], object] = lambda _: None,
     locator: str = APP,
     **settings: Any,
-) -> AsyncGenerator[RunningWorker]:
+) -> AsyncGenerator[InProcessWorker]:
     """A worker for `ledger_app(url, **config)`; `settings` are of `[worker]`. C7 is looked at when it has ended.
 
     `register` is given the app before the worker starts, for hooks that run in this process; `locator` is where its
@@ -166,13 +166,13 @@ async def running(
         child_environment=environment_of(url, config),
         probe_after_s=probe_after_s,
     )
-    running_worker = RunningWorker(app, worker)
+    running_worker = InProcessWorker(app, worker)
     try:
-        await running_worker.heard(events.WorkerStarted, within_s=90)
+        await running_worker.wait_for_event(events.WorkerStarted, within_s=90)
         await running_worker.until(lambda: running_worker.children)
         yield running_worker
     finally:
-        await running_worker.end()
+        await running_worker.stop_now()
         await app.close_async()
     assert groups_alive(running_worker.pids) == [], "C7"
 
@@ -190,7 +190,7 @@ class WorkerProcess:
         return self.popen.pid
 
     @property
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text()
 
     def children(self) -> list[int]:
@@ -211,8 +211,8 @@ class WorkerProcess:
 
     async def until_said(self, text: str, *, within_s: float = 20.0) -> None:
         async with asyncio.timeout(within_s):
-            while text not in self.said:
-                assert self.popen.poll() is None, self.said
+            while text not in self.log_text:
+                assert self.popen.poll() is None, self.log_text
                 await asyncio.sleep(POLL_S)
 
     async def until_gone(self, *, within_s: float = 20.0) -> int:
@@ -229,7 +229,7 @@ class WorkerProcess:
 
 
 @asynccontextmanager
-async def horsies_worker(
+async def worker_process(
     url: str,
     *options: str,
     config: dict[str, Any] | None = None,

@@ -13,20 +13,20 @@ from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule, WorkflowStatus
 from horsies.model.workflow.plan import WorkflowTaskStatus as S
 from horsies.model.workflow.progress import (
-    Blame,
-    Document,
-    End,
-    EndedChild,
-    EndedTask,
     Enqueue,
-    Finish,
+    FinishedSubWorkflow,
+    FinishedTask,
+    FinishNode,
+    FinishRun,
     NodeState,
-    NoRestart,
-    Pause,
-    PutBack,
+    NoRestartReason,
+    PauseRun,
+    ResultKind,
+    ReturnToReady,
     RunState,
+    SetRunError,
     Skip,
-    StartChild,
+    StartSubWorkflow,
     Step,
     next_steps,
 )
@@ -110,19 +110,19 @@ def _nodes(draw: st.DrawFn, index: int, depth: int) -> DagNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RunOutcome:
     """The end of a run. A failure is that of the node `blamed`, or has a `code` where no node is to blame."""
 
     status: str
     nodes: Sequence[str]
-    blamed: int | None = None
+    failed_node: int | None = None
     code: str | None = None
-    children: Mapping[int, Verdict] = field(default_factory=dict[int, "Verdict"])
+    children: Mapping[int, RunOutcome] = field(default_factory=dict[int, "RunOutcome"])
     """Of the sub-workflows that start, by the index of their node."""
 
 
-def foretold(dag: Dag) -> Verdict:
-    children = {index: foretold(node.child) for index, node in enumerate(dag.nodes) if node.child is not None}
+def expected_outcome(dag: Dag) -> RunOutcome:
+    children = {index: expected_outcome(node.child) for index, node in enumerate(dag.nodes) if node.child is not None}
 
     @cache
     def end_of(index: int) -> str:
@@ -135,7 +135,7 @@ def foretold(dag: Dag) -> Verdict:
     ends = [end_of(index) for index in range(len(dag.nodes))]
     status, blamed, code = _end(dag, ends)
     started = {index: child for index, child in children.items() if ends[index] != "SKIPPED"}
-    return Verdict(status=status, nodes=ends, blamed=blamed, code=code, children=started)
+    return RunOutcome(status=status, nodes=ends, failed_node=blamed, code=code, children=started)
 
 
 def _starts(node: DagNode, waited_for: Sequence[str]) -> bool:
@@ -166,19 +166,19 @@ def _end(dag: Dag, ends: Sequence[str]) -> tuple[str, int | None, str | None]:
 # Therefore an advance is applied wholly or not at all, and there is no half of it to be tried: a death in the middle is
 # `due` without `advance`.
 
-OK = EndedTask(status=TaskStatus.COMPLETED, document=Document.OK)
-ERR = EndedTask(status=TaskStatus.FAILED, document=Document.ERR)
-TAKEN_BACK = EndedTask(status=TaskStatus.CANCELLED, document=Document.ERR, mark=NoRestart.PAUSED)
+OK = FinishedTask(status=TaskStatus.COMPLETED, result_kind=ResultKind.OK)
+ERR = FinishedTask(status=TaskStatus.FAILED, result_kind=ResultKind.ERR)
+TAKEN_BACK = FinishedTask(status=TaskStatus.CANCELLED, result_kind=ResultKind.ERR, no_restart=NoRestartReason.PAUSED)
 
 
 @dataclass(slots=True, eq=False)
-class StoredRun:
+class SimulatedRun:
     dag: Dag
     nodes: list[NodeState]
     starts: list[int]
     """How often each node was given a task, less those that were taken back before or instead of an end."""
-    children: dict[int, StoredRun]
-    parent: StoredRun | None = None
+    children: dict[int, SimulatedRun]
+    parent: SimulatedRun | None = None
     status: WorkflowStatus = WorkflowStatus.RUNNING
     blamed: int | None = None
     code: str | None = None
@@ -188,26 +188,26 @@ class StoredRun:
         return self.status is WorkflowStatus.RUNNING
 
     @property
-    def at_work(self) -> list[int]:
+    def active_nodes(self) -> list[int]:
         """Nodes with a task that has not ended."""
         tasks = (index for index, node in enumerate(self.nodes) if not node.is_subworkflow)
         return [
             index for index in tasks if self.nodes[index].status in {S.ENQUEUED, S.RUNNING} and not self._ended(index)
         ]
 
-    def tree(self) -> Iterator[StoredRun]:
+    def tree(self) -> Iterator[SimulatedRun]:
         yield self
         for child in self.children.values():
             yield from child.tree()
 
-    def verdict(self) -> Verdict:
+    def outcome(self) -> RunOutcome:
         """How it ended, with all below it."""
-        return Verdict(
+        return RunOutcome(
             status=self.status,
             nodes=[node.status for node in self.nodes],
-            blamed=self.blamed,
+            failed_node=self.blamed,
             code=self.code,
-            children={index: child.verdict() for index, child in sorted(self.children.items())},
+            children={index: child.outcome() for index, child in sorted(self.children.items())},
         )
 
     def set(self, index: int, **changes: object) -> None:
@@ -215,67 +215,69 @@ class StoredRun:
         self.nodes[index] = replace(self.nodes[index], **changes)  # pyright: ignore[reportArgumentType]
 
     def _ended(self, index: int) -> bool:
-        return self.nodes[index].ended is not None
+        return self.nodes[index].backing is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A row of the outbox: advance this run, or start the sub-workflow of this node of it."""
 
-    run: StoredRun
+    run: SimulatedRun
     child: int | None = None
 
 
-class StoredRuns:
+class SimulatedRuns:
     """A root and all that grows below it."""
 
     def __init__(self, dag: Dag) -> None:
         self.requests: list[Request] = []
         self.root = self._start(dag, None)
 
-    def begin_task(self, run: StoredRun, index: int) -> None:
+    def begin_task(self, run: SimulatedRun, index: int) -> None:
         run.set(index, status=S.RUNNING)
 
-    def end_task(self, run: StoredRun, index: int) -> None:
+    def end_task(self, run: SimulatedRun, index: int) -> None:
         """The outcome and the request for an advance are stored together."""
         run.set(index, ended=OK if run.dag.nodes[index].succeeds else ERR)
         self.requests.append(Request(run))
 
-    def lose_task(self, run: StoredRun, index: int) -> None:
+    def lose_task(self, run: SimulatedRun, index: int) -> None:
         """Its worker died. It starts again, unless its run was paused meanwhile."""
         if not run.is_running:
             run.set(index, ended=TAKEN_BACK)
             self.requests.append(Request(run))
 
-    def answer(self, request: Request) -> None:
+    def process_request(self, request: Request) -> None:
         self.requests = [each for each in self.requests if each != request]
         if request.child is None:
             self.advance(request.run)
         elif request.run.is_running and request.run.nodes[request.child].status is S.READY:
             self._start_child(request.run, request.child)
 
-    def due(self, run: StoredRun) -> list[Step]:
+    def due_steps(self, run: SimulatedRun) -> list[Step]:
         """What an advance would do now."""
         nodes = [self._state_of(run, index) for index in range(len(run.nodes))]
         return list(
-            next_steps(RunState(status=run.status, nodes=nodes, on_error=run.dag.on_error, success=run.dag.success))
+            next_steps(
+                RunState(status=run.status, nodes=nodes, on_error=run.dag.on_error, success_rule=run.dag.success)
+            )
         )
 
-    def advance(self, run: StoredRun) -> None:
-        for step in self.due(run):
+    def advance(self, run: SimulatedRun) -> None:
+        for step in self.due_steps(run):
             self._apply(run, step)
 
-    def pause(self, run: StoredRun) -> None:
+    def pause(self, run: SimulatedRun) -> None:
         """What waits is taken back; what runs may end."""
         for each in run.tree():
             if each.is_running:
                 each.status = WorkflowStatus.PAUSED
-                for index in each.at_work:
+                for index in each.active_nodes:
                     if each.nodes[index].status is S.ENQUEUED:
                         each.set(index, status=S.READY)
                         each.starts[index] -= 1
 
-    def resume(self, run: StoredRun) -> None:
+    def resume(self, run: SimulatedRun) -> None:
         paused = [each for each in run.tree() if each.status is WorkflowStatus.PAUSED]
         for each in paused:
             self.advance(each)
@@ -290,12 +292,12 @@ class StoredRuns:
             if run.is_running:
                 self.advance(run)
 
-    def _start(self, dag: Dag, parent: StoredRun | None) -> StoredRun:
+    def _start(self, dag: Dag, parent: SimulatedRun | None) -> SimulatedRun:
         nodes = [
             NodeState(
                 status=S.PENDING,
                 dependencies=node.dependencies,
-                context=node.context,
+                context_dependencies=node.context,
                 join=node.join,
                 min_success=node.min_success,
                 allow_failed_deps=node.allow_failed_deps,
@@ -303,11 +305,11 @@ class StoredRuns:
             )
             for node in dag.nodes
         ]
-        run = StoredRun(dag=dag, nodes=nodes, starts=[0] * len(nodes), children={}, parent=parent)
+        run = SimulatedRun(dag=dag, nodes=nodes, starts=[0] * len(nodes), children={}, parent=parent)
         self.advance(run)
         return run
 
-    def _start_child(self, run: StoredRun, index: int) -> None:
+    def _start_child(self, run: SimulatedRun, index: int) -> None:
         child = run.dag.nodes[index].child
         assert child is not None
         assert index not in run.children, "a sub-workflow starts once"
@@ -315,36 +317,38 @@ class StoredRuns:
         run.starts[index] += 1
         run.children[index] = self._start(child, run)
 
-    def _state_of(self, run: StoredRun, index: int) -> NodeState:
+    def _state_of(self, run: SimulatedRun, index: int) -> NodeState:
         """A node with what the tables say of its child, and of the request to start one."""
         node, child = run.nodes[index], run.children.get(index)
         if node.status.is_terminal or not node.is_subworkflow:
             return node
         if child is not None and child.status.is_terminal:
-            return replace(node, ended=EndedChild(status=child.status))
+            return replace(node, backing=FinishedSubWorkflow(status=child.status))
         return replace(node, status=S.ENQUEUED) if Request(run, index) in self.requests else node
 
-    def _apply(self, run: StoredRun, step: Step) -> None:
+    def _apply(self, run: SimulatedRun, step: Step) -> None:
         match step:
-            case End(index, end):
+            case FinishNode(index, end):
                 run.set(index, status=end.status, ended=None)
-            case PutBack(index):
+            case ReturnToReady(index):
                 run.set(index, status=S.READY, ended=None)
                 run.starts[index] -= 1
             case Skip(index):
                 run.set(index, status=S.SKIPPED, ended=None)
             case Enqueue(index):
-                assert all(run.nodes[each].status.is_terminal for each in run.nodes[index].context), "it can read them"
+                assert all(run.nodes[each].status.is_terminal for each in run.nodes[index].context_dependencies), (
+                    "it can read them"
+                )
                 run.set(index, status=S.ENQUEUED)
                 run.starts[index] += 1
-            case StartChild(index):
+            case StartSubWorkflow(index):
                 run.set(index, status=S.READY)
                 self.requests.append(Request(run, index))
-            case Pause():
+            case PauseRun():
                 self.pause(run)
-            case Finish(outcome):
-                run.status, run.blamed, run.code = outcome.status, outcome.error_from, outcome.code
+            case FinishRun(outcome):
+                run.status, run.blamed, run.code = outcome.status, outcome.error_node, outcome.code
                 if run.parent is not None:
                     self.requests.append(Request(run.parent))
-            case Blame():
+            case SetRunError():
                 pass

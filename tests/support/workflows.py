@@ -15,24 +15,28 @@ from horsies import (
     Horsies,
     QueueMode,
     RetryPolicy,
+    SubWorkflowNode,
     TaskError,
     TaskResult,
     WorkflowContext,
     WorkflowMeta,
+    WorkflowSpec,
     WorkflowValidationError,
+    from_node,
 )
-from horsies.codec.ids import IDS
-from horsies.model.capacity import QueueRoom
+from horsies.codec.ids import ID_GENERATOR
+from horsies.model.capacity import QueueCapacity
 from horsies.model.task import TaskAttemptOutcome
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
-from horsies.store.claims import ClaimRequest, ClaimStore, Finish, FinishStore, Hold, Start
-from horsies.workflows.children import LIMIT_S, Outbox, start
-from tests.support.workflow_graphs import Verdict
+from horsies.store.claims import ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt, FinishStore, TaskStart
+from horsies.workflows.children import BUILD_TIMEOUT_S, OutboxProcessor, start
+from tests.support.workflow_app import Doubled, task_of
+from tests.support.workflow_graphs import RunOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from horsies.model.workflow.plan import Definitions
+    from horsies.model.workflow.plan import WorkflowDefinitions
     from horsies.store.claims import ClaimedRow
     from horsies.store.database import Database
     from tests.support.store import Connection
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
 
 app = Horsies(AppConfig())
 
-queued = Horsies(
+app_with_queues = Horsies(
     AppConfig(
         queue_mode=QueueMode.CUSTOM,
         custom_queues=[CustomQueueConfig(name="mail", priority=7), CustomQueueConfig(name="slow", priority=50)],
@@ -73,7 +77,7 @@ def report(
     return TaskResult(ok=f"{title} {workflow_ctx} {workflow_meta}")
 
 
-@queued.task(
+@app_with_queues.task(
     "post",
     queue_name="mail",
     retry_policy=RetryPolicy.fixed([5], auto_retry_for=["BUSY"]),
@@ -84,7 +88,7 @@ def post(to: str) -> TaskResult[str, TaskError]:
     return TaskResult(ok=to)
 
 
-def refusal_of(make: Callable[[], Any]) -> list[object]:
+def fault_codes(make: Callable[[], Any]) -> list[object]:
     """The codes of all faults that `make` is refused for, in order."""
     with pytest.raises(WorkflowValidationError) as refused:
         make()
@@ -121,7 +125,7 @@ def plan(*nodes: NodePlan, **others: Any) -> WorkflowPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class FakeDefinitions:
     """The definitions of a process, and what each was built with."""
 
     plans: Mapping[str, WorkflowPlan] = field(default_factory=dict[str, WorkflowPlan])
@@ -136,41 +140,43 @@ class Known:
         return self.plans.get(definition_key)
 
 
-class Bench:
+class WorkflowDriver:
     """A database, and someone who does the work of a worker's children in it, as the statements of a worker would."""
 
-    def __init__(self, database: Database, *, known: Definitions | None = None, build_limit_s: float = LIMIT_S) -> None:
+    def __init__(
+        self, database: Database, *, known: WorkflowDefinitions | None = None, build_limit_s: float = BUILD_TIMEOUT_S
+    ) -> None:
         self.database = database
-        self.outbox = Outbox(database, known or Known(), build_limit_s=build_limit_s)
+        self.outbox = OutboxProcessor(database, known or FakeDefinitions(), build_limit_s=build_limit_s)
         self.worker_id = uuid4()
         self.started: list[str] = []
         """Names of the tasks that ran, in order."""
         self.contexts: dict[str, dict[str, Any]] = {}
 
-    async def start(self, *nodes: NodePlan, **others: Any) -> UUID:
-        workflow_id = IDS.next()
+    async def start_run(self, *nodes: NodePlan, **others: Any) -> UUID:
+        workflow_id = ID_GENERATOR.next_uuid()
         assert await start(self.database, plan(*nodes, **others), workflow_id)
         return workflow_id
 
-    async def claim(self, limit: int = 1000) -> list[ClaimedRow]:
+    async def claim_and_start(self, limit: int = 1000) -> list[ClaimedRow]:
         """Begin what is due; in the order of the queue."""
         # Children for half of them: those start in the same breath, the others by a statement of their own.
-        return await self.begin(await self.hold(limit, children=limit // 2))
+        return await self.start_tasks(await self.claim_only(limit, children=limit // 2))
 
-    async def hold(self, limit: int = 1000, *, children: int = 0) -> list[ClaimedRow]:
+    async def claim_only(self, limit: int = 1000, *, children: int = 0) -> list[ClaimedRow]:
         """Claim what is due, and begin only so much of it."""
         request = ClaimRequest(
             worker_id=self.worker_id,
             hostname="here",
-            queues=[QueueRoom(name="default", room=1000)],
+            queues=[QueueCapacity(name="default", capacity=1000)],
             limit=limit,
             pids=[7] * children,
         )
         return await ClaimStore(self.database).claim(request)
 
-    async def begin(self, rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
+    async def start_tasks(self, rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
         """Begin what was claimed; returns those that run."""
-        waiting = [Start(hold=self._hold(row), pid=7) for row in rows if row.status == "CLAIMED"]
+        waiting = [TaskStart(claim=self._hold(row), pid=7) for row in rows if row.status == "CLAIMED"]
         store = ClaimStore(self.database)
         ids = {row.id for row in await store.start(waiting, hostname="here")} if waiting else set[UUID]()
         begun = [row for row in rows if row.status == "RUNNING" or row.id in ids]
@@ -193,25 +199,25 @@ class Bench:
         self, outcome: Callable[[str], Outcome] = lambda _: "ok", *, until: str | None = None, at_once: int = 1000
     ) -> None:
         """Work until nothing is due, or just before the task of this name; so many tasks at a time."""
-        await self.outbox.work_off()
-        while rows := await self.claim(at_once):
+        await self.outbox.process()
+        while rows := await self.claim_and_start(at_once):
             waiting = [row for row in rows if row.task_name == until]
             await self.finish([row for row in rows if row not in waiting], outcome)
-            await self.outbox.work_off()
+            await self.outbox.process()
             if waiting:
                 return
 
-    def _hold(self, row: ClaimedRow) -> Hold:
-        return Hold(task_id=row.id, claim_token=row.claim_token, worker_id=self.worker_id)
+    def _hold(self, row: ClaimedRow) -> ClaimRef:
+        return ClaimRef(task_id=row.id, claim_token=row.claim_token, worker_id=self.worker_id)
 
-    def _finish(self, row: ClaimedRow, outcome: Outcome, *, retry_delay_s: float | None = None) -> Finish:
+    def _finish(self, row: ClaimedRow, outcome: Outcome, *, retry_delay_s: float | None = None) -> FinishedAttempt:
         if outcome == "err":
             document: dict[str, Any] = {"err": {"error_code": "BROKEN", "message": row.task_name}}
         else:
             document = {"ok": row.task_name} if isinstance(outcome, str) else outcome
         is_ok = "ok" in document
-        return Finish(
-            hold=self._hold(row),
+        return FinishedAttempt(
+            claim=self._hold(row),
             outcome=TaskAttemptOutcome.COMPLETED if is_ok else TaskAttemptOutcome.FAILED,
             document=json.dumps(document),
             error_code=None if is_ok else document["err"]["error_code"],
@@ -220,14 +226,14 @@ class Bench:
         )
 
 
-async def run_of(connection: Connection, workflow_id: UUID) -> dict[str, Any]:
+async def run_row(connection: Connection, workflow_id: UUID) -> dict[str, Any]:
     """The row of a run; JSON as values."""
     row = await connection.fetchrow("SELECT * FROM horsies_workflows WHERE id = $1", workflow_id)
     assert row is not None
     return {name: _value(name, value) for name, value in row.items()}
 
 
-async def nodes_of(connection: Connection, workflow_id: UUID) -> list[str]:
+async def node_statuses(connection: Connection, workflow_id: UUID) -> list[str]:
     """The states of the nodes of a run, by index."""
     rows = await connection.fetch(
         "SELECT status FROM horsies_workflow_tasks WHERE workflow_id = $1 ORDER BY task_index", workflow_id
@@ -235,7 +241,7 @@ async def nodes_of(connection: Connection, workflow_id: UUID) -> list[str]:
     return [row["status"] for row in rows]
 
 
-async def node_of(connection: Connection, workflow_id: UUID, index: int) -> dict[str, Any]:
+async def node_row(connection: Connection, workflow_id: UUID, index: int) -> dict[str, Any]:
     row = await connection.fetchrow(
         "SELECT * FROM horsies_workflow_tasks WHERE workflow_id = $1 AND task_index = $2", workflow_id, index
     )
@@ -271,7 +277,7 @@ class PlannedDag:
             *(self._node(index) for index in range(len(dag.nodes))),
             definition_key=path or "tests.random",
             on_error=dag.on_error,
-            success=dag.success,
+            success_rule=dag.success,
             output_index=dag.output,
         )
 
@@ -288,7 +294,7 @@ class PlannedDag:
             else:
                 yield f"{self.path}n{index}", each.succeeds
 
-    def starts(self, verdict: Verdict) -> Iterator[str]:
+    def starts(self, verdict: RunOutcome) -> Iterator[str]:
         """The names of the tasks that run where it ends like this."""
         for index, end in enumerate(verdict.nodes):
             if end != "SKIPPED" and index in self.children:
@@ -309,7 +315,7 @@ class PlannedDag:
         return node(index, *each.dependencies, name=f"{self.path}n{index}", **others)
 
 
-async def stored_verdict(connection: Connection, workflow_id: object, dag: Dag) -> Verdict:
+async def stored_outcome(connection: Connection, workflow_id: object, dag: Dag) -> RunOutcome:
     """How a run ended, with all below it; its result is seen to be what its graph says on the way."""
     run = await connection.fetchrow("SELECT status, result, error FROM horsies_workflows WHERE id = $1", workflow_id)
     nodes = await connection.fetch(NODES, workflow_id)
@@ -317,14 +323,14 @@ async def stored_verdict(connection: Connection, workflow_id: object, dag: Dag) 
     assert json.loads(run["result"]) == _result(dag, nodes)
     blamed = [index for index, each in enumerate(nodes) if run["error"] and each["error"] == run["error"]]
     children = {
-        index: await stored_verdict(connection, nodes[index]["sub_workflow_id"], each.child)
+        index: await stored_outcome(connection, nodes[index]["sub_workflow_id"], each.child)
         for index, each in enumerate(dag.nodes)
         if each.child is not None and nodes[index]["sub_workflow_id"]
     }
-    return Verdict(
+    return RunOutcome(
         status=run["status"],
         nodes=[each["status"] for each in nodes],
-        blamed=blamed[0] if blamed else None,
+        failed_node=blamed[0] if blamed else None,
         code=json.loads(run["error"])["error_code"] if run["error"] and not blamed else None,
         children=children,
     )
@@ -337,3 +343,25 @@ def _result(dag: Dag, nodes: list[Any]) -> Any:
         return documents[dag.output]
     waited_for = {one for each in dag.nodes for one in each.dependencies}
     return {"ok": {f"n{index}": one for index, one in enumerate(documents) if index not in waited_for}}
+
+
+# Workflow specs of the tasks in `workflow_app`. They are kept out of that module: a worker imports it as its
+# app and refuses undecorated workflow builders there.
+
+
+def diamond(app: Horsies, *, seconds: float = 0.0) -> WorkflowSpec[int]:
+    """1, then 2 and 4 beside each other, then their sum: 6."""
+    first = task_of(app, "step").node(node_id="first")(value=1, seconds=seconds)
+    left = task_of(app, "double").node(node_id="left")(number=from_node(first))
+    right = task_of(app, "step").node(node_id="right", waits_for=[first])(value=4, seconds=seconds)
+    both = [left, right]
+    last = task_of(app, "total").node(node_id="sum", waits_for=both, workflow_ctx_from=both)()
+    return app.workflow("diamond", [first, left, right, last], output=last, definition_key="tests.diamond")
+
+
+def nested(app: Horsies, *, seconds: float = 0.0) -> WorkflowSpec[int]:
+    """5, doubled by a sub-workflow, and doubled again: 20."""
+    first = task_of(app, "step").node(node_id="first")(value=5, seconds=seconds)
+    child: SubWorkflowNode[int] = SubWorkflowNode(Doubled, kwargs={"value": 5}, waits_for=[first], node_id="child")
+    last = task_of(app, "double").node(node_id="last")(number=from_node(child))
+    return app.workflow("nested", [first, child, last], output=last, definition_key="tests.nested")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies import ConfigurationError, ErrorCode
-from horsies.config import load
-from horsies.discover import find_app, locate_app
+from horsies.config import load_settings
+from horsies.discover import import_app, import_app_with_tasks
 from tests.support.cli import APP
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ TWO_APPS = "from horsies import Horsies\nfirst, second = Horsies(), Horsies()\n"
 
 def refusal_of(locator: str | None) -> ConfigurationError:
     with pytest.raises(ConfigurationError) as raised:
-        find_app(locator, load())
+        import_app_with_tasks(locator, load_settings())
     return raised.value
 
 
@@ -28,18 +28,20 @@ def refusal_of(locator: str | None) -> ConfigurationError:
 )
 def test_an_app_is_found_by_module_or_by_file(project: Project, locator: str) -> None:
     project.write("shop/main.py", APP)
-    assert find_app(locator, load()).list_tasks() == []
+    assert import_app_with_tasks(locator, load_settings()).list_tasks() == []
 
 
 def test_a_file_in_the_working_folder_needs_no_path(project: Project) -> None:
     project.write("lone_app.py", APP)
-    assert find_app("lone_app.py", load()) is find_app("lone_app:app", load())
+    assert import_app_with_tasks("lone_app.py", load_settings()) is import_app_with_tasks(
+        "lone_app:app", load_settings()
+    )
 
 
 def test_without_a_locator_the_settings_name_the_app(project: Project) -> None:
     project.write("configured.py", APP)
     project.write("horsies.toml", '[app]\nlocator = "configured:app"\n')
-    assert find_app(None, load()) is find_app("configured", load())
+    assert import_app_with_tasks(None, load_settings()) is import_app_with_tasks("configured", load_settings())
 
 
 @pytest.mark.parametrize("locator", ["depot_app:app", "depot_app.py:app", "./depot_app.py"])
@@ -50,7 +52,7 @@ def test_a_locator_in_a_file_above_counts_from_that_file(
     project.write("horsies.toml", f'[app]\nlocator = "{locator}"\n')
     project.write("deep/down/other.py")
     monkeypatch.chdir(project.folder / "deep/down")
-    assert find_app(None, load()) is find_app(locator, load())
+    assert import_app_with_tasks(None, load_settings()) is import_app_with_tasks(locator, load_settings())
 
 
 def test_a_locator_given_otherwise_counts_from_the_working_folder(
@@ -59,43 +61,43 @@ def test_a_locator_given_otherwise_counts_from_the_working_folder(
     project.write("horsies.toml", '[app]\nlocator = "elsewhere:app"\n')
     project.write("below/lower_app.py", APP)
     monkeypatch.chdir(project.folder / "below")
-    find_app("lower_app.py", load())
+    import_app_with_tasks("lower_app.py", load_settings())
     monkeypatch.setenv("HORSIES_APP__LOCATOR", "./lower_app.py")
-    find_app(None, load())
+    import_app_with_tasks(None, load_settings())
 
 
 def test_a_locator_wins_over_the_settings(project: Project) -> None:
     project.write("wanted.py", APP)
     project.write("horsies.toml", '[app]\nlocator = "horsies.sample:app"\n')
-    assert "sample.resize" not in find_app("wanted", load()).tasks
+    assert "sample.resize" not in import_app_with_tasks("wanted", load_settings()).tasks
 
 
 def test_one_app_under_two_names_is_one_app(project: Project) -> None:
     project.write("aliased.py", f"{APP}queue = app\n")
-    find_app("aliased", load())
+    import_app_with_tasks("aliased", load_settings())
 
 
 def test_the_tasks_in_other_modules_are_found_too(project: Project) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['shop_tasks'])\n")
     project.write_task("shop_tasks.py", name="resize")
-    assert find_app("main", load()).list_tasks() == ["resize"]
+    assert import_app_with_tasks("main", load_settings()).list_tasks() == ["resize"]
 
 
 def test_an_app_can_be_had_without_its_tasks(project: Project) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['not_there'])\n")
-    assert locate_app("main", load()).list_tasks() == []
+    assert import_app("main", load_settings()).list_tasks() == []
 
 
 def test_tasks_beside_an_app_in_a_package_belong_to_that_very_app(project: Project) -> None:
     project.write("depot/__init__.py")
     project.write("depot/main.py", f"{APP}app.discover_tasks(['depot/tasks.py'])\n")
     project.write_task("depot/tasks.py", name="count", app="depot.main")
-    assert find_app("depot/main.py", load()).list_tasks() == ["count"]
+    assert import_app_with_tasks("depot/main.py", load_settings()).list_tasks() == ["count"]
 
 
 def test_nothing_is_sent_while_an_app_is_imported(project: Project) -> None:
     project.write("eager.py", f"{APP}app.was_suppressed = app.are_sends_suppressed()\n")
-    app = find_app("eager", load())
+    app = import_app_with_tasks("eager", load_settings())
     assert vars(app)["was_suppressed"]
     assert not app.are_sends_suppressed()
 
@@ -134,7 +136,7 @@ def test_of_two_apps_one_must_be_named(project: Project) -> None:
     error = refusal_of("two")
     assert error.code is ErrorCode.WORKER_INVALID_LOCATOR
     assert error.help_text == "name one: two:first or two:second"
-    find_app("two:second", load())
+    import_app_with_tasks("two:second", load_settings())
 
 
 def test_a_wrong_name_is_answered_with_the_right_one(project: Project) -> None:

@@ -16,7 +16,7 @@ from horsies.errors import (
     SourceLocation,
     TaskDefinitionError,
     WorkflowValidationError,
-    on_one_line,
+    format_one_line,
     raise_together,
 )
 
@@ -49,8 +49,8 @@ def test_an_error_prints_code_place_notes_and_help() -> None:
 
 def test_an_error_in_a_log_is_one_line_with_its_notes_and_help_as_fields() -> None:
     error = BrokerError("gone", code=BrokerErrorCode.DB_PING_FAILED, hint="start it", notes=["it was there"])
-    assert on_one_line(error) == "error[DB_PING_FAILED]: gone  note=it was there  hint=start it"
-    assert on_one_line(RuntimeError("odd")) == "odd"
+    assert format_one_line(error) == "error[DB_PING_FAILED]: gone  note=it was there  hint=start it"
+    assert format_one_line(RuntimeError("odd")) == "odd"
 
 
 def test_the_location_of_the_caller_is_the_first_frame_outside_horsies() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.log import STATEMENTS, LogFormat, configure
+from horsies.log import STATEMENT_LOGGER, LogFormat, configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def leave_logging_as_it_was() -> Iterator[None]:
 
 def written(form: LogFormat, level: str = "INFO") -> io.StringIO:
     stream = io.StringIO()
-    configure(level, form, stream=stream)
+    configure_logging(level, form, stream=stream)
     return stream
 
 
@@ -51,9 +51,9 @@ def test_a_json_line_is_one_object() -> None:
 @pytest.mark.parametrize("are_asked_for", [True, False])
 def test_statements_are_written_at_any_level_where_they_are_asked_for(are_asked_for: bool) -> None:
     stream = io.StringIO()
-    configure("WARNING", statements=are_asked_for, stream=stream)
-    logging.getLogger(STATEMENTS).debug("SELECT 1", extra={"ms": 0.4})
-    configure(stream=io.StringIO())
+    configure_logging("WARNING", statements=are_asked_for, stream=stream)
+    logging.getLogger(STATEMENT_LOGGER).debug("SELECT 1", extra={"ms": 0.4})
+    configure_logging(stream=io.StringIO())
     assert stream.getvalue().endswith("DEBUG   horsies.statements  SELECT 1  ms=0.4\n") is are_asked_for
 
 

@@ -15,18 +15,18 @@ from textual.widgets import Input
 from textual.worker import WorkerCancelled, WorkerFailed
 
 from horsies.errors import HorsiesError
-from horsies_ops.reads.filters import FilterFault, TaskFilter, is_short_form, parse_filter
-from horsies_tui.data.context import DatabaseClock, Desk, Memory
-from horsies_tui.data.queries import Store
+from horsies_ops.reads.filters import FilterFault, TaskFilter, is_short_id, parse_filter
+from horsies_tui.data.context import AppContext, DatabaseClock, StateFile
+from horsies_tui.data.queries import LiveQueries
 from horsies_tui.data.session import Session
-from horsies_tui.format import clean
-from horsies_tui.keys import BY_METHOD, TABS, Place, actions_at, bindings, keymap, shown_key
-from horsies_tui.messages import ConnectionChanged, RunWanted, TasksWanted, TaskWanted, WorkerWanted
+from horsies_tui.format import sanitize
+from horsies_tui.keys import ACTIONS_BY_METHOD, TABS, Place, actions_at, bindings, build_keymap, key_label
+from horsies_tui.messages import ConnectionChanged, OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens import SCREENS, load_all, screen_class
 from horsies_tui.screens.base import MainScreen
-from horsies_tui.theme import DARK, LIGHT, NO_OTHERS, OFFERED, Plain, UserThemes, glyphs
-from horsies_tui.widgets.dialogs import AskDialog, Help, TypeDialog
-from horsies_tui.widgets.frame import Header
+from horsies_tui.theme import DARK, LIGHT, NO_USER_THEMES, THEME_CYCLE, AsciiFilter, UserThemes, choose_glyphs
+from horsies_tui.widgets.dialogs import HelpDialog, PromptDialog, TypedConfirmDialog
+from horsies_tui.widgets.frame import AppHeader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,33 +42,33 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from horsies.model.settings import TuiConfig
-    from horsies_tui.data.session import Connection
-    from horsies_tui.data.source import Opener, Source
+    from horsies_tui.data.session import ConnectionStatus
+    from horsies_tui.data.source import DataSource, Opener
     from horsies_tui.screens.tasks.screen import TasksScreen
     from horsies_tui.screens.workers import WorkersScreen
-    from horsies_tui.screens.workflows.screen import FlowsScreen
+    from horsies_tui.screens.workflows.screen import WorkflowsScreen
 
 
 # What the palette offers: every action by its name, named filters, themes, and whatever has an id by that id.
 
 GO_TO_ID: Final = "Go to id …"
-EXPLAINED: Final = "a task by its id or the last eight digits of it; a run of a workflow by its id"
+GO_TO_ID_HELP: Final = "a task by its id or the last eight digits of it; a run of a workflow by its id"
 
 
-def commands(app: HorsiesApp) -> Iterator[SystemCommand]:
+def palette_commands(app: HorsiesApp) -> Iterator[SystemCommand]:
     """Screens, the actions of this one, the filters that the settings name, and themes."""
     for action in (*actions_at(app.place), *actions_at(Place.APP)):
-        owner = app if Place.APP in action.where else app.screen
-        keys = " ".join(shown_key(key, app.desk.glyphs) for key in action.keys)
+        owner = app if Place.APP in action.places else app.screen
+        keys = " ".join(key_label(key, app.context.glyphs) for key in action.keys)
         title = action.help[:1].upper() + action.help[1:]
-        yield SystemCommand(title, f"{keys}   {action.id}", partial(app.run_later, action.call, owner))
-    for name, text in app.desk.settings.filters.items():
-        yield SystemCommand(f"Filter {clean(name)}", clean(text), partial(app.filter_tasks, text))
+        yield SystemCommand(title, f"{keys}   {action.id}", partial(app.run_later, action.textual_action, owner))
+    for name, text in app.context.settings.filters.items():
+        yield SystemCommand(f"Filter {sanitize(name)}", sanitize(text), partial(app.filter_tasks, text))
     for name in app.available_themes:
         yield SystemCommand(f"Theme {name}", "other colours", partial(setattr, app, "theme", name))
 
 
-class Ids(Provider):
+class IdProvider(Provider):
     """An id that is typed or pasted into the palette leads to what has it."""
 
     @property
@@ -76,20 +76,20 @@ class Ids(Provider):
         return cast("HorsiesApp", self.app)
 
     async def discover(self) -> Hits:
-        yield DiscoveryHit(GO_TO_ID, self._app.ask_for_id, help=EXPLAINED)
+        yield DiscoveryHit(GO_TO_ID, self._app.ask_for_id, help=GO_TO_ID_HELP)
 
     async def search(self, query: str) -> Hits:
         typed = query.strip().lower()
         if is_id(typed):
-            yield Hit(1.0, f"Go to {typed}", partial(self._app.go_to, typed), help=EXPLAINED)
+            yield Hit(1.0, f"Go to {typed}", partial(self._app.open_id, typed), help=GO_TO_ID_HELP)
         score = (matcher := self.matcher(query)).match(GO_TO_ID)
         if score > 0:
-            yield Hit(score, matcher.highlight(GO_TO_ID), self._app.ask_for_id, help=EXPLAINED)
+            yield Hit(score, matcher.highlight(GO_TO_ID), self._app.ask_for_id, help=GO_TO_ID_HELP)
 
 
 def is_id(text: str) -> bool:
     """Whether it can be an id, whole or short."""
-    if is_short_form(text):
+    if is_short_id(text):
         return True
     try:
         return bool(UUID(text))
@@ -97,24 +97,24 @@ def is_id(text: str) -> bool:
         return False
 
 
-async def wanted_message(source: Source, identity: str) -> Message | None:
+async def wanted_message(source: DataSource, identity: str) -> Message | None:
     """What whoever gave this id wants to see; None where nothing has it."""
-    if is_short_form(identity):
-        found = await source.tasks_ending(identity)
+    if is_short_id(identity):
+        found = await source.tasks_by_short_id(identity)
         if len(found) > 1:
-            return TasksWanted(TaskFilter(ids=(identity,)))
-        return TaskWanted(found[0].id) if found else None
+            return ShowTasks(TaskFilter(ids=(identity,)))
+        return OpenTask(found[0].id) if found else None
     whole = UUID(identity)
     if await source.tasks_by_id([whole]):
-        return TaskWanted(whole)
-    return RunWanted(whole) if await source.workflow(whole) is not None else None
+        return OpenTask(whole)
+    return ShowRun(whole) if await source.workflow(whole) is not None else None
 
 
-SMALLEST: Final = Size(60, 15)
-WAYS_OUT: Final = frozenset({"app_quit", "quit", "leave"})
+MIN_TERMINAL_SIZE: Final = Size(60, 15)
+EXIT_ACTIONS: Final = frozenset({"app_quit", "quit", "leave"})
 """The actions that need not be seen to be meant."""
-RATES_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
-BLURRED_S = 5.0
+REFRESH_INTERVALS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
+BLURRED_REFRESH_S = 5.0
 """How often an app that nobody looks at asks."""
 
 
@@ -124,76 +124,76 @@ class HorsiesApp(App[None]):
     TITLE = "horsies"
     CSS_PATH = "horsies.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
-    COMMANDS = App.COMMANDS | {Ids}
+    COMMANDS = App.COMMANDS | {IdProvider}
 
     def __init__(
         self,
         opener: Opener,
         settings: TuiConfig,
         *,
-        database: str,
+        database_name: str,
         actor: str = "",
         read_only: bool = False,
         start: Place | None = None,
         clock: DatabaseClock | None = None,
-        memory: Memory | None = None,
-        themes: UserThemes = NO_OTHERS,
+        state_file: StateFile | None = None,
+        themes: UserThemes = NO_USER_THEMES,
     ) -> None:
         super().__init__()
-        self._keys = keymap(settings.keys)
-        self._rate_s = settings.refresh_ms / 1000
+        self._keys = build_keymap(settings.keys)
+        self._refresh_s = settings.refresh_ms / 1000
         self._start = start or next(place for place in TABS if place in SCREENS)
         self._last_place: Place | None = None
         self._session_worker: Worker[None] | None = None
-        self._may_leave_read_only = not settings.read_only
+        self._can_enable_writes = not settings.read_only
         clock = clock or DatabaseClock()
-        store = Store(tick_s=self._rate_s)
-        session = Session(opener, store, clock, self._stands, read_only=read_only or settings.read_only)
-        self.desk = Desk(
-            store=store,
+        store = LiveQueries(tick_s=self._refresh_s)
+        session = Session(opener, store, clock, self._post_connection, read_only=read_only or settings.read_only)
+        self.context = AppContext(
+            queries=store,
             session=session,
             clock=clock,
-            glyphs=glyphs(is_ascii=settings.ascii),
+            glyphs=choose_glyphs(is_ascii=settings.ascii),
             settings=settings,
-            database=database,
+            database_name=database_name,
             actor=actor,
-            memory=memory or Memory(),
+            state_file=state_file or StateFile(),
         )
-        self._plain = [Plain()] if settings.ascii else []
+        self._line_filters = [AsciiFilter()] if settings.ascii else []
         self._theme_faults = themes.faults
         for theme in (DARK, LIGHT, *themes.themes):
             self.register_theme(theme)
         for place in SCREENS:
-            self.add_mode(place, lambda place=place: screen_class(place)(self.desk, frozenset(SCREENS)))
+            self.add_mode(place, lambda place=place: screen_class(place)(self.context, frozenset(SCREENS)))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What every line goes through before it is drawn, whichever widget it comes from."""
-        return [*super().get_line_filters(), *self._plain]
+        return [*super().get_line_filters(), *self._line_filters]
 
     def on_mount(self) -> None:
-        self._put_on_theme()
+        self._apply_theme()
         self.set_keymap(self._keys)
         self.switch_mode(self._start)
         # What it takes to connect, and the other screens, are loaded once there is something to see.
         self.call_after_refresh(self._connect)
         self.call_after_refresh(self.run_worker, load_all, group="load", thread=True, exit_on_error=False)
 
-    def _put_on_theme(self) -> None:
+    def _apply_theme(self) -> None:
         """The one of the settings; a theme that is missing or faulty is told, and no reason to show nothing."""
-        wanted = self.desk.settings.theme
+        wanted = self.context.settings.theme
         is_known = wanted in self.available_themes
         self.theme = wanted if is_known else DARK.name
         for fault in (*self._theme_faults, *(() if is_known else (f"there is no theme {wanted}",))):
-            self.notify(clean(fault), severity="warning", markup=False)
+            self.notify(sanitize(fault), severity="warning", markup=False)
         # The one that it begins with is nobody's choice of today.
         self.call_after_refresh(self.theme_changed_signal.subscribe, self, self._remember_theme)
 
     def _remember_theme(self, theme: Theme) -> None:
-        self.desk.memory.keep(theme=theme.name)
+        self.context.state_file.update(theme=theme.name)
 
     def _connect(self) -> None:
         self._session_worker = self.run_worker(
-            self.desk.session.run(), group="session", description="connection", exit_on_error=False
+            self.context.session.run(), group="session", description="connection", exit_on_error=False
         )
 
     async def on_unmount(self) -> None:
@@ -207,7 +207,7 @@ class HorsiesApp(App[None]):
         with contextlib.suppress(WorkerFailed, WorkerCancelled):
             await self._session_worker.wait()
 
-    def _stands(self, connection: Connection) -> None:
+    def _post_connection(self, connection: ConnectionStatus) -> None:
         self.post_message(ConnectionChanged(connection))
 
     def on_connection_changed(self, message: ConnectionChanged) -> None:
@@ -216,11 +216,11 @@ class HorsiesApp(App[None]):
                 screen.show_connection(message.connection)
 
     def on_app_blur(self, _: events.AppBlur) -> None:
-        self.desk.store.tick_s = max(self._rate_s, BLURRED_S)
+        self.context.queries.refresh_s = max(self._refresh_s, BLURRED_REFRESH_S)
 
     def on_app_focus(self, _: events.AppFocus) -> None:
-        self.desk.store.tick_s = self._rate_s
-        self.desk.store.resync()
+        self.context.queries.refresh_s = self._refresh_s
+        self.context.queries.invalidate_all()
 
     @property
     def place(self) -> Place:
@@ -229,7 +229,7 @@ class HorsiesApp(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "go" and parameters and parameters[0] not in SCREENS:
             return None
-        if (known := BY_METHOD.get(action)) and known.takes_keyboard and isinstance(self.focused, Input):
+        if (known := ACTIONS_BY_METHOD.get(action)) and known.opens_text_input and isinstance(self.focused, Input):
             return False
         return super().check_action(action, parameters)
 
@@ -241,13 +241,13 @@ class HorsiesApp(App[None]):
     ) -> bool:
         """Where there is no room to show what a key would be about, it does nothing but lead out."""
         named = action.partition("(")[0].rpartition(".")[2] if isinstance(action, str) else action[1]
-        if self._is_too_small and named not in WAYS_OUT:
+        if self._is_too_small and named not in EXIT_ACTIONS:
             return False
         return await super().run_action(action, default_namespace, namespaces)
 
     @property
     def _is_too_small(self) -> bool:
-        return self.size.width < SMALLEST.width or self.size.height < SMALLEST.height
+        return self.size.width < MIN_TERMINAL_SIZE.width or self.size.height < MIN_TERMINAL_SIZE.height
 
     def action_go(self, place: str) -> None:
         """Show a main screen, what was opened over it included; where it is shown already, close that.
@@ -266,29 +266,29 @@ class HorsiesApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's
         """What the palette offers."""
-        yield from commands(self)
+        yield from palette_commands(self)
 
     def run_later(self, call: str, owner: DOMNode) -> None:
         """Run an action once the palette is closed."""
         self.call_later(self.run_action, call, owner)
 
     def ask_for_id(self) -> None:
-        self.push_screen(AskDialog("Which id? The last eight digits of a task's are enough."), self.go_to)
+        self.push_screen(PromptDialog("Which id? The last eight digits of a task's are enough."), self.open_id)
 
-    def go_to(self, identity: str | None) -> None:
+    def open_id(self, id_text: str | None) -> None:
         """Show what has this id."""
-        source = self.desk.source
-        if identity and source is not None:
-            self.run_worker(self._go_to(source, identity), group="go", exclusive=True, exit_on_error=False)
+        source = self.context.source
+        if id_text and source is not None:
+            self.run_worker(self._open_id(source, id_text), group="go", exclusive=True, exit_on_error=False)
 
-    async def _go_to(self, source: Source, identity: str) -> None:
+    async def _open_id(self, source: DataSource, identity: str) -> None:
         try:
             wanted = await wanted_message(source, identity) if is_id(identity) else None
         except HorsiesError as error:
-            self.notify(clean(error.message), severity="error", markup=False)
+            self.notify(sanitize(error.message), severity="error", markup=False)
             return
         if wanted is None:
-            self.notify(clean(f"nothing has the id {identity}", limit=100), severity="warning", markup=False)
+            self.notify(sanitize(f"nothing has the id {identity}", limit=100), severity="warning", markup=False)
         else:
             self.post_message(wanted)
 
@@ -296,55 +296,55 @@ class HorsiesApp(App[None]):
         """Show the tasks that match this text."""
         match parse_filter(text):
             case FilterFault() as fault:
-                self.notify(clean(fault.message), severity="error", markup=False)
+                self.notify(sanitize(fault.message), severity="error", markup=False)
             case wanted:
                 self.show_tasks(wanted)
 
-    def on_task_wanted(self, message: TaskWanted) -> None:
+    def on_open_task(self, message: OpenTask) -> None:
         """Open a task over the screen that it was found on."""
-        from horsies_tui.screens.tasks.detail import Opened, TaskScreen
+        from horsies_tui.screens.tasks.detail import OpenedTask, TaskDetailScreen
 
         screen = self.screen
         tab = screen.tab if isinstance(screen, MainScreen) else Place.TASKS
-        opened = Opened(task_id=message.task_id, among=message.among, tab=tab)
-        self.push_screen(TaskScreen(self.desk, frozenset(SCREENS), opened))
+        opened = OpenedTask(task_id=message.task_id, sibling_ids=message.sibling_ids, tab=tab)
+        self.push_screen(TaskDetailScreen(self.context, frozenset(SCREENS), opened))
 
-    def on_tasks_wanted(self, message: TasksWanted) -> None:
+    def on_show_tasks(self, message: ShowTasks) -> None:
         self.show_tasks(message.filter)
 
-    def on_run_wanted(self, message: RunWanted) -> None:
-        self._turn_to(Place.FLOWS)
-        self.call_after_refresh(self._find_run, message.workflow_id)
+    def on_show_run(self, message: ShowRun) -> None:
+        self._show_place(Place.WORKFLOWS)
+        self.call_after_refresh(self._show_run, message.workflow_id)
 
-    def _find_run(self, workflow_id: UUID) -> None:
-        if self._is_at(Place.FLOWS):
-            cast("FlowsScreen", self.screen).show_run(workflow_id)
+    def _show_run(self, workflow_id: UUID) -> None:
+        if self._is_at(Place.WORKFLOWS):
+            cast("WorkflowsScreen", self.screen).show_run(workflow_id)
 
     def _is_at(self, place: Place) -> bool:
         """Whether that main screen is what is seen; its class need not be loaded to tell."""
         return isinstance(self.screen, MainScreen) and self.screen.place is place
 
-    def _turn_to(self, place: Place) -> None:
+    def _show_place(self, place: Place) -> None:
         """Show a main screen itself, whatever was opened over it."""
         self.action_go(place)
         self._close_details()
 
-    def on_worker_wanted(self, message: WorkerWanted) -> None:
-        self._turn_to(Place.WORKERS)
-        self.call_after_refresh(self._find_worker, message.worker_id)
+    def on_show_worker(self, message: ShowWorker) -> None:
+        self._show_place(Place.WORKERS)
+        self.call_after_refresh(self._show_worker, message.worker_id)
 
-    def _find_worker(self, worker_id: UUID) -> None:
+    def _show_worker(self, worker_id: UUID) -> None:
         if self._is_at(Place.WORKERS):
             cast("WorkersScreen", self.screen).show_worker(worker_id)
 
-    def show_tasks(self, wanted: TaskFilter) -> None:
+    def show_tasks(self, task_filter: TaskFilter) -> None:
         """Go to the list of tasks, narrowed down to these."""
-        self._turn_to(Place.TASKS)
-        self.call_after_refresh(self._narrow, wanted)
+        self._show_place(Place.TASKS)
+        self.call_after_refresh(self._apply_task_filter, task_filter)
 
-    def _narrow(self, wanted: TaskFilter) -> None:
+    def _apply_task_filter(self, task_filter: TaskFilter) -> None:
         if self._is_at(Place.TASKS):
-            cast("TasksScreen", self.screen).show_only(wanted)
+            cast("TasksScreen", self.screen).apply_filter(task_filter)
 
     async def action_app_palette(self) -> None:
         """Open the palette; the next key is not looked at before there is a line that it can go to."""
@@ -354,7 +354,7 @@ class HorsiesApp(App[None]):
             opened.set_focus(opened.query_one(Input))
 
     def action_app_help(self) -> None:
-        self.push_screen(Help(self.place, self._keys, self.desk.glyphs))
+        self.push_screen(HelpDialog(self.place, self._keys, self.context.glyphs))
 
     def action_app_quit(self) -> None:
         if len(self.screen_stack) > 1:
@@ -376,7 +376,7 @@ class HorsiesApp(App[None]):
             self.action_go(self._last_place)
 
     def action_live_pause(self) -> None:
-        store = self.desk.store
+        store = self.context.queries
         if store.is_paused:
             store.resume()
         else:
@@ -384,34 +384,38 @@ class HorsiesApp(App[None]):
         self._refresh_header()
 
     def action_live_refresh(self) -> None:
-        self.desk.session.try_now()
-        self.desk.store.refresh()
+        self.context.session.retry_now()
+        self.context.queries.refresh()
 
     def action_live_slower(self) -> None:
-        self._change_rate(min((rate for rate in RATES_S if rate > self._rate_s), default=RATES_S[-1]))
+        self._set_refresh_interval(
+            min((rate for rate in REFRESH_INTERVALS_S if rate > self._refresh_s), default=REFRESH_INTERVALS_S[-1])
+        )
 
     def action_live_faster(self) -> None:
-        self._change_rate(max((rate for rate in RATES_S if rate < self._rate_s), default=RATES_S[0]))
+        self._set_refresh_interval(
+            max((rate for rate in REFRESH_INTERVALS_S if rate < self._refresh_s), default=REFRESH_INTERVALS_S[0])
+        )
 
-    def _change_rate(self, rate_s: float) -> None:
-        self._rate_s = self.desk.store.tick_s = rate_s
+    def _set_refresh_interval(self, rate_s: float) -> None:
+        self._refresh_s = self.context.queries.refresh_s = rate_s
         self.notify(f"updates at most every {rate_s:g} s")
 
     def action_view_theme(self) -> None:
-        at = OFFERED.index(self.theme) if self.theme in OFFERED else -1
-        self.theme = OFFERED[(at + 1) % len(OFFERED)]
+        at = THEME_CYCLE.index(self.theme) if self.theme in THEME_CYCLE else -1
+        self.theme = THEME_CYCLE[(at + 1) % len(THEME_CYCLE)]
 
     def action_app_write(self) -> None:
         """Back to read-only at once; out of it only for whoever types which database that is about."""
-        if not self.desk.is_read_only:
+        if not self.context.is_read_only:
             self._reopen(read_only=True)
-        elif not self._may_leave_read_only:
+        elif not self._can_enable_writes:
             self.notify("the settings say tui.read_only", severity="warning")
         else:
             what = "to allow changes for this session"
-            self.push_screen(TypeDialog(self.desk.database, what), self._allowed)
+            self.push_screen(TypedConfirmDialog(self.context.database_name, what), self._on_write_confirmed)
 
-    def _allowed(self, is_sure: bool | None) -> None:  # noqa: FBT001  # what a dialog ends with
+    def _on_write_confirmed(self, is_sure: bool | None) -> None:  # noqa: FBT001  # what a dialog ends with
         if is_sure:
             self._reopen(read_only=False)
 
@@ -419,9 +423,9 @@ class HorsiesApp(App[None]):
     async def _reopen(self, *, read_only: bool) -> None:
         """Connect anew: whether anything may be changed is decided where the connection is opened, not here."""
         await self._disconnect()
-        self.desk.session.read_only = read_only
+        self.context.session.read_only = read_only
         self._connect()
 
     def _refresh_header(self) -> None:
         if isinstance(self.screen, MainScreen):
-            self.screen.query_one(Header).renew()
+            self.screen.query_one(AppHeader).refresh_if_changed()

@@ -14,7 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from horsies.model.task import short_form
-from horsies.model.text import safe as without_controls
+from horsies.model.text import sanitize_text as without_controls
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
     from textual.style import Style
 
-_LONGEST: Final = 65_536
+_MAX_CHARACTERS: Final = 65_536
 """No more of a value is looked at, however much of it there is."""
 
-_STAND_INS = {"\r\n": "⏎", "\n": "⏎", "\r": "⏎", "\t": "→"}
+_CONTROL_REPLACEMENTS = {"\r\n": "⏎", "\n": "⏎", "\r": "⏎", "\t": "→"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
-def clean(value: object, *, limit: int = _LONGEST) -> str:
+def sanitize(value: object, *, limit: int = _MAX_CHARACTERS) -> str:
     """`value` as one line without a character that a terminal would obey; at most `limit` characters of it."""
     text = str(value)[: 4 * limit]
-    for control, stand_in in _STAND_INS.items():
+    for control, stand_in in _CONTROL_REPLACEMENTS.items():
         text = text.replace(control, stand_in)
     return without_controls(text, limit=limit)
 
 
-def cut(text: str, cells: int) -> str:
+def truncate(text: str, cells: int) -> str:
     """As much of a clean text as `cells` columns hold, with an ellipsis where something is left out."""
     if cell_len(text) <= cells:
         return text
     return set_cell_size(text, cells - 1) + "…" if cells > 0 else ""
 
 
-def end_of(text: str, cells: int) -> str:
+def truncate_start(text: str, cells: int) -> str:
     """The end of a clean text, as much as `cells` columns hold: of a path that is what tells it from others."""
     if cell_len(text) <= cells:
         return text
@@ -59,23 +59,23 @@ def fit(value: object, cells: int, *, right: bool = False) -> str:
     if text.isascii() and text.isprintable() and len(text) <= cells:
         # Most cells of most lists, a screenful of them with each key; there is nothing to make harmless or to measure.
         return text.rjust(cells) if right else text.ljust(cells)
-    shown = cut(clean(text, limit=max(cells, 1) + 1), cells)
+    shown = truncate(sanitize(text, limit=max(cells, 1) + 1), cells)
     filling = " " * (cells - cell_len(shown))
     return filling + shown if right else shown + filling
 
 
 def safe(value: object, style: Style | str = "", *, cells: int | None = None) -> Content:
     """`value` as content in which nothing is markup and nothing is a control; cut to `cells` columns where given."""
-    shown = clean(value)
-    return Content.styled(shown if cells is None else cut(shown, cells), style)
+    shown = sanitize(value)
+    return Content.styled(shown if cells is None else truncate(shown, cells), style)
 
 
-def seconds(span: timedelta) -> str:
+def format_seconds(span: timedelta) -> str:
     """`0.5s`, `4s`: a pause that is short."""
     return f"{span.total_seconds():g}s"
 
 
-def age(span: timedelta | None) -> str:
+def format_age(span: timedelta | None) -> str:
     """`41s`, `3m12s`, `2h05m`, `3d04h`: two units, never wider than six columns below a hundred days."""
     if span is None:
         return "-"
@@ -91,7 +91,7 @@ def age(span: timedelta | None) -> str:
     return f"{seconds // _DAY}d"
 
 
-def short_age(span: timedelta | None) -> str:
+def format_short_age(span: timedelta | None) -> str:
     """`41s`, `3m`, `2h`, `31d`: one unit, for narrow columns that need not tick."""
     if span is None:
         return "-"
@@ -102,16 +102,16 @@ def short_age(span: timedelta | None) -> str:
     return f"{seconds}s"
 
 
-def took(span: timedelta | None) -> str:
+def format_elapsed(span: timedelta | None) -> str:
     """How long something took: tenths of a second below ten, milliseconds below a tenth."""
     if span is None:
         return "-"
     if span < timedelta(seconds=0.1):
         return f"{max(span.total_seconds(), 0) * 1000:.0f}ms"
-    return f"{span.total_seconds():.1f}s" if span < timedelta(seconds=10) else age(span)
+    return f"{span.total_seconds():.1f}s" if span < timedelta(seconds=10) else format_age(span)
 
 
-def number(count: int, *, is_estimate: bool = False, is_capped: bool = False) -> str:
+def format_count(count: int, *, is_estimate: bool = False, is_capped: bool = False) -> str:
     """`1,204`, `10,000+` where counting stopped there, `~1.6M` where nobody counted."""
     if is_estimate:
         return f"~{humanize.metric(count, precision=2).replace(' ', '')}" if count >= 1000 else f"~{count}"
@@ -123,12 +123,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def clock(at: datetime | None) -> str:
+def format_time(at: datetime | None) -> str:
     """The time of day in UTC, as the database has it."""
     return "--:--:--" if at is None else at.astimezone(UTC).strftime("%H:%M:%S")
 
 
-def day_and_time(at: datetime) -> str:
+def format_day_time(at: datetime) -> str:
     """To the minute in UTC, for what may be days ago."""
     return at.astimezone(UTC).strftime("%m-%d %H:%M")
 

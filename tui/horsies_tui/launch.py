@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from horsies.config import Rank
+from horsies.config import Precedence
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
-from horsies.log import configure
+from horsies.log import configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -23,45 +23,45 @@ if TYPE_CHECKING:
     from horsies.config import LoadedSettings
     from horsies.model.settings.broker import DatabaseUrl
     from horsies_tui.app import HorsiesApp
-    from horsies_tui.data.source import Opener, Source
+    from horsies_tui.data.source import DataSource, Opener
 
 
 # The other side of `serving`: this process is the app of one visitor.
 
 WEB_DRIVER: Final = "textual.drivers.web_driver:WebDriver"
-LOOKED_EVERY_S: Final = 0.5
+PARENT_POLL_S: Final = 0.5
 
 
-def is_served() -> bool:
+def is_web_child() -> bool:
     """Whether what is drawn goes to a browser and not to a terminal."""
     return os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
 
 
-def end_with_the_server() -> None:
+def exit_with_server() -> None:
     """End when the server does, however it ends: nobody would be there to close this app."""
     server = os.getppid()
-    threading.Thread(target=_watch, args=(server,), name="horsies-served", daemon=True).start()
+    threading.Thread(target=_exit_when_orphaned, args=(server,), name="horsies-served", daemon=True).start()
 
 
-def _watch(server: int) -> None:
+def _exit_when_orphaned(server: int) -> None:
     while os.getppid() == server:
-        time.sleep(LOOKED_EVERY_S)
+        time.sleep(PARENT_POLL_S)
     # Not `sys.exit`: whatever the app is waiting for, it waits for nobody any more.
     os._exit(1)
 
 
-PATIENCE_S = 3.0
+READ_TIMEOUT_S = 3.0
 """So long a screen waits for what it shows. What an operator decided to change may take as long as anywhere else."""
-CONNECTIONS = 3
+MAX_CONNECTIONS = 3
 """A screen asks several questions at once; the workers need the server's connections more than it does."""
-SLOW = {"TEXTUAL_FPS": "15", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
+SLOW_TERMINAL_ENV = {"TEXTUAL_FPS": "15", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 SLOW_REFRESH_MS = 1000
-LOOKED_THROUGH_AFTER = 50_000
+GC_THRESHOLD = 50_000
 """So many objects are made before it is seen which of them are garbage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class LaunchOptions:
     """What the command line says beyond the settings."""
 
     actor: str | None = None
@@ -70,11 +70,11 @@ class Options:
     is_slow: bool = False
     has_mouse: bool = True
     log_file: Path | None = None
-    there: Callable[[str], str] = str
+    add_connection_options: Callable[[str], str] = str
     """Has the command of a hint lead to the same database."""
 
     @property
-    def arguments(self) -> list[str]:
+    def cli_arguments(self) -> list[str]:
         """The same as arguments of the command."""
         flags = {
             "--read-only": self.is_read_only,
@@ -88,14 +88,14 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class DatabaseOpener:
     """Opens the configured database for the screens."""
 
     settings: LoadedSettings
-    options: Options
+    options: LaunchOptions
 
     @asynccontextmanager
-    async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
         # All that changes the database takes long to load, and nobody should wait for it in front of a dark screen.
         ops_module = await asyncio.to_thread(importlib.import_module, "horsies_ops.ops")
         async with ops_module.open_ops(
@@ -103,36 +103,36 @@ class Database:
             read_only=read_only,
             actor=self.options.actor,
             via="tui",
-            read_timeout_s=PATIENCE_S,
-            connections=CONNECTIONS,
+            read_timeout_s=READ_TIMEOUT_S,
+            connections=MAX_CONNECTIONS,
             application_name="horsies-tui",
         ) as ops:
             try:
                 await ops.refuse_unless_current()
             except HorsiesError as error:
-                error.help_text = self.options.there(error.help_text or "")
+                error.help_text = self.options.add_connection_options(error.help_text or "")
                 raise
             yield ops
 
 
-def launch(settings: LoadedSettings, options: Options) -> int:
+def launch(settings: LoadedSettings, options: LaunchOptions) -> int:
     """Run the screens until they are left."""
     # What is loaded now is no garbage, and looking for some again and again is a tenth of the time to the first paint.
-    gc.set_threshold(LOOKED_THROUGH_AFTER)
-    if is_served():
-        end_with_the_server()
+    gc.set_threshold(GC_THRESHOLD)
+    if is_web_child():
+        exit_with_server()
     if options.is_slow:
         # Textual reads these when it is imported.
-        os.environ.update(SLOW)
+        os.environ.update(SLOW_TERMINAL_ENV)
     # The terminal belongs to the screens: a line on stderr would be drawn over them.
     with (options.log_file or Path(os.devnull)).open("a", encoding="utf-8") as log:
-        configure(settings.log.level, settings.log.format, statements=settings.log.statements, stream=log)
-        application = app(settings, options)
+        configure_logging(settings.log.level, settings.log.format, statements=settings.log.statements, stream=log)
+        application = build_app(settings, options)
         application.run(mouse=options.has_mouse)
     return application.return_code or 0
 
 
-def show_in_browsers(options: Options, *, host: str, port: int, ready: Callable[[str], None]) -> int:
+def serve_in_browser(options: LaunchOptions, *, host: str, port: int, on_ready: Callable[[str], None]) -> int:
     """Serve the screens until told to stop; `ready` gets the address. Settings go by the environment."""
     if importlib.util.find_spec("textual_serve") is None:
         raise ConfigurationError(
@@ -142,52 +142,52 @@ def show_in_browsers(options: Options, *, host: str, port: int, ready: Callable[
         )
     from horsies_tui.web import serve
 
-    serve(options.arguments, host=host, port=port, ready=ready)
+    serve(options.cli_arguments, host=host, port=port, on_ready=on_ready)
     return 0
 
 
-def app(settings: LoadedSettings, options: Options) -> HorsiesApp:
+def build_app(settings: LoadedSettings, options: LaunchOptions) -> HorsiesApp:
     """The app for these settings, not yet running."""
     from horsies_tui.app import HorsiesApp
-    from horsies_tui.data.context import Memory, usual_path
-    from horsies_tui.theme import user_themes, usual_folder
+    from horsies_tui.data.context import StateFile, default_state_path
+    from horsies_tui.theme import default_themes_folder, load_user_themes
 
     tui = settings.tui
     if options.is_slow:
         tui = tui.model_copy(update={"refresh_ms": max(tui.refresh_ms, SLOW_REFRESH_MS)})
-    memory = Memory(usual_path())
-    if memory.known.theme is not None and settings.origin_of(("tui", "theme")).rank is Rank.DEFAULT:
-        tui = tui.model_copy(update={"theme": memory.known.theme})
+    memory = StateFile(default_state_path())
+    if memory.state.theme is not None and settings.origin_of(("tui", "theme")).precedence is Precedence.DEFAULT:
+        tui = tui.model_copy(update={"theme": memory.state.theme})
     opener, database = _opener(settings, options)
     return HorsiesApp(
         opener,
         tui,
-        database=database,
+        database_name=database,
         read_only=options.is_read_only,
-        memory=memory,
-        themes=user_themes(usual_folder()),
+        state_file=memory,
+        themes=load_user_themes(default_themes_folder()),
     )
 
 
-def _opener(settings: LoadedSettings, options: Options) -> tuple[Opener, str]:
+def _opener(settings: LoadedSettings, options: LaunchOptions) -> tuple[Opener, str]:
     """Where the data comes from, and what that is called."""
     if not options.is_demo:
-        return Database(settings, options), database_name(settings.app.broker.database_url)
-    from horsies_tui.demo import NAME, Demo
+        return DatabaseOpener(settings, options), database_name(settings.app.broker.database_url)
+    from horsies_tui.demo import DATABASE_NAME, DemoOpener
 
-    return Demo(), NAME
+    return DemoOpener(), DATABASE_NAME
 
 
 def database_name(url: DatabaseUrl) -> str:
     """`db1/app`, `embedded:~/shop/db`: enough to tell one database from another, and never a secret."""
     if url.is_embedded:
         folder = url.embedded_folder
-        return "embedded" if folder is None else f"embedded:{_from_home(folder)}"
+        return "embedded" if folder is None else f"embedded:{_abbreviate_home(folder)}"
     address = url.masked.partition("://")[2].partition("?")[0]
     host, _, database = address.rpartition("@")[2].partition("/")
     return f"{host}/{database}" if database else host
 
 
-def _from_home(folder: Path) -> str:
+def _abbreviate_home(folder: Path) -> str:
     home = Path.home()
     return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from horsies.errors import HorsiesError
     from horsies_ops.reads.filters import TaskFilter
-    from horsies_tui.data.session import Connection
+    from horsies_tui.data.session import ConnectionStatus
 
 
 class Fetched(Message):
@@ -40,29 +40,29 @@ class FetchFailed(Message):
 class ConnectionChanged(Message):
     """The connection stands otherwise than before."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ConnectionStatus) -> None:
         super().__init__()
         self.connection = connection
 
 
-class TasksWanted(Message):
+class ShowTasks(Message):
     """Whoever uses the screen wants to see these tasks."""
 
-    def __init__(self, wanted: TaskFilter) -> None:
+    def __init__(self, task_filter: TaskFilter) -> None:
         super().__init__()
-        self.filter = wanted
+        self.filter = task_filter
 
 
-class TaskWanted(Message):
+class OpenTask(Message):
     """Whoever uses the screen wants to see everything about this task, and may go on through its list."""
 
-    def __init__(self, task_id: UUID, among: Sequence[UUID] = ()) -> None:
+    def __init__(self, task_id: UUID, sibling_ids: Sequence[UUID] = ()) -> None:
         super().__init__()
         self.task_id = task_id
-        self.among = tuple(among)
+        self.sibling_ids = tuple(sibling_ids)
 
 
-class RunWanted(Message):
+class ShowRun(Message):
     """Whoever uses the screen wants to see this run of a workflow."""
 
     def __init__(self, workflow_id: UUID) -> None:
@@ -70,7 +70,7 @@ class RunWanted(Message):
         self.workflow_id = workflow_id
 
 
-class WorkerWanted(Message):
+class ShowWorker(Message):
     """Whoever uses the screen wants to see this worker."""
 
     def __init__(self, worker_id: UUID) -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from textual.app import SuspendNotSupported
 
 from horsies_ops.cli.output import json_line, to_json
-from horsies_tui.format import clean, plural
-from horsies_tui.widgets.dialogs import AskDialog
+from horsies_tui.format import plural, sanitize
+from horsies_tui.widgets.dialogs import PromptDialog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
 
-MOST: Final = 64_000
+MAX_CLIPBOARD_BYTES: Final = 64_000
 """Bytes. Many terminals take no more than that, and of more nothing."""
-SHOWN: Final = 200
+MAX_NOTICE_CHARACTERS: Final = 200
 
 
-def copy(screen: Screen[Any], text: str, what: str) -> None:
+def copy_text(screen: Screen[Any], text: str, what: str) -> None:
     """Copy `text`, and say that it is `what`. Lines stay lines; no other control goes along.
 
     What is pasted is typed into some other program, and a control would act there as it would here.
     """
-    if len(text.encode()) > MOST:
+    if len(text.encode()) > MAX_CLIPBOARD_BYTES:
         screen.notify("too much for the clipboard of a terminal", title=f"did not copy {what}", severity="warning")
         return
-    harmless = "\n".join(clean(line) for line in text.split("\n"))
+    harmless = "\n".join(sanitize(line) for line in text.split("\n"))
     screen.app.copy_to_clipboard(harmless)
-    screen.notify(clean(text, limit=SHOWN), title=f"copied {what}", markup=False)
+    screen.notify(sanitize(text, limit=MAX_NOTICE_CHARACTERS), title=f"copied {what}", markup=False)
 
 
 # Long documents in the user's own pager, for which the screens step aside.
 
-USUAL = "less"
+DEFAULT_PAGER = "less"
 
 
 def show_in_pager(screen: Screen[None], text: str, *, title: str) -> None:
     """Open `text` in $PAGER and come back when it is left; what cannot be done is said."""
     try:
-        command = shlex.split(os.environ.get("PAGER", "")) or [USUAL]
+        command = shlex.split(os.environ.get("PAGER", "")) or [DEFAULT_PAGER]
     except ValueError as error:
         screen.notify(f"$PAGER cannot be read: {error}", severity="error", markup=False)
         return
@@ -70,8 +70,8 @@ def show_in_pager(screen: Screen[None], text: str, *, title: str) -> None:
 
 # Rows of a list as a file: comma-separated where its name says so, else one JSON document a line.
 
-QUESTION: Final = "Save as (.csv, or .jsonl for a JSON document a line). Esc saves nothing."
-FORMULAS: Final = ("=", "+", "-", "@")
+SAVE_PROMPT: Final = "Save as (.csv, or .jsonl for a JSON document a line). Esc saves nothing."
+FORMULA_PREFIXES: Final = ("=", "+", "-", "@")
 """What a spreadsheet takes for a formula and carries out."""
 
 
@@ -84,7 +84,7 @@ async def save_rows(screen: Screen[Any], what: str, rows: Sequence[object], now:
     if screen.app.is_web:
         screen.app.deliver_text(io.StringIO(as_json_lines([to_json(row) for row in rows])), save_filename=proposed)
         return
-    answer = await screen.app.push_screen_wait(AskDialog(QUESTION, proposed))
+    answer = await screen.app.push_screen_wait(PromptDialog(SAVE_PROMPT, proposed))
     if not answer:
         return
     try:
@@ -92,9 +92,9 @@ async def save_rows(screen: Screen[Any], what: str, rows: Sequence[object], now:
     except (OSError, ValueError, RuntimeError) as error:
         # Names that no file can have, and the home of a user who does not exist, are not errors of the system.
         why = error.strerror if isinstance(error, OSError) else error
-        screen.notify(clean(f"{answer}: {why}"), severity="error", markup=False)
+        screen.notify(sanitize(f"{answer}: {why}"), severity="error", markup=False)
     else:
-        screen.notify(clean(f"{plural(len(rows), 'row')} in {path}"), markup=False)
+        screen.notify(sanitize(f"{plural(len(rows), 'row')} in {path}"), markup=False)
 
 
 def as_json_lines(documents: Sequence[Mapping[str, Any]]) -> str:
@@ -107,7 +107,7 @@ def as_csv(documents: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(names)
-    writer.writerows([_cell(document.get(name)) for name in names] for document in documents)
+    writer.writerows([_csv_cell(document.get(name)) for name in names] for document in documents)
     return text.getvalue()
 
 
@@ -120,10 +120,10 @@ def _write(wanted: Path, documents: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def _cell(value: Any) -> str:
+def _csv_cell(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        return clean(json.dumps(value, ensure_ascii=False))
-    shown = clean(value)
-    return "'" + shown if shown.startswith(FORMULAS) else shown
+        return sanitize(json.dumps(value, ensure_ascii=False))
+    shown = sanitize(value)
+    return "'" + shown if shown.startswith(FORMULA_PREFIXES) else shown

@@ -51,12 +51,21 @@ LIGHT: Final = Theme(
     dark=False,
 )
 
-OFFERED: Final = (DARK.name, LIGHT.name, "ansi-dark", "ansi-light")
+THEME_CYCLE: Final = (DARK.name, LIGHT.name, "ansi-dark", "ansi-light")
 """What the theme key goes through; the palette offers every one. The last two are the terminal's own colours."""
 
 COLOURS: Final = (
-    "primary", "secondary", "accent", "warning", "error", "success", "foreground", "background", "surface", "panel",
-)  # fmt: skip
+    "primary",
+    "secondary",
+    "accent",
+    "warning",
+    "error",
+    "success",
+    "foreground",
+    "background",
+    "surface",
+    "panel",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +76,15 @@ class UserThemes:
     faults: tuple[str, ...] = ()
 
 
-NO_OTHERS: Final = UserThemes()
+NO_USER_THEMES: Final = UserThemes()
 
 
-def usual_folder() -> Path:
+def default_themes_folder() -> Path:
     """Where a user puts themes of their own, one a file."""
     return user_config_path("horsies", appauthor=False) / "themes"
 
 
-def user_themes(folder: Path) -> UserThemes:
+def load_user_themes(folder: Path) -> UserThemes:
     """A file that is no theme is a fault, and never the end of the others."""
     themes: list[Theme] = []
     faults: list[str] = []
@@ -149,7 +158,7 @@ class Glyphs:
     branch: str
     last_branch: str
     trunk: str
-    see: str
+    pointer: str
 
     full: str
     empty: str
@@ -157,46 +166,102 @@ class Glyphs:
 
 
 UNICODE: Final = Glyphs(
-    cursor="▌", mark="✓", rule="─", back="‹", prompt="▸", enter="⏎",
-    live="●", polling="◐", slow="◑", lost="○", connecting="◌", bad="✖", warn="▲", paused="‖",
-    done="✓", failed="✗", running="▶", queued="◎", waiting="○", skipped="⊘", output="★",
-    claim="c", beat="●", silence="┄", unknown="?", limit="│", start="├",
-    branch="├─", last_branch="└─", trunk="│", see="↳",
-    full="█", empty="▒", sparks="▁▂▃▄▅▆▇█",
-)  # fmt: skip
+    cursor="▌",
+    mark="✓",
+    rule="─",
+    back="‹",
+    prompt="▸",
+    enter="⏎",
+    live="●",
+    polling="◐",
+    slow="◑",
+    lost="○",
+    connecting="◌",
+    bad="✖",
+    warn="▲",
+    paused="‖",
+    done="✓",
+    failed="✗",
+    running="▶",
+    queued="◎",
+    waiting="○",
+    skipped="⊘",
+    output="★",
+    claim="c",
+    beat="●",
+    silence="┄",
+    unknown="?",
+    limit="│",
+    start="├",
+    branch="├─",
+    last_branch="└─",
+    trunk="│",
+    pointer="↳",
+    full="█",
+    empty="▒",
+    sparks="▁▂▃▄▅▆▇█",
+)
 
 ASCII: Final = Glyphs(
-    cursor=">", mark="*", rule="-", back="<", prompt=">", enter="Ent",
-    live="*", polling="%", slow="~", lost="o", connecting=".", bad="X", warn="!", paused="=",
-    done="+", failed="x", running=">", queued="@", waiting="o", skipped="/", output="*",
-    claim="c", beat="*", silence=".", unknown="?", limit="|", start="|",
-    branch="|-", last_branch="`-", trunk="|", see="->",
-    full="#", empty=".", sparks="_.-=+*#@",
-)  # fmt: skip
+    cursor=">",
+    mark="*",
+    rule="-",
+    back="<",
+    prompt=">",
+    enter="Ent",
+    live="*",
+    polling="%",
+    slow="~",
+    lost="o",
+    connecting=".",
+    bad="X",
+    warn="!",
+    paused="=",
+    done="+",
+    failed="x",
+    running=">",
+    queued="@",
+    waiting="o",
+    skipped="/",
+    output="*",
+    claim="c",
+    beat="*",
+    silence=".",
+    unknown="?",
+    limit="|",
+    start="|",
+    branch="|-",
+    last_branch="`-",
+    trunk="|",
+    pointer="->",
+    full="#",
+    empty=".",
+    sparks="_.-=+*#@",
+)
 
 
-def glyphs(*, is_ascii: bool) -> Glyphs:
+def choose_glyphs(*, is_ascii: bool) -> Glyphs:
     return ASCII if is_ascii else UNICODE
 
 
-def spark(values: Sequence[float], signs: Glyphs, *, top: float | None = None) -> str:
+def sparkline(values: Sequence[float], glyphs: Glyphs, *, top: float | None = None) -> str:
     """One character a value, the highest one full, or what reaches `top`; the lowest sign where all is zero."""
     top = top or max(values, default=0) or 1
-    last = len(signs.sparks) - 1
-    return "".join(signs.sparks[round(min(max(value, 0) / top, 1) * last)] for value in values)
+    last = len(glyphs.sparks) - 1
+    return "".join(glyphs.sparks[round(min(max(value, 0) / top, 1) * last)] for value in values)
 
 
-def sampled(values: Sequence[float], most: int) -> list[float]:
+def downsample(values: Sequence[float], max_points: int) -> list[float]:
     """At most so many values for as many or more, each the highest of its stretch."""
-    count = min(len(values), most)
+    count = min(len(values), max_points)
     edges = [index * len(values) // count for index in range(count + 1)] if count else []
     return [max(values[start:end]) for start, end in pairwise(edges)]
 
 
-def bar(part: float, whole: float, width: int, signs: Glyphs) -> str:
+def bar(part: float, whole: float, width: int, glyphs: Glyphs) -> str:
     """How much of a whole is taken."""
     full = round(min(max(part / whole, 0.0), 1.0) * width) if whole else 0
-    return signs.full * full + signs.empty * (width - full)
+    return glyphs.full * full + glyphs.empty * (width - full)
 
 
 # Everything that is drawn, in ASCII: for terminals and fonts that have nothing else.
@@ -204,7 +269,7 @@ def bar(part: float, whole: float, width: int, signs: Glyphs) -> str:
 # The signs of our own have stand-ins that were chosen (`glyphs`). This is for all the rest, which comes from borders,
 # from the framework and from the database: each character becomes as many plain ones as it takes columns.
 
-_DRAWN: Final = {
+_REPLACED_GLYPHS: Final = {
     "-": "─━╌┄┈═—–‒−▔▁·",
     "|": "│┃┆┊║▏▕▎▍",
     "+": "┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝╠╣╦╩╬┏┓┗┛",
@@ -223,28 +288,28 @@ _DRAWN: Final = {
     '"': "“”",
     "=": "‖≠≡",
 }
-_STAND_INS: Final = {sign: plain for plain, signs in _DRAWN.items() for sign in signs}
+_ASCII_REPLACEMENTS: Final = {sign: to_ascii for to_ascii, signs in _REPLACED_GLYPHS.items() for sign in signs}
 
 
-class Plain(LineFilter):
+class AsciiFilter(LineFilter):
     """What a line of the screen goes through on its way to the terminal."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002  # Textual's
-        return [Segment(plain(text), style, control) for text, style, control in segments]
+        return [Segment(to_ascii(text), style, control) for text, style, control in segments]
 
 
 @lru_cache(maxsize=4096)
-def plain(text: str) -> str:
+def to_ascii(text: str) -> str:
     """`text` in ASCII and in as many columns."""
     if text.isascii():
         return text
     width = cell_len(text)
-    return "".join(map(_plain_character, text))[:width].ljust(width)
+    return "".join(map(_ascii_character, text))[:width].ljust(width)
 
 
-def _plain_character(character: str) -> str:
+def _ascii_character(character: str) -> str:
     if character.isascii():
         return character
     width = cell_len(character)
-    known = _STAND_INS.get(character) or unicodedata.normalize("NFKD", character)[0]
+    known = _ASCII_REPLACEMENTS.get(character) or unicodedata.normalize("NFKD", character)[0]
     return (known if known.isascii() and known.isprintable() else "?").ljust(width, "?")[:width]

@@ -20,21 +20,21 @@ from horsies.errors import ConfigurationError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-HERE: Final = ("127.0.0.1", "localhost", "::1")
-LONGEST_FAREWELL_S: Final = 5.0
+LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
+SHUTDOWN_TIMEOUT_S: Final = 5.0
 """So long apps may take to close; one that takes longer ends with us all the same (see `served`)."""
 
 
-class Screens(Server):
+class WebServer(Server):
     """Serves `horsies tui` with these options, until SIGINT or SIGTERM."""
 
-    def __init__(self, options: Sequence[str], *, host: str, port: int, ready: Callable[[str], None]) -> None:
+    def __init__(self, options: Sequence[str], *, host: str, port: int, on_ready: Callable[[str], None]) -> None:
         # In place of the shell that it is started by, so that the app is our own child.
         command = "exec " + shlex.join([sys.executable, "-m", "horsies_ops.cli", "tui", *options])
-        url = f"http://{_bracketed(host)}:{port}"
+        url = f"http://{_bracket_ipv6(host)}:{port}"
         super().__init__(command, host=host, port=port, title="horsies", public_url=url)
-        self._ready = ready
-        self._visits: set[asyncio.Task[Any]] = set()
+        self._ready = on_ready
+        self._sessions: set[asyncio.Task[Any]] = set()
 
     def initialize_logging(self) -> None:
         """Our log is set up already."""
@@ -46,32 +46,32 @@ class Screens(Server):
     async def on_shutdown(self, app: web.Application) -> None:
         """Ask every app to close."""
         del app
-        for visit in self._visits:
+        for visit in self._sessions:
             visit.cancel()
-        if self._visits:
-            await asyncio.wait(self._visits, timeout=LONGEST_FAREWELL_S)
+        if self._sessions:
+            await asyncio.wait(self._sessions, timeout=SHUTDOWN_TIMEOUT_S)
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        if not self._is_ours(request):
+        if not self._is_same_origin(request):
             raise web.HTTPForbidden(text="this is not for pages of other sites")
         visit = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._visits.add(visit)
+        self._sessions.add(visit)
         try:
             return await super().handle_websocket(request)
         finally:
-            self._visits.discard(visit)
+            self._sessions.discard(visit)
 
-    def _is_ours(self, request: web.Request) -> bool:
+    def _is_same_origin(self, request: web.Request) -> bool:
         """Whether the page that asks is ours; programs that are no browsers name none."""
-        names = {f"{_bracketed(name)}:{self.port}" for name in (*HERE, self.host)}
+        names = {f"{_bracket_ipv6(name)}:{self.port}" for name in (*LOOPBACK_NAMES, self.host)}
         origin = request.headers.get("Origin")
         return request.host in names and (origin is None or urlsplit(origin).netloc in names)
 
 
-def serve(options: Sequence[str], *, host: str, port: int, ready: Callable[[str], None]) -> None:
+def serve(options: Sequence[str], *, host: str, port: int, on_ready: Callable[[str], None]) -> None:
     """Serve until told to stop; `ready` gets the address of the page."""
     try:
-        Screens(options, host=host, port=port, ready=ready).serve()
+        WebServer(options, host=host, port=port, on_ready=on_ready).serve()
     except OSError as error:
         raise ConfigurationError(
             f"cannot listen at {host}:{port}: {error.strerror or error}",
@@ -80,5 +80,5 @@ def serve(options: Sequence[str], *, host: str, port: int, ready: Callable[[str]
         ) from error
 
 
-def _bracketed(host: str) -> str:
+def _bracket_ipv6(host: str) -> str:
     return f"[{host}]" if ":" in host else host

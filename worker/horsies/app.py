@@ -8,38 +8,45 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
-from horsies.client.broker import PostgresBroker, RecoveryTerms, Role
+from horsies.client.broker import PostgresBroker, RecoveryDependencies, Role
 from horsies.client.delivery import BrokerDelivery, Delivery
-from horsies.client.results import Results, blocking
+from horsies.client.results import BrokerTaskReader, run_blocking
 from horsies.client.task import AsyncTaskFunction, TaskFunction
-from horsies.client.workers import Monitoring
+from horsies.client.workers import WorkerMonitor
 from horsies.client.workflow.definition import AppDefinitions
 from horsies.client.workflow.spec import WorkflowSpec
-from horsies.config import load
+from horsies.config import load_settings
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, SourceLocation, TaskDefinitionError
 from horsies.model.task import DEFAULT_QUEUE, queue_fault
 from horsies.model.workflow.plan import OnError
 from horsies.recovery.hooks import RecoveryHooks
-from horsies.registry import TaskRegistry, define
+from horsies.registry import TaskRegistry, define_task
 from horsies.sync import BRIDGE
-from horsies.task_modules import StandIn, Suppression, expand_globs, import_modules, listed, refuse
+from horsies.task_modules import (
+    DefinitionPlaceholder,
+    SendSuppression,
+    expand_globs,
+    import_modules,
+    record_or_raise,
+    require_list,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
     from types import ModuleType
     from uuid import UUID
 
-    from horsies.client.results import TaskReads
+    from horsies.client.results import TaskReader
     from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
-    from horsies.codec.values import Value
+    from horsies.codec.values import ValueCodec
     from horsies.config import LoadedSettings
     from horsies.model.result import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
     from horsies.model.retry import RetryPolicy
     from horsies.model.settings import AppConfig
     from horsies.model.task import TaskInfo
     from horsies.model.task_result import ExceptionMapper, TaskError, TaskResult
-    from horsies.model.workflow.plan import Keyed
-    from horsies.recovery.hooks import Asking, InterruptedHook, RecoveryHook, WorkersRecoveredHook
+    from horsies.model.workflow.plan import NodeRef
+    from horsies.recovery.hooks import HookCaller, InterruptedHook, RecoveryHook, WorkersRecoveredHook
 
 
 # Functions that an app wants called at certain moments.
@@ -99,7 +106,7 @@ class WorkflowBuilder:
         return self.function.__qualname__
 
 
-class Builders:
+class WorkflowBuilders:
     """The builders of an app, in the order of registration; each function once."""
 
     def __init__(self) -> None:
@@ -122,14 +129,14 @@ class Builders:
         return keep
 
 
-def spec_or_stand_in(tasks: Sequence[object], make: Callable[[], WorkflowSpec[Any]]) -> Any:
+def spec_or_placeholder(tasks: Sequence[object], make: Callable[[], WorkflowSpec[Any]]) -> Any:
     """The spec; where refusals are noted, a stand-in for one that is refused or has a refused task among its nodes."""
-    if any(isinstance(each, StandIn) for each in tasks):
-        return StandIn()
+    if any(isinstance(each, DefinitionPlaceholder) for each in tasks):
+        return DefinitionPlaceholder()
     try:
         return make()
     except HorsiesError as error:
-        return refuse(error)
+        return record_or_raise(error)
 
 
 # `Horsies`, the object that an application makes once and imports everywhere.
@@ -158,27 +165,27 @@ class Horsies:
     """
 
     def __init__(self, config: AppConfig | None = None) -> None:
-        self.settings: LoadedSettings = load(code=config)
+        self.settings: LoadedSettings = load_settings(app_config=config)
         self.logger = logger
         self.role: Role = "producer"
         self.child_hooks = ChildHooks()
         self.recovery_hooks = RecoveryHooks()
-        self.definitions = AppDefinitions(self, self._ok_of)
-        self._builders = Builders()
+        self.definitions = AppDefinitions(self, self._result_codec_for)
+        self._builders = WorkflowBuilders()
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
-        self._suppression = Suppression()
+        self._suppression = SendSuppression()
         self.are_sends_suppressed = self._suppression.is_on  # asked at every send, without a step in between
         self._broker = PostgresBroker(self.config.broker, role=self.role)
-        self._broker.recovery_terms = RecoveryTerms(
+        self._broker.recovery_dependencies = RecoveryDependencies(
             local=self.config.recovery,
             hooks=self._asking,
             definitions=self.definitions,
         )
-        self._broker.ok_of = self._ok_of
-        self._results = Results(self.get_broker, self._ok_of)
-        self.reads: TaskReads = self._results
-        self._monitoring = Monitoring(self.get_broker)
+        self._broker.result_codec_for = self._result_codec_for
+        self._results = BrokerTaskReader(self.get_broker, self._result_codec_for)
+        self.task_reader: TaskReader = self._results
+        self._monitoring = WorkerMonitor(self.get_broker)
         self.delivery: Delivery = BrokerDelivery(
             self._broker, self._results, resends=self.config.resend_on_transient_err
         )
@@ -209,7 +216,7 @@ class Horsies:
         """Register a function as a task; every fault of its definition is reported at once."""
         location = SourceLocation.of_caller()
         if task_name is None or callable(task_name):
-            return cast("TaskDecorator", refuse(_unnamed(location)))
+            return cast("TaskDecorator", record_or_raise(_missing_name_error(location)))
         options = {
             "queue_name": queue_name,
             "priority": priority,
@@ -223,11 +230,11 @@ class Horsies:
 
         def register(function: Callable[..., Any], /) -> AnyTask:
             try:
-                definition = define(task_name, function, options, queues=self._custom_queues(), location=location)
+                definition = define_task(task_name, function, options, queues=self._custom_queues(), location=location)
                 kind = cast("type[AnyTask]", AsyncTaskFunction if definition.is_async else TaskFunction)
                 return self._tasks.register(kind(self, definition))
             except HorsiesError as error:
-                return cast("AnyTask", refuse(error))
+                return cast("AnyTask", record_or_raise(error))
 
         return cast("TaskDecorator", register)
 
@@ -248,7 +255,7 @@ class Horsies:
         name: str,
         tasks: Sequence[AnyNode],
         on_error: OnError = ...,
-        output: Keyed[T] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # given, see above
+        output: NodeRef[T] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # given, see above
         success_policy: SuccessPolicy | None = None,
         *,
         definition_key: str,
@@ -264,7 +271,7 @@ class Horsies:
         definition_key: str | None = None,
     ) -> WorkflowSpec[Any]:
         """A workflow of these nodes, ready to be started; every fault of it is reported at once."""
-        return spec_or_stand_in(
+        return spec_or_placeholder(
             tasks,
             lambda: WorkflowSpec(name, tasks, on_error, output, success_policy, definition_key, app=self),
         )
@@ -293,7 +300,7 @@ class Horsies:
 
     def discover_tasks(self, modules: Sequence[str]) -> None:
         """Name the modules that define tasks, as dotted names or `.py` paths; nothing is imported yet."""
-        named = listed(modules, what="modules")
+        named = require_list(modules, what="modules")
         if self._modules and named != self._modules:
             logger.warning("discover_tasks replaces %s by %s", self._modules, named)
         self._modules = named
@@ -308,10 +315,10 @@ class Horsies:
         """Import the discovered modules, or those given; sends are suppressed meanwhile."""
         return import_modules(self._modules if modules is None else modules)
 
-    def _asking(self) -> Asking:
-        from horsies.recovery.hooks import Asking
+    def _asking(self) -> HookCaller:
+        from horsies.recovery.hooks import HookCaller
 
-        return Asking(self.recovery_hooks)
+        return HookCaller(self.recovery_hooks)
 
     def check(self, *, live: bool = False) -> list[HorsiesError]:
         """Every error of the first phase of validation that has one; `live` also asks the database."""
@@ -321,7 +328,7 @@ class Horsies:
         return list(failed.errors) if failed else []
 
     def suppress_sends(self, suppressed: bool) -> None:  # noqa: FBT001  # the documented signature
-        self._suppression.is_asked_for = suppressed
+        self._suppression.is_requested = suppressed
 
     def set_role(self, role: Literal["producer", "worker", "scheduler"]) -> None:
         """Say what this process is, which decides the size of its pool; before the broker is first used."""
@@ -351,13 +358,13 @@ class Horsies:
         return BRIDGE.run(self.get_result_async(task_id, timeout_ms))
 
     async def get_result_async(self, task_id: str | UUID, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
-        return await self.reads.result(task_id, timeout_ms)
+        return await self.task_reader.result(task_id, timeout_ms)
 
     def get_raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
-        return blocking(self.get_raw_result_async(task_id))
+        return run_blocking(self.get_raw_result_async(task_id))
 
     async def get_raw_result_async(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
-        return await self.reads.raw_result(task_id)
+        return await self.task_reader.raw_result(task_id)
 
     def get_task_info(
         self,
@@ -367,7 +374,7 @@ class Horsies:
         include_failed_reason: bool = False,
         include_attempts: bool = False,
     ) -> BrokerResult[TaskInfo | None]:
-        return blocking(
+        return run_blocking(
             self.get_task_info_async(
                 task_id,
                 include_result=include_result,
@@ -384,7 +391,7 @@ class Horsies:
         include_failed_reason: bool = False,
         include_attempts: bool = False,
     ) -> BrokerResult[TaskInfo | None]:
-        return await self.reads.info(
+        return await self.task_reader.info(
             task_id,
             include_result=include_result,
             include_failed_reason=include_failed_reason,
@@ -392,7 +399,7 @@ class Horsies:
         )
 
     def ping_database(self) -> BrokerResult[DatabasePing]:
-        return blocking(self.ping_database_async())
+        return run_blocking(self.ping_database_async())
 
     async def ping_database_async(self) -> BrokerResult[DatabasePing]:
         return await self._results.ping()
@@ -401,7 +408,7 @@ class Horsies:
         self, *, target_worker_id: str | None = None, timeout_seconds: float = 2.0, min_responses: int | None = None
     ) -> BrokerResult[list[WorkerPong]]:
         """The workers that answer in time; returns early on the target's answer or on `min_responses` of them."""
-        return blocking(
+        return run_blocking(
             self.ping_workers_async(
                 target_worker_id=target_worker_id, timeout_seconds=timeout_seconds, min_responses=min_responses
             )
@@ -416,14 +423,14 @@ class Horsies:
 
     def list_worker_states(self) -> BrokerResult[list[WorkerStateSnapshot]]:
         """The newest snapshot of each worker."""
-        return blocking(self.list_worker_states_async())
+        return run_blocking(self.list_worker_states_async())
 
     async def list_worker_states_async(self) -> BrokerResult[list[WorkerStateSnapshot]]:
         return await self._monitoring.states()
 
     def get_worker_state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
         """The newest snapshot of one worker; None where it has written none."""
-        return blocking(self.get_worker_state_async(worker_id))
+        return run_blocking(self.get_worker_state_async(worker_id))
 
     async def get_worker_state_async(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
         return await self._monitoring.state(worker_id)
@@ -432,7 +439,7 @@ class Horsies:
         self, worker_id: str, *, limit: int | None = None
     ) -> BrokerResult[list[WorkerStateSnapshot]]:
         """The snapshots of one worker, newest first."""
-        return blocking(self.get_worker_state_history_async(worker_id, limit=limit))
+        return run_blocking(self.get_worker_state_history_async(worker_id, limit=limit))
 
     async def get_worker_state_history_async(
         self, worker_id: str, *, limit: int | None = None
@@ -450,12 +457,12 @@ class Horsies:
         queues = self.config.custom_queues
         return None if queues is None else {queue.name: queue.priority for queue in queues}
 
-    def _ok_of(self, task_name: str) -> Value | None:
+    def _result_codec_for(self, task_name: str) -> ValueCodec | None:
         task = self._tasks.get(task_name)
-        return None if task is None else task.definition.codec.ok
+        return None if task is None else task.definition.codec.result_codec
 
 
-def _unnamed(location: SourceLocation | None) -> TaskDefinitionError:
+def _missing_name_error(location: SourceLocation | None) -> TaskDefinitionError:
     return TaskDefinitionError(
         "task_name is missing",
         code=ErrorCode.TASK_INVALID_OPTIONS,

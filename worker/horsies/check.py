@@ -20,8 +20,8 @@ from horsies.errors import (
     ValidationReport,
     WorkflowValidationError,
 )
-from horsies.model.task_result import ExceptionRules, mapping_faults, reserved_codes
-from horsies.store.listen import is_heard
+from horsies.model.task_result import ExceptionRules, mapping_faults, reserved_code_faults
+from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import SCHEMA, schema_state
 from horsies.sync import BRIDGE
 from horsies.task_modules import is_missing_file, sends_suppressed
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import FunctionType
 
     from horsies.app import Horsies, WorkflowBuilder
-    from horsies.client.broker import PostgresBroker, Session
+    from horsies.client.broker import BrokerSession, PostgresBroker
     from horsies.client.workflow.definition import WorkflowDefinition
     from horsies.model.settings import TaskSchedule
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def definition_faults(app: Horsies) -> Iterator[HorsiesError]:
     """Definitions that could not be found again, for they have no key (HRS-016)."""
     for definition in DEFINITIONS.without_key():
-        if app.definitions.is_ours(definition):
+        if app.definitions.belongs_to_app(definition):
             yield WorkflowValidationError(
                 f"workflow definition {definition.__qualname__} has no definition_key",
                 code=ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
@@ -61,7 +61,7 @@ def builder_faults(app: Horsies) -> Iterator[HorsiesError]:
             yield from _faults_of(builder)
 
 
-def undecorated_builders(app: Horsies) -> Iterator[HorsiesError]:
+def undecorated_builder_faults(app: Horsies) -> Iterator[HorsiesError]:
     """Functions that say they return a spec and that no check has called (HRS-030)."""
     known = {inspect.unwrap(builder.function) for builder in app.get_workflow_builders()}
     for function in _functions_of(app):
@@ -91,7 +91,7 @@ def _faults_of(builder: WorkflowBuilder) -> Iterator[HorsiesError]:
         return
     for number, case in enumerate(builder.cases or [{}]):
         try:
-            arguments = _bound(signature, case)
+            arguments = _bind_case(signature, case)
         except TypeError as refused:
             text = f"builder {builder.name}: case {number} does not fit: {refused}"
             yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_CASE_INVALID)
@@ -118,7 +118,7 @@ def _faults_of_case(builder: WorkflowBuilder, where: str, arguments: inspect.Bou
         yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
 
 
-def _bound(signature: inspect.Signature, case: object) -> inspect.BoundArguments:
+def _bind_case(signature: inspect.Signature, case: object) -> inspect.BoundArguments:
     if not isinstance(case, Mapping):
         raise TypeError(f"a case is a mapping of arguments by name, not {type(case).__qualname__}")
     return signature.bind(**case)
@@ -154,7 +154,7 @@ def _fault(builder: WorkflowBuilder, text: str, code: ErrorCode, *, hint: str | 
 
 def first_failed_phase(app: Horsies, *, live: bool = False) -> ValidationReport | None:
     """All errors of the first phase that has any; None where the app is sound. `live` also asks the database."""
-    phases = {**PHASES, "live": _live} if live else PHASES
+    phases = {**PHASES, "live": _check_live} if live else PHASES
     for name, errors_of in phases.items():
         if errors := tuple(errors_of(app)):
             return ValidationReport(phase=name, errors=errors)
@@ -169,12 +169,12 @@ def _raised_by(call: Callable[[], object]) -> tuple[HorsiesError, ...]:
     return ()
 
 
-def _settings(app: Horsies) -> Iterable[HorsiesError]:
+def _check_settings(app: Horsies) -> Iterable[HorsiesError]:
     # Each setting was checked when the app was made; a worker's queues are held against the app's only here.
     return _raised_by(app.settings.worker_config)
 
 
-def _imports(app: Horsies) -> Iterator[HorsiesError]:
+def _check_imports(app: Horsies) -> Iterator[HorsiesError]:
     for name in app.get_discovered_task_modules():
         if is_missing_file(name):
             # A worker skips it with a warning; whoever checks wants to know that tasks will be missing.
@@ -187,7 +187,7 @@ def _imports(app: Horsies) -> Iterator[HorsiesError]:
             yield from _raised_by(lambda name=name: app.import_task_modules([name]))
 
 
-def _mappers(app: Horsies) -> Iterator[HorsiesError]:
+def _check_mappers(app: Horsies) -> Iterator[HorsiesError]:
     config = app.config
     rules = ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
     yield from _rule_faults(rules, whose="of the app", location=None)
@@ -197,13 +197,13 @@ def _mappers(app: Horsies) -> Iterator[HorsiesError]:
 
 
 def _rule_faults(rules: ExceptionRules, *, whose: str, location: SourceLocation | None) -> Iterator[ConfigurationError]:
-    for fault in (*mapping_faults(rules), *reserved_codes(rules)):
+    for fault in (*mapping_faults(rules), *reserved_code_faults(rules)):
         fault.notes = (whose,)
         fault.location = location
         yield fault
 
 
-def _schedules(app: Horsies) -> Iterator[HorsiesError]:
+def _check_schedules(app: Horsies) -> Iterator[HorsiesError]:
     schedules = app.config.schedule.schedules if app.config.schedule else ()
     for schedule in schedules:
         for fault in _schedule_faults(app, schedule):
@@ -228,34 +228,34 @@ def _schedule_faults(app: Horsies, schedule: TaskSchedule) -> Iterator[HorsiesEr
         )
 
 
-def _live(app: Horsies) -> Iterable[HorsiesError]:
+def _check_live(app: Horsies) -> Iterable[HorsiesError]:
     return BRIDGE.run(live_faults(app.get_broker()))
 
 
 PHASES: Final[Mapping[str, Callable[[Horsies], Iterable[HorsiesError]]]] = {
-    "settings": _settings,
-    "imports": _imports,
+    "settings": _check_settings,
+    "imports": _check_imports,
     "workflow definitions": definition_faults,
     "workflow builders": builder_faults,
-    "undecorated builders": undecorated_builders,
-    "mappers": _mappers,
-    "schedules": _schedules,
+    "undecorated builders": undecorated_builder_faults,
+    "mappers": _check_mappers,
+    "schedules": _check_schedules,
 }
 
 
 # Asking the configured database whether tasks could be sent and heard of there.
 
-LONGEST_WAY_S = 5.0
+LISTEN_PROBE_TIMEOUT_S = 5.0
 
 
 async def live_faults(broker: PostgresBroker) -> list[HorsiesError]:
     """What keeps this process from working with its database; a server that does not answer is asked nothing more."""
     try:
         session = await broker.session()
-        await session.database.fetch(SCHEMA.server)
+        await session.database.fetch(SCHEMA.server_info)
     except HorsiesError as error:
-        return [_told(error)]
-    found = [await _fault_of(_refuse_schema(session)), await _fault_of(_refuse_silence(session))]
+        return [_to_configuration_error(error)]
+    found = [await _fault_of(_refuse_schema(session)), await _fault_of(_check_listen(session))]
     return [fault for fault in found if fault is not None]
 
 
@@ -263,24 +263,24 @@ async def _fault_of(asked: Awaitable[None]) -> HorsiesError | None:
     try:
         await asked
     except HorsiesError as error:
-        return _told(error)
+        return _to_configuration_error(error)
     return None
 
 
-async def _refuse_schema(session: Session) -> None:
-    (await schema_state(session.database)).refuse_unless_current()
+async def _refuse_schema(session: BrokerSession) -> None:
+    (await schema_state(session.database)).check_current()
 
 
-async def _refuse_silence(session: Session) -> None:
-    if not await is_heard(session.database, session.direct, within_s=LONGEST_WAY_S):
+async def _check_listen(session: BrokerSession) -> None:
+    if not await is_notify_delivered(session.database, session.direct, within_s=LISTEN_PROBE_TIMEOUT_S):
         raise ConfigurationError(
-            f"a notification did not come back from {session.direct.masked_url} within {LONGEST_WAY_S:.0f} s",
+            f"a notification did not come back from {session.direct.masked_url} within {LISTEN_PROBE_TIMEOUT_S:.0f} s",
             code=ErrorCode.BROKER_INIT_FAILED,
             hint="LISTEN cannot pass a transaction pooler: set broker.session_database_url to the server itself",
         )
 
 
-def _told(error: HorsiesError) -> HorsiesError:
+def _to_configuration_error(error: HorsiesError) -> HorsiesError:
     """A failure of the database as a finding: HRS-203 where its address must change, else HRS-211."""
     if not isinstance(error, BrokerError):
         return error

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from horsies.app import Horsies
-from horsies.config import Rank, working_folder
+from horsies.config import Precedence, working_folder
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.task_modules import import_one, is_missing_file, is_path, put_on_path, sends_suppressed
+from horsies.task_modules import add_to_sys_path, import_module_or_file, is_missing_file, is_path, sends_suppressed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,55 +34,59 @@ class Locator:
         """HRS-206 for a text that could not name an app, whatever modules there are."""
         module, colon, attribute = text.partition(":")
         if not module.strip() or (colon and not attribute.isidentifier()):
-            raise _unusable(f"{text!r} names no app", hint="write package.module:app or path/file.py:app")
+            raise _invalid_locator(f"{text!r} names no app", hint="write package.module:app or path/file.py:app")
         if module.endswith(".py") and "/" not in module and "." in module.removesuffix(".py"):
             hint = f"write {module.removesuffix('.py')} for the module, ./{module} for the file"
-            raise _unusable(f"{module!r} may mean a module or a file", hint=hint)
+            raise _invalid_locator(f"{module!r} may mean a module or a file", hint=hint)
         return cls(module=module, attribute=attribute or None)
 
 
-def find_app(locator: str | None, settings: LoadedSettings) -> Horsies:
+def import_app_with_tasks(locator: str | None, settings: LoadedSettings) -> Horsies:
     """The app at `locator`, or at `app.locator` of the settings, with all of its tasks; nothing is sent meanwhile."""
-    app = locate_app(locator, settings)
+    app = import_app(locator, settings)
     app.import_task_modules()
     return app
 
 
-def locate_app(locator: str | None, settings: LoadedSettings) -> Horsies:
+def import_app(locator: str | None, settings: LoadedSettings) -> Horsies:
     """The app alone: its own module is imported, its task modules are not.
 
     HRS-206 for a locator that makes no sense, HRS-207 for one that leads to no app, HRS-210 for a module that raises.
     """
     text = locator or settings.locator
     if text is None:
-        raise _unusable("no app is named", hint="give it as package.module:app, or set app.locator in horsies.toml")
-    place, folder = Locator.parse(text), _folder_of(text, settings)
-    put_on_path(folder)
-    return _app_in(_module_of(place, folder), place)
+        raise _invalid_locator(
+            "no app is named", hint="give it as package.module:app, or set app.locator in horsies.toml"
+        )
+    place, folder = Locator.parse(text), _base_folder(text, settings)
+    add_to_sys_path(folder)
+    return _app_in(_import_app_module(place, folder), place)
 
 
-def _folder_of(text: str, settings: LoadedSettings) -> Path:
+def _base_folder(text: str, settings: LoadedSettings) -> Path:
     """What the locator counts from."""
     # Compared by its text, for a worker hands the locator of its settings on to its children.
-    is_found = settings.origin_of(("project", "locator")).rank is Rank.FOUND_FILE and text == settings.locator
+    is_found = (
+        settings.origin_of(("project", "locator")).precedence is Precedence.DISCOVERED_FILE and text == settings.locator
+    )
     return settings.file.parent if is_found and settings.file else working_folder()
 
 
-def _module_of(place: Locator, folder: Path) -> ModuleType:
+def _import_app_module(place: Locator, folder: Path) -> ModuleType:
     name = str(folder / place.module) if is_path(place.module) else place.module
     if is_missing_file(name):
-        raise _astray(f"there is no file {place.module}", hint=f"the path counts from {folder}")
+        raise _app_not_found(f"there is no file {place.module}", hint=f"the path counts from {folder}")
     try:
         with sends_suppressed():
-            return import_one(name)
+            return import_module_or_file(name)
     except ConfigurationError as error:
-        if _is_absent(place, error.__cause__):
+        if _is_missing_module(place, error.__cause__):
             hint = f"modules are looked for in {folder} and among the installed packages"
-            raise _astray(f"there is no module {place.module}", hint=hint) from None
+            raise _app_not_found(f"there is no module {place.module}", hint=hint) from None
         raise
 
 
-def _is_absent(place: Locator, cause: BaseException | None) -> bool:
+def _is_missing_module(place: Locator, cause: BaseException | None) -> bool:
     """Whether the named module itself was not found, rather than one that it imports."""
     if is_path(place.module) or not isinstance(cause, ModuleNotFoundError):
         return False
@@ -98,10 +102,10 @@ def _app_in(module: ModuleType, place: Locator) -> Horsies:
         case [name]:
             return getattr(module, name)
         case []:
-            raise _astray(f"there is no app in {place.module}", hint="an app is made with app = Horsies()")
+            raise _app_not_found(f"there is no app in {place.module}", hint="an app is made with app = Horsies()")
         case names:
             choice = " or ".join(f"{place.module}:{name}" for name in names)
-            raise _astray(f"there are {len(names)} apps in {place.module}", hint=f"name one: {choice}")
+            raise _app_not_found(f"there are {len(names)} apps in {place.module}", hint=f"name one: {choice}")
 
 
 def _app_called(name: str, module: ModuleType, place: Locator) -> Horsies:
@@ -112,13 +116,13 @@ def _app_called(name: str, module: ModuleType, place: Locator) -> Horsies:
     names = [f"{place.module}:{each}" for each, value in vars(module).items() if isinstance(value, Horsies)]
     hint = f"did you mean {' or '.join(names)}?" if names else "an app is made with app = Horsies()"
     if found is missing:
-        raise _astray(f"there is no {name!r} in {place.module}", hint=hint)
-    raise _astray(f"{name!r} in {place.module} is no app but of type {type(found).__qualname__}", hint=hint)
+        raise _app_not_found(f"there is no {name!r} in {place.module}", hint=hint)
+    raise _app_not_found(f"{name!r} in {place.module} is no app but of type {type(found).__qualname__}", hint=hint)
 
 
-def _unusable(message: str, *, hint: str) -> ConfigurationError:
+def _invalid_locator(message: str, *, hint: str) -> ConfigurationError:
     return ConfigurationError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=hint)
 
 
-def _astray(message: str, *, hint: str) -> ConfigurationError:
+def _app_not_found(message: str, *, hint: str) -> ConfigurationError:
     return ConfigurationError(message, code=ErrorCode.WORKER_INVALID_LOCATOR, hint=hint)

@@ -226,7 +226,7 @@ class HorsiesError(Exception):
         return "\n".join(lines)
 
 
-def on_one_line(error: BaseException) -> str:
+def format_one_line(error: BaseException) -> str:
     """An error for a log, whose lines are events: what happened, then notes and what to do as fields; may be empty."""
     if not isinstance(error, HorsiesError):
         return str(error)

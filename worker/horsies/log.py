@@ -8,46 +8,46 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from horsies.model.text import safe
+from horsies.model.text import sanitize_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LogFormat = Literal["text", "json"]
-STATEMENTS = "horsies.statements"
+STATEMENT_LOGGER = "horsies.statements"
 
-_PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
+_STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
-def configure(
+def configure_logging(
     level: str = "INFO", form: LogFormat = "text", *, statements: bool = False, stream: TextIO | None = None
 ) -> None:
     """Send everything logged under `horsies` to `stream` (stderr), and nothing twice; statements at any level."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logger = logging.getLogger("horsies")
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
-    logging.getLogger(STATEMENTS).setLevel(logging.DEBUG if statements else logging.NOTSET)
+    logging.getLogger(STATEMENT_LOGGER).setLevel(logging.DEBUG if statements else logging.NOTSET)
 
 
 def extras(record: logging.LogRecord) -> Mapping[str, object]:
     """What the caller added with `extra=`: task ids, queues, counts."""
-    return {key: value for key, value in record.__dict__.items() if key not in _PLAIN}
+    return {key: value for key, value in record.__dict__.items() if key not in _STANDARD_FIELDS}
 
 
-class TextLines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """`2026-01-31 12:00:00.123 INFO  horsies.claim  claimed 3 tasks  queue=mail`, one event a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        added = "".join(f"  {key}={safe(str(value))}" for key, value in extras(record).items())
-        line = f"{at} {record.levelname:<7} {record.name}  {safe(record.getMessage())}{added}"
+        added = "".join(f"  {key}={sanitize_text(str(value))}" for key, value in extras(record).items())
+        line = f"{at} {record.levelname:<7} {record.name}  {sanitize_text(record.getMessage())}{added}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object a line, instants in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:

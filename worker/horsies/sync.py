@@ -30,7 +30,7 @@ class InsideEventLoop(HorsiesError):
         )
 
 
-class NoBridge(BrokerError):
+class BridgeUnavailable(BrokerError):
     """A blocking call came when no other thread could do its work any more: the interpreter ends, or has no thread."""
 
     def __init__(self, message: str) -> None:
@@ -49,7 +49,7 @@ class Bridge:
         # One that its holder may take again: a signal handler or a finalizer may call in the middle of a first call.
         self._starting = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._reset_after_fork)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for `coroutine` on the bridge's loop; an interrupt of the caller cancels it."""
@@ -58,10 +58,10 @@ class Bridge:
             raise InsideEventLoop
         try:
             loop = self._running_loop()
-        except NoBridge:
+        except BridgeUnavailable:
             coroutine.close()
             raise
-        call = _Call(coroutine)
+        call = _BridgeCall(coroutine)
         loop.call_soon_threadsafe(call.begin)
         try:
             return call.result()
@@ -69,18 +69,18 @@ class Bridge:
             loop.call_soon_threadsafe(call.abandon)
             raise
 
-    def runs(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def owns_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
         return loop is self._loop
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if sys.is_finalizing():
-            raise NoBridge("the interpreter is shutting down, and its other threads stand still")
+            raise BridgeUnavailable("the interpreter is shutting down, and its other threads stand still")
         with self._starting:
             if self._loop is None:
                 self._loop = _started_loop()
             return self._loop
 
-    def _forget(self) -> None:
+    def _reset_after_fork(self) -> None:
         # The parent may have forked while holding the lock, and its loop has no thread here.
         self._starting = threading.RLock()
         self._loop = None
@@ -88,16 +88,16 @@ class Bridge:
 
 def _started_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    loop.set_default_executor(DaemonThreads())
+    loop.set_default_executor(DaemonThreadExecutor())
     try:
         threading.Thread(target=loop.run_forever, name="horsies-bridge", daemon=True).start()
     except RuntimeError as error:
         loop.close()
-        raise NoBridge(f"no thread for blocking calls: {error}") from error
+        raise BridgeUnavailable(f"no thread for blocking calls: {error}") from error
     return loop
 
 
-class DaemonThreads(ThreadPoolExecutor):
+class DaemonThreadExecutor(ThreadPoolExecutor):
     """One daemon thread a call. The usual executors refuse work once the interpreter exits; names must be looked up
     and servers started for an `atexit` handler too."""
 
@@ -115,7 +115,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return done
 
 
-class _Call(Generic[T]):
+class _BridgeCall(Generic[T]):
     """A coroutine that its caller may give up at any instant, even before it has begun.
 
     One lock says whether it is under way. A future that follows a future, each with callbacks and one with a condition,
@@ -126,9 +126,9 @@ class _Call(Generic[T]):
         self._coroutine = coroutine
         self._task: asyncio.Task[None] | None = None
         self._is_abandoned = False
-        self._ended: Ok[T] | Err[BaseException] | None = None
-        self._under_way = threading.Lock()
-        self._under_way.acquire()
+        self._outcome: Ok[T] | Err[BaseException] | None = None
+        self._finished = threading.Lock()
+        self._finished.acquire()
 
     def begin(self) -> None:
         if self._is_abandoned:
@@ -138,8 +138,8 @@ class _Call(Generic[T]):
 
     def result(self) -> T:
         """Wait in the caller's thread for what comes of it."""
-        self._under_way.acquire()
-        ended, self._ended = self._ended, None  # nor does it keep an error whose traceback keeps this
+        self._finished.acquire()
+        ended, self._outcome = self._outcome, None  # nor does it keep an error whose traceback keeps this
         assert ended is not None  # noqa: S101  # the lock is let go of afterwards
         if isinstance(ended, Err):
             raise ended.error
@@ -152,11 +152,11 @@ class _Call(Generic[T]):
 
     async def _run(self) -> None:
         try:
-            self._ended = Ok(await self._coroutine)
+            self._outcome = Ok(await self._coroutine)
         except BaseException as error:  # noqa: BLE001  # the caller hears of it
-            self._ended = Err(error)
+            self._outcome = Err(error)
         finally:
-            self._under_way.release()
+            self._finished.release()
 
 
 def is_inside_event_loop() -> bool:

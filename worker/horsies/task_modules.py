@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 # Tasks that cannot be defined: noted while a module is imported, so that all of them are told at once.
 
-_NOTED: ContextVar[list[HorsiesError] | None] = ContextVar("horsies_noted_refusals", default=None)
+_COLLECTED_ERRORS: ContextVar[list[HorsiesError] | None] = ContextVar("horsies_noted_refusals", default=None)
 
 
-class StandIn:
+class DefinitionPlaceholder:
     """Takes the place of a task that was refused, so that the rest of its module can be run and looked at.
 
     It is a decorator, a task and whatever comes of one: every call and every attribute gives it again.
@@ -57,31 +57,31 @@ class StandIn:
 
 
 @contextmanager
-def refusals_noted() -> Generator[list[HorsiesError]]:
+def collect_definition_errors() -> Generator[list[HorsiesError]]:
     """Inside the block a refused definition does not raise; yields the faults, in the order in which they come."""
     noted: list[HorsiesError] = []
-    token = _NOTED.set(noted)
+    token = _COLLECTED_ERRORS.set(noted)
     try:
         yield noted
     finally:
-        _NOTED.reset(token)
+        _COLLECTED_ERRORS.reset(token)
 
 
-def refuse(error: HorsiesError) -> StandIn:
+def record_or_raise(error: HorsiesError) -> DefinitionPlaceholder:
     """Note the error where refusals are noted; raise it everywhere else."""
-    noted = _NOTED.get()
+    noted = _COLLECTED_ERRORS.get()
     if noted is None:
         raise error
     noted.extend(error.faults)
-    return StandIn()
+    return DefinitionPlaceholder()
 
 
 # Importing code of the user's, by dotted name or by file, so that whatever goes wrong says where.
 
 # Frames of the import itself: frozen ones, importlib's, and ours.
-_MACHINERY = ("<", importlib.__file__, f"{Path(__file__).parent}/")
+_IMPORT_FRAMES = ("<", importlib.__file__, f"{Path(__file__).parent}/")
 # Errors that say themselves what in a module must change.
-_FINDINGS = (
+_VALIDATION_ERRORS = (
     ConfigurationError,
     TaskDefinitionError,
     WorkflowValidationError,
@@ -95,31 +95,31 @@ def is_path(name: str) -> bool:
     return name.endswith(".py") or "/" in name or "*" in name
 
 
-def put_on_path(folder: Path) -> None:
+def add_to_sys_path(folder: Path) -> None:
     """Let modules in `folder` be imported by their names, as if Python had been started there."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
-def import_one(name: str) -> ModuleType:
+def import_module_or_file(name: str) -> ModuleType:
     """Import a dotted name or a `.py` file; whatever is wrong in it is raised together.
 
     A task that cannot be defined does not end the import, so that those after it are looked at as well. Findings of
     ours pass as they are, all other errors become HRS-210. A module with faults is not kept.
     """
     known = frozenset(sys.modules)
-    with refusals_noted() as refused:
-        imported = _imported(name)
+    with collect_definition_errors() as refused:
+        imported = _try_import(name)
     if refused:
         _forget_modules_since(known)
     raise_together(name, [*refused, *(imported.err() or ())])
     return imported.unwrap()
 
 
-def _imported(name: str) -> Result[ModuleType, tuple[HorsiesError, ...]]:
+def _try_import(name: str) -> Result[ModuleType, tuple[HorsiesError, ...]]:
     try:
         return Ok(import_file(Path(name)) if is_path(name) else importlib.import_module(name))
-    except _FINDINGS as error:
+    except _VALIDATION_ERRORS as error:
         return Err(error.faults)
     # The user's code, which may raise anything; a script without its main guard may well end in sys.exit().
     except (Exception, SystemExit) as error:  # noqa: BLE001
@@ -141,7 +141,7 @@ def _import_from_package(path: Path) -> ModuleType | None:
         folder = folder.parent
     if folder == path.parent or not all(part.isidentifier() for part in parts):
         return None
-    put_on_path(folder)
+    add_to_sys_path(folder)
     name = ".".join(parts)
     spec = importlib.util.find_spec(name)
     # A package of that name which was imported before, from elsewhere, keeps it.
@@ -170,7 +170,7 @@ def _forget_modules_since(known: Collection[str]) -> None:
     """Let go of the user's modules that came meanwhile, as Python does of one that raises: they lack tasks."""
     for name in sys.modules.keys() - known:
         file = getattr(sys.modules[name], "__file__", None)
-        if file is not None and not file.startswith((*_LIBRARIES, *_MACHINERY)):
+        if file is not None and not file.startswith((*_LIBRARIES, *_IMPORT_FRAMES)):
             module = sys.modules.pop(name)
             package, _, member = name.rpartition(".")
             # `from package import member` would find it there.
@@ -183,14 +183,14 @@ def _import_error(name: str, error: BaseException) -> ConfigurationError:
     told = ConfigurationError(
         f"{name} cannot be imported: {type(error).__name__}: {said}",
         code=ErrorCode.MODULE_EXEC_ERROR,
-        hint=_advice(name, error),
-        location=_place_of(error),
+        hint=_import_hint(name, error),
+        location=_error_location(error),
     )
     told.__cause__ = error
     return told
 
 
-def _advice(name: str, error: BaseException) -> str:
+def _import_hint(name: str, error: BaseException) -> str:
     match error:
         case UnwrapError(result=Err(error=TaskSendError(code=TaskSendErrorCode.SEND_SUPPRESSED))):
             return "sends are off while modules are imported; send from a function, or under if __name__ == '__main__':"
@@ -199,11 +199,13 @@ def _advice(name: str, error: BaseException) -> str:
             return f"it must import cleanly by itself; try: {alone}"
 
 
-def _place_of(error: BaseException) -> SourceLocation | None:
+def _error_location(error: BaseException) -> SourceLocation | None:
     """The line that does not parse, or the last one that ran in code of the user's rather than in a library's."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return SourceLocation(error.filename, error.lineno)
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_MACHINERY)]
+    frames = [
+        each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_IMPORT_FRAMES)
+    ]
     own = [each for each in frames if not each.filename.startswith(_LIBRARIES)]
     place = next(reversed(own or frames), None)
     return None if place is None else SourceLocation(place.filename, place.lineno or 0)
@@ -211,40 +213,40 @@ def _place_of(error: BaseException) -> SourceLocation | None:
 
 # Switching sends off: while modules are imported, in checks, and wherever a program asks for it.
 
-VARIABLE = b"HORSIES_SUPPRESS_SENDS"
+SUPPRESS_VARIABLE = b"HORSIES_SUPPRESS_SENDS"
 
 # What os.environ is a view of. Asked at every send, it says at once that nothing is set; the view takes 2 µs to.
 _ENVIRONMENT: Mapping[bytes, bytes] = getattr(os.environ, "_data", os.environb)
 
 
-class Suppression:
+class SendSuppression:
     """Whether this process may send; importing counts for every app of the process."""
 
     imports_under_way = 0
 
     def __init__(self) -> None:
-        self.is_asked_for = False
+        self.is_requested = False
 
     def is_on(self) -> bool:
-        return self.is_asked_for or Suppression.imports_under_way > 0 or _ENVIRONMENT.get(VARIABLE) == b"1"
+        return self.is_requested or SendSuppression.imports_under_way > 0 or _ENVIRONMENT.get(SUPPRESS_VARIABLE) == b"1"
 
 
 @contextmanager
 def sends_suppressed() -> Generator[None]:
     """No send of any app in this process goes out inside this block."""
-    Suppression.imports_under_way += 1
+    SendSuppression.imports_under_way += 1
     try:
         yield
     finally:
-        Suppression.imports_under_way -= 1
+        SendSuppression.imports_under_way -= 1
 
 
-NOT_TASKS = ("*_test.py", "test_*.py", "conftest.py")
+DEFAULT_EXCLUDES = ("*_test.py", "test_*.py", "conftest.py")
 
 logger = logging.getLogger("horsies.app")
 
 
-def listed(names: Iterable[str], *, what: str) -> list[str]:
+def require_list(names: Iterable[str], *, what: str) -> list[str]:
     """The names as a list; HRS-206 for a text, which Python would take letter by letter."""
     if isinstance(names, str):
         raise ConfigurationError(
@@ -258,9 +260,9 @@ def listed(names: Iterable[str], *, what: str) -> list[str]:
 
 def expand_globs(patterns: Iterable[str], exclude: Sequence[str] | None = None) -> list[str]:
     """Absolute paths of the `.py` files that match, each once, sorted within a pattern; dotted names pass through."""
-    left_out = NOT_TASKS if exclude is None else listed(exclude, what="exclude")
+    left_out = DEFAULT_EXCLUDES if exclude is None else require_list(exclude, what="exclude")
     found: dict[str, None] = {}
-    for pattern in listed(patterns, what="patterns"):
+    for pattern in require_list(patterns, what="patterns"):
         if not is_path(pattern):
             found[pattern] = None
             continue
@@ -275,11 +277,11 @@ def import_modules(names: Iterable[str]) -> list[ModuleType]:
     """Import modules by dotted name or path, sends suppressed; a missing file is a warning, a raising one HRS-210."""
     found: list[ModuleType] = []
     with sends_suppressed():
-        for name in listed(names, what="modules"):
+        for name in require_list(names, what="modules"):
             if is_missing_file(name):
                 logger.warning("task module %s does not exist; skipped", name)
             else:
-                found.append(import_one(name))
+                found.append(import_module_or_file(name))
     return found
 
 

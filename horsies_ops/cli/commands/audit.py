@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from horsies.codec.canonical_json import canonical
+from horsies.codec.canonical_json import canonical_json
 from horsies.model.operator_actions import Action
-from horsies_ops.actions.queues import PAUSE, RESUME
+from horsies_ops.actions.queues import PAUSE_QUEUE, RESUME_QUEUE
 from horsies_ops.actions.send import SEND
-from horsies_ops.actions.workflows import STEERING
+from horsies_ops.actions.workflows import WORKFLOW_ACTIONS
 from horsies_ops.cleanup import ACTION as CLEANUP
-from horsies_ops.cli.option_types import flat, several, values
-from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.option_types import flatten, list_option, split_values
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import print_json, print_table, to_json
 from horsies_ops.ops import open_ops
 from horsies_ops.sweep import RELEASE, SWEEP
@@ -28,17 +28,17 @@ app = group("audit")
 
 _COUNTS = ("matched", "moved", "skipped")
 _COLUMNS = ("id", "at", "actor", "via", "action", *_COUNTS, "reason", "about")
-FEW = 3
+MAX_IDS_SHOWN = 3
 """So many ids are named; the document has more."""
-KNOWN = (*Action, SWEEP, RELEASE, CLEANUP, SEND, PAUSE, RESUME, *STEERING)
+AUDITED_ACTIONS = (*Action, SWEEP, RELEASE, CLEANUP, SEND, PAUSE_QUEUE, RESUME_QUEUE, *WORKFLOW_ACTIONS)
 """All that is ever put on record."""
 
 
 def known(text: str) -> list[str]:
     """Actions by name; one that nobody can have done is a slip."""
-    if strange := [each for each in values(text) if each not in KNOWN]:
-        raise typer.BadParameter(f"{strange[0]!r} is not among {', '.join(KNOWN)}")
-    return values(text)
+    if strange := [each for each in split_values(text) if each not in AUDITED_ACTIONS]:
+        raise typer.BadParameter(f"{strange[0]!r} is not among {', '.join(AUDITED_ACTIONS)}")
+    return split_values(text)
 
 
 @app.command()
@@ -46,22 +46,22 @@ def known(text: str) -> list[str]:
 def audit(
     options: GlobalOptions,
     *,
-    action: Annotated[list[Any] | None, several("Only these actions, as retry or sweep.", parser=known)] = None,
+    action: Annotated[list[Any] | None, list_option("Only these actions, as retry or sweep.", parser=known)] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most; the last ones.")] = 50,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Show what operators did: who, why, what to, and how many it moved."""
-    done = asyncio.run(_done(options, flat(action), limit))
+    done = asyncio.run(_done(options, flatten(action), limit))
     if json:
         print_json({"actions": [_document(row) for row in done]})
     elif done:
         print_table(_COLUMNS, [_cells(row) for row in done], right=("id", *_COUNTS))
     else:
-        options.talk("no actions")
+        options.print_message("no actions")
 
 
 async def _done(options: GlobalOptions, actions: Sequence[str], limit: int) -> Sequence[AuditRow]:
-    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
         return await ops.audit(actions=actions, limit=limit)
 
 
@@ -87,6 +87,6 @@ def _about(row: AuditRow) -> str:
     """What it was done to: the filter as it is stored, or the first of the ids that were given."""
     asked = cast("dict[str, Any]", row.filter or {})
     if ids := cast("list[str]", asked.get("ids", [])):
-        more = len(ids) - FEW
-        return " ".join(ids[:FEW]) + (f" and {more:,} more" if more > 0 else "")
-    return canonical(asked) if asked else "-"
+        more = len(ids) - MAX_IDS_SHOWN
+        return " ".join(ids[:MAX_IDS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    return canonical_json(asked) if asked else "-"

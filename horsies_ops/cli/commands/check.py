@@ -10,33 +10,33 @@ from typing import Annotated
 import typer
 
 from horsies.check import first_failed_phase
-from horsies.discover import locate_app
+from horsies.discover import import_app
 from horsies.errors import ExitCode, HorsiesError, ValidationReport
 from horsies_ops.cli.options import (
     AppArgument,
     GlobalOptions,
-    Json,
+    JsonOption,
+    complete_hint,
     group,
-    point_there,
-    settings_for_app,
+    load_and_export_settings,
     with_global_options,
 )
-from horsies_ops.cli.output import fault, print_json, print_line, report, warn
+from horsies_ops.cli.output import error_document, print_error, print_json, print_line, print_warning
 
 app = group("check")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AppCheckResult:
     """How many tasks were found, and the first phase that failed."""
 
-    tasks: int
-    failed: ValidationReport | None
+    task_count: int
+    failed_phase: ValidationReport | None
 
     @property
     def warnings(self) -> list[str]:
         """What is no error and yet seldom meant."""
-        return [] if self.failed or self.tasks else ["the app has no tasks"]
+        return [] if self.failed_phase or self.task_count else ["the app has no tasks"]
 
 
 @app.command()
@@ -46,7 +46,7 @@ def check(
     locator: AppArgument = None,
     *,
     live: Annotated[bool, typer.Option("--live", help="Ask the database too: schema and notifications.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> int:
     """Check an app and its tasks; all errors of the first phase that fails."""
     with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
@@ -55,43 +55,43 @@ def check(
         print_json(_document(verdict))
     else:
         _say(verdict)
-    return ExitCode.FAILED if verdict.failed else ExitCode.DONE
+    return ExitCode.FAILED if verdict.failed_phase else ExitCode.DONE
 
 
-def _examine(options: GlobalOptions, locator: str | None, *, live: bool) -> Verdict:
+def _examine(options: GlobalOptions, locator: str | None, *, live: bool) -> AppCheckResult:
     phase = "settings"
     try:
-        settings = settings_for_app(options)
+        settings = load_and_export_settings(options)
         phase = "imports"
-        found = locate_app(locator, settings)
+        found = import_app(locator, settings)
     except HorsiesError as error:
-        return Verdict(tasks=0, failed=ValidationReport(phase=phase, errors=error.faults))
+        return AppCheckResult(task_count=0, failed_phase=ValidationReport(phase=phase, errors=error.faults))
     try:
         failed = first_failed_phase(found, live=live)
         for error in failed.errors if failed else ():
-            point_there(error, options)
-        return Verdict(failed=failed, tasks=len(found.tasks))
+            complete_hint(error, options)
+        return AppCheckResult(failed_phase=failed, task_count=len(found.tasks))
     finally:
         found.close()
 
 
-def _document(verdict: Verdict) -> dict[str, object]:
-    failed = verdict.failed
+def _document(verdict: AppCheckResult) -> dict[str, object]:
+    failed = verdict.failed_phase
     return {
         "ok": failed is None,
         "phase": failed.phase if failed else None,
-        "tasks": verdict.tasks,
-        "errors": [fault(error) for error in failed.errors] if failed else [],
+        "tasks": verdict.task_count,
+        "errors": [error_document(error) for error in failed.errors] if failed else [],
         "warnings": verdict.warnings,
     }
 
 
-def _say(verdict: Verdict) -> None:
-    if verdict.failed:
-        for error in verdict.failed.errors:
-            report(error)
+def _say(verdict: AppCheckResult) -> None:
+    if verdict.failed_phase:
+        for error in verdict.failed_phase.errors:
+            print_error(error)
         return
     print_line("ok: all validations passed")
-    print_line(f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'}")
+    print_line(f"{verdict.task_count} task{'' if verdict.task_count == 1 else 's'}")
     for warning in verdict.warnings:
-        warn(warning, hint="name their modules in app.modules, or with discover_tasks")
+        print_warning(warning, hint="name their modules in app.modules, or with discover_tasks")

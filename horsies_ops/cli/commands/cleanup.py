@@ -9,16 +9,16 @@ import humanize
 import typer
 
 from horsies.errors import ExitCode
-from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import print_json, print_line, print_table, progress_bar
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horsies.model.retention import Portion
+    from horsies.model.retention import CategoryCleanup
     from horsies.model.settings import AppConfig
-    from horsies_ops.actions.report import Progress
+    from horsies_ops.actions.report import ActionProgress
     from horsies_ops.cleanup import CleanupReport
 
 app = group("cleanup")
@@ -33,11 +33,11 @@ def cleanup(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 when a dry run found work.")] = False,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")] = None,
     actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> int:
     """Delete what is past its window, or count it with --dry-run."""
     with progress_bar("deleting", wanted=not (json or dry_run or options.quiet)) as progress:
-        cleaning = _clean(options.settings().app, actor, dry_run=dry_run, reason=reason, progress=progress)
+        cleaning = _clean(options.load_settings().app, actor, dry_run=dry_run, reason=reason, progress=progress)
         report = asyncio.run(cleaning)
     if json:
         print_json(_document(report))
@@ -52,7 +52,7 @@ async def _clean(
     *,
     dry_run: bool,
     reason: str | None,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[ActionProgress], None] | None,
 ) -> CleanupReport:
     async with open_ops(settings, actor=actor, via="cli") as ops:
         return await ops.cleanup(dry_run=dry_run, reason=reason, progress=progress)
@@ -75,7 +75,7 @@ def _document(report: CleanupReport) -> dict[str, Any]:
                 "oldest_at": each.oldest_at,
                 "tables": each.tables,
             }
-            for each in cleaned.portions
+            for each in cleaned.categories
         ],
     }
 
@@ -84,16 +84,16 @@ def _show(options: GlobalOptions, report: CleanupReport) -> None:
     cleaned = report.cleaned
     print_table(
         ("category", "kept for", "rows", "with them", "size", "oldest"),
-        [_row(portion) for portion in cleaned.portions],
+        [_row(portion) for portion in cleaned.categories],
         right=("rows", "with them", "size"),
     )
     verb = "would delete" if report.is_dry_run else "deleted"
     print_line(f"{verb} {humanize.intcomma(cleaned.rows)} rows, about {_size(cleaned.bytes)}")
     if not cleaned.is_complete:
-        options.talk("another process is cleaning too; it takes the rest")
+        options.print_message("another process is cleaning too; it takes the rest")
 
 
-def _row(portion: Portion) -> tuple[str, ...]:
+def _row(portion: CategoryCleanup) -> tuple[str, ...]:
     along = sum(portion.tables.values()) - portion.rows
     return (
         portion.category.replace("_", " "),

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json as json_text
 from typing import Any
 
-from horsies.config import Origin, describe, working_folder
+from horsies.config import Origin, describe_settings, working_folder
 from horsies.errors import ConfigurationError, ExitCode
-from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
-from horsies_ops.cli.output import faults, print_json, print_line, print_table, report
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
+from horsies_ops.cli.output import error_documents, print_error, print_json, print_line, print_table
 
 app = group("config")
 
 
 @app.command()
 @with_global_options
-def show(options: GlobalOptions, *, json: Json = False) -> None:
+def show(options: GlobalOptions, *, json: JsonOption = False) -> None:
     """Show every setting, its value and where it comes from; passwords are masked."""
-    loaded = options.settings()
-    rows = describe(loaded)
+    loaded = options.load_settings()
+    rows = describe_settings(loaded)
     if json:
         settings = [{"key": row.key, "value": row.value, "origin": str(row.origin)} for row in rows]
         print_json({"file": loaded.file, "settings": settings})
@@ -28,15 +28,15 @@ def show(options: GlobalOptions, *, json: Json = False) -> None:
 
 @app.command()
 @with_global_options
-def validate(options: GlobalOptions, *, json: Json = False) -> int:
+def validate(options: GlobalOptions, *, json: JsonOption = False) -> int:
     """Check the settings; every fault is reported at once. Exit 1 when there is one."""
     try:
-        loaded = options.settings()
+        loaded = options.load_settings()
         loaded.worker_config()
     except ConfigurationError as error:
         if json:
-            print_json({"ok": False, "file": None, "errors": faults(error)})
-        report(error)
+            print_json({"ok": False, "file": None, "errors": error_documents(error)})
+        print_error(error)
         return error.exit_code
     if json:
         print_json({"ok": True, "file": loaded.file, "errors": []})

@@ -13,9 +13,18 @@ from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorC
 from horsies.store.endpoint import open_database, open_for_migration
 from horsies.store.migrate import known_migrations, schema_state
 from horsies.store.migrate import migrate as apply_migrations
-from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
-from horsies_ops.cli.output import fault, print_facts, print_json, print_line, print_table, report, to_json, warn
-from horsies_ops.reads.server import DatabaseStatus, MigrationFacts, database_status
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
+from horsies_ops.cli.output import (
+    error_document,
+    print_error,
+    print_facts,
+    print_json,
+    print_line,
+    print_table,
+    print_warning,
+    to_json,
+)
+from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, database_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
 app = group("db")
 
 
-class Stopped(DatabaseUnreachable):
+class EmbeddedServerStopped(DatabaseUnreachable):
     """The embedded server is not running, which is how it should be while nobody uses it."""
 
 
@@ -36,10 +45,10 @@ def migrate(
     options: GlobalOptions,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be applied, and change nothing.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Bring the schema up to date."""
-    broker = options.settings().app.broker
+    broker = options.load_settings().app.broker
     found = asyncio.run(_pending(broker) if dry_run else _migrate(broker))
     if json:
         print_json({"dry_run": dry_run, "migrations": [str(each) for each in found]})
@@ -49,17 +58,17 @@ def migrate(
 
 @app.command()
 @with_global_options
-def status(options: GlobalOptions, *, json: Json = False) -> int:
+def status(options: GlobalOptions, *, json: JsonOption = False) -> int:
     """Show how the database is. Exit 1 when migrations are pending, 7 when it cannot be reached."""
-    found, unreachable = _look(options.settings().app.broker)
+    found, unreachable = _look(options.load_settings().app.broker)
     if json:
-        print_json({**to_json(found), "error": fault(unreachable) if unreachable else None})
+        print_json({**to_json(found), "error": error_document(unreachable) if unreachable else None})
     else:
-        _print_status(found, options, is_stopped=isinstance(unreachable, Stopped))
+        _print_status(found, options, is_stopped=isinstance(unreachable, EmbeddedServerStopped))
     if unreachable is None:
         return ExitCode.DONE if found.is_current else ExitCode.FAILED
-    if not isinstance(unreachable, Stopped):
-        report(unreachable)
+    if not isinstance(unreachable, EmbeddedServerStopped):
+        print_error(unreachable)
     return unreachable.exit_code
 
 
@@ -69,10 +78,10 @@ def url(
     options: GlobalOptions,
     *,
     reveal: Annotated[bool, typer.Option("--reveal", help="With the password, as psql needs it.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Print the address of the database, its password masked unless it is asked for."""
-    broker = options.settings().app.broker
+    broker = options.load_settings().app.broker
     server = _embedded(broker)
     address = broker.database_url
     shown = server.url if server else address.reveal() if reveal else address.masked
@@ -86,13 +95,13 @@ def url(
 @with_global_options
 def start(options: GlobalOptions) -> None:
     """Start the embedded server and keep it running until `horsies db stop`."""
-    broker = options.settings().app.broker
+    broker = options.load_settings().app.broker
     server = _require_embedded(broker)
-    options.talk(f"embedded PostgreSQL in {server.folder} …")
+    options.print_message(f"embedded PostgreSQL in {server.folder} …")
     if broker.database_url.embedded_folder is None and not options.quiet:
         _warn_of_others(server)
     started = server.keep()
-    options.talk(
+    options.print_message(
         "started; it runs until `horsies db stop`" if started else "already running; it stays until `horsies db stop`"
     )
 
@@ -105,17 +114,17 @@ def stop(
     force: Annotated[bool, typer.Option("--force", help="Stop it even while other processes use it.")] = False,
 ) -> None:
     """Stop the embedded server."""
-    broker = options.settings().app.broker
+    broker = options.load_settings().app.broker
     server = _require_embedded(broker)
     if not force and server.status().running:
         asyncio.run(_refuse_while_used(broker, server))
     done = server.stop(force=force)
-    options.talk("stopped" if done.was_running else "it was not running")
+    options.print_message("stopped" if done.was_running else "it was not running")
 
 
 def _warn_of_others(server: EmbeddedServer) -> None:
     for other in other_clusters(server.folder):
-        warn(
+        print_warning(
             f"another embedded cluster is at {other}; programs that use it see other tasks",
             hint="to share one, set broker.database_url to the same server for all",
         )
@@ -144,7 +153,7 @@ async def _pending(broker: PostgresConfig) -> Sequence[Migration]:
         return known_migrations()  # looking must not make a cluster
     async with open_database(broker, read_only=True, direct=True) as database:
         state = await schema_state(database)
-        state.refuse_unless_ours()
+        state.check_compatible()
         return state.pending
 
 
@@ -159,7 +168,7 @@ def _look(broker: PostgresConfig) -> tuple[DatabaseStatus, DatabaseUnreachable |
     server = _embedded(broker)
     shown = server.url if server else broker.database_url.masked
     if server and not server.status().running:
-        stopped = Stopped(
+        stopped = EmbeddedServerStopped(
             f"the embedded server in {server.folder} is not running",
             hint="it starts on first use, or with: horsies db start",
         )
@@ -183,7 +192,7 @@ def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped:
         facts |= {
             "server": f"PostgreSQL {status.server_version}" + (" (in recovery)" if status.in_recovery else ""),
             "schema": status.schema or "(none)",
-            "migrations": options.there(_migrations(status.migrations)),
+            "migrations": options.add_connection_options(_migrations(status.migrations)),
             "connections": f"{status.connections.used} of {status.connections.max}",
             "oldest transaction": _age(status.oldest_transaction_s),
         }
@@ -200,7 +209,7 @@ def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped:
         )
 
 
-def _migrations(found: MigrationFacts) -> str:
+def _migrations(found: MigrationStatus) -> str:
     counted = f"{found.current} of {found.latest}"
     if found.current > found.latest:
         return f"{counted}: newer than this horsies; upgrade it"

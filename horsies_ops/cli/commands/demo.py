@@ -11,7 +11,7 @@ import typer
 from horsies.errors import ExitCode, UsageError
 from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import print_facts, print_line
-from horsies_ops.demo import Seen, play, stage, watch
+from horsies_ops.demo import DemoStatus, demo_setup, run_demo, run_demo_with_tui
 
 app = group("demo")
 
@@ -28,33 +28,33 @@ def demo(
     """Show the sample app at work on a database of its own, and a killed worker whose tasks are recovered."""
     if tui and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("the screens need a terminal", hint="without --tui the demo prints a summary")
-    options.talk("starting a database and two workers …")
-    with stage() as made:
+    options.print_message("starting a database and two workers …")
+    with demo_setup() as made:
         settings = made.settings()
         if tui:
-            return asyncio.run(watch(made, settings, processes=processes))
-        options.talk(f"two workers on an embedded PostgreSQL in {made.folder}, for {seconds:g} s")
+            return asyncio.run(run_demo_with_tui(made, settings, processes=processes))
+        options.print_message(f"two workers on an embedded PostgreSQL in {made.folder}, for {seconds:g} s")
         last = asyncio.run(
-            play(
+            run_demo(
                 made,
                 settings,
                 seconds=seconds,
                 processes=processes,
-                tell=options.talk,
-                show=lambda seen: options.talk(_line(seen)),
+                tell=options.print_message,
+                show=lambda seen: options.print_message(_line(seen)),
             )
         )
         _summarise(last)
     return ExitCode.DONE
 
 
-def _line(seen: Seen) -> str:
+def _line(seen: DemoStatus) -> str:
     counts = seen.overview.counts
     states = "  ".join(f"{status.lower()} {counts[status].number}" for status in counts if counts[status].number)
     return f"{seen.elapsed_s:4.0f} s  {states}  recovered {seen.recovered}"
 
 
-def _summarise(seen: Seen) -> None:
+def _summarise(seen: DemoStatus) -> None:
     overview = seen.overview
     print_line("")
     print_facts(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horsies.model.task import short_form
-from horsies.model.text import safe
-from horsies_ops.cli.option_types import flat, several, time
+from horsies.model.text import sanitize_text
+from horsies_ops.cli.option_types import duration_option, flatten, list_option
 from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import json_line, print_line, to_json
 from horsies_ops.ops import open_ops
@@ -28,7 +28,7 @@ app = group("events")
 DEFAULT_SINCE: Any = "1h"
 """As it would be typed, for defaults are parsed too and shown in the help."""
 
-LONGEST_EVIDENCE = 300
+MAX_EVIDENCE_LENGTH = 300
 
 
 @app.command()
@@ -37,8 +37,8 @@ def events(
     options: GlobalOptions,
     *,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written from now on.")] = False,
-    kind: Annotated[list[Any] | None, several("Only events of these kinds.")] = None,
-    since: Annotated[timedelta, time("From how long ago on.")] = DEFAULT_SINCE,
+    kind: Annotated[list[Any] | None, list_option("Only events of these kinds.")] = None,
+    since: Annotated[timedelta, duration_option("From how long ago on.")] = DEFAULT_SINCE,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most; the last ones.")] = 1000,
     full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
@@ -46,17 +46,17 @@ def events(
     """Show what happened that an operator should know, and follow it."""
     line: Callable[[EventRow], str] = _json_line if json else _full_line if full else _line
     if follow:
-        asyncio.run(_follow(options, since, flat(kind), line))
+        asyncio.run(_follow(options, since, flatten(kind), line))
         return
-    found = asyncio.run(_events(options, since, flat(kind), limit))
+    found = asyncio.run(_events(options, since, flatten(kind), limit))
     for event in found:
         print_line(line(event))
     if not found and not json:
-        options.talk("no events")
+        options.print_message("no events")
 
 
 async def _events(options: GlobalOptions, since: timedelta, kinds: Sequence[str], limit: int) -> Sequence[EventRow]:
-    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
         return await ops.events(since=since, kinds=kinds, limit=limit)
 
 
@@ -64,8 +64,8 @@ async def _follow(
     options: GlobalOptions, since: timedelta, kinds: Sequence[str], line: Callable[[EventRow], str]
 ) -> None:
     async with (
-        open_ops(options.settings().app, read_only=True, via="cli") as ops,
-        aclosing(ops.follow(since=since, kinds=kinds)) as following,
+        open_ops(options.load_settings().app, read_only=True, via="cli") as ops,
+        aclosing(ops.tail_events(since=since, kinds=kinds)) as following,
     ):
         async for event in following:
             print_line(line(event))
@@ -77,11 +77,13 @@ def _json_line(event: EventRow) -> str:
     return json_line({**row, "evidence": event.evidence})
 
 
-def _line(event: EventRow, limit: int | None = LONGEST_EVIDENCE) -> str:
+def _line(event: EventRow, limit: int | None = MAX_EVIDENCE_LENGTH) -> str:
     about = {"task": event.task_id, "run": event.workflow_id, "worker": event.worker_id}
     ids = [f"{name} {short_form(identity)}" for name, identity in about.items() if identity]
     evidence = [f"{name}={_value(value)}" for name, value in event.evidence.items() if value is not None]
-    return "  ".join([to_json(event.at), safe(event.kind), *ids, safe(" ".join(evidence), limit=limit)]).rstrip()
+    return "  ".join(
+        [to_json(event.at), sanitize_text(event.kind), *ids, sanitize_text(" ".join(evidence), limit=limit)]
+    ).rstrip()
 
 
 def _full_line(event: EventRow) -> str:

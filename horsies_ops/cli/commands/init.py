@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from horsies.config import write_new
+from horsies.config import write_config_file
 from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import print_line
 
@@ -22,6 +22,6 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a commented horsies.toml to start from."""
-    written = write_new(path, force=force)
+    written = write_config_file(path, force=force)
     print_line(str(written))
-    options.talk("next: name your app in [app] locator, then horsies config validate")
+    options.print_message("next: name your app in [app] locator, then horsies config validate")

@@ -34,19 +34,19 @@ def metrics(
             code=ErrorCode.CLI_INVALID_ARGS,
             hint="pip install prometheus-client, or horsies-ops[metrics]",
         )
-    asyncio.run(_serve(options, options.settings().app, host, port))
+    asyncio.run(_serve(options, options.load_settings().app, host, port))
     return ExitCode.DONE
 
 
 async def _serve(options: GlobalOptions, settings: AppConfig, host: str, port: int) -> None:
-    from horsies_ops.metrics import Exporter, serving
+    from horsies_ops.metrics import Exporter, serve_metrics
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with open_ops(settings, read_only=True, via="cli") as ops:
         exporter = Exporter(ops)
-        await exporter.look()  # from here on it counts; a database that is not there is an error now, not later
-        with serving(exporter, host=host, port=port) as taken:
-            options.talk(f"metrics at http://{host}:{taken}/metrics")
+        await exporter.collect()  # from here on it counts; a database that is not there is an error now, not later
+        with serve_metrics(exporter, host=host, port=port) as taken:
+            options.print_message(f"metrics at http://{host}:{taken}/metrics")
             await stop.wait()

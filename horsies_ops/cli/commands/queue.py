@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.text import safe
-from horsies_ops.actions.queues import check_name
-from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
-from horsies_ops.cli.output import age, print_json, print_line, print_table, warn
+from horsies.model.text import sanitize_text
+from horsies_ops.actions.queues import validate_queue_name
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
+from horsies_ops.cli.output import format_age, print_json, print_line, print_table, print_warning
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 def _name(text: str) -> str:
     try:
-        check_name(text)
+        validate_queue_name(text)
     except ConfigurationError as error:
         raise typer.BadParameter(error.message) from None
     return text
 
 
-Queue = Annotated[str, typer.Argument(parser=_name, metavar="QUEUE", help="The queue's name.")]
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit and for whoever looks.")]
-As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")]
+QueueArgument = Annotated[str, typer.Argument(parser=_name, metavar="QUEUE", help="The queue's name.")]
+ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit and for whoever looks.")]
+ActorOption = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")]
 
 
 def add_actions(app: typer.Typer) -> None:
@@ -43,14 +43,26 @@ def add_actions(app: typer.Typer) -> None:
     app.command()(with_global_options(resume))
 
 
-def pause(options: GlobalOptions, queue: Queue, *, reason: Reason = None, actor: As = None, json: Json = False) -> None:
+def pause(
+    options: GlobalOptions,
+    queue: QueueArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> None:
     """Claim nothing new from a queue; what runs goes on."""
     done = asyncio.run(_act(options, "pause", queue, reason, actor))
     _show(options, done, "paused" if done.affected else "was paused already", queue, json=json)
 
 
 def resume(
-    options: GlobalOptions, queue: Queue, *, reason: Reason = None, actor: As = None, json: Json = False
+    options: GlobalOptions,
+    queue: QueueArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Claim from a paused queue again."""
     done = asyncio.run(_act(options, "resume", queue, reason, actor))
@@ -58,7 +70,7 @@ def resume(
 
 
 async def _act(options: GlobalOptions, verb: str, queue: str, reason: str | None, actor: str | None) -> ActionReport:
-    async with open_ops(options.settings().app, actor=actor, via="cli") as ops:
+    async with open_ops(options.load_settings().app, actor=actor, via="cli") as ops:
         change = ops.pause_queue if verb == "pause" else ops.resume_queue
         return await change(queue, reason=reason)
 
@@ -66,14 +78,19 @@ async def _act(options: GlobalOptions, verb: str, queue: str, reason: str | None
 def _show(options: GlobalOptions, done: ActionReport, what: str, queue: str, *, json: bool) -> None:
     if json:
         print_json(
-            {"action": done.action, "queue": queue, "changed": done.affected > 0, "audit_id": done.audit_id,
-             "warnings": done.warnings}
-        )  # fmt: skip
+            {
+                "action": done.action,
+                "queue": queue,
+                "changed": done.affected > 0,
+                "audit_id": done.audit_id,
+                "warnings": done.warnings,
+            }
+        )
         return
-    print_line(f"{safe(queue)} {what}")
+    print_line(f"{sanitize_text(queue)} {what}")
     if not options.quiet:
         for warning in done.warnings:
-            warn(warning)
+            print_warning(warning)
 
 
 app = group("queue")
@@ -83,7 +100,7 @@ _NUMBERS = ("priority", "pending", "delayed", "claimed", "running", "oldest", "d
 
 @app.command("list")
 @with_global_options
-def list_(options: GlobalOptions, *, json: Json = False) -> None:
+def list_(options: GlobalOptions, *, json: JsonOption = False) -> None:
     """List queues: what waits and runs in each, how fast, and who serves it."""
     queues = asyncio.run(_queues(options))
     if json:
@@ -91,21 +108,23 @@ def list_(options: GlobalOptions, *, json: Json = False) -> None:
     elif queues:
         print_table(("queue", *_NUMBERS, "state"), [_cells(queue) for queue in queues], right=_NUMBERS)
     else:
-        options.talk("no queues")
+        options.print_message("no queues")
 
 
 add_actions(app)
 
 
 async def _queues(options: GlobalOptions) -> Sequence[QueueRow]:
-    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
         try:
             return await ops.list_queues()
         except ConfigurationError as error:
             # A database that is not ours yet has no queues, which is an answer too.
             if error.code is not ErrorCode.SCHEMA_NOT_MIGRATED:
                 raise
-            options.talk(options.there("the database has no horsies tables; run: horsies db migrate"))
+            options.print_message(
+                options.add_connection_options("the database has no horsies tables; run: horsies db migrate")
+            )
             return ()
 
 
@@ -139,7 +158,7 @@ def _cells(queue: QueueRow) -> tuple[str, ...]:
         f"{queue.delayed:,}",
         f"{queue.claimed:,}",
         f"{queue.running:,}{cap}",
-        age(queue.oldest_due_age),
+        format_age(queue.oldest_due_age),
         f"{queue.finished_last_minute - queue.failed_last_minute:,}",
         f"{queue.failed_last_minute:,}",
         str(queue.served_by),

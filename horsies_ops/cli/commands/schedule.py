@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
-from horsies_ops.cli.output import age, print_json, print_table, to_json
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
+from horsies_ops.cli.output import format_age, print_json, print_table, to_json
 from horsies_ops.ops import open_ops
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def schedule() -> None:
 
 @app.command("list")
 @with_global_options
-def list_(options: GlobalOptions, *, json: Json = False) -> None:
+def list_(options: GlobalOptions, *, json: JsonOption = False) -> None:
     """List schedules: those of the settings, and those the database remembers."""
     schedules = asyncio.run(_schedules(options))
     if json:
@@ -33,11 +33,11 @@ def list_(options: GlobalOptions, *, json: Json = False) -> None:
         columns = ("schedule", "task", "pattern", "next", "last", "result", "runs")
         print_table(columns, [_cells(each) for each in schedules], right=("runs",))
     else:
-        options.talk("no schedules")
+        options.print_message("no schedules")
 
 
 async def _schedules(options: GlobalOptions) -> Sequence[ScheduleRow]:
-    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
         return await ops.list_schedules()
 
 
@@ -52,7 +52,7 @@ def _cells(schedule: ScheduleRow) -> tuple[str, ...]:
         schedule.name,
         schedule.task_name or "?",
         f"{schedule.pattern or '?'}{zone}",
-        "disabled" if schedule.is_enabled is False else f"in {age(schedule.due_in)}" if schedule.due_in else "-",
+        "disabled" if schedule.is_enabled is False else f"in {format_age(schedule.due_in)}" if schedule.due_in else "-",
         "-" if schedule.last_run_at is None else to_json(schedule.last_run_at),
         schedule.last_error_code or schedule.last_status or "-",
         f"{schedule.run_count:,}",

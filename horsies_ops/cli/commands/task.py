@@ -17,16 +17,23 @@ import typer
 from horsies import Horsies
 from horsies.client.payload import SendOptions
 from horsies.client.task import TaskFunction
-from horsies.codec.canonical_json import canonical, parsed
-from horsies.codec.results import stored_result
+from horsies.codec.canonical_json import canonical_json, parse_json
+from horsies.codec.results import encode_result
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, UsageError
 from horsies.model.result import Err
-from horsies.model.text import safe
-from horsies_ops.actions.send import as_given
-from horsies_ops.cli.ids import task_named
-from horsies_ops.cli.option_types import identity_or_short_form, one_id, time
-from horsies_ops.cli.options import GlobalOptions, Json, group, load_app, settings_for_app, with_global_options
-from horsies_ops.cli.output import instant, print_json, print_line, progress_line, warn
+from horsies.model.text import sanitize_text
+from horsies_ops.actions.send import unregistered_definition
+from horsies_ops.cli.ids import resolve_task_id
+from horsies_ops.cli.option_types import duration_option, full_id_option, parse_full_or_short_id
+from horsies_ops.cli.options import (
+    GlobalOptions,
+    JsonOption,
+    group,
+    load_and_export_settings,
+    load_app,
+    with_global_options,
+)
+from horsies_ops.cli.output import format_instant, print_json, print_line, print_warning, progress_line
 from horsies_ops.cli.task_actions import FilterOptions, add_actions, with_filter_options
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
 from horsies_ops.ops import open_ops
@@ -45,11 +52,11 @@ if TYPE_CHECKING:
 
 # Looking for tasks page by page until there are enough of them.
 
-Listing = Callable[[UUID | None, int], Awaitable[TaskPage]]
+PageLoader = Callable[[UUID | None, int], Awaitable[TaskPage]]
 """Gives the page after a task, of so many at most."""
 
 
-async def search(listing: Listing, *, after: UUID | None, limit: int, say: Callable[[str], None]) -> TaskPage:
+async def search(listing: PageLoader, *, after: UUID | None, limit: int, say: Callable[[str], None]) -> TaskPage:
     """A page that is full unless the tasks end; `say` hears how far back the search has come."""
     found: tuple[TaskSummary, ...] = ()
     while True:
@@ -57,7 +64,7 @@ async def search(listing: Listing, *, after: UUID | None, limit: int, say: Calla
         found += page.tasks
         if page.searched_to is None:
             return replace(page, tasks=found)
-        say(f"searched back to {instant(page.searched_to)}, found {len(found):,}")
+        say(f"searched back to {format_instant(page.searched_to)}, found {len(found):,}")
         after = page.next
 
 
@@ -69,9 +76,9 @@ def task_to_send(
     options: GlobalOptions, name: str, *, locator: str | None, queue: str | None
 ) -> Generator[TaskFunction[..., Any]]:
     """Yield the task of that name, bound for `queue` where one is given; HRS-300, 200 or 103 where it cannot be."""
-    is_app_named = locator is not None or settings_for_app(options).locator is not None
+    is_app_named = locator is not None or load_and_export_settings(options).locator is not None
     if not is_app_named:
-        options.talk("no app is named or configured: name, arguments and queue are stored unchecked")
+        options.print_message("no app is named or configured: name, arguments and queue are stored unchecked")
     with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
         app = load_app(options, locator) if is_app_named else Horsies()
     try:
@@ -96,8 +103,8 @@ def send_task(
 
 def _known_names(task: TaskFunction[..., Any], kwargs: Mapping[str, Any]) -> str | None:
     """What may be named, where something else was."""
-    shape = task.definition.codec.shape
-    if shape.extra is not None or kwargs.keys() <= shape.keywords:
+    shape = task.definition.codec.signature
+    if shape.var_keyword is not None or kwargs.keys() <= shape.keywords:
         return None
     return f"its parameters: {', '.join(sorted(shape.keywords)) or 'none'}"
 
@@ -105,14 +112,14 @@ def _known_names(task: TaskFunction[..., Any], kwargs: Mapping[str, Any]) -> str
 def result_document(task: TaskFunction[..., Any], handle: TaskHandle[Any], timeout: timedelta) -> dict[str, Any]:
     """Wait for the result, `{"ok": …}` or `{"err": …}`; WAIT_TIMEOUT is an err as well, and the task goes on."""
     result = handle.get(timeout_ms=int(timeout / timedelta(milliseconds=1)))
-    return cast("dict[str, Any]", parsed(stored_result(result, task.definition.codec.ok).document))
+    return cast("dict[str, Any]", parse_json(encode_result(result, task.definition.codec.result_codec).document))
 
 
 async def has_live_worker(config: AppConfig) -> bool:
     """Whether anyone is there who could run the task."""
     threshold = timedelta(milliseconds=config.recovery.worker_stale_threshold_ms)
     async with open_ops(config.broker, read_only=True) as ops:
-        return await ops.live_workers(threshold=threshold) > 0
+        return await ops.count_live_workers(threshold=threshold) > 0
 
 
 def _registered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
@@ -123,7 +130,7 @@ def _registered(app: Horsies, name: str, queue: str | None) -> TaskFunction[...,
 
 
 def _unregistered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
-    return TaskFunction(app, as_given(name, app.validate_queue_name(None) if queue is None else queue))
+    return TaskFunction(app, unregistered_definition(name, app.validate_queue_name(None) if queue is None else queue))
 
 
 def json_array(text: str) -> list[Any]:
@@ -136,7 +143,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 def _of_type(kind: type[Any], option: str, described: str, text: str) -> Any:
     try:
-        value = parsed(text)
+        value = parse_json(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise _bad_json(f"{option} is no JSON at {place}: {error.msg}", option) from None
@@ -173,7 +180,7 @@ def list_(
     *,
     which: FilterOptions,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 50,
-    after: Annotated[UUID | None, one_id("Go on after this task: `next` of the page before.")] = None,
+    after: Annotated[UUID | None, full_id_option("Go on after this task: `next` of the page before.")] = None,
     to_the_end: Annotated[
         bool, typer.Option("--all", help="Search until enough were found or the tasks end, however long that takes.")
     ] = False,
@@ -184,7 +191,7 @@ def list_(
     ] = False,
 ) -> None:
     """List tasks, the newest first."""
-    settings = options.settings().app
+    settings = options.load_settings().app
     with progress_line(wanted=to_the_end and not (json or options.quiet)) as say:
         told = say if to_the_end else None
         page, total = asyncio.run(_list(settings, which.filter, after=after, limit=limit, is_counted=count, say=told))
@@ -193,7 +200,7 @@ def list_(
         return
     _show_page(options, page, full=full)
     if total is not None:
-        options.talk(f"{total} match")
+        options.print_message(f"{total} match")
 
 
 @app.command()
@@ -203,15 +210,15 @@ def show(
     task_id: Annotated[
         str,
         typer.Argument(
-            parser=identity_or_short_form, metavar="ID", help="A whole id, or the eight digits that a list shows."
+            parser=parse_full_or_short_id, metavar="ID", help="A whole id, or the eight digits that a list shows."
         ),
     ],
     *,
     full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Show everything about one task. Exit 5 when there is none."""
-    detail = asyncio.run(_detail(options.settings().app, task_id))
+    detail = asyncio.run(_detail(options.load_settings().app, task_id))
     if json:
         print_json(detail_document(detail))
     else:
@@ -228,14 +235,16 @@ def send(
     kwargs: Annotated[str, typer.Option(metavar="JSON", help="Arguments by name, an object.")] = "{}",
     queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Another queue than the task's own.")] = None,
     priority: Annotated[int | None, typer.Option(min=1, max=100, metavar="N", help="1 is claimed first.")] = None,
-    delay: Annotated[timedelta | None, time("Not before this time has passed.")] = None,
+    delay: Annotated[timedelta | None, duration_option("Not before this time has passed.")] = None,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Idempotency key: sent twice, stored once.")] = None,
     locator: Annotated[
         str | None, typer.Option("--app", metavar="APP", help="The app that defines the task and checks the arguments.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result. Exit 1 when it is an error.")] = False,
-    timeout: Annotated[timedelta, time("How long --wait waits; then exit 1, and the task goes on.")] = DEFAULT_WAIT,
-    json: Json = False,
+    timeout: Annotated[
+        timedelta, duration_option("How long --wait waits; then exit 1, and the task goes on.")
+    ] = DEFAULT_WAIT,
+    json: JsonOption = False,
 ) -> int:
     """Send a task; where an app is named or configured, it checks the arguments."""
     arguments = json_array(args), json_object(kwargs)
@@ -248,7 +257,7 @@ def send(
     if json:
         print_json({"id": handle.task_id, "result": result})
     else:
-        print_line(handle.task_id if result is None else safe(canonical(result)))
+        print_line(handle.task_id if result is None else sanitize_text(canonical_json(result)))
     return ExitCode.FAILED if result is not None and "err" in result else ExitCode.DONE
 
 
@@ -256,9 +265,9 @@ add_actions(app)
 
 
 def _say_waiting(options: GlobalOptions, task: TaskFunction[..., Any], handle: TaskHandle[Any]) -> None:
-    options.talk(f"sent {handle.task_id}, waiting for its result")
-    if not options.quiet and not asyncio.run(has_live_worker(task.host.config)):
-        warn("no live worker is on this database", hint="start one: horsies worker")
+    options.print_message(f"sent {handle.task_id}, waiting for its result")
+    if not options.quiet and not asyncio.run(has_live_worker(task.app.config)):
+        print_warning("no live worker is on this database", hint="start one: horsies worker")
 
 
 async def _list(
@@ -282,7 +291,7 @@ async def _list(
 
 async def _detail(settings: AppConfig, named: str) -> TaskDetail:
     async with open_ops(settings, read_only=True) as ops:
-        whole = await task_named(ops, named)
+        whole = await resolve_task_id(ops, named)
         detail = await ops.task(whole)
     if detail is None:
         raise NotFound(f"there is no task {whole}", hint="horsies task list --full shows whole ids")
@@ -293,9 +302,11 @@ def _show_page(options: GlobalOptions, page: TaskPage, *, full: bool) -> None:
     if page.tasks:
         print_page(page, full=full)
     if page.searched_to is not None:
-        options.talk(f"{'' if page.tasks else 'no tasks yet: '}searched back to {instant(page.searched_to)}")
-        options.talk(f"further back: --after {page.next}, or --all to search to the end")
+        options.print_message(
+            f"{'' if page.tasks else 'no tasks yet: '}searched back to {format_instant(page.searched_to)}"
+        )
+        options.print_message(f"further back: --after {page.next}, or --all to search to the end")
     elif page.next is not None:
-        options.talk(f"more: --after {page.next}")
+        options.print_message(f"more: --after {page.next}")
     elif not page.tasks:
-        options.talk("no tasks")
+        options.print_message("no tasks")

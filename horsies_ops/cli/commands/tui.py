@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from horsies.errors import UsageError
-from horsies_ops.cli.options import GlobalOptions, group, hand_down, with_global_options
+from horsies_ops.cli.options import GlobalOptions, export_settings, group, with_global_options
 
 app = group("tui")
 
@@ -38,19 +38,24 @@ def tui(
     ] = False,
 ) -> int:
     """Look at queues, tasks, workers and workflows as they change, and act on them."""
-    from horsies_tui.launch import Options, is_served, launch, show_in_browsers
+    from horsies_tui.launch import LaunchOptions, is_web_child, launch, serve_in_browser
 
-    shown = Options(
-        actor=actor, is_read_only=read_only, is_demo=demo, is_slow=slow, has_mouse=not no_mouse, log_file=log_file,
-        there=options.there,
-    )  # fmt: skip
-    settings = options.settings(**{"tui.ascii": ascii or None})
+    shown = LaunchOptions(
+        actor=actor,
+        is_read_only=read_only,
+        is_demo=demo,
+        is_slow=slow,
+        has_mouse=not no_mouse,
+        log_file=log_file,
+        add_connection_options=options.add_connection_options,
+    )
+    settings = options.load_settings(**{"tui.ascii": ascii or None})
     if serve:
         rights = "whoever reaches it may act" if read_write and not read_only else "read-only"
-        hand_down(options, tui__ascii=ascii, tui__read_only=rights == "read-only")
-        say = options.talk
-        return show_in_browsers(shown, host=host, port=port, ready=lambda url: say(f"the screens: {url} ({rights})"))
-    if not (is_served() or (sys.stdin.isatty() and sys.stderr.isatty())):
+        export_settings(options, tui__ascii=ascii, tui__read_only=rights == "read-only")
+        say = options.print_message
+        return serve_in_browser(shown, host=host, port=port, on_ready=lambda url: say(f"the screens: {url} ({rights})"))
+    if not (is_web_child() or (sys.stdin.isatty() and sys.stderr.isatty())):
         # The screens are drawn on stderr, which may be the log of somebody who redirected it.
         raise UsageError("the screens need a terminal", hint="leave stdin and stderr alone; --log-file keeps the log")
     return launch(settings, shown)

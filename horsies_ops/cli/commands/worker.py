@@ -12,16 +12,16 @@ import typer
 from horsies.app import Horsies
 from horsies.check import first_failed_phase
 from horsies.config import LoadedSettings
-from horsies.discover import find_app
+from horsies.discover import import_app_with_tasks
 from horsies.embedded import EmbeddedServer
 from horsies.engine.worker import Worker
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode, raise_together
-from horsies.model.fence import caps_in_words, connection_budget, queue_in_words, recovery_bounds
+from horsies.model.fence import connection_budget, describe_limits, describe_queue, recovery_bounds
 from horsies.model.settings import WorkerConfig
 from horsies.version import __version__
 from horsies_ops.cli import json_log
-from horsies_ops.cli.option_types import values
-from horsies_ops.cli.options import AppArgument, GlobalOptions, group, settings_for_app, with_global_options
+from horsies_ops.cli.option_types import split_values
+from horsies_ops.cli.options import AppArgument, GlobalOptions, group, load_and_export_settings, with_global_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 # The first lines of a worker: what an operator wants to know before anything goes wrong.
 
-logger = logging.getLogger("horsies.worker")
+worker_logger = logging.getLogger("horsies.worker")
 
 
 def introduce(app: Horsies, worker: WorkerConfig, settings: LoadedSettings, *, say: Callable[[str], None]) -> None:
     """Say who starts here: to a person line by line, to a machine as one object like the others in the log."""
     title, facts = f"horsies {__version__}", _facts(app, worker, settings)
     if settings.log.format == "json":
-        logger.info(title, extra=facts)
+        worker_logger.info(title, extra=facts)
         return
     say(title)
     for name, value in facts.items():
@@ -49,10 +49,10 @@ def _facts(app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> dict
         "settings": _settings(settings),
         "database": _database(worker),
         "queues": ", ".join(_queues(app, worker)),
-        "caps": caps_in_words(app.config),
+        "caps": describe_limits(app.config),
         "processes": str(worker.processes),
-        "connections": connection_budget(worker).in_words(),
-        "recovery": recovery_bounds(app.config.recovery).in_words(),
+        "connections": connection_budget(worker).describe(),
+        "recovery": recovery_bounds(app.config.recovery).describe(),
         "tasks": f"{len(app.tasks)}: {', '.join(app.list_tasks())}",
     }
 
@@ -71,12 +71,12 @@ def _database(worker: WorkerConfig) -> str:
 def _queues(app: Horsies, worker: WorkerConfig) -> Iterator[str]:
     configured = {queue.name: queue for queue in app.config.custom_queues or ()}
     for name in worker.queues or ():
-        yield queue_in_words(configured[name]) if name in configured else name
+        yield describe_queue(configured[name]) if name in configured else name
 
 
 app = group("worker")
 
-OF_WORKERS = {"list": "list", "show": "list", "ping": "ping"}
+WORKERS_COMMANDS = {"list": "list", "show": "list", "ping": "ping"}
 """What is easily asked of this command, and which of `horsies workers` answers it."""
 
 
@@ -106,7 +106,7 @@ def worker(  # each is an option that the settings have too
     """Run tasks until SIGTERM or SIGINT; a second signal ends the grace."""
     given = {
         "worker.processes": processes,
-        "worker.queues": None if queues is None else values(queues),
+        "worker.queues": None if queues is None else split_values(queues),
         "worker.max_claim_batch": max_claim_batch,
         "worker.max_claim_per_worker": max_claim_per_worker,
         "worker.max_tasks_per_child": max_tasks_per_child,
@@ -114,9 +114,9 @@ def worker(  # each is an option that the settings have too
         "worker.grace_s": grace_s,
         "log.format": log_format,
     }
-    settings = settings_for_app(options, **given)
+    settings = load_and_export_settings(options, **given)
     if settings.log.format == "json":
-        json_log.begin()
+        json_log.redirect_streams()
     found = _found(locator, settings)
     if failed := first_failed_phase(found, live=False):
         raise_together(failed.phase, failed.errors)
@@ -125,10 +125,10 @@ def worker(  # each is an option that the settings have too
 
 def _found(locator: str | None, settings: LoadedSettings) -> Horsies:
     try:
-        return find_app(locator, settings)
+        return import_app_with_tasks(locator, settings)
     except ConfigurationError as error:
-        if error.code is ErrorCode.WORKER_INVALID_LOCATOR and locator in OF_WORKERS:
-            error.help_text = f"did you mean horsies workers {OF_WORKERS[locator]}? {error.help_text}"
+        if error.code is ErrorCode.WORKER_INVALID_LOCATOR and locator in WORKERS_COMMANDS:
+            error.help_text = f"did you mean horsies workers {WORKERS_COMMANDS[locator]}? {error.help_text}"
         raise
 
 
@@ -141,7 +141,7 @@ def _run(options: GlobalOptions, settings: LoadedSettings, found: Horsies, locat
     # Of the app as it is, which may say in code where its database is and which queues there are.
     config = WorkerConfig.of(found.config, settings.worker, settings.project)
     config = config.model_copy(update={"app_locator": locator or settings.locator})
-    introduce(found, config, settings, say=options.talk)
+    introduce(found, config, settings, say=options.print_message)
     _collect_seldom()
     asyncio.run(_work(found, config))
     return ExitCode.DONE

@@ -12,12 +12,12 @@ import typer
 
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
 from horsies.model.task import short_form
-from horsies.model.text import safe
+from horsies.model.text import sanitize_text
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus, default_node_id
-from horsies_ops.cli.ids import run_named
-from horsies_ops.cli.option_types import Run, flat, one_id, several, values
-from horsies_ops.cli.options import GlobalOptions, Json, group, with_global_options
-from horsies_ops.cli.output import age, print_facts, print_json, print_line, print_table, report, to_json
+from horsies_ops.cli.ids import resolve_run_id
+from horsies_ops.cli.option_types import RunIdArgument, flatten, full_id_option, list_option, split_values
+from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
+from horsies_ops.cli.output import format_age, print_error, print_facts, print_json, print_line, print_table, to_json
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.workflows import WorkflowFilter
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from horsies_ops.actions.report import ActionReport
     from horsies_ops.ops import Ops
-    from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowHead, WorkflowPage, WorkflowRow
+    from horsies_ops.reads.workflows import NodeRow, WorkflowBase, WorkflowDetail, WorkflowPage, WorkflowRow
 
 
 # Why nothing was done to a run, and what its operator can do instead.
 
 
-def refusal(action: str, run_id: UUID, run: WorkflowHead | None) -> HorsiesError:
+def refusal(action: str, run_id: UUID, run: WorkflowBase | None) -> HorsiesError:
     """The error that says so, of a run as it stands; None is a run that does not exist."""
     if run is None:
         return NotFound(f"there is no run {run_id}", hint="horsies workflow list shows the runs there are")
@@ -50,7 +50,7 @@ def refusal(action: str, run_id: UUID, run: WorkflowHead | None) -> HorsiesError
             return Refused(f"the run {run.id} was in another state, and has just become {status}", hint="try again")
 
 
-def _no_retry(run: WorkflowHead, status: WorkflowStatus) -> Refused:
+def _no_retry(run: WorkflowBase, status: WorkflowStatus) -> Refused:
     if run.parent_id is not None:
         message = f"the run {run.id} is a step of another, and begins again with that"
         return Refused(message, hint=f"horsies workflow retry {run.root_id}")
@@ -62,27 +62,27 @@ def _no_retry(run: WorkflowHead, status: WorkflowStatus) -> Refused:
     return Refused(f"the run {run.id} is {status}, and none of its nodes has to run again", hint=_show_hint(run))
 
 
-def _begun_again(run: WorkflowHead, status: WorkflowStatus) -> str:
+def _begun_again(run: WorkflowBase, status: WorkflowStatus) -> str:
     if status is WorkflowStatus.COMPLETED:
         return _show_hint(run)
     return f"horsies workflow retry {run.root_id} runs what failed or was skipped"
 
 
-def _resumed(run: WorkflowHead) -> str:
+def _resumed(run: WorkflowBase) -> str:
     return f"horsies workflow resume {run.id} lets it go on"
 
 
-def _show_hint(run: WorkflowHead) -> str:
+def _show_hint(run: WorkflowBase) -> str:
     return f"horsies workflow show {run.id} shows how it stands"
 
 
 # The commands that pause, resume, cancel and retry runs of workflows.
 
 if TYPE_CHECKING:
-    Change = Callable[[Ops, UUID], Awaitable[ActionReport]]
+    RunChange = Callable[[Ops, UUID], Awaitable[ActionReport]]
 
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")]
-As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")]
+ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")]
+ActorOption = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")]
 
 
 def add_actions(app: typer.Typer) -> None:
@@ -91,12 +91,26 @@ def add_actions(app: typer.Typer) -> None:
         app.command()(with_global_options(command))
 
 
-def pause(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As = None, json: Json = False) -> int:
+def pause(
+    options: GlobalOptions,
+    run: RunIdArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> int:
     """Start nothing of a run until it is resumed; what runs may end. Exit 5: no such run; 6: it is not running."""
     return _act(options, run, actor, "paused", lambda ops, run_id: ops.pause_workflow(run_id, reason=reason), json=json)
 
 
-def resume(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As = None, json: Json = False) -> int:
+def resume(
+    options: GlobalOptions,
+    run: RunIdArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> int:
     """Let a paused run go on. Exit 5: no such run; 6: it is not paused."""
     return _act(
         options, run, actor, "resumed", lambda ops, run_id: ops.resume_workflow(run_id, reason=reason), json=json
@@ -105,13 +119,13 @@ def resume(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As
 
 def cancel(
     options: GlobalOptions,
-    run: Run,
+    run: RunIdArgument,
     *,
     kill: Annotated[bool, typer.Option("--kill", help="End the processes of its running tasks; asks.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    reason: Reason = None,
-    actor: As = None,
-    json: Json = False,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
 ) -> int:
     """End a run and all below it. Exit 5: no such run; 6: it has ended."""
     if kill and not yes:
@@ -126,7 +140,14 @@ def cancel(
     )
 
 
-def retry(options: GlobalOptions, run: Run, *, reason: Reason = None, actor: As = None, json: Json = False) -> int:
+def retry(
+    options: GlobalOptions,
+    run: RunIdArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> int:
     """Let a run that has ended begin again where it failed. Exit 5: no such run; 6: nothing of it can."""
     return _act(
         options, run, actor, "begun again", lambda ops, run_id: ops.retry_workflow(run_id, reason=reason), json=json
@@ -148,7 +169,7 @@ def _act(
     run: str,
     actor: str | None,
     what: str,
-    change: Change,
+    change: RunChange,
     *,
     json: bool,
 ) -> int:
@@ -158,26 +179,26 @@ def _act(
             {
                 "action": done.action,
                 "changed": done.affected > 0,
-                "nodes": done.nodes,
+                "nodes": done.retried_nodes,
                 "why": done.skipped[0].why if done.skipped else None,
                 "hint": None if refused is None else refused.help_text,
                 "audit_id": done.audit_id,
             }
         )
     if refused is not None:
-        report(refused)
+        print_error(refused)
         return refused.exit_code
     if not json:
-        print_line(f"{what}, {done.nodes:,} nodes" if done.nodes else what)
+        print_line(f"{what}, {done.retried_nodes:,} nodes" if done.retried_nodes else what)
     return ExitCode.DONE
 
 
 async def _changed(
-    options: GlobalOptions, run: str, actor: str | None, change: Change
+    options: GlobalOptions, run: str, actor: str | None, change: RunChange
 ) -> tuple[ActionReport, HorsiesError | None]:
     """What was done, or why nothing was, as the run stood a moment later."""
-    async with open_ops(options.settings().app, actor=actor, via="cli") as ops:
-        done = await change(ops, await run_named(ops, run))
+    async with open_ops(options.load_settings().app, actor=actor, via="cli") as ops:
+        done = await change(ops, await resolve_run_id(ops, run))
         if done.affected:
             return done, None
         (skipped,) = done.skipped
@@ -190,7 +211,7 @@ async def _changed(
 DEEPEST: Final = 20
 """From how many levels on lines move no further to the right."""
 
-LONGEST_NAME: Final = 60
+MAX_NAME_LENGTH: Final = 60
 
 
 def tree_lines(detail: WorkflowDetail) -> Iterator[str]:
@@ -219,11 +240,11 @@ def _described(node: NodeRow, detail: WorkflowDetail) -> str:
     parts = [f"[{node.index}] {_named(node)}", node.status, *_waits_for(node)]
     if node.started_at:
         ended_at = node.completed_at or detail.run.created_at + detail.run.age
-        parts.append(age(ended_at - node.started_at))
+        parts.append(format_age(ended_at - node.started_at))
     if node.status == WorkflowTaskStatus.SKIPPED and node.error_message:
-        parts.append(safe(node.error_message, limit=LONGEST_NAME))
+        parts.append(sanitize_text(node.error_message, limit=MAX_NAME_LENGTH))
     elif node.error_code:
-        parts.append(safe(node.error_code, limit=LONGEST_NAME))
+        parts.append(sanitize_text(node.error_code, limit=MAX_NAME_LENGTH))
     if node.task_id:
         parts.append(f"task {short_form(node.task_id)}")
     child = detail.children.get(node.sub_workflow_id) if node.sub_workflow_id else None
@@ -234,7 +255,7 @@ def _described(node: NodeRow, detail: WorkflowDetail) -> str:
 
 def _named(node: NodeRow) -> str:
     """Its id, and what it runs where the id does not say so."""
-    node_id, name = safe(node.node_id, limit=LONGEST_NAME), safe(node.name, limit=LONGEST_NAME)
+    node_id, name = sanitize_text(node.node_id, limit=MAX_NAME_LENGTH), sanitize_text(node.name, limit=MAX_NAME_LENGTH)
     return node_id if node_id in (name, default_node_id(name, node.index)) else f"{node_id} ({name})"
 
 
@@ -247,20 +268,45 @@ def _waits_for(node: NodeRow) -> Sequence[str]:
 
 # The commands that look at runs of workflows.
 
-_HEAD = (
-    "id", "name", "status", "definition_key", "on_error", "generation", "parent_id", "root_id", "depth", "created_at",
-    "started_at", "paused_at", "completed_at",
-)  # fmt: skip
+_RUN_FIELDS = (
+    "id",
+    "name",
+    "status",
+    "definition_key",
+    "on_error",
+    "generation",
+    "parent_id",
+    "root_id",
+    "depth",
+    "created_at",
+    "started_at",
+    "paused_at",
+    "completed_at",
+)
 _NODE = (
-    "index", "node_id", "name", "status", "join", "min_success", "allow_failed_deps", "dependencies", "task_id",
-    "sub_workflow_id", "queue", "priority", "started_at", "completed_at", "error_code", "error_message",
-)  # fmt: skip
+    "index",
+    "node_id",
+    "name",
+    "status",
+    "join",
+    "min_success",
+    "allow_failed_deps",
+    "dependencies",
+    "task_id",
+    "sub_workflow_id",
+    "queue",
+    "priority",
+    "started_at",
+    "completed_at",
+    "error_code",
+    "error_message",
+)
 
 
 def statuses(text: str) -> list[WorkflowStatus]:
     """States of runs, in upper or lower case."""
     try:
-        return [WorkflowStatus(each.upper()) for each in values(text)]
+        return [WorkflowStatus(each.upper()) for each in split_values(text)]
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not among {', '.join(WorkflowStatus).lower()}") from None
 
@@ -274,30 +320,30 @@ def add_reads(app: typer.Typer) -> None:
 def list_(
     options: GlobalOptions,
     *,
-    status: Annotated[list[Any] | None, several("Runs in one of these states.", parser=statuses)] = None,
-    name: Annotated[list[Any] | None, several("Runs of these names; * and ? stand for anything.")] = None,
+    status: Annotated[list[Any] | None, list_option("Runs in one of these states.", parser=statuses)] = None,
+    name: Annotated[list[Any] | None, list_option("Runs of these names; * and ? stand for anything.")] = None,
     root_only: Annotated[bool, typer.Option("--root-only", help="Leave out runs that are a step of another.")] = False,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 50,
-    after: Annotated[UUID | None, one_id("Go on after this run: `next` of the page before.")] = None,
-    json: Json = False,
+    after: Annotated[UUID | None, full_id_option("Go on after this run: `next` of the page before.")] = None,
+    json: JsonOption = False,
 ) -> None:
     """List runs of workflows, the newest first."""
-    wanted = WorkflowFilter(statuses=flat(status), names=flat(name), root_only=root_only)
+    wanted = WorkflowFilter(statuses=flatten(status), names=flatten(name), root_only=root_only)
     page = asyncio.run(_page(options, wanted, after, limit))
     if json:
         print_json({"workflows": [_row_document(run) for run in page.workflows], "next": page.next})
     elif page.workflows:
         _print_page(options, page)
     else:
-        options.talk("no workflows")
+        options.print_message("no workflows")
 
 
 def show(
     options: GlobalOptions,
-    run: Run,
+    run: RunIdArgument,
     *,
     full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Draw one run with its nodes as a tree. Exit 5 when there is none."""
     detail = asyncio.run(_detail(options, run))
@@ -306,28 +352,28 @@ def show(
         return
     facts = {**_head(detail.run), "nodes": _counts(detail), "result": detail.run.result, "error": detail.run.error}
     limit = None if full else 400
-    print_facts({name: safe(_shown(value), limit=limit) for name, value in facts.items() if value is not None})
+    print_facts({name: sanitize_text(_shown(value), limit=limit) for name, value in facts.items() if value is not None})
     print_line("")
     for line in tree_lines(detail):
         print_line(line)
 
 
 async def _page(options: GlobalOptions, wanted: WorkflowFilter, after: UUID | None, limit: int) -> WorkflowPage:
-    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
+    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
         return await ops.list_workflows(wanted, after=after, limit=limit)
 
 
 async def _detail(options: GlobalOptions, named: str) -> WorkflowDetail:
-    async with open_ops(options.settings().app, read_only=True, via="cli") as ops:
-        workflow_id = await run_named(ops, named)
+    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
+        workflow_id = await resolve_run_id(ops, named)
         detail = await ops.workflow(workflow_id)
     if detail is None:
         raise NotFound(f"there is no run {workflow_id}", hint="horsies workflow list shows the runs there are")
     return detail
 
 
-def _head(run: WorkflowHead) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _HEAD}
+def _head(run: WorkflowBase) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in _RUN_FIELDS}
 
 
 def _row_document(run: WorkflowRow) -> dict[str, Any]:
@@ -348,17 +394,17 @@ def _print_page(options: GlobalOptions, page: WorkflowPage) -> None:
         (
             str(run.id),
             run.status,
-            safe(run.name, limit=40),
+            sanitize_text(run.name, limit=40),
             f"{run.done}/{run.total}",
             str(run.failed),
-            age(run.age),
-            safe(run.error_code or "", limit=40),
+            format_age(run.age),
+            sanitize_text(run.error_code or "", limit=40),
         )
         for run in page.workflows
     ]
     print_table(("id", "status", "name", "done", "failed", "age", "error"), rows, right=("done", "failed", "age"))
     if page.next is not None:
-        options.talk(f"more: --after {page.next}")
+        options.print_message(f"more: --after {page.next}")
 
 
 def _counts(detail: WorkflowDetail) -> str:

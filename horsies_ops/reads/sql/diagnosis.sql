@@ -11,7 +11,7 @@ SELECT count(*) FILTER (WHERE quarantined_at IS NULL)                   AS waiti
        now() - min(created_at) FILTER (WHERE quarantined_at IS NULL)    AS oldest
   FROM horsies_workflow_outbox;
 
--- name: oldest
+-- name: oldest_by_category
 -- The age of the oldest row that retention may take, in each category of which there is one.
 SELECT category, now() - ended_at AS age
   FROM (VALUES ('heartbeats', (SELECT sent_at FROM horsies_spent_heartbeats ORDER BY sent_at LIMIT 1)),

@@ -1,4 +1,4 @@
--- name: following
+-- name: events_after
 -- The next events after $1.
 SELECT id, at, kind, task_id, workflow_id, worker_id, claim_token, queue_name AS queue, evidence::text AS evidence_json
   FROM horsies_events
@@ -9,7 +9,7 @@ SELECT id, at, kind, task_id, workflow_id, worker_id, claim_token, queue_name AS
  ORDER BY id
  LIMIT $5;
 
--- name: last
+-- name: latest_events
 -- The last events before $1, in the order in which they were written.
 SELECT *
   FROM (SELECT id, at, kind, task_id, workflow_id, worker_id, claim_token, queue_name AS queue,
@@ -23,7 +23,7 @@ SELECT *
          LIMIT $5) AS newest
  ORDER BY id;
 
--- name: actions_following
+-- name: actions_after
 SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run, matched, affected, skipped, via, task_ids
   FROM horsies_audit
  WHERE id > $1
@@ -31,7 +31,7 @@ SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run
  ORDER BY id
  LIMIT $3;
 
--- name: last_actions
+-- name: latest_actions
 SELECT *
   FROM (SELECT id, at, actor, host, action, reason, filter::text AS filter_json, dry_run, matched, affected, skipped, via,
                task_ids

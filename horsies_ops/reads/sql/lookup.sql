@@ -1,4 +1,4 @@
--- name: ending
+-- name: tasks_by_short_id
 -- Tasks whose id ends in $1, among those not yet ended and the newest $2 of all. One branch a partial index, so that
 -- ended tasks are never gone through to find the others.
 SELECT near.id, near.name, near.status
@@ -14,7 +14,7 @@ SELECT near.id, near.name, near.status
  ORDER BY near.id DESC
  LIMIT $3;
 
--- name: runs_ending
+-- name: runs_by_short_id
 -- The same for runs of workflows.
 SELECT near.id, near.name, near.status
   FROM ((SELECT id, name, status FROM horsies_workflows

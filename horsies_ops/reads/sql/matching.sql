@@ -1,4 +1,4 @@
--- name: window
+-- name: id_range
 -- The next rows in the order of their ids, whatever is in them, as far as $4. Only one of the two branches is ever
 -- carried out.
 SELECT count(*)::integer   AS size,
@@ -23,7 +23,7 @@ SELECT few.id
         (SELECT id FROM horsies_tasks WHERE $1 = 'workflow' AND workflow_id = $2 LIMIT $3)) AS few
  LIMIT $3;
 
--- name: matching
+-- name: matches
 -- Those tasks between two ids, or with one of the ids given, that the wanted filter matches and no unwanted one does.
 -- Filters come as JSON, so that what a filter means is written once. Rows are sorted after they matched: sorted before,
 -- they are carried whole, and by parallel workers whose start costs more than the stretch.
@@ -90,7 +90,7 @@ SELECT kind, value, count
  WHERE rank <= $2
  ORDER BY kind, rank;
 
--- name: size
+-- name: table_size
 -- How many tasks there are: counted as far as $1, and what the planner believes.
 SELECT (SELECT count(*)::integer FROM (SELECT FROM horsies_tasks LIMIT $1) AS counted) AS counted,
        (SELECT greatest(reltuples, pg_stat_get_live_tuples(oid), 0)::bigint

@@ -1,4 +1,4 @@
--- name: bounds
+-- name: cutoff
 -- Up to when everything that ended is on disk: what an open transaction ends bears the time of its beginning. One that
 -- has been open for longer than any of our statements may take is none of ours.
 SELECT greatest(least(now(), (SELECT min(xact_start)

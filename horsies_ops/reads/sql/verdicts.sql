@@ -1,4 +1,4 @@
--- name: judged
+-- name: owned_task
 -- One task that is held, with its last beat and what is known of its owner, as the decision wants it.
 SELECT t.id, t.task_name, t.status, t.queue_name, t.priority, t.claim_token, t.retry_count, t.max_retries, t.crash_count,
        t.flags::text AS flags, t.task_options::text AS task_options, t.sent_at, t.enqueued_at, t.claimed_at,

@@ -10,18 +10,18 @@ from uuid import uuid4
 import pytest
 
 from horsies.errors import HorsiesError, Refused
-from horsies.model.operator_actions import Action, ActionOptions, Refusal
+from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies.model.settings import PostgresConfig
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
-from tests.support.rows import a_task, insert, insert_listening_worker, insert_task
-from tests.support.store import columns_of, fill, hearing, one_claimed, one_running
+from tests.support.rows import insert, insert_listening_worker, insert_owned_task, insert_task
+from tests.support.store import claim_and_start, claim_one, collect_notifications, insert_pending, only_row
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.store.database import Database
-    from horsies_ops.actions.report import Progress
+    from horsies_ops.actions.report import ActionProgress
     from horsies_ops.ops import Ops
     from tests.support.store import Connection
 
@@ -36,7 +36,7 @@ async def _row(connection: Connection, task_id: UUID) -> dict[str, Any]:
 
 
 async def _audit(connection: Connection) -> tuple[Any, ...]:
-    return await columns_of(connection, "horsies_audit", *AUDIT)
+    return await only_row(connection, "horsies_audit", *AUDIT)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ async def test_a_run_that_is_cancelled_has_an_attempt_and_its_owner_is_told_to_k
     ops: Ops, database: Database, database_url: str, connection: Connection
 ) -> None:
     task_id = await insert_task(database_url)
-    hold = await one_running(database)
-    async with hearing(database_url, "horsies_worker_ping", "horsies_task_done") as heard:
+    hold = await claim_and_start(database)
+    async with collect_notifications(database_url, "horsies_worker_ping", "horsies_task_done") as heard:
         await ops.cancel([task_id], kill=True)
         (_, done), (_, order) = await heard()
     assert done == str(task_id)
@@ -73,14 +73,14 @@ async def test_a_run_that_is_cancelled_has_an_attempt_and_its_owner_is_told_to_k
     row = await _row(connection, task_id)
     assert (row["status"], row["kill_requested"], row["attempts"]) == ("CANCELLED", True, 1)
     attempt = ("outcome", "error_code", "will_retry")
-    assert await columns_of(connection, "horsies_task_attempts", *attempt) == ("FAILED", "TASK_CANCELLED", False)
+    assert await only_row(connection, "horsies_task_attempts", *attempt) == ("FAILED", "TASK_CANCELLED", False)
 
 
 async def test_a_claim_goes_back_and_nothing_is_spent(
     ops: Ops, database: Database, database_url: str, connection: Connection
 ) -> None:
     task_id = await insert_task(database_url)
-    await one_claimed(database)
+    await claim_one(database)
     before = await _row(connection, task_id)
     await ops.requeue([task_id])
     row = await _row(connection, task_id)
@@ -91,9 +91,9 @@ async def test_a_claim_goes_back_and_nothing_is_spent(
 async def test_a_delayed_task_is_due_now_and_workers_hear_of_it(
     ops: Ops, database_url: str, connection: Connection
 ) -> None:
-    await fill(connection, count=1, due_in_s=3600)
-    (task_id,) = await columns_of(connection, "horsies_tasks", "id")
-    async with hearing(database_url, "horsies_task_new") as heard:
+    await insert_pending(connection, count=1, due_in_s=3600)
+    (task_id,) = await only_row(connection, "horsies_tasks", "id")
+    async with collect_notifications(database_url, "horsies_task_new") as heard:
         await ops.requeue([task_id])
         assert await heard() == [("horsies_task_new", "default")]
     assert await connection.fetchval("SELECT enqueued_at <= now() FROM horsies_tasks")
@@ -103,9 +103,9 @@ async def test_a_run_without_a_live_owner_is_moved_at_once_and_the_next_one_is_w
     ops: Ops, database: Database, database_url: str, connection: Connection
 ) -> None:
     task_id = await insert_task(database_url)
-    await one_running(database)
+    await claim_and_start(database)
     async with (
-        hearing(database_url, "horsies_events") as heard,
+        collect_notifications(database_url, "horsies_events") as heard,
         asyncio.timeout(4),
     ):  # less than an owner would be given
         await ops.requeue([task_id], include_running=True, reason="stuck")
@@ -115,8 +115,8 @@ async def test_a_run_without_a_live_owner_is_moved_at_once_and_the_next_one_is_w
     assert (row["kill_requested"], row["failed_reason"]) == (False, "requeued by ada: stuck")
     attempt = ("error_code", "will_retry", "error_message")
     expected = ("OPERATOR_REQUEUED", True, "requeued by ada: stuck")
-    assert await columns_of(connection, "horsies_task_attempts", *attempt) == expected
-    assert await columns_of(connection, "horsies_events", "kind", "task_id") == ("overlap_possible", task_id)
+    assert await only_row(connection, "horsies_task_attempts", *attempt) == expected
+    assert await only_row(connection, "horsies_events", "kind", "task_id") == ("overlap_possible", task_id)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_what_may_not_start_again_ends_instead_of_going_back(
     ops: Ops, database: Database, database_url: str, connection: Connection, columns: str, status: str, code: str
 ) -> None:
     task_id = await insert_task(database_url)
-    await one_claimed(database)
+    await claim_one(database)
     await connection.execute(f"UPDATE horsies_tasks SET {columns}")
     await ops.requeue([task_id])
     row = await _row(connection, task_id)
@@ -140,13 +140,19 @@ async def test_what_may_not_start_again_ends_instead_of_going_back(
 async def test_a_failed_node_is_left_to_the_outbox(ops: Ops, database_url: str, connection: Connection) -> None:
     run = uuid4()
     await insert(
-        database_url, "horsies_workflows", id=run, name="w", status="RUNNING", on_error="fail", root_workflow_id=run,
+        database_url,
+        "horsies_workflows",
+        id=run,
+        name="w",
+        status="RUNNING",
+        on_error="fail",
+        root_workflow_id=run,
         sent_at=await connection.fetchval("SELECT now()"),
-    )  # fmt: skip
+    )
     task_id = await insert_task(database_url, is_workflow_task=True, workflow_id=run, workflow_task_index=3)
     await ops.fail([task_id])
     outbox = ("task_id", "workflow_id", "task_index")
-    assert await columns_of(connection, "horsies_workflow_outbox", *outbox) == (task_id, run, 3)
+    assert await only_row(connection, "horsies_workflow_outbox", *outbox) == (task_id, run, 3)
 
 
 async def test_what_moved_after_the_plan_is_skipped_and_said_so(
@@ -154,15 +160,15 @@ async def test_what_moved_after_the_plan_is_skipped_and_said_so(
 ) -> None:
     moved, stayed = await insert_task(database_url), await insert_task(database_url, queue_name="other")
     plan = await ops.plan(Action.CANCEL, [moved, stayed])
-    await one_claimed(database)
+    await claim_one(database)
     report = await ops.apply(plan)
-    assert (report.task_ids, report.skipped) == ((stayed,), ((moved, Refusal.TASK_STATE_MOVED),))
+    assert (report.task_ids, report.skipped) == ((stayed,), ((moved, SkipReason.TASK_STATE_MOVED),))
     assert (await _row(connection, moved))["status"] == "CLAIMED"
     assert await _audit(connection) == ("ada", "library", "cancel", None, False, 2, 1, 1, 1)
 
 
 async def test_two_operators_at_once_move_each_task_once(ops: Ops, connection: Connection) -> None:
-    await fill(connection, count=1200)
+    await insert_pending(connection, count=1200)
     plans = [await ops.plan(Action.CANCEL, PENDING), await ops.plan(Action.FAIL, PENDING)]
     reports = await asyncio.gather(*map(ops.apply, plans))
     assert sum(report.affected for report in reports) == 1200
@@ -173,10 +179,10 @@ async def test_a_claim_of_another_token_is_not_the_one_that_was_shown(
     ops: Ops, database: Database, database_url: str
 ) -> None:
     task_id = await insert_task(database_url)
-    await one_claimed(database)
+    await claim_one(database)
     plan = await ops.plan(Action.CANCEL, [task_id])
     await ops.requeue([task_id])
-    await one_claimed(database)
+    await claim_one(database)
     assert (await ops.apply(plan)).affected == 0
 
 
@@ -189,8 +195,8 @@ async def test_what_arrives_after_the_plan_is_not_included(ops: Ops, database_ur
 
 
 async def test_many_tasks_go_in_batches_under_one_audit_row(ops: Ops, connection: Connection) -> None:
-    await fill(connection, count=1201)
-    seen: list[Progress] = []
+    await insert_pending(connection, count=1201)
+    seen: list[ActionProgress] = []
     report = await ops.apply(await ops.plan(Action.CANCEL, PENDING), progress=seen.append)
     assert [each.done for each in seen] == [500, 1000, 1201]
     assert (report.affected, len(report.task_ids)) == (1201, 1201)
@@ -198,7 +204,7 @@ async def test_many_tasks_go_in_batches_under_one_audit_row(ops: Ops, connection
 
 
 async def test_an_action_that_is_stopped_ends_between_two_batches(ops: Ops, connection: Connection) -> None:
-    await fill(connection, count=600)
+    await insert_pending(connection, count=600)
     stop = asyncio.Event()
     report = await ops.apply(await ops.plan(Action.CANCEL, PENDING), progress=lambda _: stop.set(), stop=stop)
     assert (report.affected, report.was_stopped) == (500, True)
@@ -225,14 +231,14 @@ async def test_a_dry_run_is_on_record_and_moves_nothing(ops: Ops, database_url: 
 async def test_the_audit_keeps_the_filter_with_its_bounds(ops: Ops, database_url: str, connection: Connection) -> None:
     task_id = await insert_task(database_url)
     await ops.cancel(PENDING)
-    (kept,) = await columns_of(connection, "horsies_audit", "filter")
+    (kept,) = await only_row(connection, "horsies_audit", "filter")
     assert json.loads(kept)["last_id"] == str(task_id)
     assert json.loads(kept)["filter"][0]["statuses"] == ["PENDING"]
 
 
 async def test_viewers_are_told_what_moved(ops: Ops, database_url: str) -> None:
     task_id = await insert_task(database_url, queue_name="mail")
-    async with hearing(database_url, "horsies_events") as heard:
+    async with collect_notifications(database_url, "horsies_events") as heard:
         await ops.expire([task_id])
         ((_, message),) = await heard()
     moved = {"queue": "mail", "from": "PENDING", "to": "EXPIRED", "count": 1, "ids": [str(task_id)]}
@@ -265,7 +271,7 @@ async def test_a_running_task_whose_owner_does_not_answer_is_moved_and_said_to_o
     ops: Ops, database_url: str, connection: Connection
 ) -> None:
     gone = await insert_listening_worker(database_url, state="lost", silent_s=3_600)
-    task_id = await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
+    task_id = await insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
     report = await ops.apply(await ops.plan(Action.REQUEUE, [task_id], RUNNING_TOO))
     row = await _row(connection, task_id)
     assert (report.affected, row["status"], row["overlap_possible"]) == (1, "PENDING", True)

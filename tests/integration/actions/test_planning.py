@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.model.operator_actions import Action, ActionOptions, Refusal
+from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies_ops.actions.plan import Selector
 from horsies_ops.reads.filters import TaskFilter
 from tests.support.rows import insert, insert_task
@@ -29,7 +29,7 @@ async def test_a_plan_counts_each_fate_and_what_happens_comes_first(ops: Ops, da
     assert [(group.count, group.error_code, group.refusal) for group in plan.groups] == [
         (2, "TIMEOUT", None),
         (1, "KEY", None),
-        (1, "KEY", Refusal.TASK_IS_WORKFLOW_TASK),
+        (1, "KEY", SkipReason.TASK_IS_WORKFLOW_TASK),
     ]
 
 
@@ -44,7 +44,7 @@ async def test_a_plan_changes_and_writes_nothing(ops: Ops, database_url: str, co
 async def test_an_id_that_no_task_has_is_named_as_not_found(ops: Ops, database_url: str) -> None:
     known, unknown = await insert_task(database_url), uuid4()
     plan = await ops.plan(Action.CANCEL, [known, unknown])
-    assert (plan.matched, plan.refused) == (1, ((unknown, Refusal.TASK_NOT_FOUND),))
+    assert (plan.matched, plan.refused) == (1, ((unknown, SkipReason.TASK_NOT_FOUND),))
 
 
 async def test_a_filter_takes_many_pages_whole(ops: Ops, connection: Connection) -> None:
@@ -79,8 +79,8 @@ async def test_a_plan_freezes_the_instant_and_the_last_task(ops: Ops, database_u
 
 async def test_a_few_named_tasks_need_less_of_a_confirmation_than_a_filter(ops: Ops, database_url: str) -> None:
     task_id = await insert_task(database_url, status="FAILED")
-    assert (await ops.plan(Action.RETRY, [task_id])).tier == 1
-    assert (await ops.plan(Action.RETRY, FAILED)).tier == 2
+    assert (await ops.plan(Action.RETRY, [task_id])).confirmation_tier == 1
+    assert (await ops.plan(Action.RETRY, FAILED)).confirmation_tier == 2
 
 
 @pytest.mark.parametrize(("state", "tier"), [("running", 2), ("lost", 1)])
@@ -90,12 +90,21 @@ async def test_a_run_under_a_live_worker_needs_more_of_a_confirmation(
     worker = uuid4()
     now = datetime.now(UTC)
     await insert(
-        database_url, "horsies_workers", id=worker, hostname="h", pid=1, version="1", queues=["default"], processes=1,
-        state=state, started_at=now, last_heartbeat_at=now,
-    )  # fmt: skip
+        database_url,
+        "horsies_workers",
+        id=worker,
+        hostname="h",
+        pid=1,
+        version="1",
+        queues=["default"],
+        processes=1,
+        state=state,
+        started_at=now,
+        last_heartbeat_at=now,
+    )
     task_id = await insert_task(database_url, status="RUNNING", started_at=now, claimed_by_worker_id=worker)
     plan = await ops.plan(Action.REQUEUE, [task_id], ActionOptions(include_running=True))
-    assert plan.tier == tier
+    assert plan.confirmation_tier == tier
     assert any("no live owner" in warning for warning in plan.warnings) == (state == "lost")
 
 

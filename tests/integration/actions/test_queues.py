@@ -8,7 +8,7 @@ import pytest
 
 from horsies.errors import ConfigurationError
 from tests.support.rows import insert_task
-from tests.support.store import claim, columns_of, hearing
+from tests.support.store import claim, collect_notifications, only_row
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
@@ -22,7 +22,7 @@ async def test_nothing_is_claimed_from_a_paused_queue_until_it_is_resumed(
     await insert_task(database_url)
     assert (await ops.pause_queue("default", reason="smtp is down")).affected == 1
     assert await claim(database) == []
-    async with hearing(database_url, "horsies_task_new") as heard:
+    async with collect_notifications(database_url, "horsies_task_new") as heard:
         assert (await ops.resume_queue("default")).affected == 1
         assert await heard() == [("horsies_task_new", "default")]
     assert len(await claim(database)) == 1
@@ -33,7 +33,7 @@ async def test_a_pause_says_who_and_why_and_the_first_one_stands(ops: Ops, conne
     second = await ops.pause_queue("mail", reason="another reason")
     assert (second.affected, second.skipped_count) == (0, 1)
     paused = ("queue_name", "paused_by", "pause_reason")
-    assert await columns_of(connection, "horsies_queues", *paused) == ("mail", "ada", "smtp is down")
+    assert await only_row(connection, "horsies_queues", *paused) == ("mail", "ada", "smtp is down")
 
 
 async def test_each_pause_and_resume_is_on_record(ops: Ops, connection: Connection) -> None:

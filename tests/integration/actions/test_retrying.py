@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.model.operator_actions import Refusal
+from horsies.model.operator_actions import SkipReason
 from tests.support.rows import insert_task
-from tests.support.store import hearing, one_claimed
+from tests.support.store import claim_one, collect_notifications
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
@@ -58,7 +58,7 @@ async def test_a_retry_is_a_new_task_with_the_same_call_and_options(
 
 async def test_workers_hear_of_a_retry(ops: Ops, database_url: str) -> None:
     old = await insert_task(database_url, status="FAILED", queue_name="mail")
-    async with hearing(database_url, "horsies_task_new") as heard:
+    async with collect_notifications(database_url, "horsies_task_new") as heard:
         await ops.retry([old])
         assert await heard() == [("horsies_task_new", "mail")]
 
@@ -68,10 +68,10 @@ async def test_a_retry_is_taken_back_while_nobody_has_claimed_it(
 ) -> None:
     old = [await insert_task(database_url, status="FAILED") for _ in range(2)]
     retried = await ops.retry(old)
-    claimed = (await one_claimed(database)).task_id
+    claimed = (await claim_one(database)).task_id
     (waiting,) = set(retried.new_ids) - {claimed}
     undone = await ops.undo_retry(retried)
-    assert (undone.task_ids, undone.skipped) == ((waiting,), ((claimed, Refusal.TASK_STATE_MOVED),))
+    assert (undone.task_ids, undone.skipped) == ((waiting,), ((claimed, SkipReason.TASK_STATE_MOVED),))
     states = await connection.fetch("SELECT status FROM horsies_tasks WHERE retry_of IS NOT NULL ORDER BY status")
     assert [row["status"] for row in states] == ["CANCELLED", "CLAIMED"]
 

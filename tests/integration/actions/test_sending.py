@@ -12,7 +12,7 @@ from horsies.errors import HorsiesError
 from horsies.model.settings import PostgresConfig
 from horsies.testing import drain
 from horsies_ops.ops import open_ops
-from tests.support.store import app_on, ask, columns_of, hearing
+from tests.support.store import collect_notifications, fetch_rows, make_app, only_row
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 async def test_a_task_is_stored_as_given_and_on_record(ops: Ops, connection: Connection) -> None:
     report = await ops.send("mail.send", [1], {"to": "ada"}, queue="mail", delay=60, priority=7, reason="by hand")
     columns = ("id", "task_name", "queue_name", "priority", "args", "kwargs", "enqueued_at > now()")
-    stored = await columns_of(connection, "horsies_tasks", *columns)
+    stored = await only_row(connection, "horsies_tasks", *columns)
     assert stored == (report.task_ids[0], "mail.send", "mail", 7, "[1]", json.dumps({"to": "ada"}), True)
     audit = ("actor", "action", "reason", "affected", "task_ids")
-    assert await columns_of(connection, "horsies_audit", *audit) == ("ada", "send", "by hand", 1, list(report.task_ids))
+    assert await only_row(connection, "horsies_audit", *audit) == ("ada", "send", "by hand", 1, list(report.task_ids))
 
 
 async def test_workers_hear_of_it(ops: Ops, database_url: str) -> None:
-    async with hearing(database_url, "horsies_task_new") as heard:
+    async with collect_notifications(database_url, "horsies_task_new") as heard:
         await ops.send("mail.send")
         assert await heard() == [("horsies_task_new", "default")]
 
 
 def test_an_app_that_has_the_code_runs_it(database_url: str) -> None:
     asyncio.run(_send(database_url, "double", [21]))
-    app = app_on(database_url)
+    app = make_app(database_url)
     assert drain(app) == 1
     app.close()
-    assert ask(database_url, "SELECT result::text FROM horsies_tasks") == [('{"ok": 42}',)]
+    assert fetch_rows(database_url, "SELECT result::text FROM horsies_tasks") == [('{"ok": 42}',)]
 
 
 @pytest.mark.parametrize(("name", "options"), [("", {}), ("mail.send", {"queue": ""}), ("mail.send", {"delay": -1})])

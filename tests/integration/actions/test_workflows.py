@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from horsies.errors import HorsiesError
-from horsies.model.operator_actions import Refusal
+from horsies.model.operator_actions import SkipReason
 from tests.support.rows import insert
-from tests.support.store import columns_of
+from tests.support.store import only_row
 
 if TYPE_CHECKING:
     from horsies_ops.ops import Ops
@@ -23,47 +23,66 @@ async def _run(database_url: str, connection: Connection, *, status: str, node: 
     """A run of one node."""
     run, now = uuid4(), await connection.fetchval("SELECT now()")
     await insert(
-        database_url, "horsies_workflows", id=run, name="w", status=status, on_error="fail", root_workflow_id=run,
+        database_url,
+        "horsies_workflows",
+        id=run,
+        name="w",
+        status=status,
+        on_error="fail",
+        root_workflow_id=run,
         sent_at=now,
-    )  # fmt: skip
+    )
     await insert(
-        database_url, "horsies_workflow_tasks", id=uuid4(), workflow_id=run, task_index=0, node_id="only",
-        task_name="mail.send", queue_name="default", priority=100, status=node,
-    )  # fmt: skip
+        database_url,
+        "horsies_workflow_tasks",
+        id=uuid4(),
+        workflow_id=run,
+        task_index=0,
+        node_id="only",
+        task_name="mail.send",
+        queue_name="default",
+        priority=100,
+        status=node,
+    )
     return run
 
 
 async def test_a_run_is_paused_and_resumed_on_record(ops: Ops, database_url: str, connection: Connection) -> None:
     run = await _run(database_url, connection, status="RUNNING", node="READY")
     assert (await ops.pause_workflow(run, reason="smtp is down")).affected == 1
-    assert await columns_of(connection, "horsies_workflows", "status") == ("PAUSED",)
-    assert await columns_of(connection, "horsies_audit", *AUDIT) == (
-        "ada", "pause_workflow", "smtp is down", str(run), 1, 0,
-    )  # fmt: skip
+    assert await only_row(connection, "horsies_workflows", "status") == ("PAUSED",)
+    assert await only_row(connection, "horsies_audit", *AUDIT) == (
+        "ada",
+        "pause_workflow",
+        "smtp is down",
+        str(run),
+        1,
+        0,
+    )
     assert (await ops.resume_workflow(str(run))).affected == 1
-    assert await columns_of(connection, "horsies_workflows", "status") == ("RUNNING",)
+    assert await only_row(connection, "horsies_workflows", "status") == ("RUNNING",)
 
 
 async def test_a_run_is_cancelled_once(ops: Ops, database_url: str, connection: Connection) -> None:
     run = await _run(database_url, connection, status="RUNNING", node="READY")
     assert (await ops.cancel_workflow(run)).affected == 1
     again = await ops.cancel_workflow(run)
-    assert again.skipped == ((run, Refusal.WORKFLOW_STATE_NOT_ALLOWED),)
+    assert again.skipped == ((run, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
 
 
 async def test_a_failed_run_begins_again(ops: Ops, database_url: str, connection: Connection) -> None:
     run = await _run(database_url, connection, status="FAILED", node="FAILED")
     report = await ops.retry_workflow(run)
-    assert (report.affected, report.nodes) == (1, 1)
-    assert await columns_of(connection, "horsies_workflows", "status", "generation") == ("RUNNING", 2)
+    assert (report.affected, report.retried_nodes) == (1, 1)
+    assert await only_row(connection, "horsies_workflows", "status", "generation") == ("RUNNING", 2)
 
 
 @pytest.mark.parametrize(
     ("action", "status", "why"),
     [
-        ("pause_workflow", "COMPLETED", Refusal.WORKFLOW_STATE_NOT_ALLOWED),
-        ("resume_workflow", "RUNNING", Refusal.WORKFLOW_STATE_NOT_ALLOWED),
-        ("retry_workflow", "RUNNING", Refusal.WORKFLOW_NOT_TERMINAL),
+        ("pause_workflow", "COMPLETED", SkipReason.WORKFLOW_STATE_NOT_ALLOWED),
+        ("resume_workflow", "RUNNING", SkipReason.WORKFLOW_STATE_NOT_ALLOWED),
+        ("retry_workflow", "RUNNING", SkipReason.WORKFLOW_NOT_TERMINAL),
     ],
 )
 async def test_a_run_in_another_state_is_left_alone_and_that_is_on_record(
@@ -72,14 +91,14 @@ async def test_a_run_in_another_state_is_left_alone_and_that_is_on_record(
     run = await _run(database_url, connection, status=status, node="COMPLETED")
     report = await getattr(ops, action)(run)
     assert (report.matched, report.affected, report.skipped) == (1, 0, ((run, why),))
-    assert (await columns_of(connection, "horsies_audit", *AUDIT))[-2:] == (0, 1)
+    assert (await only_row(connection, "horsies_audit", *AUDIT))[-2:] == (0, 1)
 
 
 async def test_a_run_that_nobody_knows_is_not_found(ops: Ops, connection: Connection) -> None:
     unknown = uuid4()
     report = await ops.cancel_workflow(unknown)
-    assert (report.matched, report.skipped) == (0, ((unknown, Refusal.WORKFLOW_NOT_FOUND),))
-    assert await columns_of(connection, "horsies_audit", "matched", "affected", "skipped") == (0, 0, 1)
+    assert (report.matched, report.skipped) == (0, ((unknown, SkipReason.WORKFLOW_NOT_FOUND),))
+    assert await only_row(connection, "horsies_audit", "matched", "affected", "skipped") == (0, 0, 1)
 
 
 # Ends the session that writes down that something was done, at that very moment.
@@ -107,5 +126,5 @@ async def test_a_run_is_never_moved_without_its_row_in_the_audit(
     await connection.execute(KILL)
     with pytest.raises(HorsiesError):
         await getattr(ops, action)(run)
-    assert await columns_of(connection, "horsies_workflows", "status") == (status,)
+    assert await only_row(connection, "horsies_workflows", "status") == (status,)
     assert await connection.fetchval("SELECT count(*) FROM horsies_audit") == 0

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.store import app_on, ask
+from tests.support.store import fetch_rows, make_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -24,13 +24,13 @@ def shared_url(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture
 def database_url(shared_url: str) -> Iterator[str]:
     yield shared_url
-    ask(shared_url, "TRUNCATE horsies_tasks, horsies_task_attempts")
+    fetch_rows(shared_url, "TRUNCATE horsies_tasks, horsies_task_attempts")
 
 
 @pytest.fixture
 async def app(database_url: str) -> AsyncIterator[Horsies]:
     """An app for asynchronous tests."""
-    app = app_on(database_url)
+    app = make_app(database_url)
     yield app
     await app.close_async()
 
@@ -38,7 +38,7 @@ async def app(database_url: str) -> AsyncIterator[Horsies]:
 @pytest.fixture
 def blocking_app(database_url: str) -> Iterator[Horsies]:
     """An app for tests without an event loop."""
-    app = app_on(database_url)
+    app = make_app(database_url)
     yield app
     app.close()
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from horsies.client.payload import PLAIN
-from horsies.model.send import PlainSend
+from horsies.client.payload import DEFAULT_OPTIONS
+from horsies.model.send import CompactPayload
 from horsies.store.connection import UNIQUE_VIOLATION, StatementFailed
-from tests.support.store import heard_on, until_someone_waits
+from tests.support.store import listen_on, until_lock_waiters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,9 +32,9 @@ CREATE TRIGGER tell AFTER INSERT ON horsies_tasks EXECUTE FUNCTION tell();
 HURRIED = """
 import sys
 from horsies.client import notify as announcing
-from tests.support.tasks import app_on
+from tests.support.store import make_app
 announcing.PAUSE_S = announcing.SPEAK_EVERY_S = announcing.WAIT_S = 60
-task = app_on(sys.argv[1]).tasks["double"]
+task = make_app(sys.argv[1]).tasks["double"]
 for number in range(20):
     task.send(number).unwrap()
 """
@@ -42,7 +42,7 @@ for number in range(20):
 
 @pytest.fixture
 async def heard(connection: asyncpg.Connection[Any]) -> asyncio.Queue[str]:
-    return await heard_on(connection, "horsies_task_new")
+    return await listen_on(connection, "horsies_task_new")
 
 
 @pytest.fixture
@@ -116,8 +116,8 @@ async def test_a_send_leaves_the_trigger_on_for_the_next_transaction_of_its_conn
 async def test_a_long_row_of_sends_says_little_and_its_last_word_comes_after_its_last_task(
     app: Horsies, heard: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horsies.client.notify.PAUSE_S", 60)
-    monkeypatch.setattr("horsies.client.notify.SPEAK_EVERY_S", 60)
+    monkeypatch.setattr("horsies.client.notify.BURST_GAP_S", 60)
+    monkeypatch.setattr("horsies.client.notify.NOTIFY_INTERVAL_S", 60)
     await other.execute(TELL_WHAT_IS_STORED)
     for number in range(50):
         (await app.tasks["double"].send_async(number)).unwrap()
@@ -143,17 +143,17 @@ async def test_a_program_of_blocking_sends_has_its_last_word_when_it_ends(
 async def test_a_send_of_a_long_row_that_is_given_up_is_announced_for_it_may_be_stored(
     app: Horsies, heard: asyncio.Queue[str], other: asyncpg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horsies.client.notify.PAUSE_S", 60)
-    monkeypatch.setattr("horsies.client.notify.SPEAK_EVERY_S", 60)
+    monkeypatch.setattr("horsies.client.notify.BURST_GAP_S", 60)
+    monkeypatch.setattr("horsies.client.notify.NOTIFY_INTERVAL_S", 60)
     for number in range(20):
         (await app.tasks["double"].send_async(number)).unwrap()
     session = await app.get_broker().session()
-    await session.announcements.say_all()
+    await session.notify_coalescer.flush()
     await closing_word(heard, other)
     async with other.transaction():
         await other.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
         given_up = asyncio.create_task(app.tasks["double"].send_async(20))
-        await until_someone_waits(other)
+        await until_lock_waiters(other)
         given_up.cancel()
         await asyncio.wait([given_up])
     async with asyncio.timeout(10):
@@ -164,11 +164,11 @@ async def test_a_task_of_a_long_row_that_is_there_already_is_stored_once(
     app: Horsies, connection: asyncpg.Connection[Any]
 ) -> None:
     session = await app.get_broker().session()
-    sent = app.tasks["double"].mould.cast(PLAIN, (1,), {})
-    assert isinstance(sent, PlainSend)
-    await session.tasks.enqueue_silently(sent)
+    sent = app.tasks["double"].payload_builder.build(DEFAULT_OPTIONS, (1,), {})
+    assert isinstance(sent, CompactPayload)
+    await session.tasks.enqueue_without_notify(sent)
     with pytest.raises(StatementFailed) as caught:
-        await session.tasks.enqueue_silently(sent)
+        await session.tasks.enqueue_without_notify(sent)
     assert caught.value.sqlstate == UNIQUE_VIOLATION
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from horsies import TaskSendErrorCode
-from tests.support.store import app_on, ask
+from tests.support.store import fetch_rows, make_app
 
 if TYPE_CHECKING:
     import asyncpg
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def test_twenty_producers_with_one_key_make_one_task(database_url: str) -> None:
     """Each has an app, a pool and a thread of its own, as separate programs would."""
-    apps = [app_on(database_url) for _ in range(20)]
+    apps = [make_app(database_url) for _ in range(20)]
 
     def produce(app: Horsies) -> str:
         async def send() -> str:
@@ -26,7 +26,7 @@ def test_twenty_producers_with_one_key_make_one_task(database_url: str) -> None:
 
     with ThreadPoolExecutor(20) as producers:
         ids = set(producers.map(produce, apps))
-    assert ask(database_url, "SELECT id::text FROM horsies_tasks") == [(ids.pop(),)]
+    assert fetch_rows(database_url, "SELECT id::text FROM horsies_tasks") == [(ids.pop(),)]
     assert not ids
 
 
@@ -80,7 +80,7 @@ async def test_a_send_takes_the_place_of_one_that_was_rolled_back(
 
 
 async def test_the_wait_ends_with_the_pool_timeout(database_url: str, connection: asyncpg.Connection[Any]) -> None:
-    app = app_on(database_url, settings={"pool_timeout": 1}, resend_on_transient_err=True)
+    app = make_app(database_url, settings={"pool_timeout": 1}, resend_on_transient_err=True)
     task = app.tasks["double"]
     async with connection.transaction():
         await task.with_options(idempotency_key="k", connection=connection).send_async(5)
@@ -97,7 +97,7 @@ async def test_the_wait_ends_with_the_pool_timeout(database_url: str, connection
 async def test_sends_that_wait_for_their_key_leave_room_for_others(
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> None:
-    app = app_on(database_url, settings={"pool_size": 2, "max_overflow": 0, "pool_timeout": 2})
+    app = make_app(database_url, settings={"pool_size": 2, "max_overflow": 0, "pool_timeout": 2})
     task = app.tasks["double"]
     async with connection.transaction():
         await task.with_options(idempotency_key="k", connection=connection).send_async(5)

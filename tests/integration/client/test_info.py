@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from horsies import BrokerErrorCode, TaskAttemptOutcome, TaskStatus
-from tests.support.store import settle
+from tests.support.store import finish_tasks
 
 if TYPE_CHECKING:
     import asyncpg
@@ -21,7 +21,7 @@ SELECT id, $1, $1 * 10, $2, $1 = 1, now(), now(), CASE WHEN $2 = 'FAILED' THEN '
 
 async def test_only_what_is_asked_for_is_told(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     handle = (await app.tasks["double"].send_async(5)).unwrap()
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     info = (await handle.info_async()).unwrap()
     assert info is not None
     assert (info.task_id, info.status) == (handle.task_id, TaskStatus.COMPLETED)
@@ -47,7 +47,7 @@ async def test_attempts_come_newest_first(app: Horsies, connection: asyncpg.Conn
 
 async def test_the_result_and_the_reason_are_told_on_request(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     handle = (await app.tasks["double"].send_async(5)).unwrap()
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     await connection.execute("UPDATE horsies_tasks SET failed_reason = 'why not'")
     info = (await handle.info_async(include_result=True, include_failed_reason=True)).unwrap()
     assert info is not None
@@ -58,7 +58,7 @@ async def test_the_result_and_the_reason_are_told_on_request(app: Horsies, conne
 async def test_the_stored_document_can_be_had_as_it_is(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
     handle = (await app.tasks["double"].send_async(5)).unwrap()
     assert (await app.get_raw_result_async(handle.task_id)).unwrap() is None
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     assert (await app.get_raw_result_async(handle.task_id)).unwrap() == {"ok": 10}
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horsies.codec.canonical_json import canonical, parsed
+from horsies.codec.canonical_json import canonical_json, parse_json
 
 if TYPE_CHECKING:
     import asyncpg
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 async def test_a_large_float_is_still_one_when_it_comes_out_of_a_row(connection: asyncpg.Connection[Any]) -> None:
     floats: list[JsonValue] = [1e16, -1.5e22, 1.7976931348623157e308, 5e-324, 1.0]
 
-    stored = await connection.fetchval("SELECT $1::text::jsonb::text", canonical(floats))
+    stored = await connection.fetchval("SELECT $1::text::jsonb::text", canonical_json(floats))
 
-    found: Any = parsed(stored)
+    found: Any = parse_json(stored)
     assert found == floats
     assert {type(number) for number in found} == {float}

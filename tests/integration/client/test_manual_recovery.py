@@ -10,8 +10,15 @@ import pytest
 
 from horsies import BrokerError, BrokerErrorCode, PostgresBroker, PostgresConfig, Recovery
 from horsies.store.recovery import RecoveryStore
-from tests.support.rows import CRASH_RETRY, a_beat, a_task, insert_listening_worker, insert_task, seconds_ago
-from tests.support.store import app_on
+from tests.support.rows import (
+    CRASH_RETRY,
+    insert_heartbeat,
+    insert_listening_worker,
+    insert_owned_task,
+    insert_task,
+    seconds_ago,
+)
+from tests.support.store import make_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,12 +26,29 @@ if TYPE_CHECKING:
     from horsies.store.database import Database
 
 STALE_KEYS = {
-    "id", "task_name", "queue_name", "worker_id", "worker_hostname", "worker_pid", "worker_process_name", "started_at",
-    "last_heartbeat", "claim_token", "retry_count", "crash_count",
-}  # fmt: skip
+    "id",
+    "task_name",
+    "queue_name",
+    "worker_id",
+    "worker_hostname",
+    "worker_pid",
+    "worker_process_name",
+    "started_at",
+    "last_heartbeat",
+    "claim_token",
+    "retry_count",
+    "crash_count",
+}
 EXPIRED_KEYS = {
-    "id", "task_name", "queue_name", "priority", "sent_at", "enqueued_at", "good_until", "expired_for",
-}  # fmt: skip
+    "id",
+    "task_name",
+    "queue_name",
+    "priority",
+    "sent_at",
+    "enqueued_at",
+    "good_until",
+    "expired_for",
+}
 
 
 @pytest.fixture
@@ -36,10 +60,12 @@ async def broker(database_url: str) -> AsyncIterator[PostgresBroker]:
 
 async def test_stale_runs_are_listed_the_longest_silent_first(broker: PostgresBroker, database_url: str) -> None:
     await insert_listening_worker(database_url, listens_s=1)  # that has just started: ages are plain
-    silent = [await a_task(database_url, "RUNNING", owner=None, silent_s=silence) for silence in (400, 900, 10)]
-    await a_beat(database_url, silent[2], silent_s=500)
-    await a_task(database_url, "RUNNING", owner=None, silent_s=10)
-    await a_task(database_url, "CLAIMED", owner=None, silent_s=900)
+    silent = [
+        await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=silence) for silence in (400, 900, 10)
+    ]
+    await insert_heartbeat(database_url, silent[2], silent_s=500)
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=10)
+    await insert_owned_task(database_url, "CLAIMED", owner=None, silent_s=900)
     found = await broker.get_stale_tasks()
     assert [row["id"] for row in found] == [str(silent[1]), str(silent[2]), str(silent[0])]
     assert found[0].keys() == STALE_KEYS
@@ -47,12 +73,12 @@ async def test_stale_runs_are_listed_the_longest_silent_first(broker: PostgresBr
 
 async def test_stale_runs_are_settled_by_their_policies(broker: PostgresBroker, database_url: str) -> None:
     patient = await insert_listening_worker(database_url, running_stale_threshold_ms=7_200_000)
-    retried = await a_task(
+    retried = await insert_owned_task(
         database_url, "RUNNING", owner=patient, silent_s=400, task_options=CRASH_RETRY, max_retries=1
     )
-    failed = await a_task(database_url, "RUNNING", owner=patient, silent_s=400)
-    await a_task(database_url, "RUNNING", owner=patient, silent_s=200)
-    await a_task(database_url, "CLAIMED", owner=patient, silent_s=400)
+    failed = await insert_owned_task(database_url, "RUNNING", owner=patient, silent_s=400)
+    await insert_owned_task(database_url, "RUNNING", owner=patient, silent_s=200)
+    await insert_owned_task(database_url, "CLAIMED", owner=patient, silent_s=400)
     assert await broker.mark_stale_tasks_as_failed() == 2
     connection = await asyncpg.connect(database_url)
     rows = await connection.fetch("SELECT id, status FROM horsies_tasks WHERE id = ANY($1)", [retried, failed])
@@ -63,8 +89,8 @@ async def test_stale_runs_are_settled_by_their_policies(broker: PostgresBroker, 
 
 async def test_stale_claims_are_put_back(broker: PostgresBroker, database_url: str) -> None:
     for silence in (130, 110):
-        await a_task(database_url, "CLAIMED", owner=None, silent_s=silence)
-    await a_task(database_url, "RUNNING", owner=None, silent_s=900)
+        await insert_owned_task(database_url, "CLAIMED", owner=None, silent_s=silence)
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=900)
     assert [await broker.requeue_stale_claimed(), await broker.requeue_stale_claimed(100_000)] == [1, 1]
 
 
@@ -85,7 +111,7 @@ async def test_somebody_else_at_it_is_an_error_and_never_nothing(broker: Postgre
             await broker.requeue_stale_claimed()
         return busy.value.code
 
-    assert await RecoveryStore(database).in_turn(meanwhile) == BrokerErrorCode.SWEEP_BUSY
+    assert await RecoveryStore(database).with_leader_lock(meanwhile) == BrokerErrorCode.SWEEP_BUSY
 
 
 @pytest.mark.parametrize("threshold", [0, -1, float("inf"), float("nan"), 10**20, "x", None])
@@ -96,9 +122,9 @@ async def test_a_threshold_that_is_none_is_refused(broker: PostgresBroker, thres
 
 
 async def test_the_apps_hooks_have_their_say(database_url: str) -> None:
-    app = app_on(database_url)
+    app = make_app(database_url)
     app.on_recovery(lambda _: Recovery.skip())
-    await a_task(database_url, "RUNNING", owner=None, silent_s=900)
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=900)
     assert await app.get_broker().mark_stale_tasks_as_failed() == 0
     await app.close_async()
 

@@ -10,12 +10,12 @@ import pytest
 
 from horsies import OperationalErrorCode, TaskSendErrorCode
 from horsies.embedded import EmbeddedServer
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
-from tests.support.databases import folder_of_its_own
+from tests.support.databases import temporary_cluster_folder
 from tests.support.faults import Proxy
-from tests.support.store import app_on, count_tasks
+from tests.support.store import count_tasks, make_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
@@ -51,10 +51,10 @@ def server() -> Iterator[OwnServer]:
     """Migrated, and down."""
 
     async def prepare(url: str) -> None:
-        async with Database(Link(url=url, masked_url=url)) as database:
+        async with Database(ConnectionSpec(url=url, masked_url=url)) as database:
             await migrate(database)
 
-    with folder_of_its_own() as folder:
+    with temporary_cluster_folder() as folder:
         server = OwnServer(EmbeddedServer(folder, durable=False))
         with server.up() as url:
             asyncio.run(prepare(url))
@@ -71,7 +71,7 @@ async def database_that_refuses_a_second_bulk(
 
 
 def test_a_send_that_found_no_server_is_stored_once_by_its_retries(server: OwnServer) -> None:
-    app = app_on(server.url)
+    app = make_app(server.url)
     task = app.tasks["double"]
     error = task.send(5).unwrap_err()
     assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, True)
@@ -85,7 +85,7 @@ def test_a_send_that_found_no_server_is_stored_once_by_its_retries(server: OwnSe
 
 
 def test_a_server_that_comes_back_is_used_again(server: OwnServer) -> None:
-    app = app_on(server.url)
+    app = make_app(server.url)
     with server.up():
         handle = app.tasks["double"].send(5).unwrap()
     assert app.tasks["double"].send(6).unwrap_err().retryable
@@ -100,7 +100,7 @@ def test_a_server_that_comes_back_is_used_again(server: OwnServer) -> None:
 
 async def test_a_send_is_tried_again_by_itself_where_that_is_asked_for(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
-        app = app_on(proxy.url, resend_on_transient_err=True)
+        app = make_app(proxy.url, resend_on_transient_err=True)
         proxy.refusals = 2
         assert (await app.tasks["double"].send_async(5)).is_ok()
         assert proxy.refusals == 0
@@ -108,7 +108,7 @@ async def test_a_send_is_tried_again_by_itself_where_that_is_asked_for(database_
 
 
 async def test_what_may_not_be_retried_is_not_tried_again(database_url: str) -> None:
-    app = app_on(database_url.replace("/test_", "/gone_"), resend_on_transient_err=True)
+    app = make_app(database_url.replace("/test_", "/gone_"), resend_on_transient_err=True)
     async with asyncio.timeout(1):
         error = (await app.tasks["double"].send_async(5)).unwrap_err()
     assert not error.retryable
@@ -119,7 +119,7 @@ async def test_a_lost_answer_leaves_one_task_after_the_retry(
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> None:
     async with Proxy(database_url).running() as proxy:
-        app = app_on(proxy.url)
+        app = make_app(proxy.url)
         task = app.tasks["double"]
         proxy.lose_answer_to = b"answered late"
         error = (await task.send_async(5, note="answered late")).unwrap_err()
@@ -134,7 +134,7 @@ async def test_a_lost_answer_is_made_up_for_without_the_caller_where_that_is_ask
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> None:
     async with Proxy(database_url).running() as proxy:
-        app = app_on(proxy.url, resend_on_transient_err=True)
+        app = make_app(proxy.url, resend_on_transient_err=True)
         proxy.lose_answer_to = b"answered late"
         handle = (await app.tasks["double"].send_async(5, note="answered late")).unwrap()
         assert await connection.fetchval("SELECT array_agg(id::text) FROM horsies_tasks") == [handle.task_id]
@@ -146,7 +146,7 @@ async def test_a_bulk_send_whose_answer_was_lost_says_how_to_look_for_it(
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> None:
     async with Proxy(database_url).running() as proxy:
-        app = app_on(proxy.url)
+        app = make_app(proxy.url)
         proxy.lose_answer_to = b"COMMIT"
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
         assert (error.code, error.retryable, proxy.lost) == (TaskSendErrorCode.ENQUEUE_FAILED, False, 1)
@@ -161,7 +161,7 @@ async def test_a_bulk_send_is_stored_once_though_its_answer_was_lost_where_that_
     database_url: str, connection: asyncpg.Connection[Any]
 ) -> None:
     async with Proxy(database_url).running() as proxy:
-        app = app_on(proxy.url, resend_on_transient_err=True)
+        app = make_app(proxy.url, resend_on_transient_err=True)
         proxy.lose_answer_to = b"COMMIT"
         handles = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap()
         stored = await connection.fetchval("SELECT array_agg(id::text ORDER BY id) FROM horsies_tasks")
@@ -173,7 +173,7 @@ async def test_a_bulk_send_whose_answer_was_lost_once_may_be_stored_whatever_a_l
     database_that_refuses_a_second_bulk: str,
 ) -> None:
     async with Proxy(database_that_refuses_a_second_bulk).running() as proxy:
-        app = app_on(proxy.url, resend_on_transient_err=True)
+        app = make_app(proxy.url, resend_on_transient_err=True)
         proxy.lose_answer_to = b"COMMIT"
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
         assert "no second bulk" in error.message
@@ -183,7 +183,7 @@ async def test_a_bulk_send_whose_answer_was_lost_once_may_be_stored_whatever_a_l
 
 async def test_a_bulk_send_that_never_left_may_be_sent_again(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
-        app = app_on(proxy.url)
+        app = make_app(proxy.url)
         proxy.refusals = 1
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
         assert error.retryable

@@ -14,8 +14,8 @@ import pytest
 
 from horsies import HorsiesError
 from horsies.embedded import EmbeddedServer
-from tests.support.databases import folder_of_its_own
-from tests.support.store import app_on, ask, count_tasks
+from tests.support.databases import temporary_cluster_folder
+from tests.support.store import count_tasks, fetch_rows, make_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,9 @@ PRELUDE = """
 import asyncio, atexit, gc, os, sys, threading, warnings
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-from tests.support.tasks import app_on, ask, settle
+from tests.support.store import fetch_rows, make_app
 url = sys.argv[1]
-app = app_on(url)
+app = make_app(url)
 double = app.tasks["double"]
 """
 
@@ -47,27 +47,27 @@ def said_by(script: str, url: str, *, before: str = "") -> str:
 
 
 def test_threads_send_through_one_pool(database_url: str) -> None:
-    app = app_on(database_url, settings={"pool_size": 2, "max_overflow": 0})
+    app = make_app(database_url, settings={"pool_size": 2, "max_overflow": 0})
     with ThreadPoolExecutor(10) as threads:
         results = list(threads.map(app.tasks["double"].send, range(100)))
     assert all(result.is_ok() for result in results)
     ours = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
     )
-    assert ask(database_url, ours)[0][0] <= 2
+    assert fetch_rows(database_url, ours)[0][0] <= 2
     assert count_tasks(database_url) == 100
     app.close()
 
 
 def test_loops_that_follow_each_other_send(database_url: str) -> None:
-    app = app_on(database_url)
+    app = make_app(database_url)
     for number in range(3):
         assert asyncio.run(app.tasks["double"].send_async(number)).is_ok()
     assert count_tasks(database_url) == 3
 
 
 def test_two_apps_of_one_process_keep_apart(database_url: str) -> None:
-    one, other = app_on(database_url), app_on(database_url)
+    one, other = make_app(database_url), make_app(database_url)
     assert one.get_broker() is not other.get_broker()
     assert one.get_broker() is one.get_broker()
     handle = one.tasks["double"].send(5).unwrap()
@@ -77,7 +77,7 @@ def test_two_apps_of_one_process_keep_apart(database_url: str) -> None:
 
 
 def test_closing_twice_is_harmless_and_a_later_send_opens_again(database_url: str) -> None:
-    app = app_on(database_url)
+    app = make_app(database_url)
     app.close()
     app.tasks["double"].send(5).unwrap()
     app.close()
@@ -87,7 +87,7 @@ def test_closing_twice_is_harmless_and_a_later_send_opens_again(database_url: st
 
 
 async def test_closing_inside_a_loop_needs_the_async_twin(database_url: str) -> None:
-    app = app_on(database_url)
+    app = make_app(database_url)
     await app.tasks["double"].send_async(5)
     with pytest.raises(HorsiesError):
         app.close()
@@ -114,7 +114,7 @@ def test_a_later_send_may_be_at_interpreter_exit(database_url: str) -> None:
 
 @pytest.fixture
 def embedded_url() -> Iterator[str]:
-    with folder_of_its_own() as folder:
+    with temporary_cluster_folder() as folder:
         yield f"embedded://{folder}"
 
 
@@ -139,8 +139,8 @@ if child == 0:
     {leave}
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 def run():
-    ask(url, "UPDATE horsies_tasks SET status = 'COMPLETED', result = '{{\\"ok\\": 10}}', terminal_at = now()")
-    ask(url, "SELECT pg_notify('horsies_task_done', $1)", first.task_id)
+    fetch_rows(url, "UPDATE horsies_tasks SET status = 'COMPLETED', result = '{{\\"ok\\": 10}}', terminal_at = now()")
+    fetch_rows(url, "SELECT pg_notify('horsies_task_done', $1)", first.task_id)
 threading.Timer(0.2, run).start()
 print(first.get(3000).ok_value)
 print(double.send(3).is_ok())

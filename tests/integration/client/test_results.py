@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from horsies import BrokerErrorCode, OperationalErrorCode, OutcomeCode, RetrievalCode, TaskHandle
-from tests.support.store import app_on, settle
+from tests.support.store import finish_tasks, make_app
 
 if TYPE_CHECKING:
     import asyncpg
@@ -44,7 +44,7 @@ async def test_a_task_that_goes_on_is_a_timeout_and_a_later_get_has_the_result(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], timeout_ms: int
 ) -> None:
     assert (await handle.get_async(timeout_ms)).err_value.error_code is RetrievalCode.WAIT_TIMEOUT
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     assert (await handle.get_async(timeout_ms)).ok_value == 10
 
 
@@ -57,7 +57,7 @@ async def test_a_timeout_says_how_the_task_stood(handle: TaskHandle[int], timeou
 async def test_what_has_ended_is_found_however_short_the_time(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], timeout_ms: int
 ) -> None:
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     assert (await handle.get_async(timeout_ms)).ok_value == 10
 
 
@@ -82,7 +82,7 @@ async def test_a_time_that_is_none_is_refused(handle: TaskHandle[int], timeout_m
 async def test_a_result_is_told_to_those_who_wait(handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
     waiting = asyncio.create_task(handle.get_async())
     await heard(connection)
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     async with asyncio.timeout(AT_ONCE_S):
         assert (await waiting).ok_value == 10
 
@@ -93,7 +93,7 @@ async def test_a_result_nobody_tells_of_is_found_by_the_poll(
     monkeypatch.setattr("horsies.client.waiter.POLL_S", 0.2)
     waiting = asyncio.create_task(handle.get_async())
     await heard(connection)
-    await settle(connection, [handle.task_id], announced=False)
+    await finish_tasks(connection, [handle.task_id], notify=False)
     async with asyncio.timeout(AT_ONCE_S):
         assert (await waiting).ok_value == 10
 
@@ -103,7 +103,7 @@ async def test_a_lost_listener_is_replaced_and_the_result_still_arrives(
 ) -> None:
     waiting = asyncio.create_task(handle.get_async())
     await connection.execute("SELECT pg_terminate_backend($1)", await heard(connection))
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     async with asyncio.timeout(AT_ONCE_S):
         assert (await waiting).ok_value == 10
 
@@ -114,7 +114,7 @@ async def test_notifications_that_are_no_ids_are_nobodys(
     waiting = asyncio.create_task(handle.get_async())
     await heard(connection)
     await connection.execute("SELECT pg_notify('horsies_task_done', 'nonsense,,')")
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     async with asyncio.timeout(AT_ONCE_S):
         assert (await waiting).ok_value == 10
 
@@ -132,7 +132,7 @@ async def test_notifications_that_are_no_ids_are_nobodys(
 async def test_every_end_of_a_task_is_a_result_and_is_kept(
     handle: TaskHandle[int], connection: asyncpg.Connection[Any], status: str, document: str | None, code: str
 ) -> None:
-    await settle(connection, [handle.task_id], document, status=status)
+    await finish_tasks(connection, [handle.task_id], document, status=status)
     assert (await handle.get_async()).err_value.error_code == code
     await connection.execute("DELETE FROM horsies_tasks")
     assert (await handle.get_async()).err_value.error_code == code
@@ -143,12 +143,12 @@ async def test_what_may_change_is_not_kept(handle: TaskHandle[int], connection: 
     await connection.execute("DELETE FROM horsies_tasks")
     assert (await handle.get_async()).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
     await connection.execute("INSERT INTO horsies_tasks SELECT * FROM kept")
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     assert (await handle.get_async()).ok_value == 10
 
 
 async def test_an_id_may_be_a_uuid(app: Horsies, handle: TaskHandle[int], connection: asyncpg.Connection[Any]) -> None:
-    await settle(connection, [handle.task_id])
+    await finish_tasks(connection, [handle.task_id])
     identity = UUID(handle.task_id)
     assert (await app.get_result_async(identity)).ok_value == 10
     assert (await app.get_raw_result_async(identity)).unwrap() == {"ok": 10}
@@ -161,7 +161,7 @@ async def test_an_id_may_be_a_uuid(app: Horsies, handle: TaskHandle[int], connec
 async def test_a_document_that_is_no_object_is_no_raw_result(
     app: Horsies, handle: TaskHandle[int], connection: asyncpg.Connection[Any], document: str
 ) -> None:
-    await settle(connection, [handle.task_id], document)
+    await finish_tasks(connection, [handle.task_id], document)
     error = (await app.get_raw_result_async(handle.task_id)).unwrap_err()
     assert error.code is BrokerErrorCode.INVALID_JSON_PAYLOAD
 
@@ -179,15 +179,15 @@ async def test_a_value_is_typed_where_its_task_is_registered(
     app: Horsies, connection: asyncpg.Connection[Any], database_url: str
 ) -> None:
     handle = (await app.tasks["tomorrow"].send_async(date(2030, 1, 1))).unwrap()
-    await settle(connection, [handle.task_id], '{"ok": "2030-01-02"}')
+    await finish_tasks(connection, [handle.task_id], '{"ok": "2030-01-02"}')
     assert (await handle.get_async()).ok_value == date(2030, 1, 2)
-    stranger = type(app)(app_on(database_url).config)
+    stranger = type(app)(make_app(database_url).config)
     assert (await stranger.get_result_async(handle.task_id)).ok_value == "2030-01-02"
     await stranger.close_async()
 
 
 async def test_a_database_that_is_away_is_a_broker_error_and_is_not_kept() -> None:
-    app = app_on("postgresql://nobody@127.0.0.1:1/nothing")
+    app = make_app("postgresql://nobody@127.0.0.1:1/nothing")
     assert (await app.get_result_async(str(uuid4()))).err_value.error_code is OperationalErrorCode.BROKER_ERROR
     assert (await app.ping_database_async()).unwrap_err().code is BrokerErrorCode.DB_PING_FAILED
     await app.close_async()
@@ -213,5 +213,5 @@ async def test_five_thousand_waiters_share_one_listener_and_a_small_pool(
     queries = [row["query"] for row in await connection.fetch(ours)]
     assert sum(query.upper().startswith("LISTEN") for query in queries) == 1
     assert len(queries) <= app.config.broker.pool_size + app.config.broker.max_overflow + 1
-    await settle(connection, [handle.task_id for handle in handles])
+    await finish_tasks(connection, [handle.task_id for handle in handles])
     assert {result.ok_value for result in await waiting} == {10}

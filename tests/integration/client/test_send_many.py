@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from horsies import TaskSendErrorCode
-from tests.support.store import app_on, count_tasks, heard_on
+from tests.support.store import count_tasks, listen_on, make_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ async def test_one_bad_item_late_in_the_list_stores_nothing(app: Horsies, connec
 
 
 async def test_a_bulk_send_is_announced_once_a_queue(app: Horsies, connection: asyncpg.Connection[Any]) -> None:
-    heard = await heard_on(connection, "horsies_task_new")
+    heard = await listen_on(connection, "horsies_task_new")
     await doubling(app).send_many_async([(number,) for number in range(ITEMS)])
     assert await heard.get() == "default"
     # Whatever was said before this answer has been heard by now.
@@ -63,7 +63,7 @@ async def test_a_bulk_send_is_announced_once_a_queue(app: Horsies, connection: a
 
 
 async def test_nothing_to_send_needs_no_database() -> None:
-    app = app_on("postgresql://nobody@127.0.0.1:1/nothing")
+    app = make_app("postgresql://nobody@127.0.0.1:1/nothing")
     assert (await doubling(app).send_many_async([])).unwrap() == []
 
 
@@ -124,6 +124,6 @@ async def test_what_happens_to_items_while_they_are_on_their_way_changes_nothing
 
 
 async def test_a_bad_item_is_found_before_the_database_is_asked() -> None:
-    app = app_on("postgresql://nobody@127.0.0.1:1/nothing")
+    app = make_app("postgresql://nobody@127.0.0.1:1/nothing")
     items: list[tuple[object, ...]] = [*((number,) for number in range(ITEMS)), ("no number",)]
     assert (await doubling(app).send_many_async(items)).unwrap_err().code is TaskSendErrorCode.VALIDATION_FAILED

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from horsies import TaskSendErrorCode, TaskStatus
-from tests.support.store import app_on, ask, count_tasks
+from tests.support.store import count_tasks, fetch_rows, make_app
 
 if TYPE_CHECKING:
     import asyncpg
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def test_a_send_stores_a_pending_task(blocking_app: Horsies, database_url: str) -> None:
     handle = blocking_app.tasks["double"].send(5, note="x").unwrap()
-    rows = ask(
+    rows = fetch_rows(
         database_url, "SELECT id::text, status, args::text, kwargs::text, enqueued_at - sent_at FROM horsies_tasks"
     )
     ((task_id, status, args, kwargs, gap),) = rows
@@ -105,7 +105,7 @@ def test_a_suppressed_send_leaves_no_row(blocking_app: Horsies, database_url: st
 
 
 async def test_a_database_without_tables_names_the_command(empty_database_url: str) -> None:
-    app = app_on(empty_database_url)
+    app = make_app(empty_database_url)
     error = (await app.tasks["double"].send_async(5)).unwrap_err()
     await app.close_async()
     assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, False)

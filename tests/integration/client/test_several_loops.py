@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from horsies.embedded import EmbeddedServer
-from tests.support.databases import folder_of_its_own
-from tests.support.store import app_on, ask, count_tasks
+from tests.support.databases import temporary_cluster_folder
+from tests.support.store import count_tasks, fetch_rows, make_app
 
 _OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'horsies %'"
 
 
 def test_loops_that_send_and_close_at_once_have_all_their_sends_stored(database_url: str) -> None:
-    app = app_on(database_url)
+    app = make_app(database_url)
 
     async def send_and_close() -> None:
         for number in range(30):
@@ -31,8 +31,8 @@ def test_loops_that_send_and_close_at_once_have_all_their_sends_stored(database_
 
 
 def test_closing_in_one_loop_leaves_the_embedded_server_to_the_other() -> None:
-    with folder_of_its_own() as folder:
-        app, server = app_on(f"embedded://{folder}"), EmbeddedServer(Path(folder))
+    with temporary_cluster_folder() as folder:
+        app, server = make_app(f"embedded://{folder}"), EmbeddedServer(Path(folder))
         with asyncio.Runner() as runner:
             assert runner.run(app.tasks["double"].send_async(1)).is_ok()
             assert app.tasks["double"].send(2).is_ok()
@@ -44,7 +44,7 @@ def test_closing_in_one_loop_leaves_the_embedded_server_to_the_other() -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # it is the careless loops that are warned of
 def test_a_loop_that_was_closed_carelessly_leaves_no_connection_for_ever(database_url: str) -> None:
-    app = app_on(database_url)
+    app = make_app(database_url)
     for number in range(5):
         loop = asyncio.new_event_loop()
         assert loop.run_until_complete(app.tasks["double"].send_async(number)).is_ok()
@@ -52,4 +52,4 @@ def test_a_loop_that_was_closed_carelessly_leaves_no_connection_for_ever(databas
         del loop
     assert asyncio.run(app.tasks["double"].send_async(5)).is_ok()
     gc.collect()
-    assert ask(database_url, _OURS)[0][0] == 0
+    assert fetch_rows(database_url, _OURS)[0][0] == 0

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.workflow_app import add_flows, diamond
+from tests.support.workflow_app import register_workflow_tasks
+from tests.support.workflows import diamond
 
 if TYPE_CHECKING:
     from horsies import Horsies
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_broker_puts_stuck_workflows_right(app: Horsies, connection: Connection) -> None:
-    add_flows(app)
+    register_workflow_tasks(app)
     handle = (await diamond(app).start_async()).unwrap()
     assert await app.get_broker().recover_stuck_workflows() == 0
     await connection.execute("UPDATE horsies_tasks SET status = 'EXPIRED', terminal_at = now()")

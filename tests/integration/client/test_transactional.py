@@ -10,10 +10,10 @@ import asyncpg
 import pytest
 
 from horsies import RetrievalCode, TaskSendErrorCode
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
-from tests.support.store import app_on, heard_on
+from tests.support.store import listen_on, make_app
 
 if TYPE_CHECKING:
     from horsies import Horsies
@@ -31,7 +31,7 @@ async def test_a_task_is_there_and_announced_with_the_commit(
     app: Horsies, connection: asyncpg.Connection[Any], database_url: str
 ) -> None:
     listening = await asyncpg.connect(database_url)
-    heard = await heard_on(listening, "horsies_task_new")
+    heard = await listen_on(listening, "horsies_task_new")
     async with connection.transaction():
         handle = (await app.tasks["double"].with_options(connection=connection).send_async(5)).unwrap()
         assert (await handle.get_async(0)).err_value.error_code is RetrievalCode.TASK_NOT_FOUND
@@ -114,10 +114,10 @@ async def test_our_schema_is_found_and_the_callers_search_path_is_kept(
 ) -> None:
     connection = await asyncpg.connect(empty_database_url)
     await connection.execute('CREATE SCHEMA "OurQueue"')
-    link = Link(url=empty_database_url, masked_url="test", schema="OurQueue")
+    link = ConnectionSpec(url=empty_database_url, masked_url="test", schema="OurQueue")
     async with Database(link) as database:
         await migrate(database)
-    app = app_on(empty_database_url, settings={"schema": "OurQueue"})
+    app = make_app(empty_database_url, settings={"schema": "OurQueue"})
     before = await connection.fetchval("SHOW search_path")
     async with connection.transaction():
         handle = (await app.tasks["double"].with_options(connection=connection).send_async(5)).unwrap()

@@ -11,8 +11,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from tests.support.ledger import Ledger, put, statuses
-from tests.support.workers import RunningWorker, running
+from tests.support.ledger import Ledger, insert_pending_tasks, statuses
+from tests.support.workers import InProcessWorker, worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -71,16 +71,18 @@ async def sampled(url: str, ending: Callable[[], Any]) -> Sampler:
     return sampler
 
 
-async def several(stack: AsyncExitStack, count: int, url: str, **others: Any) -> list[RunningWorker]:
-    return list(await asyncio.gather(*(stack.enter_async_context(running(url, **others)) for _ in range(count))))
+async def several(stack: AsyncExitStack, count: int, url: str, **others: Any) -> list[InProcessWorker]:
+    return list(
+        await asyncio.gather(*(stack.enter_async_context(worker_in_process(url, **others)) for _ in range(count)))
+    )
 
 
 async def test_the_lower_number_comes_first_and_then_the_older(database_url: str, ledger: Ledger) -> None:
-    last = await put(ledger, "work", priority=90, count=2)
-    middle = await put(ledger, "work", priority=50, count=3)
-    first = await put(ledger, "work", priority=1, count=2)
+    last = await insert_pending_tasks(ledger, "work", priority=90, count=2)
+    middle = await insert_pending_tasks(ledger, "work", priority=50, count=3)
+    first = await insert_pending_tasks(ledger, "work", priority=1, count=2)
     order = [*first, *middle, *last]
-    async with running(database_url, processes=1):
+    async with worker_in_process(database_url, processes=1):
         await ledger.until_terminal(*order)
     assert [entry.task_id for entry in await ledger.starts()] == order
 
@@ -89,8 +91,8 @@ async def test_two_workers_run_each_of_twenty_thousand_tasks_once(
     database_url: str, ledger: Ledger, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"
-    task_ids = await put(ledger, "jot", str(lines), count=20_000)
-    async with running(database_url), running(database_url):
+    task_ids = await insert_pending_tasks(ledger, "jot", str(lines), count=20_000)
+    async with worker_in_process(database_url), worker_in_process(database_url):
         await ledger.until_terminal(*task_ids, within_s=60)
     assert Counter(lines.read_text().split()) == Counter(task_ids)
     assert await statuses(ledger, *task_ids) == ["COMPLETED"] * 20_000
@@ -100,9 +102,9 @@ async def test_two_workers_run_each_of_twenty_thousand_tasks_once(
 
 async def test_no_cap_is_ever_exceeded_by_four_workers(database_url: str, ledger: Ledger) -> None:
     config = {**queues("narrow", "wide", narrow=2), "cluster_wide_cap": 5}
-    narrow = await put(ledger, "work", 0.03, queue="narrow", count=15)
-    failing = await put(ledger, "refuse", "UNLISTED", queue="narrow", count=10)
-    wide = await put(ledger, "work", 0.03, queue="wide", count=40)
+    narrow = await insert_pending_tasks(ledger, "work", 0.03, queue="narrow", count=15)
+    failing = await insert_pending_tasks(ledger, "refuse", "UNLISTED", queue="narrow", count=10)
+    wide = await insert_pending_tasks(ledger, "work", 0.03, queue="wide", count=40)
     every = [*narrow, *failing, *wide]
     async with AsyncExitStack() as stack:
         sampling = asyncio.create_task(sampled(database_url, lambda: ledger.until_terminal(*every, within_s=40)))
@@ -110,34 +112,34 @@ async def test_no_cap_is_ever_exceeded_by_four_workers(database_url: str, ledger
         seen = await sampling
     assert seen.samples > 10
     assert (seen.most, seen.most_narrow) == (5, 2)
-    assert await ledger.verdict(every) == []
+    assert await ledger.violations(every) == []
 
 
 async def test_a_full_queue_holds_up_no_other(database_url: str, ledger: Ledger) -> None:
     config = queues("narrow", "wide", narrow=1)
-    stuck = await put(ledger, "work", LONG_S, queue="narrow", count=3)
-    async with running(database_url, config=config, processes=2):
-        free = await put(ledger, "work", queue="wide", count=5)
+    stuck = await insert_pending_tasks(ledger, "work", LONG_S, queue="narrow", count=3)
+    async with worker_in_process(database_url, config=config, processes=2):
+        free = await insert_pending_tasks(ledger, "work", queue="wide", count=5)
         await ledger.until_terminal(*free)
         assert await statuses(ledger, *stuck) == ["PENDING", "PENDING", "RUNNING"]
 
 
 async def test_nothing_is_claimed_from_a_closed_queue(database_url: str, ledger: Ledger) -> None:
-    closed = await put(ledger, "work", queue="narrow", count=3)
-    free = await put(ledger, "work", queue="wide", count=3)
-    async with running(database_url, config=queues("narrow", "wide", narrow=0)):
+    closed = await insert_pending_tasks(ledger, "work", queue="narrow", count=3)
+    free = await insert_pending_tasks(ledger, "work", queue="wide", count=3)
+    async with worker_in_process(database_url, config=queues("narrow", "wide", narrow=0)):
         await ledger.until_terminal(*free)
         assert await statuses(ledger, *closed) == ["PENDING"] * 3
 
 
 async def test_a_paused_queue_waits_until_it_is_resumed(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
-    async with running(database_url, config=queues("narrow", "wide")):
-        begun = await put(ledger, "wait_for", str(tmp_path / "go"), queue="narrow")
+    async with worker_in_process(database_url, config=queues("narrow", "wide")):
+        begun = await insert_pending_tasks(ledger, "wait_for", str(tmp_path / "go"), queue="narrow")
         await ledger.until_started(*begun)
         await ledger.fetch("INSERT INTO horsies_queues (queue_name, paused_at) VALUES ('narrow', now())")
-        waiting = await put(ledger, "work", queue="narrow", count=2)
+        waiting = await insert_pending_tasks(ledger, "work", queue="narrow", count=2)
         (tmp_path / "go").touch()
-        await ledger.until_terminal(*begun, *await put(ledger, "work", queue="wide"))
+        await ledger.until_terminal(*begun, *await insert_pending_tasks(ledger, "work", queue="wide"))
         assert await statuses(ledger, *waiting) == ["PENDING", "PENDING"]
         await ledger.fetch("UPDATE horsies_queues SET paused_at = NULL")
         await ledger.fetch("SELECT pg_notify('horsies_task_new', 'narrow')")
@@ -145,9 +147,11 @@ async def test_a_paused_queue_waits_until_it_is_resumed(database_url: str, ledge
 
 
 async def test_a_batch_of_one_takes_one_task_a_queue_and_pass(database_url: str, ledger: Ledger) -> None:
-    ones = await put(ledger, "work", LONG_S, queue="narrow", count=2)
-    others = await put(ledger, "work", LONG_S, queue="wide", count=2)
-    async with running(database_url, config=queues("narrow", "wide"), processes=4, max_claim_batch=1, grace_s=0):
+    ones = await insert_pending_tasks(ledger, "work", LONG_S, queue="narrow", count=2)
+    others = await insert_pending_tasks(ledger, "work", LONG_S, queue="wide", count=2)
+    async with worker_in_process(
+        database_url, config=queues("narrow", "wide"), processes=4, max_claim_batch=1, grace_s=0
+    ):
         await ledger.until_started(*ones, *others)
         for task_ids in (ones, others):
             rows = await ledger.rows(*task_ids)
@@ -156,19 +160,19 @@ async def test_a_batch_of_one_takes_one_task_a_queue_and_pass(database_url: str,
 
 async def test_a_lapsed_claim_runs_elsewhere_and_only_there(database_url: str, ledger: Ledger, tmp_path: Path) -> None:
     config = {"prefetch_buffer": 1, "claim_lease_ms": 500, "max_claim_renew_age_ms": 500}
-    async with running(database_url, config=config, processes=1) as first:
-        busy = await put(ledger, "wait_for", str(tmp_path / "go"))
+    async with worker_in_process(database_url, config=config, processes=1) as first:
+        busy = await insert_pending_tasks(ledger, "wait_for", str(tmp_path / "go"))
         await ledger.until_started(*busy)
-        (waiting,) = await put(ledger, "work")
+        (waiting,) = await insert_pending_tasks(ledger, "work")
         await ledger.until(lambda: _is_claimed(ledger, waiting))
-        async with running(database_url, config=config, processes=1):
+        async with worker_in_process(database_url, config=config, processes=1):
             row = (await ledger.until_terminal(waiting))[waiting]
         (tmp_path / "go").touch()
         await ledger.until_terminal(*busy)
         await first.stop()
     assert (row["status"], row["claim_token"], row["retry_count"]) == ("COMPLETED", 2, 0)
     assert [entry.claim_token for entry in await ledger.starts(waiting)] == [2]
-    assert await ledger.verdict([*busy, waiting]) == []
+    assert await ledger.violations([*busy, waiting]) == []
 
 
 async def _is_claimed(ledger: Ledger, task_id: str) -> bool:
@@ -179,18 +183,18 @@ async def test_a_renewed_lease_keeps_a_claim_from_an_idle_worker(
     database_url: str, ledger: Ledger, tmp_path: Path
 ) -> None:
     config = {"prefetch_buffer": 1, "claim_lease_ms": 600}
-    async with running(database_url, config=config, processes=1):
-        busy = await put(ledger, "wait_for", str(tmp_path / "go"))
+    async with worker_in_process(database_url, config=config, processes=1):
+        busy = await insert_pending_tasks(ledger, "wait_for", str(tmp_path / "go"))
         await ledger.until_started(*busy)
-        (waiting,) = await put(ledger, "work")
+        (waiting,) = await insert_pending_tasks(ledger, "work")
         await ledger.until(lambda: _is_claimed(ledger, waiting))
-        async with running(database_url, config=config, processes=1):
+        async with worker_in_process(database_url, config=config, processes=1):
             await ledger.until(lambda: _is_beaten_for(ledger, beats=8))
             row = await ledger.row(waiting)
             assert (row["status"], row["claim_token"]) == ("CLAIMED", 1)
             (tmp_path / "go").touch()
             await ledger.until_terminal(*busy, waiting)
-    assert await ledger.verdict([*busy, waiting]) == []
+    assert await ledger.violations([*busy, waiting]) == []
 
 
 async def _is_beaten_for(ledger: Ledger, *, beats: int) -> bool:
@@ -199,12 +203,12 @@ async def _is_beaten_for(ledger: Ledger, *, beats: int) -> bool:
 
 
 async def test_without_a_lease_the_claim_of_a_dead_worker_never_lapses(database_url: str, ledger: Ledger) -> None:
-    (orphan,) = await put(ledger, "work")
+    (orphan,) = await insert_pending_tasks(ledger, "work")
     await ledger.fetch(
         "UPDATE horsies_tasks SET status = 'CLAIMED', claim_token = 1, claimed_at = now() - interval '1 hour',"
         " claimed_by_worker_id = $1",
         uuid4(),
     )
-    async with running(database_url, processes=1):
-        await ledger.until_terminal(*await put(ledger, "work", count=3))
+    async with worker_in_process(database_url, processes=1):
+        await ledger.until_terminal(*await insert_pending_tasks(ledger, "work", count=3))
         assert await statuses(ledger, orphan) == ["CLAIMED"]

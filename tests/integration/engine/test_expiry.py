@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tests.support.ledger import Ledger
-from tests.support.workers import running
+from tests.support.workers import worker_in_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,10 @@ async def test_a_claimed_task_past_its_good_until_expires_and_keeps_its_claim(
 ) -> None:
     gate = tmp_path / "gate"
     config = {"prefetch_buffer": 1, "claim_lease_ms": 60_000, "max_claim_renew_age_ms": 120_000}
-    async with Ledger.open(database_url) as ledger, running(database_url, config=config, processes=1) as worker:
+    async with (
+        Ledger.open(database_url) as ledger,
+        worker_in_process(database_url, config=config, processes=1) as worker,
+    ):
         slow = await worker.send("wait_for", str(gate))
         await ledger.until_started(slow)
         late = await worker.send("work", good_until=datetime.now(UTC) + timedelta(seconds=1))
@@ -43,4 +46,4 @@ async def test_a_claimed_task_past_its_good_until_expires_and_keeps_its_claim(
         assert (await worker.app.get_result_async(late)).err_value.error_code == "TASK_EXPIRED"
         assert await ledger.starts(late) == []
         await ledger.until_terminal(slow)
-        assert await ledger.verdict([slow, late]) == []
+        assert await ledger.violations([slow, late]) == []

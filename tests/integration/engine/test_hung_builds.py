@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from horsies import SubWorkflowNode, WorkflowDefinition
 from horsies.model import events
 from tests.support.ledger import Ledger
-from tests.support.workers import running
-from tests.support.workflow_app import LOCATOR, add_flows, task_of
+from tests.support.workers import worker_in_process
+from tests.support.workflow_app import LOCATOR, register_workflow_tasks, task_of
 
 if TYPE_CHECKING:
     from horsies import Horsies, WorkflowSpec
@@ -29,13 +29,16 @@ class Hanging(WorkflowDefinition[int]):
 
 
 async def test_a_definition_that_hangs_holds_up_no_sweep(database_url: str) -> None:
-    async with Ledger.open(database_url), running(database_url, register=add_flows, locator=LOCATOR) as worker:
+    async with (
+        Ledger.open(database_url),
+        worker_in_process(database_url, register=register_workflow_tasks, locator=LOCATOR) as worker,
+    ):
         node: SubWorkflowNode[int] = SubWorkflowNode(Hanging)
         spec = worker.app.workflow("hangs", [node], output=node, definition_key="tests.hangs")
         handle = (await spec.start_async()).unwrap()
-        before = len(worker.of(events.PassFinished))
+        before = len(worker.events_of(events.PassFinished))
         try:
-            await worker.until(lambda: len(worker.of(events.PassFinished)) >= before + 3, within_s=8)
+            await worker.until(lambda: len(worker.events_of(events.PassFinished)) >= before + 3, within_s=8)
         finally:
             RELEASED.set()
         assert (await handle.get_async(20_000)).ok_value == 1

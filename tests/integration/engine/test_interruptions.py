@@ -10,7 +10,7 @@ import pytest
 from horsies import Horsies, RecoveryContext, RecoveryReason, TaskStatus
 from horsies.model import events
 from tests.support.ledger import Ledger
-from tests.support.workers import running
+from tests.support.workers import worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ async def told() -> Told:
 async def test_the_death_of_a_child_is_told_when_its_outcome_is_stored(
     ledger: Ledger, database_url: str, told: Told
 ) -> None:
-    async with running(database_url, processes=1, register=lambda app: app.on_interrupted(told)) as worker:
+    async with worker_in_process(database_url, processes=1, register=lambda app: app.on_interrupted(told)) as worker:
         task_id = await worker.send("kill_self")
         context = await told.next()
         assert (context.task.task_id, context.task.status) == (task_id, TaskStatus.FAILED)
@@ -58,7 +58,9 @@ async def test_the_death_of_a_child_is_told_when_its_outcome_is_stored(
 async def test_a_task_cut_by_the_end_of_its_worker_is_told_before_the_worker_leaves(
     ledger: Ledger, database_url: str, told: Told
 ) -> None:
-    async with running(database_url, processes=1, grace_s=0, register=lambda app: app.on_interrupted(told)) as worker:
+    async with worker_in_process(
+        database_url, processes=1, grace_s=0, register=lambda app: app.on_interrupted(told)
+    ) as worker:
         task_id = await worker.send("work_again", 30)
         await ledger.until_started(task_id)
         await worker.stop()
@@ -70,7 +72,7 @@ async def test_a_task_cut_by_the_end_of_its_worker_is_told_before_the_worker_lea
 async def test_neither_a_failure_nor_a_time_out_is_an_interruption(
     ledger: Ledger, database_url: str, told: Told
 ) -> None:
-    async with running(database_url, processes=1, register=lambda app: app.on_interrupted(told)) as worker:
+    async with worker_in_process(database_url, processes=1, register=lambda app: app.on_interrupted(told)) as worker:
         sent = [await worker.send("explode", "bang"), await worker.send("work_briefly", 10)]
         await ledger.until_terminal(*sent)
     assert told.contexts.empty()
@@ -82,9 +84,9 @@ async def test_a_hook_that_fails_is_on_record_and_the_worker_goes_on(ledger: Led
         async def fail(_: RecoveryContext) -> None:  # pyright: ignore[reportUnusedFunction]
             raise LookupError("nobody is there")
 
-    async with running(database_url, processes=1, register=register) as worker:
+    async with worker_in_process(database_url, processes=1, register=register) as worker:
         task_id = await worker.send("kill_self")
-        failed = await worker.heard(events.HookFailed)
+        failed = await worker.wait_for_event(events.HookFailed)
         assert (failed.task_id, failed.error) == (task_id, "LookupError: nobody is there")
         await ledger.until(lambda: ledger.events("hook_failed"))
         await ledger.until_terminal(await worker.send("work"))

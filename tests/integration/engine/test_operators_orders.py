@@ -13,7 +13,7 @@ from horsies.model.settings import PostgresConfig
 from horsies_ops.actions import apply
 from horsies_ops.ops import open_ops
 from tests.support.ledger import Ledger
-from tests.support.workers import RunningWorker, running
+from tests.support.workers import InProcessWorker, worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -38,8 +38,8 @@ async def ledger(url: str) -> AsyncIterator[Ledger]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def worker(url: str, ledger: Ledger) -> AsyncIterator[RunningWorker]:
-    async with running(url) as worker:
+async def worker(url: str, ledger: Ledger) -> AsyncIterator[InProcessWorker]:
+    async with worker_in_process(url) as worker:
         yield worker
 
 
@@ -55,12 +55,12 @@ async def _columns(ledger: Ledger, task_id: str) -> dict[str, Any]:
 
 
 async def test_a_requeued_run_is_killed_by_its_owner_before_it_starts_again(
-    worker: RunningWorker, ledger: Ledger, ops: Ops, tmp_path: Path
+    worker: InProcessWorker, ledger: Ledger, ops: Ops, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     task_id = await worker.send("wait_for", str(gate))
     await ledger.until_started(task_id)
-    async with asyncio.timeout(apply.WAIT_S):
+    async with asyncio.timeout(apply.STOP_TIMEOUT_S):
         report = await ops.requeue([task_id], include_running=True)
     assert (report.affected, report.skipped) == (1, ())
     gate.touch()
@@ -69,11 +69,11 @@ async def test_a_requeued_run_is_killed_by_its_owner_before_it_starts_again(
     first, _ = await ledger.attempts(task_id)
     assert (first["error_code"], first["will_retry"]) == ("OPERATOR_REQUEUED", True)
     assert not (await _columns(ledger, task_id))["overlap_possible"]
-    assert await ledger.verdict([task_id]) == []
+    assert await ledger.violations([task_id]) == []
 
 
 async def test_a_coroutine_is_put_back_without_its_child_being_killed(
-    worker: RunningWorker, ledger: Ledger, ops: Ops
+    worker: InProcessWorker, ledger: Ledger, ops: Ops
 ) -> None:
     await worker.until(lambda: len(worker.children) == 2)
     before = {child.pid for child in worker.children}
@@ -84,10 +84,10 @@ async def test_a_coroutine_is_put_back_without_its_child_being_killed(
     assert {child.pid for child in worker.children} == before
     await ops.cancel([task_id], kill=True)
     await worker.until(lambda: not worker.holds(task_id))
-    assert await ledger.verdict([task_id]) == []
+    assert await ledger.violations([task_id]) == []
 
 
-async def test_a_kill_ends_the_process_and_costs_no_crash(worker: RunningWorker, ledger: Ledger, ops: Ops) -> None:
+async def test_a_kill_ends_the_process_and_costs_no_crash(worker: InProcessWorker, ledger: Ledger, ops: Ops) -> None:
     task_id = await worker.send("work", 60)
     await ledger.until_started(task_id)
     pid = (await ledger.row(task_id))["worker_pid"]
@@ -96,24 +96,24 @@ async def test_a_kill_ends_the_process_and_costs_no_crash(worker: RunningWorker,
     await worker.until(lambda: len(worker.children) == 2)
     row = await ledger.row(task_id)
     assert (row["status"], row["crash_count"], row["attempts"]) == ("CANCELLED", 0, 1)
-    assert await ledger.verdict([task_id]) == []
+    assert await ledger.violations([task_id]) == []
 
 
 async def test_without_a_kill_the_code_runs_on_and_its_outcome_is_refused(
-    worker: RunningWorker, ledger: Ledger, ops: Ops, tmp_path: Path
+    worker: InProcessWorker, ledger: Ledger, ops: Ops, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     task_id = await worker.send("wait_for", str(gate))
     await ledger.until_started(task_id)
     await ops.fail([task_id], include_running=True, reason="enough")
     gate.touch()
-    await worker.until(lambda: task_id in {late.task_id for late in worker.of(events.LateResultRefused)})
+    await worker.until(lambda: task_id in {late.task_id for late in worker.events_of(events.LateResultRefused)})
     row = await ledger.row(task_id)
     assert (row["status"], row["error_code"], row["attempts"]) == ("FAILED", "OPERATOR_FAILED", 1)
 
 
 async def test_a_task_that_ends_before_it_can_be_stopped_keeps_its_outcome(
-    worker: RunningWorker, ledger: Ledger, ops: Ops
+    worker: InProcessWorker, ledger: Ledger, ops: Ops
 ) -> None:
     task_id = await worker.send("work", 0.05)
     await ledger.until_started(task_id)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from horsies.engine.pool.process import call_from_thread
-from horsies.model.crash import Cause
-from tests.support.pool import Stable, assignment, stable
+from horsies.engine.pool.process import call_on_exit_by_thread
+from horsies.model.crash import ExitCause
+from tests.support.pool import PoolHarness, assignment, running_pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def pool() -> AsyncIterator[Stable]:
-    async with stable() as pool:
+async def pool() -> AsyncIterator[PoolHarness]:
+    async with running_pool() as pool:
         yield pool
 
 
 async def test_a_killed_child_costs_its_own_task_and_nothing_else(tmp_path: Path) -> None:
-    async with stable(4) as pool:
+    async with running_pool(4) as pool:
         gate = tmp_path / "gate"
         children = pool.free
         keys = [pool.give("wait_for", str(gate), to=child) for child in children]
         await pool.begun(*keys)
         os.kill(children[0].pid, signal.SIGKILL)
         death = await pool.death(children[0].pid)
-        assert (death.cause, death.signal) == (Cause.CHILD_SIGNAL, signal.SIGKILL)
+        assert (death.cause, death.signal) == (ExitCause.CHILD_SIGNAL, signal.SIGKILL)
         assert (death.begun, death.unbegun) == ((keys[0],), ())
         gate.touch()
         assert [await pool.value(key) for key in keys[1:]] == [child.pid for child in children[1:]]
@@ -45,21 +45,26 @@ async def test_a_killed_child_costs_its_own_task_and_nothing_else(tmp_path: Path
 @pytest.mark.parametrize(
     ("task_name", "args", "cause", "signal_number", "exit_status"),
     [
-        ("segfault", [], Cause.CHILD_SIGNAL, signal.SIGSEGV, None),
-        ("leave", [3], Cause.CHILD_EXIT, None, 3),
-        ("leave", [0], Cause.CHILD_EXIT, None, 0),
-        ("leave", [71], Cause.CHILD_EXIT, None, 71),
-        ("leave", [72], Cause.CHILD_EXIT, None, 72),
-        ("close_line", [], Cause.CHILD_PROTOCOL, None, 72),
-        ("hang_up", [], Cause.CHILD_PROTOCOL, None, 72),
-        ("talk_rubbish", [], Cause.CHILD_PROTOCOL, signal.SIGKILL, None),
-        ("eat_memory", [], Cause.CHILD_MEMORY, None, 71),
-        ("check_fate", ["memory"], Cause.CHILD_MEMORY, None, 71),
-        ("check_fate_async", ["memory"], Cause.CHILD_MEMORY, None, 71),
+        ("segfault", [], ExitCause.CHILD_SIGNAL, signal.SIGSEGV, None),
+        ("leave", [3], ExitCause.CHILD_EXIT, None, 3),
+        ("leave", [0], ExitCause.CHILD_EXIT, None, 0),
+        ("leave", [71], ExitCause.CHILD_EXIT, None, 71),
+        ("leave", [72], ExitCause.CHILD_EXIT, None, 72),
+        ("close_line", [], ExitCause.CHILD_PROTOCOL, None, 72),
+        ("hang_up", [], ExitCause.CHILD_PROTOCOL, None, 72),
+        ("talk_rubbish", [], ExitCause.CHILD_PROTOCOL, signal.SIGKILL, None),
+        ("eat_memory", [], ExitCause.CHILD_MEMORY, None, 71),
+        ("check_fate", ["memory"], ExitCause.CHILD_MEMORY, None, 71),
+        ("check_fate_async", ["memory"], ExitCause.CHILD_MEMORY, None, 71),
     ],
 )
 async def test_each_way_to_die_has_its_cause(
-    pool: Stable, task_name: str, args: list[object], cause: Cause, signal_number: int | None, exit_status: int | None
+    pool: PoolHarness,
+    task_name: str,
+    args: list[object],
+    cause: ExitCause,
+    signal_number: int | None,
+    exit_status: int | None,
 ) -> None:
     victim = pool.child.pid
     key = pool.give(task_name, *args)
@@ -70,14 +75,14 @@ async def test_each_way_to_die_has_its_cause(
     assert await pool.value(pool.give("pid")) == pool.events.born[1]
 
 
-async def test_a_fatal_fault_leaves_its_traceback_in_the_log(pool: Stable) -> None:
+async def test_a_fatal_fault_leaves_its_traceback_in_the_log(pool: PoolHarness) -> None:
     victim = pool.child.pid
     pool.give("segfault")
     await pool.death(victim)
     assert any("pool_app.py" in line for _, stream, line in pool.events.lines if stream == "stderr")
 
 
-async def test_a_death_is_known_though_a_grandchild_holds_the_line(pool: Stable) -> None:
+async def test_a_death_is_known_though_a_grandchild_holds_the_line(pool: PoolHarness) -> None:
     victim = pool.child
     pool.give("leave_someone_behind")
     await pool.events.until(lambda: bool(pool.events.lines))
@@ -88,7 +93,7 @@ async def test_a_death_is_known_though_a_grandchild_holds_the_line(pool: Stable)
     assert not alive, "it belongs to the child's group and is killed with it"
 
 
-async def test_a_result_that_was_sent_before_the_death_counts(pool: Stable) -> None:
+async def test_a_result_that_was_sent_before_the_death_counts(pool: PoolHarness) -> None:
     victim = pool.child.pid
     key = pool.give("die_after")
     death = await pool.death(victim)
@@ -96,7 +101,7 @@ async def test_a_result_that_was_sent_before_the_death_counts(pool: Stable) -> N
     assert (death.signal, death.begun) == (signal.SIGKILL, ())
 
 
-async def test_of_a_chunk_only_what_had_begun_is_lost(pool: Stable) -> None:
+async def test_of_a_chunk_only_what_had_begun_is_lost(pool: PoolHarness) -> None:
     given = [assignment("noop"), assignment("leave", 3), assignment("noop"), assignment("noop")]
     victim = pool.child
     victim.run(given)
@@ -106,7 +111,7 @@ async def test_of_a_chunk_only_what_had_begun_is_lost(pool: Stable) -> None:
     assert list(pool.events.endings) == [given[0].key]
 
 
-async def test_the_only_task_of_an_idle_child_counts_as_begun(pool: Stable) -> None:
+async def test_the_only_task_of_an_idle_child_counts_as_begun(pool: PoolHarness) -> None:
     victim = pool.child
     os.kill(victim.pid, signal.SIGSTOP)
     key = pool.give("noop")
@@ -114,28 +119,28 @@ async def test_the_only_task_of_an_idle_child_counts_as_begun(pool: Stable) -> N
     assert (await pool.death(victim.pid)).begun == (key,)
 
 
-async def test_a_killed_child_is_known_by_the_first_reason_given(pool: Stable, tmp_path: Path) -> None:
+async def test_a_killed_child_is_known_by_the_first_reason_given(pool: PoolHarness, tmp_path: Path) -> None:
     victim = pool.child
     await pool.begun(pool.give("wait_for", str(tmp_path / "never")))
     victim.kill("TASK_TIMEOUT")
     victim.kill("another reason")
     death = await pool.death(victim.pid)
-    assert (death.cause, death.why) == (Cause.KILLED, "TASK_TIMEOUT")
+    assert (death.cause, death.why) == (ExitCause.KILLED, "TASK_TIMEOUT")
     assert not victim.accepts_work
 
 
 async def test_a_stopped_child_is_killed_after_the_limit(tmp_path: Path) -> None:
-    async with stable(beat_s=0.05, silent_limit_s=0.5) as pool:
+    async with running_pool(heartbeat_interval_s=0.05, silent_limit_s=0.5) as pool:
         victim = pool.child
         key = pool.give("wait_for", str(tmp_path / "never"))
         await pool.begun(key)
         os.kill(victim.pid, signal.SIGSTOP)
         death = await pool.death(victim.pid)
-        assert (death.cause, death.begun) == (Cause.HEARTBEAT_LOST, (key,))
+        assert (death.cause, death.begun) == (ExitCause.HEARTBEAT_LOST, (key,))
 
 
 async def test_a_silent_child_that_burns_cpu_is_vouched_for() -> None:
-    async with stable(beat_s=0.05, silent_limit_s=0.5) as pool:
+    async with running_pool(heartbeat_interval_s=0.05, silent_limit_s=0.5) as pool:
         child = pool.child
         await pool.begun(key := pool.give("burn", 2.0))
         beats_before = pool.events.beats[child.pid]
@@ -146,23 +151,23 @@ async def test_a_silent_child_that_burns_cpu_is_vouched_for() -> None:
 
 async def test_a_child_that_is_not_answered_ends_itself() -> None:
     # Its beats are slower than the patience it has with its worker, so that no answer can come in time.
-    async with stable(beat_s=60, unanswered_limit_s=0.5) as pool:
+    async with running_pool(heartbeat_interval_s=60, unanswered_limit_s=0.5) as pool:
         victim = pool.child
         death = await pool.death(victim.pid)
-        assert death.cause is Cause.CHILD_SIGNAL
+        assert death.cause is ExitCause.CHILD_SIGNAL
         assert any("has not answered" in line for _, _, line in pool.events.lines)
 
 
 async def test_an_end_is_also_known_without_a_descriptor_for_the_process() -> None:
     ended = asyncio.Event()
     with subprocess.Popen(["sleep", "60"]) as process:  # noqa: ASYNC220  # a plain process is the point
-        call_from_thread(process.pid, asyncio.get_running_loop(), ended.set)
+        call_on_exit_by_thread(process.pid, asyncio.get_running_loop(), ended.set)
         process.kill()
         await asyncio.wait_for(ended.wait(), 5)
         assert process.wait() == -signal.SIGKILL
 
 
-async def test_a_child_that_is_gone_leaves_no_descriptor_behind(pool: Stable) -> None:
+async def test_a_child_that_is_gone_leaves_no_descriptor_behind(pool: PoolHarness) -> None:
     before = psutil.Process().num_fds()
     for count in range(2, 5):
         pool.child.kill("to see what is left")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from horsies.engine.pool.pool import Pool
+from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
 from horsies.errors import ConfigurationError, HorsiesError
-from horsies.model.crash import Cause
+from horsies.model.crash import ExitCause
 from tests.support.cli import Project
-from tests.support.pool import Events, assignment, stable
+from tests.support.pool import PoolEvents, assignment, running_pool
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -51,34 +51,34 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 async def test_children_leave_when_the_pool_is_stopped() -> None:
-    async with stable(2) as pool:
+    async with running_pool(2) as pool:
         pids = [child.pid for child in pool.free]
         await pool.pool.stop()
-        assert {pid: pool.events.deaths[pid].cause for pid in pids} == dict.fromkeys(pids, Cause.RETIRED)
+        assert {pid: pool.events.deaths[pid].cause for pid in pids} == dict.fromkeys(pids, ExitCause.RETIRED)
         assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 async def test_a_stop_kills_what_still_works_and_says_what_it_was(tmp_path: Path) -> None:
-    async with stable(quit_limit_s=0.1) as pool:
+    async with running_pool(quit_limit_s=0.1) as pool:
         victim = pool.child.pid
         key = pool.give("wait_for", str(tmp_path / "never"))
         await pool.begun(key)
         await pool.pool.stop()
         death = pool.events.deaths[victim]
-        assert (death.cause, death.begun) == (Cause.KILLED, (key,))
+        assert (death.cause, death.begun) == (ExitCause.KILLED, (key,))
 
 
 async def test_a_child_is_replaced_after_its_last_task_and_nothing_is_lost() -> None:
-    async with stable(2, max_tasks_per_child=5) as pool:
+    async with running_pool(2, max_tasks_per_child=5) as pool:
         while len(pool.events.deaths) < 3:
             await pool.events.until(lambda: bool(pool.free))
             assert (await pool.run("noop")).error_code is None
-        assert {death.cause for death in pool.events.deaths.values()} == {Cause.RETIRED}
+        assert {death.cause for death in pool.events.deaths.values()} == {ExitCause.RETIRED}
         assert not any(death.begun or death.unbegun for death in pool.events.deaths.values())
 
 
 async def test_children_are_replaced_one_at_a_time_and_never_with_a_task_in_hand(tmp_path: Path) -> None:
-    async with stable(2, max_tasks_per_child=1) as pool:
+    async with running_pool(2, max_tasks_per_child=1) as pool:
         one, other = pool.free
         gate = tmp_path / "gate"
         chunk = [assignment("noop"), assignment("wait_for", str(gate))]
@@ -88,26 +88,26 @@ async def test_children_are_replaced_one_at_a_time_and_never_with_a_task_in_hand
         await pool.ending(pool.give("noop", to=other))
         assert other.accepts_work
         gate.touch()
-        assert (await pool.death(one.pid)).cause is Cause.RETIRED
+        assert (await pool.death(one.pid)).cause is ExitCause.RETIRED
         assert chunk[1].key in pool.events.endings
 
 
 async def test_a_child_that_has_grown_is_replaced() -> None:
-    async with stable(beat_s=0.05, max_memory_per_child_mb=200) as pool:
+    async with running_pool(heartbeat_interval_s=0.05, max_memory_per_child_mb=200) as pool:
         grown = pool.child.pid
         await pool.run("grow", 300)
-        assert (await pool.death(grown)).cause is Cause.RETIRED
+        assert (await pool.death(grown)).cause is ExitCause.RETIRED
 
 
 async def test_a_start_is_refused_when_a_fresh_child_is_too_large() -> None:
     with pytest.raises(ConfigurationError, match="max_memory_per_child_mb"):
-        async with stable(max_memory_per_child_mb=1):
+        async with running_pool(max_memory_per_child_mb=1):
             pass
 
 
 async def test_hooks_run_before_the_first_task(project: Project) -> None:
     project.write("main.py", HOOKED.format(second="pass"))
-    async with stable(app_locator="main:app") as pool:
+    async with running_pool(app_locator="main:app") as pool:
         assert pool.events.lines == [(None, "stdout", "hooked")]
 
 
@@ -124,7 +124,7 @@ async def test_a_failing_hook_stops_its_child_and_three_of_them_the_pool(
 ) -> None:
     project.write("main.py", HOOKED.format(second=second))
     with caplog.at_level(logging.WARNING), pytest.raises(HorsiesError, match=fault):
-        async with stable(app_locator="main:app", hook_limit_s=0.2):
+        async with running_pool(app_locator="main:app", hook_limit_s=0.2):
             pass
     assert len([record for record in caplog.records if "did not come up" in record.message]) == 3
 
@@ -132,20 +132,20 @@ async def test_a_failing_hook_stops_its_child_and_three_of_them_the_pool(
 async def test_a_module_that_cannot_be_imported_is_named(project: Project) -> None:
     project.write("main.py", "import nothing_of_that_name")
     with pytest.raises(HorsiesError, match="nothing_of_that_name"):
-        async with stable(app_locator="main:app"):
+        async with running_pool(app_locator="main:app"):
             pass
 
 
 async def test_a_child_that_does_not_come_up_in_time_is_killed(project: Project) -> None:
     project.write("main.py", "import time; time.sleep(60)")
     with pytest.raises(HorsiesError, match="did not come up within"):
-        async with stable(app_locator="main:app", start_limit_s=0.3):
+        async with running_pool(app_locator="main:app", start_limit_s=0.3):
             pass
 
 
 async def test_a_killed_worker_takes_its_children_and_what_they_started_along() -> None:
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.pool_worker", stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "tests.support.pool", stdout=asyncio.subprocess.PIPE
     )
     assert worker.stdout is not None
     pids = [int(line) for line in [await worker.stdout.readline() for _ in range(4)]]
@@ -158,7 +158,7 @@ async def test_a_killed_worker_takes_its_children_and_what_they_started_along() 
 
 
 async def test_a_killed_warden_is_replaced() -> None:
-    async with stable() as pool:
+    async with running_pool() as pool:
         warden = _warden()
         warden.kill()
         await asyncio.to_thread(warden.wait, 2)
@@ -186,14 +186,14 @@ def no_more_descriptors() -> Generator[None]:
 async def test_a_start_without_room_for_processes_is_refused_and_leaves_nothing_behind() -> None:
     before = psutil.Process().num_fds()
     with no_more_descriptors(), pytest.raises(HorsiesError, match="Too many open files") as refusal:
-        async with asyncio.timeout(10), stable(2):
+        async with asyncio.timeout(10), running_pool(2):
             pass
     assert "ulimit" in (refusal.value.help_text or "")
     assert (psutil.Process().num_fds(), psutil.Process().children()) == (before, [])
 
 
 async def test_a_child_that_finds_room_at_the_second_try_fills_its_slot(caplog: pytest.LogCaptureFixture) -> None:
-    async with stable() as pool:
+    async with running_pool() as pool:
         with caplog.at_level(logging.WARNING), no_more_descriptors():
             pool.child.kill("to see whether another comes")
             await pool.events.until(lambda: bool(pool.events.deaths))
@@ -204,7 +204,7 @@ async def test_a_child_that_finds_room_at_the_second_try_fills_its_slot(caplog: 
 
 
 async def test_a_pool_is_broken_when_there_is_no_more_room_for_processes() -> None:
-    async with stable() as pool:
+    async with running_pool() as pool:
         with no_more_descriptors():
             pool.child.kill("to see that no other comes")
             with pytest.raises(HorsiesError, match="Too many open files"):
@@ -212,7 +212,7 @@ async def test_a_pool_is_broken_when_there_is_no_more_room_for_processes() -> No
 
 
 async def test_nothing_of_a_pool_is_left_when_it_could_not_be_started() -> None:
-    pool = Pool(ChildSpec(app_locator="nowhere:app"), 2, Events())
+    pool = ChildPool(ChildSpec(app_locator="nowhere:app"), 2, PoolEvents())
     with pytest.raises(HorsiesError, match="nowhere"):
         await pool.start()
     assert psutil.Process().children() == []

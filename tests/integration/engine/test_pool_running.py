@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from horsies.model.task import TaskAttemptOutcome
-from tests.support.pool import Stable, assignment, stable
+from tests.support.pool import PoolHarness, assignment, running_pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,19 +21,19 @@ FAILED, WORKER_FAILURE = TaskAttemptOutcome.FAILED, TaskAttemptOutcome.WORKER_FA
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def pool() -> AsyncIterator[Stable]:
-    async with stable() as pool:
+async def pool() -> AsyncIterator[PoolHarness]:
+    async with running_pool() as pool:
         yield pool
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def survivor() -> AsyncIterator[Stable]:
+async def survivor() -> AsyncIterator[PoolHarness]:
     """A pool whose one child must outlive everything that is done to it, one test after the other."""
-    async with stable() as pool:
+    async with running_pool() as pool:
         yield pool
 
 
-async def test_every_task_handed_over_ends_once(pool: Stable) -> None:
+async def test_every_task_handed_over_ends_once(pool: PoolHarness) -> None:
     given = [assignment("noop") for _ in range(500)]
     for start in range(0, 500, 50):
         pool.child.run(given[start : start + 50])
@@ -43,19 +43,19 @@ async def test_every_task_handed_over_ends_once(pool: Stable) -> None:
     assert pool.child.is_idle
 
 
-async def test_arguments_and_results_larger_than_any_buffer_pass_both_ways(survivor: Stable) -> None:
+async def test_arguments_and_results_larger_than_any_buffer_pass_both_ways(survivor: PoolHarness) -> None:
     text = "x" * (8 << 20)
     assert await survivor.value(survivor.give("echo", text)) == text
 
 
-async def test_a_chunk_of_large_arguments_passes(pool: Stable) -> None:
+async def test_a_chunk_of_large_arguments_passes(pool: PoolHarness) -> None:
     given = [assignment("echo", "x" * (2 << 20)) for _ in range(8)]
     pool.child.run(given)
     await pool.events.until(lambda: len(pool.events.endings) == 8)
     assert all(len(ending.document) > 2 << 20 for ending in pool.events.endings.values())
 
 
-async def test_a_task_knows_its_own_attempt(survivor: Stable) -> None:
+async def test_a_task_knows_its_own_attempt(survivor: PoolHarness) -> None:
     given = assignment("who", attempt=3, possible_overlap=True, flags=b'{"careful":true}')
     survivor.child.run([given])
     assert await survivor.value(given.key) == "who 3 True {'careful': True}"
@@ -81,7 +81,7 @@ async def test_a_task_knows_its_own_attempt(survivor: Stable) -> None:
     ],
 )
 async def test_each_failure_has_its_code_and_leaves_the_child_alive(
-    survivor: Stable, task_name: str, args: list[object], outcome: TaskAttemptOutcome, code: str
+    survivor: PoolHarness, task_name: str, args: list[object], outcome: TaskAttemptOutcome, code: str
 ) -> None:
     ending = await survivor.run(task_name, *args)
     assert (ending.outcome, ending.error_code) == (outcome, code)
@@ -90,7 +90,7 @@ async def test_each_failure_has_its_code_and_leaves_the_child_alive(
 
 
 @pytest.mark.parametrize("kind", ["", "_async"])
-async def test_what_a_check_of_the_result_raises_counts_as_raised_by_the_task(survivor: Stable, kind: str) -> None:
+async def test_what_a_check_of_the_result_raises_counts_as_raised_by_the_task(survivor: PoolHarness, kind: str) -> None:
     for fate in ("exit", "interrupt", "cancel", "generator"):
         ending = await survivor.run(f"check_fate{kind}", fate)
         assert (ending.outcome, ending.error_code) == (FAILED, "UNHANDLED_EXCEPTION"), fate
@@ -100,14 +100,16 @@ async def test_what_a_check_of_the_result_raises_counts_as_raised_by_the_task(su
 
 
 @pytest.mark.parametrize("kind", ["", "_async"])
-async def test_what_a_serializer_of_the_result_raises_leaves_it_without_a_form(survivor: Stable, kind: str) -> None:
+async def test_what_a_serializer_of_the_result_raises_leaves_it_without_a_form(
+    survivor: PoolHarness, kind: str
+) -> None:
     for fate in ("exit", "interrupt", "cancel", "generator", "recursion", "memory"):
         ending = await survivor.run(f"write_fate{kind}", fate)
         assert (ending.outcome, ending.error_code) == (WORKER_FAILURE, "WORKER_SERIALIZATION_ERROR"), fate
     assert await survivor.value(survivor.give("pid")) == survivor.events.born[0]
 
 
-async def test_what_has_not_begun_can_be_recalled(pool: Stable, tmp_path: Path) -> None:
+async def test_what_has_not_begun_can_be_recalled(pool: PoolHarness, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     first, *rest = given = [assignment("wait_for", str(gate)), *(assignment("noop") for _ in range(63))]
     pool.child.run(given)
@@ -120,7 +122,7 @@ async def test_what_has_not_begun_can_be_recalled(pool: Stable, tmp_path: Path) 
     assert list(pool.events.endings) == [first.key]
 
 
-async def test_lines_arrive_with_the_task_that_wrote_them(pool: Stable) -> None:
+async def test_lines_arrive_with_the_task_that_wrote_them(pool: PoolHarness) -> None:
     key = pool.give("talk")
     await pool.ending(key)
     await pool.events.until(lambda: len(pool.events.lines) == 4)
@@ -133,7 +135,7 @@ async def test_lines_arrive_with_the_task_that_wrote_them(pool: Stable) -> None:
     assert (None, "stdout", "from C") in said
 
 
-async def test_a_fork_of_a_child_is_heard_on_its_pipe_and_not_on_its_line(pool: Stable) -> None:
+async def test_a_fork_of_a_child_is_heard_on_its_pipe_and_not_on_its_line(pool: PoolHarness) -> None:
     assert await pool.value(pool.give("fork")) == 0
     await pool.events.until(lambda: bool(pool.events.lines))
     assert pool.events.lines == [(None, "stdout", "from the fork")]
@@ -153,7 +155,7 @@ async def test_a_fork_of_a_child_is_heard_on_its_pipe_and_not_on_its_line(pool: 
     ],
 )
 async def test_a_fork_that_comes_back_from_its_task_ends_there(
-    survivor: Stable, tmp_path: Path, task_name: str, way: str, status: int
+    survivor: PoolHarness, tmp_path: Path, task_name: str, way: str, status: int
 ) -> None:
     file = tmp_path / "lines"
     forking, *others = given = [
@@ -171,7 +173,7 @@ async def test_a_fork_that_comes_back_from_its_task_ends_there(
 @pytest.mark.parametrize("kind", ["", "_async"])
 @pytest.mark.parametrize("way", ["fork", "process", "pool"])
 async def test_a_process_forked_by_a_thread_of_a_task_has_no_line_to_the_worker(
-    pool: Stable, way: str, kind: str
+    pool: PoolHarness, way: str, kind: str
 ) -> None:
     assert await pool.value(pool.give(f"fork_in_thread{kind}", way)) == 0
     await pool.events.until(lambda: len(pool.events.lines) == 2)
@@ -179,14 +181,14 @@ async def test_a_process_forked_by_a_thread_of_a_task_has_no_line_to_the_worker(
     assert await pool.value(pool.give("pid")) == pool.events.born[0]
 
 
-async def test_coroutines_of_one_child_run_at_the_same_time(survivor: Stable) -> None:
+async def test_coroutines_of_one_child_run_at_the_same_time(survivor: PoolHarness) -> None:
     one, other = assignment("meet", "one", "other"), assignment("meet", "other", "one")
     survivor.child.run([one, other])
     assert [await survivor.value(one.key), await survivor.value(other.key)] == ["one", "other"]
 
 
 async def test_coroutines_beyond_the_limit_wait_their_turn() -> None:
-    async with stable(async_concurrency=2) as pool:
+    async with running_pool(async_concurrency=2) as pool:
         given = [assignment("nap", 60) for _ in range(3)]
         pool.child.run(given)
         await pool.begun(given[0].key, given[1].key)
@@ -195,14 +197,14 @@ async def test_coroutines_beyond_the_limit_wait_their_turn() -> None:
         await pool.begun(given[2].key)
 
 
-async def test_functions_and_coroutines_take_turns_in_order(pool: Stable) -> None:
+async def test_functions_and_coroutines_take_turns_in_order(pool: PoolHarness) -> None:
     given = [assignment(name, *args) for name, args in [("pid", ()), ("nap", (0.01,)), ("pid", ()), ("nap", (0.01,))]]
     pool.child.run(given)
     await pool.events.until(lambda: len(pool.events.endings) == 4)
     assert list(pool.events.endings) == [each.key for each in given]
 
 
-async def test_a_cancelled_coroutine_ends_and_its_neighbour_does_not(pool: Stable) -> None:
+async def test_a_cancelled_coroutine_ends_and_its_neighbour_does_not(pool: PoolHarness) -> None:
     one, other = assignment("nap", 60), assignment("nap", 60)
     pool.child.run([one, other])
     await pool.begun(one.key, other.key)
@@ -211,7 +213,7 @@ async def test_a_cancelled_coroutine_ends_and_its_neighbour_does_not(pool: Stabl
     assert pool.child.begun == (other.key,)
 
 
-async def test_what_has_not_begun_is_given_back_when_it_is_cancelled(pool: Stable, tmp_path: Path) -> None:
+async def test_what_has_not_begun_is_given_back_when_it_is_cancelled(pool: PoolHarness, tmp_path: Path) -> None:
     busy, waiting = assignment("wait_for", str(tmp_path / "never")), assignment("noop")
     pool.child.run([busy, waiting])
     await pool.begun(busy.key)
@@ -221,13 +223,13 @@ async def test_what_has_not_begun_is_given_back_when_it_is_cancelled(pool: Stabl
     assert pool.events.begun == [busy.key]
 
 
-async def test_an_exit_in_a_task_made_by_a_coroutine_ends_neither_the_loop_nor_the_child(survivor: Stable) -> None:
+async def test_an_exit_in_a_task_made_by_a_coroutine_ends_neither_the_loop_nor_the_child(survivor: PoolHarness) -> None:
     assert await survivor.value(survivor.give("exit_on_the_side")) == "still here"
     assert await survivor.value(survivor.give("nap", 0)) == survivor.events.born[0]
 
 
 async def test_an_ending_says_how_long_the_task_took_by_the_clock_of_its_child() -> None:
-    async with stable() as pool:
+    async with running_pool() as pool:
         ending = await pool.run("noop")
     assert ending.run_ms is not None
     assert 0 < ending.run_ms < 1000

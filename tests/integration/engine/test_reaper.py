@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horsies.engine.reaper import Rarely, Reaper
+from horsies.engine.reaper import OncePerInterval, Reaper
 from horsies.model import events
-from tests.support.ledger import Ledger, Orphan
-from tests.support.workers import RunningWorker, running
+from tests.support.ledger import Ledger, OrphanedTask
+from tests.support.workers import InProcessWorker, worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -37,13 +37,13 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-async def health_of(ledger: Ledger, worker: RunningWorker) -> dict[str, Any]:
+async def health_of(ledger: Ledger, worker: InProcessWorker) -> dict[str, Any]:
     (row,) = await ledger.fetch("SELECT health FROM horsies_workers WHERE id = $1::text::uuid", worker.worker_id)
     return json.loads(row["health"])
 
 
 @asynccontextmanager
-async def reaping(worker: RunningWorker, **duties: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
+async def reaping(worker: InProcessWorker, **duties: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
     """A second reaper on this worker, with duties of the test's own."""
     parts = worker.worker._parts_at_work
     assert parts is not None
@@ -58,7 +58,7 @@ async def reaping(worker: RunningWorker, **duties: Callable[[], Awaitable[object
 
 async def test_old_heartbeats_go_at_a_tick(ledger: Ledger, database_url: str) -> None:
     await ledger.fetch(OLD_BEAT)
-    async with running(database_url, processes=1):
+    async with worker_in_process(database_url, processes=1):
 
         async def are_gone() -> bool:
             return len(await ledger.fetch("SELECT FROM horsies_heartbeats WHERE sender_id = 'gone'")) == 1
@@ -67,8 +67,8 @@ async def test_old_heartbeats_go_at_a_tick(ledger: Ledger, database_url: str) ->
 
 
 async def test_a_pass_is_published_when_it_was_made(ledger: Ledger, database_url: str) -> None:
-    async with running(database_url, processes=1) as worker:
-        await worker.heard(events.PassFinished)
+    async with worker_in_process(database_url, processes=1) as worker:
+        await worker.wait_for_event(events.PassFinished)
 
         async def is_published() -> bool:
             return (await health_of(ledger, worker))["last_pass_at"] is not None
@@ -91,8 +91,8 @@ async def test_a_duty_that_keeps_failing_is_shown_and_holds_up_no_other(ledger: 
     async def work() -> None:
         done.append("work")
 
-    async with running(database_url, processes=1) as worker, reaping(worker, fail=fail, work=work):
-        disabled = await worker.heard(events.OperationDisabled)
+    async with worker_in_process(database_url, processes=1) as worker, reaping(worker, fail=fail, work=work):
+        disabled = await worker.wait_for_event(events.OperationDisabled)
         assert (disabled.operation, disabled.error) == ("fail", "no such function")
 
         async def is_shown() -> bool:
@@ -101,17 +101,17 @@ async def test_a_duty_that_keeps_failing_is_shown_and_holds_up_no_other(ledger: 
         await ledger.until(is_shown)
         assert done[:6] == ["fail", "work"] * 3
         is_mended.set()
-        await worker.heard(events.OperationEnabled)
+        await worker.wait_for_event(events.OperationEnabled)
         assert done[6:].count("work") >= 9, "it was tried rarely"
         await ledger.until(lambda: ledger.events("operation_disabled"))
         await ledger.until(lambda: ledger.events("operation_enabled"))
 
 
 async def test_a_task_that_cannot_be_settled_is_told_once_and_shown(ledger: Ledger, database_url: str) -> None:
-    refused = await Orphan(status="RUNNING", task="wait_for", silent_s=3_600).put(ledger)
+    refused = await OrphanedTask(status="RUNNING", task="wait_for", silent_s=3_600).insert(ledger)
     await ledger.fetch("UPDATE horsies_tasks SET attempts = 2147483647")
-    async with running(database_url, processes=1) as worker:
-        told = await worker.heard(events.RecoveryRefused)
+    async with worker_in_process(database_url, processes=1) as worker:
+        told = await worker.wait_for_event(events.RecoveryRefused)
         assert (told.task_id, told.decision, "out of range" in told.error) == (refused, "fail", True)
         await ledger.until(lambda: ledger.events("recovery_refused"))
 
@@ -119,25 +119,25 @@ async def test_a_task_that_cannot_be_settled_is_told_once_and_shown(ledger: Ledg
             return any(refused in warning for warning in (await health_of(ledger, worker))["warnings"])
 
         await ledger.until(is_shown)
-        seen = len(worker.of(events.PassFinished))
-        await worker.until(lambda: len(worker.of(events.PassFinished)) >= seen + 2)
-        assert len(worker.of(events.RecoveryRefused)) == 1
+        seen = len(worker.events_of(events.PassFinished))
+        await worker.until(lambda: len(worker.events_of(events.PassFinished)) >= seen + 2)
+        assert len(worker.events_of(events.RecoveryRefused)) == 1
         await ledger.fetch("UPDATE horsies_tasks SET attempts = 0")
         await ledger.until_terminal(refused)
-        await worker.until(lambda: not worker.health.refused)
+        await worker.until(lambda: not worker.health.refused_tasks)
 
 
 async def test_a_new_worker_leaves_the_pass_to_one_that_has_listened_longer(ledger: Ledger, database_url: str) -> None:
     await ledger.fetch(LONG_LISTENER)
     never = {"recovery": {"running_stale_threshold_ms": 3_600_000, "worker_stale_threshold_ms": 3_600_000}}
     beats = "SELECT FROM horsies_workers WHERE last_heartbeat_at - started_at > interval '2 seconds' AND hostname <> $1"
-    async with running(database_url, processes=1, config=never) as worker:
+    async with worker_in_process(database_url, processes=1, config=never) as worker:
 
         async def has_lived_for_many_ticks() -> bool:
             return bool(await ledger.fetch(beats, "elsewhere"))
 
         await ledger.until(has_lived_for_many_ticks)
-        assert not worker.of(events.PassFinished)
+        assert not worker.events_of(events.PassFinished)
 
 
 async def test_what_is_due_rarely_is_first_done_one_interval_later() -> None:
@@ -146,9 +146,9 @@ async def test_what_is_due_rarely_is_first_done_one_interval_later() -> None:
     async def work() -> None:
         done.append(1)
 
-    await Rarely(3600, work)()
+    await OncePerInterval(3600, work)()
     assert done == []
-    at_once = Rarely(0, work)
+    at_once = OncePerInterval(0, work)
     await at_once()
     await at_once()
     assert len(done) == 2

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from tests.support.ledger import Ledger
-from tests.support.rows import HOUR, beat, count, ended_task, insert_task, workflow_run
-from tests.support.workers import running
+from tests.support.rows import (
+    HOUR,
+    count_rows,
+    insert_finished_run,
+    insert_finished_task,
+    insert_old_heartbeat,
+    insert_task,
+)
+from tests.support.workers import worker_in_process
 
 LONG_AGO = 9_000 * HOUR
 
 
 async def test_beats_go_at_a_tick_and_ended_tasks_only_after_an_interval(database_url: str) -> None:
-    await beat(database_url, await insert_task(database_url, queue_name="elsewhere"), age=LONG_AGO)
-    await ended_task(database_url, age=LONG_AGO)
+    await insert_old_heartbeat(database_url, await insert_task(database_url, queue_name="elsewhere"), age=LONG_AGO)
+    await insert_finished_task(database_url, age=LONG_AGO)
 
     async def beats_are_gone() -> bool:
-        return await count(database_url, "horsies_heartbeats") == 0
+        return await count_rows(database_url, "horsies_heartbeats") == 0
 
-    async with Ledger.open(database_url) as ledger, running(database_url):
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url):
         await ledger.until(beats_are_gone)
-    assert await count(database_url, "horsies_task_attempts") == 1
+    assert await count_rows(database_url, "horsies_task_attempts") == 1
 
 
 async def test_after_an_interval_what_ended_goes_and_what_lives_stays(database_url: str) -> None:
-    await ended_task(database_url, age=LONG_AGO, status="EXPIRED")
-    await workflow_run(database_url, age=LONG_AGO, tasks=("FAILED",))
-    paused = await workflow_run(database_url, age=LONG_AGO, status="PAUSED")
+    await insert_finished_task(database_url, age=LONG_AGO, status="EXPIRED")
+    await insert_finished_run(database_url, age=LONG_AGO, tasks=("FAILED",))
+    paused = await insert_finished_run(database_url, age=LONG_AGO, status="PAUSED")
     soon = {"retention": {"interval_s": 1}}
-    async with Ledger.open(database_url) as ledger, running(database_url, config=soon):
+    async with Ledger.open(database_url) as ledger, worker_in_process(database_url, config=soon):
 
         async def something_was_deleted() -> bool:
             return bool(await ledger.events("retention_finished"))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from horsies.store.listen import EVENTS
+from horsies.store.listen import EVENTS_CHANNEL
 from tests.support.ledger import Ledger
-from tests.support.workers import running
+from tests.support.workers import worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -46,7 +46,7 @@ async def watching(url: str) -> AsyncGenerator[Watching]:
     connection: asyncpg.Connection[Any] = await asyncpg.connect(url)
     someone = Watching()
     try:
-        await connection.add_listener(EVENTS, someone.hear)
+        await connection.add_listener(EVENTS_CHANNEL, someone.hear)
         yield someone
     finally:
         await connection.close()
@@ -55,7 +55,7 @@ async def watching(url: str) -> AsyncGenerator[Watching]:
 async def test_a_claim_is_told_though_its_task_runs_for_long(database_url: str) -> None:
     async with (
         Ledger.open(database_url),
-        running(database_url, config=NEVER, processes=1, grace_s=0) as worker,
+        worker_in_process(database_url, config=NEVER, processes=1, grace_s=0) as worker,
         watching(database_url) as someone,
     ):
         task_id = await worker.send("work", HALF_AN_HOUR_S)
@@ -68,7 +68,7 @@ async def test_what_becomes_of_claims_that_wait_is_told(database_url: str, tmp_p
     async with (
         Ledger.open(database_url) as ledger,
         watching(database_url) as someone,
-        running(database_url, config=NEVER | PREFETCHING, processes=1, grace_s=0) as worker,
+        worker_in_process(database_url, config=NEVER | PREFETCHING, processes=1, grace_s=0) as worker,
     ):
         await ledger.until_started(await worker.send("wait_for", str(tmp_path / "first")))
         late = await worker.send("work", good_until=datetime.now(UTC) + timedelta(seconds=1))

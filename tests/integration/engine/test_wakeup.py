@@ -14,7 +14,7 @@ from horsies.model import events
 from tests.support.cli import Executable
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
-from tests.support.workers import APP, ROOT, RunningWorker, environment_of, running
+from tests.support.workers import APP, ROOT, InProcessWorker, environment_of, worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ async def until_health_says(ledger: Ledger, word: str) -> None:
     await ledger.until(is_said)
 
 
-async def waited_s(ledger: Ledger, worker: RunningWorker) -> float:
+async def waited_s(ledger: Ledger, worker: InProcessWorker) -> float:
     """How long a task waited that was sent now."""
     task_id = await worker.send("work")
     row = (await ledger.until_terminal(task_id))[task_id]
@@ -53,10 +53,10 @@ async def waited_s(ledger: Ledger, worker: RunningWorker) -> float:
 
 
 async def test_a_listener_that_is_cut_comes_back_and_hears_again(ledger: Ledger, database_url: str) -> None:
-    async with running(database_url, processes=1) as worker:
+    async with worker_in_process(database_url, processes=1) as worker:
         await ledger.until(lambda: ledger.fetch(LISTENERS))
-        await worker.heard(events.ListenerDegraded)
-        await worker.heard(events.ListenerRestored)
+        await worker.wait_for_event(events.ListenerDegraded)
+        await worker.wait_for_event(events.ListenerRestored)
         assert await waited_s(ledger, worker) < POLL_S
         assert [each["kind"] for each in await ledger.fetch("SELECT kind FROM horsies_events ORDER BY id")] == [
             "listener_degraded",
@@ -69,7 +69,7 @@ async def test_without_a_listener_work_is_found_by_the_poll_and_the_worker_says_
 ) -> None:
     async with Proxy(database_url).running() as proxy:
         broker = {"broker": {"session_database_url": proxy.url}}
-        async with running(database_url, config=broker, processes=1) as worker:
+        async with worker_in_process(database_url, config=broker, processes=1) as worker:
             proxy.cut()
             await until_health_says(ledger, "degraded")
             assert await waited_s(ledger, worker) < POLL_S + 0.5
@@ -83,13 +83,13 @@ async def test_a_listener_whose_line_is_dead_but_open_is_found_out_and_replaced(
 ) -> None:
     async with Proxy(database_url).running() as proxy:
         broker = {"broker": {"session_database_url": proxy.url}}
-        async with running(database_url, config=broker, processes=1, probe_after_s=PROBE_AFTER_S) as worker:
+        async with worker_in_process(database_url, config=broker, processes=1, probe_after_s=PROBE_AFTER_S) as worker:
             proxy.freeze()
-            degraded = await worker.heard(events.ListenerDegraded)
+            degraded = await worker.wait_for_event(events.ListenerDegraded)
             assert "not even itself" in degraded.why
             await until_health_says(ledger, "degraded")
             proxy.heal()
-            await worker.heard(events.ListenerRestored)
+            await worker.wait_for_event(events.ListenerRestored)
             await until_health_says(ledger, "ok")
 
 
@@ -104,21 +104,21 @@ async def test_a_listener_whose_line_is_dead_but_open_is_found_out_and_replaced(
 async def test_without_the_trigger_work_is_found_by_the_poll_and_the_worker_says_so(
     ledger: Ledger, database_url: str, breaks: str, mends: str
 ) -> None:
-    async with running(database_url, processes=1, probe_after_s=PROBE_AFTER_S) as worker:
+    async with worker_in_process(database_url, processes=1, probe_after_s=PROBE_AFTER_S) as worker:
         await ledger.fetch(breaks)
-        degraded = await worker.heard(events.ListenerDegraded)
+        degraded = await worker.wait_for_event(events.ListenerDegraded)
         assert "horsies_tasks_announce" in degraded.why
         await until_health_says(ledger, "degraded")
         assert await waited_s(ledger, worker) < POLL_S + 0.5
         await ledger.fetch(mends)
-        await worker.heard(events.ListenerRestored)
+        await worker.wait_for_event(events.ListenerRestored)
         await until_health_says(ledger, "ok")
         assert await waited_s(ledger, worker) < POLL_S
 
 
 async def test_a_retry_starts_when_it_is_due_however_rare_the_poll(ledger: Ledger, database_url: str) -> None:
     rare = {"resilience": {"notify_poll_interval_ms": 30_000}}
-    async with running(database_url, config=rare, processes=1) as worker:
+    async with worker_in_process(database_url, config=rare, processes=1) as worker:
         task_id = await worker.send("refuse", "LISTED")
         await ledger.until_terminal(task_id, within_s=20)
     first, second, third = [entry.at for entry in await ledger.starts(task_id)]

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from horsies.model import events
-from tests.support.ledger import POLL_S, Ledger, put, statuses
-from tests.support.workers import running
+from tests.support.ledger import POLL_S, Ledger, insert_pending_tasks, statuses
+from tests.support.workers import worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ async def ledger(database_url: str) -> AsyncIterator[Ledger]:
 @pytest.mark.timeout(240)  # two cores import the app thirty-three times
 async def test_an_idle_worker_has_three_connections_whatever_its_processes(database_url: str, ledger: Ledger) -> None:
     for processes in (1, 32):
-        async with running(database_url, config=IDLE, processes=processes) as worker:
+        async with worker_in_process(database_url, config=IDLE, processes=processes) as worker:
             await worker.until(lambda worker=worker, processes=processes: len(worker.children) == processes)
             await ledger.until_connections_are(3)
         await ledger.until_connections_are(0)
@@ -58,14 +58,14 @@ async def test_a_busy_worker_that_replaces_its_children_keeps_to_its_connections
     database_url: str, ledger: Ledger
 ) -> None:
     most = 0
-    async with running(database_url, max_tasks_per_child=100) as worker:
+    async with worker_in_process(database_url, max_tasks_per_child=100) as worker:
         first = {child.pid for child in worker.children}
-        task_ids = await put(ledger, "plain", count=1_000)
+        task_ids = await insert_pending_tasks(ledger, "plain", count=1_000)
 
         async def are_done() -> bool:
             nonlocal most
             most = max(most, await ledger.connections())
-            return len(worker.of(events.TaskFinished)) == len(task_ids)
+            return len(worker.events_of(events.TaskFinished)) == len(task_ids)
 
         await ledger.until(are_done, within_s=30)
         await worker.until(lambda: not first & {child.pid for child in worker.children})
@@ -85,7 +85,7 @@ async def test_an_idle_worker_hardly_speaks_to_the_server(database_url: str, clu
 
     async def spent_in_a_life(idle_s: float) -> int:
         before = await onlooker.fetchval(SPENT, name)
-        async with running(database_url, config=IDLE):
+        async with worker_in_process(database_url, config=IDLE):
             await asyncio.sleep(idle_s)
         # A closed connection has told the statistics all that it did.
         while await onlooker.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = $1", name):  # noqa: ASYNC110  # the server sets no events
@@ -101,10 +101,10 @@ async def test_a_drain_ends_every_task_once_takes_few_transactions_and_writes_ea
     database_url: str, ledger: Ledger
 ) -> None:
     tasks = 20_000
-    await put(ledger, "plain", count=tasks)
+    await insert_pending_tasks(ledger, "plain", count=tasks)
     before = await transactions(ledger)
-    async with running(database_url, config=IDLE) as worker:
-        await worker.until(lambda: len(worker.of(events.TaskFinished)) == tasks, within_s=90)
+    async with worker_in_process(database_url, config=IDLE) as worker:
+        await worker.until(lambda: len(worker.events_of(events.TaskFinished)) == tasks, within_s=90)
     # A closed connection has told the statistics all that it did.
     await ledger.until_connections_are(0)
     (table,) = await ledger.fetch("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'horsies_tasks'")

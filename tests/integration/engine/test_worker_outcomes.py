@@ -15,7 +15,7 @@ import pytest_asyncio
 from horsies import Horsies, TaskError, TaskResult
 from horsies.model import events
 from tests.support.ledger import Ledger
-from tests.support.workers import RunningWorker, running, send
+from tests.support.workers import InProcessWorker, send, worker_in_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -35,7 +35,7 @@ UPDATE horsies_tasks
 @dataclass(frozen=True, slots=True)
 class Scene:
     ledger: Ledger
-    worker: RunningWorker
+    worker: InProcessWorker
 
     async def ends(self, name: str, *args: object, **options: Any) -> dict[str, Any]:
         """The row of a task that was sent and has ended."""
@@ -54,7 +54,7 @@ def url(cluster: Cluster) -> Iterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scene(url: str) -> AsyncIterator[Scene]:
-    async with Ledger.open(url) as ledger, running(url) as worker:
+    async with Ledger.open(url) as ledger, worker_in_process(url) as worker:
         yield Scene(ledger, worker)
 
 
@@ -66,7 +66,7 @@ async def test_a_task_runs_and_its_result_is_there_for_whoever_waits(scene: Scen
     assert row["status"] == "COMPLETED"
     instants = [row[name] for name in ("sent_at", "enqueued_at", "claimed_at", "started_at", "completed_at")]
     assert instants == sorted(instants)
-    assert await scene.ledger.verdict([task_id]) == []
+    assert await scene.ledger.violations([task_id]) == []
 
 
 async def test_a_returned_error_is_stored_under_its_code(scene: Scene) -> None:
@@ -101,7 +101,7 @@ async def test_a_body_that_ends_badly_has_a_code_of_its_own(
     (attempt,) = await scene.attempts_of(row)
     assert (row["status"], row["error_code"], attempt["outcome"]) == ("FAILED", code, outcome)
     assert [child.pid for child in scene.worker.children] == before
-    assert await scene.ledger.verdict([row["id"]]) == []
+    assert await scene.ledger.violations([row["id"]]) == []
 
 
 async def test_functions_and_coroutines_end_alike(scene: Scene) -> None:
@@ -136,7 +136,7 @@ async def test_a_worker_says_once_which_task_its_app_does_not_know_and_whose_it_
     with caplog.at_level("WARNING", logger="horsies.worker"):
         ids = [await send(other, "from afar", "text") for _ in range(2)]
         await scene.ledger.until_terminal(*ids)
-    (told,) = [event for event in scene.worker.of(events.TaskUnknown) if event.task_name == "from afar"]
+    (told,) = [event for event in scene.worker.events_of(events.TaskUnknown) if event.task_name == "from afar"]
     assert told.app is not None
     (line,) = [line for line in caplog.messages if line.startswith("task unknown  task_name=from afar")]
     assert line.endswith("  hint=another project's? each should have a database, or a queue, of its own")
@@ -157,7 +157,7 @@ async def test_used_up_retries_leave_an_attempt_each(scene: Scene) -> None:
     assert (row["status"], row["error_code"], row["retry_count"]) == ("FAILED", "LISTED", 2)
     assert [(each["attempt"], each["will_retry"]) for each in attempts] == [(1, True), (2, True), (3, False)]
     assert all(gap >= timedelta(seconds=1) for gap in _gaps(attempts))
-    assert await scene.ledger.verdict([row["id"]]) == []
+    assert await scene.ledger.violations([row["id"]]) == []
 
 
 async def test_a_task_that_succeeds_at_last_is_completed_after_growing_pauses(scene: Scene) -> None:
@@ -203,13 +203,13 @@ async def test_a_function_past_its_time_is_killed_and_its_neighbours_go_on(scene
     assert attempt["outcome"] == "FAILED"
     assert row["failed_at"] - row["started_at"] < timedelta(seconds=2)
     assert (await scene.ledger.until_terminal(neighbour))[neighbour]["status"] == "COMPLETED"
-    assert await scene.ledger.verdict([row["id"], neighbour]) == []
+    assert await scene.ledger.violations([row["id"], neighbour]) == []
 
 
 async def test_a_time_out_is_retried_where_it_is_listed(scene: Scene) -> None:
     row = await scene.ends("work_briefly_again", 30.0)
     assert [each["error_code"] for each in await scene.attempts_of(row)] == ["TASK_TIMEOUT"] * 2
-    assert await scene.ledger.verdict([row["id"]]) == []
+    assert await scene.ledger.violations([row["id"]]) == []
 
 
 async def test_a_coroutine_past_its_time_goes_alone(scene: Scene) -> None:
@@ -221,11 +221,11 @@ async def test_a_coroutine_past_its_time_goes_alone(scene: Scene) -> None:
     rows = await scene.ledger.until_terminal(*neighbours)
     assert {each["status"] for each in rows.values()} == {"COMPLETED"}
     assert [child.pid for child in scene.worker.children] == before
-    assert await scene.ledger.verdict([row["id"], *neighbours]) == []
+    assert await scene.ledger.violations([row["id"], *neighbours]) == []
 
 
 async def test_a_coroutine_that_will_not_go_takes_its_neighbours_along_and_that_is_no_crash(scene: Scene) -> None:
-    scene.worker.hands.neighbours_grace_s = 0.2
+    scene.worker.hands.other_tasks_grace_s = 0.2
     slow = [await scene.worker.send(name, 30.0) for name in ("nap", "nap_again", "nap", "nap_again")]
     await scene.ledger.until_started(*slow)
     row = await scene.ends("linger_briefly", 30.0)
@@ -298,7 +298,7 @@ async def test_a_task_knows_what_it_is(scene: Scene) -> None:
 async def test_many_short_tasks_each_run_once(scene: Scene) -> None:
     sent = await asyncio.gather(*(scene.worker.send("work", 0.0) for _ in range(100)))
     await scene.ledger.until_terminal(*sent)
-    assert await scene.ledger.verdict(sent) == []
+    assert await scene.ledger.violations(sent) == []
     assert len(await scene.ledger.starts(*sent)) == 100
 
 

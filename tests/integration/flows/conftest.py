@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.support.workflows import Bench
+from tests.support.workflows import WorkflowDriver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,5 +23,5 @@ async def connection(database_url: str) -> AsyncIterator[Connection]:
 
 
 @pytest.fixture
-def bench(database: Database) -> Bench:
-    return Bench(database)
+def bench(database: Database) -> WorkflowDriver:
+    return WorkflowDriver(database)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from horsies.store.connection import Link
-from tests.support.faults import Mortal
-from tests.support.workflows import Bench, node, run_of
+from horsies.store.connection import ConnectionSpec
+from tests.support.faults import CrashingDatabase
+from tests.support.workflows import WorkflowDriver, node, run_row
 
 if TYPE_CHECKING:
     from tests.support.store import Connection
@@ -16,17 +16,17 @@ WIDTH = 1_000
 
 
 async def test_a_layer_of_a_thousand_nodes_is_four_statements(database_url: str, connection: Connection) -> None:
-    async with Mortal(Link(url=database_url, masked_url=database_url)) as database:
-        bench = Bench(database)
+    async with CrashingDatabase(ConnectionSpec(url=database_url, masked_url=database_url)) as database:
+        bench = WorkflowDriver(database)
         wide = [node(index, 0) for index in range(1, WIDTH + 1)]
-        workflow_id = await bench.start(node(0), *wide, node(WIDTH + 1, *range(1, WIDTH + 1)))
-        await bench.finish(await bench.claim())
-        database.written.clear()
-        await bench.outbox.work_off()
-        advanced = Counter(name for name in database.written if name.startswith("flows."))
+        workflow_id = await bench.start_run(node(0), *wide, node(WIDTH + 1, *range(1, WIDTH + 1)))
+        await bench.finish(await bench.claim_and_start())
+        database.statements.clear()
+        await bench.outbox.process()
+        advanced = Counter(name for name in database.statements if name.startswith("flows."))
         expected = {"flows.lock_due": 1, "flows.nodes_of": 1, "flows.move_nodes": 1, "flows.enqueue": 1}
         looks = {"flows.lock_due": 1, "flows.waiting_children": 2}  # until nothing is left
         assert advanced == Counter(expected) + Counter(looks)
         await bench.run()
         assert len(bench.started) == WIDTH + 2
-        assert (await run_of(connection, workflow_id))["status"] == "COMPLETED"
+        assert (await run_row(connection, workflow_id))["status"] == "COMPLETED"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.workflows import control
-from tests.support.faults import Boundary, Gate
-from tests.support.store import until_someone_waits
-from tests.support.workflows import Bench, Known, node, plan, sub_node
+from tests.support.faults import CommitGate, WriteCondition
+from tests.support.store import until_lock_waiters
+from tests.support.workflows import FakeDefinitions, WorkflowDriver, node, plan, sub_node
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 CHILD = {"child": plan(sub_node(0, "grandchild"))}
 GRANDCHILD = {"grandchild": plan(node(0))}
-GROWTH = Boundary("horsies_workflows", "INSERT", "NEW.depth = 2")
-END = Boundary("horsies_workflows", "UPDATE", "NEW.depth = 0 AND NEW.status = 'CANCELLED'")
+GROWTH = WriteCondition("horsies_workflows", "INSERT", "NEW.depth = 2")
+END = WriteCondition("horsies_workflows", "UPDATE", "NEW.depth = 0 AND NEW.status = 'CANCELLED'")
 
 
 @pytest.fixture
 async def root(database: Database) -> UUID:
     """A run with one below it, which would like to have one below it, and a process that does not know how."""
-    bench = Bench(database, known=Known(CHILD))
-    root = await bench.start(sub_node(0, "child"))
-    await bench.outbox.work_off()
+    bench = WorkflowDriver(database, known=FakeDefinitions(CHILD))
+    root = await bench.start_run(sub_node(0, "child"))
+    await bench.outbox.process()
     return root
 
 
@@ -39,7 +39,7 @@ async def test_nothing_is_added_to_a_tree_while_its_root_is_locked(
     async with connection.transaction():
         await connection.execute("SELECT FROM horsies_workflows WHERE id = $1 FOR NO KEY UPDATE", root)
         growing = _grow(database)
-        await until_someone_waits(connection)
+        await until_lock_waiters(connection)
         assert await _statuses(connection) == ["RUNNING", "RUNNING"]
     await growing
     assert await _statuses(connection) == ["RUNNING"] * 3
@@ -48,11 +48,11 @@ async def test_nothing_is_added_to_a_tree_while_its_root_is_locked(
 async def test_a_cancel_also_ends_the_run_that_was_being_added_when_it_came(
     database: Database, database_url: str, connection: Connection, root: UUID
 ) -> None:
-    async with Gate.at(database_url, GROWTH) as gate:
+    async with CommitGate.at(database_url, GROWTH) as gate:
         growing = _grow(database)
         await gate.until_someone_waits()
         cancelling = asyncio.create_task(control.cancel(database, root))
-        await until_someone_waits(connection, sessions=2)
+        await until_lock_waiters(connection, sessions=2)
         await gate.open()
         await asyncio.gather(growing, cancelling)
     assert await _statuses(connection) == ["CANCELLED"] * 3
@@ -62,18 +62,18 @@ async def test_a_cancel_also_ends_the_run_that_was_being_added_when_it_came(
 async def test_a_run_that_comes_too_late_is_not_added_to_a_tree_that_was_cancelled(
     database: Database, database_url: str, connection: Connection, root: UUID
 ) -> None:
-    async with Gate.at(database_url, END) as gate:
+    async with CommitGate.at(database_url, END) as gate:
         cancelling = asyncio.create_task(control.cancel(database, root))
         await gate.until_someone_waits()
         growing = _grow(database)
-        await until_someone_waits(connection, sessions=2)
+        await until_lock_waiters(connection, sessions=2)
         await gate.open()
         await asyncio.gather(growing, cancelling)
     assert await _statuses(connection) == ["CANCELLED"] * 2
 
 
 def _grow(database: Database) -> asyncio.Task[bool]:
-    return asyncio.create_task(Bench(database, known=Known(CHILD | GRANDCHILD)).outbox.work_off())
+    return asyncio.create_task(WorkflowDriver(database, known=FakeDefinitions(CHILD | GRANDCHILD)).outbox.process())
 
 
 async def _statuses(connection: Connection) -> list[str]:

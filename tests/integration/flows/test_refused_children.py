@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horsies.workflows import control
-from tests.support.workflows import Bench, Known, node, node_of, nodes_of, plan, run_of, sub_node
+from tests.support.workflows import (
+    FakeDefinitions,
+    WorkflowDriver,
+    node,
+    node_row,
+    node_statuses,
+    plan,
+    run_row,
+    sub_node,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -58,11 +67,11 @@ async def test_a_plan_that_the_server_refuses_fails_its_node_and_no_other_run(
 ) -> None:
     # Too long for the index over names, and not to be compressed.
     name = "".join(chr(0x4E00 + (index * 7919) % 20_000) for index in range(6_500))
-    bench = Bench(database, known=Known({"bad": plan(node(0), name=name), "leaf": LEAF}))
-    poisoned, healthy = await bench.start(sub_node(0, "bad")), await bench.start(sub_node(0, "leaf"))
+    bench = WorkflowDriver(database, known=FakeDefinitions({"bad": plan(node(0), name=name), "leaf": LEAF}))
+    poisoned, healthy = await bench.start_run(sub_node(0, "bad")), await bench.start_run(sub_node(0, "leaf"))
     await bench.run()
-    assert (await node_of(connection, poisoned, 0))["error"]["error_code"] == "WORKFLOW_ENQUEUE_FAILED"
-    assert [(await run_of(connection, each))["status"] for each in (poisoned, healthy)] == ["FAILED", "COMPLETED"]
+    assert (await node_row(connection, poisoned, 0))["error"]["error_code"] == "WORKFLOW_ENQUEUE_FAILED"
+    assert [(await run_row(connection, each))["status"] for each in (poisoned, healthy)] == ["FAILED", "COMPLETED"]
     assert await connection.fetchval("SELECT count(*) FROM horsies_workflow_outbox") == 0
 
 
@@ -80,13 +89,13 @@ async def test_a_plan_that_the_server_refuses_fails_its_node_and_no_other_run(
 async def test_whatever_a_definition_raises_is_the_error_of_its_node(
     database: Database, connection: Connection, error: BaseException, says: str
 ) -> None:
-    bench = Bench(database, known=raising(error))
-    root = await bench.start(sub_node(0, "bad"), sub_node(1, "leaf"))
+    bench = WorkflowDriver(database, known=raising(error))
+    root = await bench.start_run(sub_node(0, "bad"), sub_node(1, "leaf"))
     await bench.run()
-    stored = (await node_of(connection, root, 0))["error"]
+    stored = (await node_row(connection, root, 0))["error"]
     assert stored["error_code"] == "WORKFLOW_ENQUEUE_FAILED"
     assert stored["message"].startswith(f"the sub-workflow could not be started: {says}")
-    assert await nodes_of(connection, root) == ["FAILED", "COMPLETED"]
+    assert await node_statuses(connection, root) == ["FAILED", "COMPLETED"]
 
 
 async def test_builds_that_hang_hold_up_nobody_and_fail_alone(
@@ -100,16 +109,16 @@ async def test_builds_that_hang_hold_up_nobody_and_fail_alone(
         loop.call_soon_threadsafe(is_reached.set)
         return LEAF
 
-    bench = Bench(database, known=Built(make), build_limit_s=1.5)
-    hung = [await bench.start(sub_node(0, "bad")) for _ in range(40)]
-    healthy = await bench.start(sub_node(0, "leaf"))
+    bench = WorkflowDriver(database, known=Built(make), build_limit_s=1.5)
+    hung = [await bench.start_run(sub_node(0, "bad")) for _ in range(40)]
+    healthy = await bench.start_run(sub_node(0, "leaf"))
     working = asyncio.create_task(bench.run())
     async with asyncio.timeout(1.2):
         await is_reached.wait()
     assert not working.done()
     await working
-    assert (await run_of(connection, healthy))["status"] == "COMPLETED"
-    errors = [(await node_of(connection, each, 0))["error"]["message"] for each in hung]
+    assert (await run_row(connection, healthy))["status"] == "COMPLETED"
+    errors = [(await node_row(connection, each, 0))["error"]["message"] for each in hung]
     assert set(errors) == {"the sub-workflow could not be started: building it took longer than 1.5 s"}
 
 
@@ -117,10 +126,10 @@ async def test_a_definition_that_contains_itself_is_stopped_where_it_repeats(
     database: Database, connection: Connection
 ) -> None:
     known = Built(lambda key, _: plan(sub_node(0, "b" if key == "a" else "a"), name=key, definition_key=key))
-    bench = Bench(database, known=known)
-    root = await bench.start(sub_node(0, "a"))
+    bench = WorkflowDriver(database, known=known)
+    root = await bench.start_run(sub_node(0, "a"))
     await bench.run()
-    assert (await run_of(connection, root))["status"] == "FAILED"
+    assert (await run_row(connection, root))["status"] == "FAILED"
     assert known.count == 2
     message = await connection.fetchval(
         """
@@ -138,11 +147,11 @@ async def test_a_definition_that_contains_itself_with_other_arguments_may_until_
         assert isinstance(left, int)
         return LEAF if not left else plan(sub_node(0, key, kwargs_json=f'{{"left": {left - 1}}}'), definition_key=key)
 
-    bench = Bench(database, known=Built(counting))
-    few = await bench.start(sub_node(0, "down", kwargs_json='{"left": 5}'))
-    many = await bench.start(sub_node(0, "down", kwargs_json='{"left": 1000}'))
+    bench = WorkflowDriver(database, known=Built(counting))
+    few = await bench.start_run(sub_node(0, "down", kwargs_json='{"left": 5}'))
+    many = await bench.start_run(sub_node(0, "down", kwargs_json='{"left": 1000}'))
     await bench.run()
-    assert [(await run_of(connection, each))["status"] for each in (few, many)] == ["COMPLETED", "FAILED"]
+    assert [(await run_row(connection, each))["status"] for each in (few, many)] == ["COMPLETED", "FAILED"]
     assert await connection.fetchval("SELECT max(depth) FROM horsies_workflows") == 50
 
 
@@ -157,8 +166,8 @@ async def test_a_tree_that_grows_without_end_can_be_cancelled(database: Database
         deeper = [sub_node(index, key, kwargs_json=f'{{"path": "{path}{index}"}}') for index in range(2)]
         return plan(*deeper, definition_key=key)
 
-    bench = Bench(database, known=Built(two_more))
-    root = await bench.start(sub_node(0, "tree"))
+    bench = WorkflowDriver(database, known=Built(two_more))
+    root = await bench.start_run(sub_node(0, "tree"))
     growing = asyncio.create_task(bench.run())
     await grown.wait()
     async with asyncio.timeout(10):
@@ -170,8 +179,8 @@ async def test_a_tree_that_grows_without_end_can_be_cancelled(database: Database
 
 async def test_what_asks_for_a_node_that_has_ended_is_forgotten(database: Database, connection: Connection) -> None:
     known = raising(ValueError("never"))
-    bench = Bench(database, known=known)
-    root = await bench.start(sub_node(0, "bad"))
+    bench = WorkflowDriver(database, known=known)
+    root = await bench.start_run(sub_node(0, "bad"))
     await bench.run()
     await connection.execute(
         """
@@ -187,11 +196,11 @@ async def test_what_asks_for_a_node_that_has_ended_is_forgotten(database: Databa
 
 
 async def test_a_run_too_damaged_to_fail_is_set_aside(database: Database, connection: Connection) -> None:
-    bench = Bench(database, known=raising(ValueError("never")))
-    damaged, healthy = await bench.start(sub_node(0, "bad")), await bench.start(sub_node(0, "leaf"))
+    bench = WorkflowDriver(database, known=raising(ValueError("never")))
+    damaged, healthy = await bench.start_run(sub_node(0, "bad")), await bench.start_run(sub_node(0, "leaf"))
     await connection.execute("UPDATE horsies_workflow_tasks SET dependencies = '{77}' WHERE workflow_id = $1", damaged)
     async with asyncio.timeout(10):
         await bench.run()
-    assert (await run_of(connection, healthy))["status"] == "COMPLETED"
+    assert (await run_row(connection, healthy))["status"] == "COMPLETED"
     assert await connection.fetchval("SELECT quarantined_at IS NOT NULL FROM horsies_workflow_outbox")
     assert await connection.fetchval("SELECT kind FROM horsies_events") == "outbox_quarantined"

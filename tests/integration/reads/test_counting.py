@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from horsies_ops.reads.filters import TaskFilter, filter_text
+from horsies_ops.reads.filters import TaskFilter, format_filter
 from horsies_ops.reads.search import Count, Facet, count_tasks, facets
-from horsies_ops.reads.tasks import beats_of, list_tasks, tasks_by_id
+from horsies_ops.reads.tasks import last_heartbeats, list_tasks, tasks_by_id
 from tests.support.rows import insert, insert_task
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def test_facets_tell_what_occurs_among_what_matches_the_most_frequent_firs
         TaskFilter(due_later=True),
         TaskFilter(min_silence=HOUR / 2),
     ],
-    ids=filter_text,
+    ids=format_filter,
 )
 async def test_what_an_index_finds_and_what_is_left_of_the_whole_table_are_all_there_is(
     database: Database, database_url: str, wanted: TaskFilter
@@ -113,7 +113,7 @@ async def test_the_last_beat_is_of_the_present_claim_and_the_claim_itself_is_the
     for token, at in ((1, NOW), (2, beaten)):
         beat = {"role": "runner", "sender_id": "w:1", "task_id": running, "claim_token": token, "sent_at": at}
         await insert(database_url, "horsies_heartbeats", **beat)
-    beats = await beats_of(database, [claimed, running, ended])
+    beats = await last_heartbeats(database, [claimed, running, ended])
     assert {task: (beat.role, beat.at) for task, beat in beats.items()} == {
         claimed: ("claimer", old),
         running: ("runner", beaten),

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import horsies_ops
 from horsies.model.settings import TaskSchedule
-from horsies.store.operators import Event, EventStore
+from horsies.store.operators import EventStore, StoredEvent
 from horsies_ops.reads.events import audit, events
 from horsies_ops.reads.schedules import list_schedules
 from tests.support.rows import insert, insert_task
@@ -44,15 +44,15 @@ async def test_what_is_followed_begins_with_the_past_and_goes_on_with_what_is_wr
     database: Database, database_url: str
 ) -> None:
     store = EventStore(database)
-    await store.record(Event(kind="before"))
+    await store.record(StoredEvent(kind="before"))
     async with (
         horsies_ops.connect(database_url, read_only=True) as ops,
-        aclosing(ops.follow(since=HOUR)) as following,
+        aclosing(ops.tail_events(since=HOUR)) as following,
         asyncio.timeout(20),
     ):
         assert (await anext(following)).kind == "before"
-        await store.record(Event(kind="first"))
-        await store.record(Event(kind="second"))
+        await store.record(StoredEvent(kind="first"))
+        await store.record(StoredEvent(kind="second"))
         assert [(await anext(following)).kind, (await anext(following)).kind] == ["first", "second"]
 
 
@@ -62,8 +62,12 @@ async def test_the_actions_of_operators_are_read_as_they_were_written(database: 
     await insert(database_url, "horsies_audit", **action, task_ids=[task])
     (row,) = await audit(database)
     assert (row.actor, row.action, row.matched, row.filter, list(row.task_ids)) == (
-        "ana", "retry", 2, {"queue": "mail"}, [task],
-    )  # fmt: skip
+        "ana",
+        "retry",
+        2,
+        {"queue": "mail"},
+        [task],
+    )
     assert await audit(database, after=row.id) == ()
     assert await audit(database, before=row.id) == ()
 

@@ -13,16 +13,18 @@ import asyncpg
 import pytest
 
 import horsies_ops
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from horsies_ops.reads.live import Change, Feed, Pace, Topic, listen
+from horsies_ops.reads.live import Change, FeedStatus, FeedTiming, Topic, listen
 from tests.support.faults import Proxy
 from tests.support.rows import insert_task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-QUICK = Pace(probe_s=0.2, answer_s=0.2, poll_s=0.2, first_pause_s=0.05, longest_pause_s=0.1)
+QUICK = FeedTiming(
+    probe_interval_s=0.2, answer_timeout_s=0.2, poll_interval_s=0.2, first_pause_s=0.05, longest_pause_s=0.1
+)
 
 
 async def _until(changes: AsyncGenerator[Change], is_meant: Callable[[Change], bool]) -> Change:
@@ -33,7 +35,7 @@ async def _until(changes: AsyncGenerator[Change], is_meant: Callable[[Change], b
     raise AssertionError
 
 
-def _feed(kind: Feed) -> Callable[[Change], bool]:
+def _feed(kind: FeedStatus) -> Callable[[Change], bool]:
     return lambda change: (change.topic, change.kind) == (Topic.FEED, kind)
 
 
@@ -47,8 +49,8 @@ async def _notify(url: str, channel: str, payload: object) -> None:
 
 @asynccontextmanager
 async def _through(proxy: Proxy) -> AsyncGenerator[AsyncGenerator[Change]]:
-    link = Link(url=proxy.url, masked_url="test", read_only=True)
-    async with Database(link) as database, aclosing(listen(database, link, pace=QUICK)) as changes:
+    link = ConnectionSpec(url=proxy.url, masked_url="test", read_only=True)
+    async with Database(link) as database, aclosing(listen(database, link, timing=QUICK)) as changes:
         yield changes
 
 
@@ -58,7 +60,7 @@ async def test_what_is_said_on_each_channel_becomes_a_change(database_url: str) 
         horsies_ops.connect(database_url, read_only=True) as ops,
         aclosing(ops.listen()) as changes,
     ):
-        await _until(changes, _feed(Feed.LIVE))
+        await _until(changes, _feed(FeedStatus.LIVE))
         await insert_task(database_url, queue_name="mail")
         await _notify(database_url, "horsies_task_done", f"{task},{other}")
         await _notify(database_url, "horsies_workflow_done", str(task))
@@ -71,8 +73,8 @@ async def test_what_is_said_on_each_channel_becomes_a_change(database_url: str) 
         (Topic.TASK_NEW, "task_new", 1),
         (Topic.TASK_DONE, "task_done", 2),
         (Topic.WORKFLOW, "workflow", 1),
-        (Topic.TASKS, "fail", 38),
-        (Topic.BEATS, "beats", 3),
+        (Topic.STATUS_CHANGE, "fail", 38),
+        (Topic.HEARTBEATS, "beats", 3),
         (Topic.EVENT, "worker_lost", 1),
     ]
     assert (heard[0].queue, heard[1].ids, heard[4].worker_id) == ("mail", (task, other), worker)
@@ -82,7 +84,7 @@ async def test_what_is_said_on_each_channel_becomes_a_change(database_url: str) 
 @pytest.mark.parametrize("payload", ["", "null", "[]", "7", '"x"', '{"count": 1}', '{"kind": "x", "count": "many"}'])
 async def test_what_nobody_of_ours_has_said_is_passed_over(database_url: str, payload: str) -> None:
     async with horsies_ops.connect(database_url) as ops, aclosing(ops.listen()) as changes:
-        await _until(changes, _feed(Feed.LIVE))
+        await _until(changes, _feed(FeedStatus.LIVE))
         await _notify(database_url, "horsies_events", payload)
         await _notify(database_url, "horsies_task_done", "no id")
         assert (await anext(changes)).ids == ()
@@ -90,35 +92,35 @@ async def test_what_nobody_of_ours_has_said_is_passed_over(database_url: str, pa
 
 async def test_a_feed_that_was_cut_says_so_and_comes_back_by_itself(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy, _through(proxy) as changes:
-        await _until(changes, _feed(Feed.LIVE))
+        await _until(changes, _feed(FeedStatus.LIVE))
         proxy.cut()
-        lost = await _until(changes, _feed(Feed.LOST))
+        lost = await _until(changes, _feed(FeedStatus.LOST))
         assert lost.detail
         proxy.heal()
-        await _until(changes, _feed(Feed.RESTORED))
+        await _until(changes, _feed(FeedStatus.RESTORED))
         await insert_task(database_url, queue_name="mail")
         assert (await _until(changes, lambda change: change.topic == Topic.TASK_NEW)).queue == "mail"
 
 
 async def test_a_line_that_looks_alive_and_carries_nothing_is_found_out(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy, _through(proxy) as changes:
-        await _until(changes, _feed(Feed.LIVE))
+        await _until(changes, _feed(FeedStatus.LIVE))
         proxy.freeze()
-        await _until(changes, _feed(Feed.LOST))
+        await _until(changes, _feed(FeedStatus.LOST))
         proxy.heal()
-        await _until(changes, _feed(Feed.RESTORED))
+        await _until(changes, _feed(FeedStatus.RESTORED))
 
 
 async def test_where_only_listening_is_impossible_it_ticks(database: Database, database_url: str) -> None:
-    nowhere = replace(database.link, url=database_url + "&port=1")
-    async with aclosing(listen(database, nowhere, pace=QUICK)) as changes:
-        ticks = [await _until(changes, _feed(Feed.POLLING)) for _ in range(2)]
+    nowhere = replace(database.connection_spec, url=database_url + "&port=1")
+    async with aclosing(listen(database, nowhere, timing=QUICK)) as changes:
+        ticks = [await _until(changes, _feed(FeedStatus.POLLING)) for _ in range(2)]
     assert ticks[0].detail
 
 
 async def test_a_feed_that_is_closed_leaves_no_connection_behind(database: Database, database_url: str) -> None:
-    async with aclosing(listen(database, database.link)) as changes:
-        await _until(changes, _feed(Feed.LIVE))
+    async with aclosing(listen(database, database.connection_spec)) as changes:
+        await _until(changes, _feed(FeedStatus.LIVE))
     left = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
     connection = await asyncpg.connect(database_url)
     async with asyncio.timeout(10):

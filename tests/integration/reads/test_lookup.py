@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from horsies_ops.reads.filters import NEWEST_LOOKED_AT, tasks_ending
+from horsies_ops.reads.filters import NEWEST_LOOKED_AT, tasks_by_short_id
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
@@ -32,16 +32,16 @@ async def test_an_old_task_is_found_only_while_it_has_not_ended(
     connection: asyncpg.Connection[asyncpg.Record], database: Database
 ) -> None:
     oldest = UUID("01890a5d-ac96-7000-8000-000000000001")
-    assert await tasks_ending(database, "00000001") == ()
+    assert await tasks_by_short_id(database, "00000001") == ()
     for status in ("PENDING", "CLAIMED", "RUNNING"):
         await connection.execute(
             "UPDATE horsies_tasks SET status = $1, terminal_at = NULL WHERE id = $2", status, oldest
         )
-        assert [(each.id, each.status) for each in await tasks_ending(database, "00000001")] == [(oldest, status)]
+        assert [(each.id, each.status) for each in await tasks_by_short_id(database, "00000001")] == [(oldest, status)]
     await connection.close()
 
 
 async def test_what_is_no_short_form_is_refused(database: Database) -> None:
     for text in ("", "1234567", "123456789", "1234567g", "1234567%"):
         with pytest.raises(ValueError, match="no short form"):
-            await tasks_ending(database, text)
+            await tasks_by_short_id(database, text)

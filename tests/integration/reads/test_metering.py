@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from horsies_ops.reads.overview import metered
+from horsies_ops.reads.overview import read_increments
 from tests.support.rows import insert, insert_task
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from horsies.store.database import Database
-    from horsies_ops.reads.overview import Metered
+    from horsies_ops.reads.overview import CounterIncrements
 
 END = "UPDATE horsies_tasks SET status = 'COMPLETED', terminal_at = now() WHERE id = $1"
 
 
-async def look(database: Database, since: datetime | None) -> Metered:
-    return await metered(database, since=since, bounds_s=[1.0, 10.0])
+async def look(database: Database, since: datetime | None) -> CounterIncrements:
+    return await read_increments(database, since=since, bucket_bounds_s=[1.0, 10.0])
 
 
 async def test_the_first_look_counts_nothing_and_the_next_what_ended_since(

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from horsies.model.settings import PostgresConfig
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.queries import Query
 from horsies_ops.cli.output import json_line
@@ -52,6 +52,8 @@ async def test_a_task_that_is_due_out_of_all_time_can_be_looked_at(database_url:
 )
 async def test_what_a_reader_sends_comes_back_as_it_was(database_url: str, value: datetime | timedelta) -> None:
     kind = "timestamptz" if isinstance(value, datetime) else "interval"
-    async with Database(Link(url=database_url, masked_url="test", read_only=True)) as reader:
-        (row,) = await reader.fetch_raw(Query(name="echo", sql=f"SELECT $1::{kind} AS value", record=type(None)), value)
+    async with Database(ConnectionSpec(url=database_url, masked_url="test", read_only=True)) as reader:
+        (row,) = await reader.fetch_raw(
+            Query(name="echo", sql=f"SELECT $1::{kind} AS value", row_type=type(None)), value
+        )
     assert row["value"] == value

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from horsies_ops.reads.tasks import payloads_of
+from horsies_ops.reads.tasks import payload_previews
 from tests.support.rows import insert_task
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 async def test_what_several_tasks_were_given_is_one_document_each(database: Database, database_url: str) -> None:
     named = await insert_task(database_url, kwargs={"user": 7})
     ordered = await insert_task(database_url, args=["a"], kwargs={"user": 8})
-    found = await payloads_of(database, [named, ordered, uuid4()])
-    assert {key: payload.document for key, payload in found.items()} == {
+    found = await payload_previews(database, [named, ordered, uuid4()])
+    assert {key: payload.combined_arguments for key, payload in found.items()} == {
         named: {"user": 7},
         ordered: {"args": ["a"], "user": 8},
     }
@@ -22,6 +22,6 @@ async def test_what_several_tasks_were_given_is_one_document_each(database: Data
 
 async def test_of_a_long_payload_only_the_size_is_told(database: Database, database_url: str) -> None:
     task_id = await insert_task(database_url, kwargs={"body": "x" * 500})
-    (payload,) = (await payloads_of(database, [task_id], longest=100)).values()
-    assert payload.document is None
+    (payload,) = (await payload_previews(database, [task_id], longest=100)).values()
+    assert payload.combined_arguments is None
     assert payload.size > 500

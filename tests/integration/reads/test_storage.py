@@ -9,20 +9,20 @@ import asyncpg
 import pytest
 
 from horsies.errors import Refused
-from horsies.model.retention import Windows
+from horsies.model.retention import RetentionWindows
 from horsies_ops.ops import connect
 from horsies_ops.reads.server import storage
-from tests.support.rows import HOUR, count, ended_task
+from tests.support.rows import HOUR, count_rows, insert_finished_task
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
-    from horsies_ops.actions.report import Progress
+    from horsies_ops.actions.report import ActionProgress
 
-TASKS = Windows(terminal_records=HOUR, batch_size=2)
+TASKS = RetentionWindows(terminal_records=HOUR, batch_size=2)
 
 
 async def test_tables_come_largest_first_with_what_is_dead_in_them(database: Database, database_url: str) -> None:
-    await ended_task(database_url, age=2 * HOUR)
+    await insert_finished_task(database_url, age=2 * HOUR)
     connection = await asyncpg.connect(database_url)
     await connection.execute("UPDATE horsies_tasks SET priority = 7")
     await connection.execute("SELECT pg_stat_force_next_flush()")
@@ -32,7 +32,7 @@ async def test_tables_come_largest_first_with_what_is_dead_in_them(database: Dat
     (tasks,) = [table for table in found.tables if table.name == "horsies_tasks"]
     assert sizes == sorted(sizes, reverse=True)
     assert (tasks.rows, tasks.dead_rows, tasks.dead_share) == (1, 1, 0.5)
-    assert 0 <= found.notify_queue < 1
+    assert 0 <= found.notify_queue_usage < 1
 
 
 async def test_the_longest_transaction_is_named_by_its_pid(database: Database, database_url: str) -> None:
@@ -52,20 +52,20 @@ async def test_storage_needs_none_of_our_tables(empty_database: Database) -> Non
 
 async def test_a_cleanup_tells_how_far_it_is_and_leaves_one_audit_row(database_url: str) -> None:
     for _ in range(5):
-        await ended_task(database_url, age=2 * HOUR)
-    told: list[Progress] = []
+        await insert_finished_task(database_url, age=2 * HOUR)
+    told: list[ActionProgress] = []
     async with connect(database_url, actor="ana") as ops:
         report = await ops.cleanup(TASKS, progress=told.append)
     assert [(each.done, each.total) for each in told] == [(2, 5), (4, 5), (5, 5)]
     assert (report.matched, report.affected, report.cleaned.is_complete) == (5, 5, True)
-    assert await count(database_url, "horsies_audit") == 1
+    assert await count_rows(database_url, "horsies_audit") == 1
 
 
 async def test_a_read_only_connection_may_count_and_not_delete(database_url: str) -> None:
-    await ended_task(database_url, age=2 * HOUR)
+    await insert_finished_task(database_url, age=2 * HOUR)
     async with connect(database_url, read_only=True) as ops:
         report = await ops.cleanup(TASKS, dry_run=True)
         assert (report.matched, report.affected, report.audit_id) == (1, 0, None)
         with pytest.raises(Refused):
             await ops.cleanup(TASKS)
-    assert await count(database_url, "horsies_tasks") == 1
+    assert await count_rows(database_url, "horsies_tasks") == 1

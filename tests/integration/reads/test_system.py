@@ -9,7 +9,7 @@ import pytest
 
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
 from horsies_ops.doctor import checks as doctor
-from horsies_ops.doctor.findings import Patient
+from horsies_ops.doctor.findings import CheckTarget
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.overview import error_summary, overview, queue_throughput, throughput
 from horsies_ops.reads.queues import QueueRow, list_queues
@@ -92,8 +92,12 @@ async def test_the_overview_counts_every_status_and_tells_the_ages_that_matter(
     await insert_worker(database_url, state="lost")
     seen = await overview(database)
     assert {status: count.number for status, count in seen.counts.items() if count.number} == {
-        "PENDING": 2, "RUNNING": 1, "COMPLETED": 1, "FAILED": 2, "EXPIRED": 1,
-    }  # fmt: skip
+        "PENDING": 2,
+        "RUNNING": 1,
+        "COMPLETED": 1,
+        "FAILED": 2,
+        "EXPIRED": 1,
+    }
     assert (seen.failed_last_hour, seen.failed_last_day) == (Count(number=1), Count(number=2))
     assert (seen.expired_last_day, seen.delayed) == (Count(number=1), 1)
     assert (seen.workers, seen.slots, seen.running, seen.stale) == ({"running": 1, "lost": 1}, 4, 1, 0)
@@ -154,7 +158,7 @@ async def test_where_no_worker_lives_the_settings_of_this_side_say_what_is_stale
     )
     async with open_ops(hasty) as ops:
         assert len((await ops.stale_candidates()).tasks) == (await ops.overview()).stale == 1
-        assert "1 running" in (await doctor.stale(Patient(reads=ops, settings=hasty))).detail
+        assert "1 running" in (await doctor.check_stale(CheckTarget(reads=ops, settings=hasty))).detail
     async with open_ops(hasty.broker) as ops:
         assert len((await ops.stale_candidates()).tasks) == (await ops.overview()).stale == 0
 

@@ -8,7 +8,7 @@ import pytest
 
 import horsies_ops
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
-from horsies_ops import Order, TaskFilter
+from horsies_ops import TaskFilter, TaskOrder
 from horsies_ops.reads.tasks import list_tasks, task_detail
 from tests.support.rows import insert, insert_task
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horsies.store.database import Database
 
 
-async def _ids_of_all_pages(database: Database, order: Order, wanted: TaskFilter) -> list[UUID]:
+async def _ids_of_all_pages(database: Database, order: TaskOrder, wanted: TaskFilter) -> list[UUID]:
     ids: list[UUID] = []
     after = None
     while True:
@@ -34,8 +34,8 @@ async def test_pages_hold_every_task_once_in_the_order_of_sending(
     database: Database, database_url: str, wanted: TaskFilter
 ) -> None:
     ids = [await insert_task(database_url) for _ in range(4)]
-    assert await _ids_of_all_pages(database, Order.NEWEST_FIRST, wanted) == ids[::-1]
-    assert await _ids_of_all_pages(database, Order.OLDEST_FIRST, wanted) == ids
+    assert await _ids_of_all_pages(database, TaskOrder.NEWEST_FIRST, wanted) == ids[::-1]
+    assert await _ids_of_all_pages(database, TaskOrder.OLDEST_FIRST, wanted) == ids
 
 
 async def test_a_task_sent_while_one_pages_moves_no_page(database: Database, database_url: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import horsies_ops
-from horsies.model.retention import Category
-from tests.support.rows import count, ended_task, insert, insert_listening_worker, insert_worker
+from horsies.model.retention import RetentionCategory
+from tests.support.rows import count_rows, insert, insert_finished_task, insert_listening_worker, insert_worker
 
 NOW = datetime.now(UTC)
 
@@ -14,7 +14,7 @@ NOW = datetime.now(UTC)
 async def test_without_a_worker_nothing_is_done_unasked(database_url: str) -> None:
     await insert_listening_worker(database_url, silent_s=86_400)
     async with horsies_ops.connect(database_url, read_only=True) as ops:
-        upkeep = await ops.upkeep()
+        upkeep = await ops.maintenance_status()
     assert (upkeep.config, upkeep.last_pass_at, upkeep.last_retention_at) == (None, None, None)
 
 
@@ -25,17 +25,17 @@ async def test_the_last_pass_of_any_worker_and_the_last_deletion_are_told(databa
         last = await insert_worker(database_url, health={"last_pass_at": at.isoformat()})
     await insert(database_url, "horsies_events", kind="retention_finished", at=earlier)
     async with horsies_ops.connect(database_url, read_only=True) as ops:
-        upkeep = await ops.upkeep()
+        upkeep = await ops.maintenance_status()
     assert (upkeep.last_pass_at, upkeep.last_pass_by, upkeep.last_retention_at) == (later, last, earlier)
     assert upkeep.config is not None
     assert upkeep.config.running_stale_threshold_ms == 600_000
 
 
 async def test_counting_what_a_cleanup_would_take_leaves_no_trace(database_url: str) -> None:
-    await ended_task(database_url, age=timedelta(days=31))
+    await insert_finished_task(database_url, age=timedelta(days=31))
     async with horsies_ops.connect(database_url) as ops:
         found = await ops.cleanup_candidates()
-    rows = {portion.category: portion.rows for portion in found.portions}
-    assert rows[Category.TASKS] == 1
-    assert await count(database_url, "horsies_tasks") == 1
-    assert await count(database_url, "horsies_audit") == 0
+    rows = {portion.category: portion.rows for portion in found.categories}
+    assert rows[RetentionCategory.TASKS] == 1
+    assert await count_rows(database_url, "horsies_tasks") == 1
+    assert await count_rows(database_url, "horsies_audit") == 0

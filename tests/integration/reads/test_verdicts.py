@@ -9,7 +9,7 @@ import pytest
 
 import horsies_ops
 from horsies_ops.reads.tasks import task_detail
-from tests.support.rows import NOW, a_task, insert_listening_worker, insert_task, insert_worker
+from tests.support.rows import NOW, insert_listening_worker, insert_owned_task, insert_task, insert_worker
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
@@ -34,16 +34,20 @@ async def test_a_held_task_carries_its_verdict(
     await insert_worker(database_url, health={"listening_since": (NOW - 2 * HOUR).instant().isoformat()})
     detail = await task_detail(database, await insert_task(database_url, **columns))
     assert detail is not None
-    assert detail.verdict is not None
-    assert (detail.verdict.decision, detail.verdict.reason, detail.verdict.code) == (decision, reason, code)
-    assert detail.verdict.owner_state == "missing"
+    assert detail.recovery_decision is not None
+    assert (detail.recovery_decision.decision, detail.recovery_decision.reason, detail.recovery_decision.code) == (
+        decision,
+        reason,
+        code,
+    )
+    assert detail.recovery_decision.owner_state == "missing"
 
 
 @pytest.mark.parametrize("status", ["PENDING", "COMPLETED"])
 async def test_a_task_that_nobody_holds_has_none(database: Database, database_url: str, status: str) -> None:
     detail = await task_detail(database, await insert_task(database_url, status=status, **SILENT))
     assert detail is not None
-    assert detail.verdict is None
+    assert detail.recovery_decision is None
 
 
 async def test_the_verdict_is_the_one_that_a_sweep_lists(database_url: str) -> None:
@@ -54,9 +58,11 @@ async def test_the_verdict_is_the_one_that_a_sweep_lists(database_url: str) -> N
         detail, listed = await ops.task(task_id), await ops.stale_candidates()
     (swept,) = listed.tasks
     assert detail is not None
-    assert detail.verdict is not None
+    assert detail.recovery_decision is not None
     assert (
-        (detail.verdict.decision, detail.verdict.reason) == (swept.decision, swept.reason) == ("retry", "OWNER_STOPPED")
+        (detail.recovery_decision.decision, detail.recovery_decision.reason)
+        == (swept.decision, swept.reason)
+        == ("retry", "OWNER_STOPPED")
     )
 
 
@@ -65,16 +71,16 @@ async def test_the_verdict_is_the_one_that_a_sweep_lists(database_url: str) -> N
 )
 async def test_a_task_near_its_limit_is_listed_apart(database_url: str, silent_s: float, *, is_listed: bool) -> None:
     owner = await insert_listening_worker(database_url)
-    task_id = await a_task(database_url, "RUNNING", owner=owner, silent_s=silent_s)
+    task_id = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=silent_s)
     async with horsies_ops.connect(database_url, read_only=True) as ops:
-        near = await ops.near_limit(timedelta(seconds=30))
+        near = await ops.nearly_stale_tasks(timedelta(seconds=30))
     assert [task.task_id for task in near] == ([task_id] if is_listed else [])
 
 
 async def test_a_patient_owner_counts_for_what_is_near(database_url: str) -> None:
     owner = await insert_listening_worker(database_url, running_stale_threshold_ms=600_000)
-    await a_task(database_url, "RUNNING", owner=owner, silent_s=310)
-    late = await a_task(database_url, "RUNNING", owner=owner, silent_s=590)
+    await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=310)
+    late = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=590)
     async with horsies_ops.connect(database_url, read_only=True) as ops:
-        (near,) = await ops.near_limit(timedelta(seconds=30))
+        (near,) = await ops.nearly_stale_tasks(timedelta(seconds=30))
     assert (near.task_id, near.effective_threshold) == (late, timedelta(seconds=600))

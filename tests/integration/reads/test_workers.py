@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from horsies_ops.reads.queues import list_queues
-from horsies_ops.reads.workers import list_active_workers, live_workers
+from horsies_ops.reads.workers import count_live_workers, list_active_workers
 from tests.support.rows import insert, insert_snapshot, insert_task, insert_worker
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ async def test_workers_that_stopped_or_fell_silent_are_not_live(database: Databa
     for state, at in (("running", now), ("running", now - timedelta(hours=1)), ("stopped", now), ("lost", now)):
         worker = {"id": uuid4(), "hostname": "h", "pid": 1, "version": "1", "processes": 1}
         await insert(database_url, "horsies_workers", **worker, state=state, last_heartbeat_at=at)
-    assert await live_workers(database, threshold=timedelta(minutes=5)) == 1
+    assert await count_live_workers(database, threshold=timedelta(minutes=5)) == 1
 
 
 async def test_a_child_that_runs_several_tasks_is_busy_once(database: Database, database_url: str) -> None:

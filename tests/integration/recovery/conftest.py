@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from tests.support.rows import Field, insert_listening_worker
+from tests.support.rows import SweepDatabase, insert_listening_worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def field(database: Database, database_url: str) -> AsyncIterator[Field]:
+async def field(database: Database, database_url: str) -> AsyncIterator[SweepDatabase]:
     await insert_listening_worker(database_url)
     connection = await asyncpg.connect(database_url)
-    yield Field(database_url, database, connection)
+    yield SweepDatabase(database_url, database, connection)
     await connection.close()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from horsies.model.recovery.fleet import SweepOptions, WorkerJudge
+from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus
 from horsies.recovery.sweep import sweep
-from tests.support.rows import BY_HAND, a_task, insert_listening_worker, seconds_ago
+from tests.support.rows import OPERATOR_OBSERVER, insert_listening_worker, insert_owned_task, seconds_ago
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
-    from tests.support.rows import Field
+    from tests.support.rows import SweepDatabase
 
 PATIENT_WITH_WORKERS: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "worker_stale_threshold_ms": 300_000}
 
@@ -22,11 +22,11 @@ async def test_where_nobody_has_listened_long_enough_the_sweep_says_so_and_until
     database: Database, database_url: str
 ) -> None:
     await insert_listening_worker(database_url, listens_s=10)
-    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
-    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
     assert (report.status, report.tasks[0].reason) == (SweepStatus.AMNESTY, "amnesty")
     assert report.tasks[0].held_until is not None
-    forced = await sweep(database, SweepOptions(force=True), judge=BY_HAND)
+    forced = await sweep(database, SweepOptions(force=True), observer=OPERATOR_OBSERVER)
     assert (forced.status, forced.recovered_count) == (SweepStatus.DONE, 1)
 
 
@@ -34,10 +34,10 @@ async def test_a_worker_that_may_only_stand_still_is_not_judged_by_the_silence_o
     database: Database, database_url: str
 ) -> None:
     owner = await insert_listening_worker(database_url, silent_s=90, **PATIENT_WITH_WORKERS)
-    task_id = await a_task(database_url, "RUNNING", owner=owner, silent_s=90)
-    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    task_id = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=90)
+    report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
     assert (report.status, [task.task_id for task in report.tasks]) == (SweepStatus.AMNESTY, [task_id])
-    forced = await sweep(database, SweepOptions(force=True), judge=BY_HAND)
+    forced = await sweep(database, SweepOptions(force=True), observer=OPERATOR_OBSERVER)
     assert forced.recovered_count == 1
 
 
@@ -46,36 +46,38 @@ async def test_past_its_own_threshold_the_only_worker_there_is_counts_as_dead(
 ) -> None:
     # Long before this server was started: of one that beat shortly before, nobody could know yet.
     owner = await insert_listening_worker(database_url, silent_s=86_000, **PATIENT_WITH_WORKERS)
-    await a_task(database_url, "RUNNING", owner=owner, silent_s=86_000)
-    assert (await sweep(database, SweepOptions(), judge=BY_HAND)).recovered_count == 1
+    await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=86_000)
+    assert (await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)).recovered_count == 1
 
 
-async def test_a_worker_that_just_started_does_not_keep_others_from_settling(field: Field) -> None:
+async def test_a_worker_that_just_started_does_not_keep_others_from_settling(field: SweepDatabase) -> None:
     await insert_listening_worker(field.url, listens_s=1)
-    await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
+    await insert_owned_task(field.url, "RUNNING", owner=None, silent_s=9_000)
     assert (await field.sweep()).recovered_count == 1
 
 
 async def test_amnesty_beside_a_certain_death_is_a_warning(database: Database, database_url: str) -> None:
     await insert_listening_worker(database_url, listens_s=10)
     stopped = await insert_listening_worker(database_url, state="stopped")
-    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
-    await a_task(database_url, "RUNNING", owner=stopped, silent_s=1)
-    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    await insert_owned_task(database_url, "RUNNING", owner=stopped, silent_s=1)
+    report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
     assert (report.status, report.recovered_count) == (SweepStatus.DONE, 1)
     assert report.warnings == ("1 held back: nobody has listened for a whole threshold yet",)
 
 
 async def test_amnesty_beside_a_hold_is_no_more_than_a_warning(database: Database, database_url: str) -> None:
     await insert_listening_worker(database_url, listens_s=10)
-    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
-    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000, recovery_hold_until=seconds_ago(-3_600))
-    report = await sweep(database, SweepOptions(), judge=BY_HAND)
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    await insert_owned_task(
+        database_url, "RUNNING", owner=None, silent_s=9_000, recovery_hold_until=seconds_ago(-3_600)
+    )
+    report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
     assert report.status == SweepStatus.NOTHING
     assert report.warnings == ("1 held back: nobody has listened for a whole threshold yet",)
 
 
-async def test_a_reaper_that_has_not_listened_does_not_even_read(field: Field) -> None:
-    await a_task(field.url, "RUNNING", owner=None, silent_s=9_000)
-    judge = WorkerJudge(worker_id=uuid4(), config=RecoveryConfig(), listening_since=seconds_ago(1))
-    assert (await sweep(field.database, SweepOptions(), judge=judge)).tasks == ()
+async def test_a_reaper_that_has_not_listened_does_not_even_read(field: SweepDatabase) -> None:
+    await insert_owned_task(field.url, "RUNNING", owner=None, silent_s=9_000)
+    judge = WorkerObserver(worker_id=uuid4(), config=RecoveryConfig(), listening_since=seconds_ago(1))
+    assert (await sweep(field.database, SweepOptions(), observer=judge)).tasks == ()

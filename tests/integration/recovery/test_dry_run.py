@@ -15,16 +15,16 @@ import pytest
 
 from horsies.model.recovery.decision import Recovery
 from horsies.model.recovery.fleet import SweepOptions
-from horsies.recovery.hooks import Asking, RecoveryHooks
-from horsies.recovery.sweep import Healing, sweep
+from horsies.recovery.hooks import HookCaller, RecoveryHooks
+from horsies.recovery.sweep import WorkflowHealing, sweep
 from horsies.store.database import Database
 from tests.support.rows import (
-    BY_HAND,
     CRASH_RETRY,
-    a_beat,
-    a_task,
+    OPERATOR_OBSERVER,
+    insert_heartbeat,
     insert_listening_worker,
     insert_node,
+    insert_owned_task,
     insert_run,
     insert_task,
     seconds_ago,
@@ -87,10 +87,10 @@ async def _a_state(url: str, chance: random.Random, owners: Sequence[UUID | None
         return
     status, silence = chance.choice(["CLAIMED", "RUNNING"]), chance.choice(SILENCES)
     columns = _columns(chance) | ({"no_restart": None} if status == "CLAIMED" else {})
-    task_id = await a_task(url, status, owner=chance.choice(owners), silent_s=silence, **columns)
+    task_id = await insert_owned_task(url, status, owner=chance.choice(owners), silent_s=silence, **columns)
     if chance.random() < 0.4:
         role = chance.choice(["claimer", "runner"])
-        await a_beat(url, task_id, silent_s=chance.choice(SILENCES), role=role, token=chance.choice([0, 1]))
+        await insert_heartbeat(url, task_id, silent_s=chance.choice(SILENCES), role=role, token=chance.choice([0, 1]))
 
 
 def _answer(context: RecoveryContext) -> Recovery | None:
@@ -105,10 +105,10 @@ def _answer(context: RecoveryContext) -> Recovery | None:
             return None
 
 
-def _hooks() -> Asking:
+def _hooks() -> HookCaller:
     hooks = RecoveryHooks()
     hooks.recovery.add(_answer)
-    return Asking(hooks)
+    return HookCaller(hooks)
 
 
 async def _trace(connection: Connection) -> list[Any]:
@@ -136,7 +136,7 @@ async def _a_run(url: str, chance: random.Random, owners: Sequence[UUID | None])
     links = {"is_workflow_task": True, "workflow_id": run, "workflow_task_index": 0}
     silence, late = chance.choice(SILENCES), chance.choice([None, seconds_ago(5)])
     tasks = {
-        "stale": partial(a_task, url, "RUNNING", owner=chance.choice(owners), silent_s=silence, **links),
+        "stale": partial(insert_owned_task, url, "RUNNING", owner=chance.choice(owners), silent_s=silence, **links),
         "waiting": partial(insert_task, url, good_until=late, **links),
         "ended": partial(insert_task, url, status="FAILED", terminal_at=seconds_ago(60), **links),
     }
@@ -160,11 +160,19 @@ async def test_a_dry_run_names_exactly_what_the_sweep_then_does(
         await _a_run(database_url, chance, owners)
     connection = await asyncpg.connect(database_url)
     before = await _trace(connection)
-    read_only = Database(replace(database.link, read_only=True))
-    healing = Healing.by_hand(read_only)
-    looked = await sweep(read_only, SweepOptions(dry_run=True), judge=BY_HAND, hooks=_hooks(), healing=healing)
+    read_only = Database(replace(database.connection_spec, read_only=True))
+    healing = WorkflowHealing.for_operator(read_only)
+    looked = await sweep(
+        read_only, SweepOptions(dry_run=True), observer=OPERATOR_OBSERVER, hooks=_hooks(), healing=healing
+    )
     assert await _trace(connection) == before
-    done = await sweep(database, SweepOptions(), judge=BY_HAND, hooks=_hooks(), healing=Healing.by_hand(database))
+    done = await sweep(
+        database,
+        SweepOptions(),
+        observer=OPERATOR_OBSERVER,
+        hooks=_hooks(),
+        healing=WorkflowHealing.for_operator(database),
+    )
     await read_only.close()
     await connection.close()
     assert len({task.decision for task in looked.tasks}) >= 5
@@ -175,10 +183,10 @@ async def test_a_dry_run_names_exactly_what_the_sweep_then_does(
     assert len({workflow.case for workflow in looked.workflows}) >= 3
     assert set(looked.workflows) == set(done.workflows)
     assert looked.worker_ids == done.worker_ids
-    assert all(task.applied for task in done.tasks if task.is_due)
+    assert all(task.applied for task in done.tasks if task.changes_state)
 
 
-def _looking_at_turns(url: str, turns: list[int], *, but_of: int = 0) -> Asking:
+def _looking_at_turns(url: str, turns: list[int], *, but_of: int = 0) -> HookCaller:
     """A hook that counts the turns of others than this connection while a sweep is under way."""
 
     async def look(_: RecoveryContext) -> None:
@@ -188,25 +196,25 @@ def _looking_at_turns(url: str, turns: list[int], *, but_of: int = 0) -> Asking:
 
     hooks = RecoveryHooks()
     hooks.recovery.add(look)
-    return Asking(hooks)
+    return HookCaller(hooks)
 
 
 async def test_a_dry_run_waits_for_nobody_and_keeps_nobody_waiting(database: Database, database_url: str) -> None:
-    task_id = await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    task_id = await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
     holder = await asyncpg.connect(database_url)
     turns: list[int] = []
     hooks = _looking_at_turns(database_url, turns, but_of=holder.get_server_pid())
     async with holder.transaction():
         await holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
         await holder.execute("SELECT pg_advisory_xact_lock(horsies_lock_key('sweep'))")
-        dry_run = sweep(database, SweepOptions(dry_run=True), judge=BY_HAND, hooks=hooks)
+        dry_run = sweep(database, SweepOptions(dry_run=True), observer=OPERATOR_OBSERVER, hooks=hooks)
         looked = await asyncio.wait_for(dry_run, 10)
     await holder.close()
     assert ([task.task_id for task in looked.tasks], turns) == ([task_id], [0])
 
 
 async def test_a_sweep_holds_a_turn_while_hooks_are_asked(database: Database, database_url: str) -> None:
-    await a_task(database_url, "RUNNING", owner=None, silent_s=9_000)
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
     turns: list[int] = []
-    await sweep(database, SweepOptions(), judge=BY_HAND, hooks=_looking_at_turns(database_url, turns))
+    await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER, hooks=_looking_at_turns(database_url, turns))
     assert turns == [1]

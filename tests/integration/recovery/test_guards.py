@@ -10,7 +10,7 @@ import pytest
 
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.sweep import sweep
-from tests.support.rows import BY_HAND, CRASH_RETRY, a_task, insert_listening_worker
+from tests.support.rows import CRASH_RETRY, OPERATOR_OBSERVER, insert_listening_worker, insert_owned_task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def _swept_during(database: Database, database_url: str, connection: Conne
     try:
         async with holder.transaction():
             await holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
-            sweeping = asyncio.create_task(sweep(database, SweepOptions(), judge=BY_HAND))
+            sweeping = asyncio.create_task(sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER))
             async with asyncio.timeout(30):
                 while not await connection.fetchval(WAITING):  # noqa: ASYNC110  # the server sets no events
                     await asyncio.sleep(POLL_S)
@@ -66,7 +66,7 @@ async def test_a_task_is_left_alone_that_was_meanwhile(
     database: Database, database_url: str, connection: Connection, change: str
 ) -> None:
     await insert_listening_worker(database_url)
-    await a_task(database_url, "RUNNING", owner=None, silent_s=900, task_options=CRASH_RETRY, max_retries=1)
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=900, task_options=CRASH_RETRY, max_retries=1)
     assert await _swept_during(database, database_url, connection, change) == [False]
     assert await connection.fetchval("SELECT count(*) FROM horsies_task_attempts") == 0
     assert await connection.fetchval("SELECT count(*) FROM horsies_events") == 0
@@ -76,5 +76,5 @@ async def test_a_beat_in_another_role_says_nothing_about_a_run(
     database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_listening_worker(database_url)
-    await a_task(database_url, "RUNNING", owner=None, silent_s=900)
+    await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=900)
     assert await _swept_during(database, database_url, connection, BEAT.format("claimer")) == [True]

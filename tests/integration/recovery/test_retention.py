@@ -12,32 +12,43 @@ import asyncpg
 import pytest
 
 from horsies.errors import BrokerError
-from horsies.recovery.retention import Category, Windows, clean, clean_heartbeats, would_clean
+from horsies.recovery.retention import RetentionCategory, RetentionWindows, clean, clean_heartbeats, preview_cleanup
 from horsies.store.database import Database
-from tests.support.rows import HOUR, beat, count, ended_task, ids, insert, insert_task, time_ago, worker, workflow_run
-from tests.support.store import until_someone_waits
+from tests.support.rows import (
+    HOUR,
+    count_rows,
+    insert,
+    insert_finished_run,
+    insert_finished_task,
+    insert_old_heartbeat,
+    insert_old_worker,
+    insert_task,
+    table_ids,
+    time_ago,
+)
+from tests.support.store import until_lock_waiters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from horsies.store.connection import Link
+    from horsies.store.connection import ConnectionSpec
     from horsies.store.database import Transaction
 
 A = TypeVar("A")
 
-EVERYTHING = Windows(heartbeats=HOUR, worker_states=HOUR, terminal_records=HOUR, events=HOUR, audit=HOUR)
-TASKS_ONLY = Windows(terminal_records=HOUR)
+EVERYTHING = RetentionWindows(heartbeats=HOUR, worker_states=HOUR, terminal_records=HOUR, events=HOUR, audit=HOUR)
+TASKS_ONLY = RetentionWindows(terminal_records=HOUR)
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"])
 async def test_a_task_goes_with_its_attempts_once_its_end_is_past_the_window(
     database: Database, database_url: str, status: str
 ) -> None:
-    await ended_task(database_url, age=2 * HOUR, status=status, attempts=3)
-    young = await ended_task(database_url, age=HOUR / 2, status=status, attempts=1)
+    await insert_finished_task(database_url, age=2 * HOUR, status=status, attempts=3)
+    young = await insert_finished_task(database_url, age=HOUR / 2, status=status, attempts=1)
     cleaned = await clean(database, TASKS_ONLY, budget_s=10)
-    assert await ids(database_url, "horsies_tasks") == {young}
-    assert await count(database_url, "horsies_task_attempts") == 1
+    assert await table_ids(database_url, "horsies_tasks") == {young}
+    assert await count_rows(database_url, "horsies_task_attempts") == 1
     assert cleaned.counts == {"tasks": 1}
 
 
@@ -45,27 +56,27 @@ async def test_a_task_that_has_not_ended_stays_however_old_it_is(database: Datab
     for status in ("PENDING", "CLAIMED", "RUNNING"):
         await insert_task(database_url, status=status, sent_at=time_ago(1000 * HOUR), enqueued_at=time_ago(1000 * HOUR))
     await clean(database, EVERYTHING, budget_s=10)
-    assert await count(database_url, "horsies_tasks") == 3
+    assert await count_rows(database_url, "horsies_tasks") == 3
 
 
 async def test_without_a_window_everything_is_kept(database: Database, database_url: str) -> None:
-    await ended_task(database_url, age=10_000 * HOUR)
-    await workflow_run(database_url, age=10_000 * HOUR)
-    cleaned = await clean(database, Windows(heartbeats=HOUR), budget_s=10)
-    assert (cleaned.rows, await count(database_url, "horsies_tasks")) == (0, 2)
+    await insert_finished_task(database_url, age=10_000 * HOUR)
+    await insert_finished_run(database_url, age=10_000 * HOUR)
+    cleaned = await clean(database, RetentionWindows(heartbeats=HOUR), budget_s=10)
+    assert (cleaned.rows, await count_rows(database_url, "horsies_tasks")) == (0, 2)
 
 
 async def test_a_beat_goes_by_its_age_unless_a_live_attempt_is_judged_by_it(
     database: Database, database_url: str
 ) -> None:
     running = await insert_task(database_url, status="RUNNING", claim_token=2)
-    ended = await ended_task(database_url, age=HOUR)
+    ended = await insert_finished_task(database_url, age=HOUR)
     for token, age in ((1, 9), (2, 8), (2, 7)):
-        await beat(database_url, running, token=token, age=age * HOUR)
-    await beat(database_url, ended, age=9 * HOUR)
-    await beat(database_url, ended, age=HOUR / 2)
+        await insert_old_heartbeat(database_url, running, token=token, age=age * HOUR)
+    await insert_old_heartbeat(database_url, ended, age=9 * HOUR)
+    await insert_old_heartbeat(database_url, ended, age=HOUR / 2)
     assert await clean_heartbeats(database, EVERYTHING, budget_s=10) == 3
-    left = await database.link.connect()
+    left = await database.connection_spec.connect()
     kept = await left.fetch("SELECT task_id, sent_at > now() - '7.5 hours'::interval FROM horsies_heartbeats")
     await left.close()
     assert {tuple(row) for row in kept} == {(running, True), (ended, True)}
@@ -74,13 +85,15 @@ async def test_a_beat_goes_by_its_age_unless_a_live_attempt_is_judged_by_it(
 async def test_the_row_of_a_worker_stays_while_it_owns_work_or_has_not_ended(
     database: Database, database_url: str
 ) -> None:
-    gone = [await worker(database_url, state=state, age=2 * HOUR) for state in ("stopped", "lost")]
-    owner = await worker(database_url, state="lost", age=2 * HOUR)
+    gone = [await insert_old_worker(database_url, state=state, age=2 * HOUR) for state in ("stopped", "lost")]
+    owner = await insert_old_worker(database_url, state="lost", age=2 * HOUR)
     await insert_task(database_url, status="RUNNING", claimed_by_worker_id=owner)
-    kept = {owner} | {await worker(database_url, state=state, age=2 * HOUR) for state in ("running", "draining")}
-    kept.add(await worker(database_url, state="stopped", age=HOUR / 2))
-    cleaned = await clean(database, Windows(worker_states=HOUR), budget_s=10)
-    assert await ids(database_url, "horsies_workers") == kept
+    kept = {owner} | {
+        await insert_old_worker(database_url, state=state, age=2 * HOUR) for state in ("running", "draining")
+    }
+    kept.add(await insert_old_worker(database_url, state="stopped", age=HOUR / 2))
+    cleaned = await clean(database, RetentionWindows(worker_states=HOUR), budget_s=10)
+    assert await table_ids(database_url, "horsies_workers") == kept
     assert cleaned.counts == {"workers": len(gone)}
 
 
@@ -95,32 +108,35 @@ async def test_snapshots_events_and_audit_go_by_windows_of_their_own(database: D
     }
     load = {"tasks_running": 0, "tasks_claimed": 0, "worker_started_at": time_ago(HOUR)}
     for age in (3 * HOUR, HOUR / 2):
-        owner = await worker(database_url, state="running", age=age)
+        owner = await insert_old_worker(database_url, state="running", age=age)
         snapshot = {"worker_id": owner, "snapshot_at": time_ago(age)}
         await insert(database_url, "horsies_worker_states", **snapshot, **about, **load)
         await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age))
         await insert(database_url, "horsies_audit", actor="me", host="h", action="retry", via="cli", at=time_ago(age))
-    cleaned = await clean(database, Windows(worker_states=HOUR, events=HOUR, audit=5 * HOUR), budget_s=10)
+    cleaned = await clean(database, RetentionWindows(worker_states=HOUR, events=HOUR, audit=5 * HOUR), budget_s=10)
     assert cleaned.counts == {"worker_states": 1, "events": 1}
-    assert await count(database_url, "horsies_audit") == 2
+    assert await count_rows(database_url, "horsies_audit") == 2
 
 
 async def test_a_tree_goes_whole(database: Database, database_url: str) -> None:
-    root = await workflow_run(database_url, age=2 * HOUR, tasks=("COMPLETED", "FAILED"))
-    child = await workflow_run(database_url, age=2 * HOUR, parent=root, root=root)
-    await workflow_run(database_url, age=2 * HOUR, parent=child, root=root, status="FAILED")
+    root = await insert_finished_run(database_url, age=2 * HOUR, tasks=("COMPLETED", "FAILED"))
+    child = await insert_finished_run(database_url, age=2 * HOUR, parent=root, root=root)
+    await insert_finished_run(database_url, age=2 * HOUR, parent=child, root=root, status="FAILED")
     outbox = {"task_id": root, "workflow_id": child, "task_index": 0}
     await insert(database_url, "horsies_workflow_outbox", **outbox)
     await insert(database_url, "horsies_workflow_outbox", **outbox | {"task_id": child, "workflow_id": root})
     cleaned = await clean(database, TASKS_ONLY, budget_s=10)
-    (trees,) = [portion for portion in cleaned.portions if portion.rows]
-    assert trees.category is Category.WORKFLOWS
+    (trees,) = [portion for portion in cleaned.categories if portion.rows]
+    assert trees.category is RetentionCategory.WORKFLOWS
     assert trees.tables == {
-        "horsies_workflows": 3, "horsies_workflow_tasks": 4, "horsies_workflow_outbox": 2, "horsies_tasks": 4,
+        "horsies_workflows": 3,
+        "horsies_workflow_tasks": 4,
+        "horsies_workflow_outbox": 2,
+        "horsies_tasks": 4,
         "horsies_task_attempts": 4,
-    }  # fmt: skip
+    }
     for table in trees.tables:
-        assert await count(database_url, table) == 0
+        assert await count_rows(database_url, table) == 0
 
 
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING", "PAUSED"])
@@ -129,36 +145,36 @@ async def test_one_run_that_is_not_over_keeps_its_whole_tree(
     database: Database, database_url: str, status: str, depth: int
 ) -> None:
     states = [status if level == depth else "COMPLETED" for level in range(3)]
-    root = await workflow_run(database_url, age=2 * HOUR, status=states[0])
-    child = await workflow_run(database_url, age=2 * HOUR, status=states[1], parent=root)
-    await workflow_run(database_url, age=2 * HOUR, status=states[2], parent=child, root=root)
+    root = await insert_finished_run(database_url, age=2 * HOUR, status=states[0])
+    child = await insert_finished_run(database_url, age=2 * HOUR, status=states[1], parent=root)
+    await insert_finished_run(database_url, age=2 * HOUR, status=states[2], parent=child, root=root)
     assert (await clean(database, TASKS_ONLY, budget_s=10)).rows == 0
-    assert await count(database_url, "horsies_tasks") == 3
+    assert await count_rows(database_url, "horsies_tasks") == 3
 
 
 @pytest.mark.parametrize("status", ["PENDING", "CLAIMED", "RUNNING"])
 async def test_one_task_that_is_still_live_keeps_its_whole_tree(
     database: Database, database_url: str, status: str
 ) -> None:
-    root = await workflow_run(database_url, age=2 * HOUR, status="CANCELLED")
-    await workflow_run(database_url, age=2 * HOUR, status="CANCELLED", parent=root, tasks=("COMPLETED", status))
+    root = await insert_finished_run(database_url, age=2 * HOUR, status="CANCELLED")
+    await insert_finished_run(database_url, age=2 * HOUR, status="CANCELLED", parent=root, tasks=("COMPLETED", status))
     assert (await clean(database, TASKS_ONLY, budget_s=10)).rows == 0
-    assert await count(database_url, "horsies_workflow_tasks") == 3
+    assert await count_rows(database_url, "horsies_workflow_tasks") == 3
 
 
 async def test_trees_that_must_stay_do_not_stand_in_the_way_of_those_behind_them(
     database: Database, database_url: str
 ) -> None:
     for _ in range(3):
-        await workflow_run(database_url, age=3 * HOUR, status="FAILED", tasks=("RUNNING",))
-    await workflow_run(database_url, age=2 * HOUR)
-    cleaned = await clean(database, Windows(terminal_records=HOUR, batch_size=2), budget_s=10)
+        await insert_finished_run(database_url, age=3 * HOUR, status="FAILED", tasks=("RUNNING",))
+    await insert_finished_run(database_url, age=2 * HOUR)
+    cleaned = await clean(database, RetentionWindows(terminal_records=HOUR, batch_size=2), budget_s=10)
     assert cleaned.counts == {"workflows": 1}
 
 
 async def test_a_task_whose_workflow_is_gone_goes_like_any_other(database: Database, database_url: str) -> None:
     lost = "0198c0de-0000-7000-8000-000000000000"
-    await ended_task(database_url, age=2 * HOUR, is_workflow_task=True, workflow_id=lost)
+    await insert_finished_task(database_url, age=2 * HOUR, is_workflow_task=True, workflow_id=lost)
     assert (await clean(database, TASKS_ONLY, budget_s=10)).counts == {"tasks": 1}
 
 
@@ -166,24 +182,24 @@ async def test_a_dry_run_counts_what_the_pass_then_takes_and_changes_nothing(
     database: Database, database_url: str
 ) -> None:
     for age in (2, 3, 4):
-        await ended_task(database_url, age=age * HOUR, attempts=2)
-        await workflow_run(database_url, age=age * HOUR, tasks=("FAILED", "COMPLETED"))
-        await beat(database_url, await insert_task(database_url), age=age * HOUR)
-        await worker(database_url, state="lost", age=age * HOUR)
+        await insert_finished_task(database_url, age=age * HOUR, attempts=2)
+        await insert_finished_run(database_url, age=age * HOUR, tasks=("FAILED", "COMPLETED"))
+        await insert_old_heartbeat(database_url, await insert_task(database_url), age=age * HOUR)
+        await insert_old_worker(database_url, state="lost", age=age * HOUR)
         await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age * HOUR))
-    would = await would_clean(database, EVERYTHING)
-    assert await would_clean(database, EVERYTHING) == would
+    would = await preview_cleanup(database, EVERYTHING)
+    assert await preview_cleanup(database, EVERYTHING) == would
     did = await clean(database, EVERYTHING, budget_s=10)
-    assert [(portion.category, portion.tables) for portion in did.portions] == [
-        (portion.category, portion.tables) for portion in would.portions
+    assert [(portion.category, portion.tables) for portion in did.categories] == [
+        (portion.category, portion.tables) for portion in would.categories
     ]
-    assert (did.rows, (await would_clean(database, EVERYTHING)).rows) == (15, 0)
+    assert (did.rows, (await preview_cleanup(database, EVERYTHING)).rows) == (15, 0)
 
 
 async def test_a_dry_run_tells_the_oldest_and_an_estimate_of_the_size(database: Database, database_url: str) -> None:
-    await ended_task(database_url, age=5 * HOUR)
-    await ended_task(database_url, age=2 * HOUR)
-    (tasks,) = [portion for portion in (await would_clean(database, TASKS_ONLY)).portions if portion.rows]
+    await insert_finished_task(database_url, age=5 * HOUR)
+    await insert_finished_task(database_url, age=2 * HOUR)
+    (tasks,) = [portion for portion in (await preview_cleanup(database, TASKS_ONLY)).categories if portion.rows]
     assert tasks.oldest_at is not None
     assert abs(tasks.oldest_at - time_ago(5 * HOUR)) < timedelta(minutes=1)
     assert tasks.bytes > 0
@@ -191,35 +207,35 @@ async def test_a_dry_run_tells_the_oldest_and_an_estimate_of_the_size(database: 
 
 async def test_every_category_gets_one_batch_even_when_the_time_is_over(database: Database, database_url: str) -> None:
     for age in (2, 3, 4):
-        await ended_task(database_url, age=age * HOUR)
+        await insert_finished_task(database_url, age=age * HOUR)
         await insert(database_url, "horsies_events", kind="child_died", at=time_ago(age * HOUR))
-    cleaned = await clean(database, Windows(terminal_records=HOUR, events=HOUR, batch_size=1), budget_s=0)
+    cleaned = await clean(database, RetentionWindows(terminal_records=HOUR, events=HOUR, batch_size=1), budget_s=0)
     assert (cleaned.counts, cleaned.is_complete) == ({"tasks": 1, "events": 1}, False)
 
 
 async def test_progress_is_told_batch_by_batch(database: Database, database_url: str) -> None:
     for _ in range(5):
-        await ended_task(database_url, age=2 * HOUR)
-    told: list[tuple[Category, int]] = []
-    windows = Windows(terminal_records=HOUR, batch_size=2)
+        await insert_finished_task(database_url, age=2 * HOUR)
+    told: list[tuple[RetentionCategory, int]] = []
+    windows = RetentionWindows(terminal_records=HOUR, batch_size=2)
     cleaned = await clean(
         database, windows, budget_s=None, progress=lambda category, rows: told.append((category, rows))
     )
-    assert told == [(Category.TASKS, 2), (Category.TASKS, 2), (Category.TASKS, 1)]
+    assert told == [(RetentionCategory.TASKS, 2), (RetentionCategory.TASKS, 2), (RetentionCategory.TASKS, 1)]
     assert cleaned.is_complete
 
 
 async def test_a_pass_that_is_stopped_ends_with_the_batch_under_way(database: Database, database_url: str) -> None:
     for _ in range(5):
-        await ended_task(database_url, age=2 * HOUR)
+        await insert_finished_task(database_url, age=2 * HOUR)
     stop = asyncio.Event()
-    windows = Windows(terminal_records=HOUR, batch_size=2)
+    windows = RetentionWindows(terminal_records=HOUR, batch_size=2)
     cleaned = await clean(database, windows, budget_s=None, progress=lambda _category, _rows: stop.set(), stop=stop)
     assert (cleaned.counts, cleaned.is_complete) == ({"tasks": 2}, False)
 
 
 async def test_two_do_not_clean_at_once(database: Database, database_url: str) -> None:
-    await ended_task(database_url, age=2 * HOUR)
+    await insert_finished_task(database_url, age=2 * HOUR)
     other = await asyncpg.connect(database_url)
     async with other.transaction():
         await other.fetch("SELECT pg_advisory_xact_lock(horsies_lock_key('retention'))")
@@ -243,20 +259,20 @@ async def _turn_of_another(url: str, purpose: str) -> AsyncGenerator[None]:
 async def test_who_finds_another_cleaning_leaves_out_that_batch_and_tries_the_later_categories(
     database: Database, database_url: str
 ) -> None:
-    await beat(database_url, await insert_task(database_url), age=2 * HOUR)
-    await ended_task(database_url, age=2 * HOUR)
+    await insert_old_heartbeat(database_url, await insert_task(database_url), age=2 * HOUR)
+    await insert_finished_task(database_url, age=2 * HOUR)
     async with AsyncExitStack() as other:
         await other.enter_async_context(_turn_of_another(database_url, "retention"))
-        found = CollisionsHeard(database.link, heard=other.aclose)
+        found = CollisionsHeard(database.connection_spec, heard=other.aclose)
         async with found:
-            cleaned = await clean(found, Windows(heartbeats=HOUR, terminal_records=HOUR), budget_s=10)
+            cleaned = await clean(found, RetentionWindows(heartbeats=HOUR, terminal_records=HOUR), budget_s=10)
     assert (cleaned.counts, cleaned.is_busy, cleaned.is_complete) == ({"tasks": 1}, True, False)
 
 
 class CollisionsHeard(Database):
     """A database that tells when a batch was left out because another had the turn."""
 
-    def __init__(self, link: Link, *, heard: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, link: ConnectionSpec, *, heard: Callable[[], Awaitable[None]]) -> None:
         super().__init__(link)
         self._heard = heard
 
@@ -271,7 +287,7 @@ async def test_the_beats_that_go_at_every_tick_and_a_whole_pass_do_not_wait_for_
     database: Database, database_url: str
 ) -> None:
     for _ in range(2):
-        await beat(database_url, await insert_task(database_url), age=2 * HOUR)
+        await insert_old_heartbeat(database_url, await insert_task(database_url), age=2 * HOUR)
     async with _turn_of_another(database_url, "retention"):
         assert await clean_heartbeats(database, replace(EVERYTHING, batch_size=1), budget_s=0) == 1
     async with _turn_of_another(database_url, "retention of heartbeats"):
@@ -280,9 +296,9 @@ async def test_the_beats_that_go_at_every_tick_and_a_whole_pass_do_not_wait_for_
 
 
 async def test_another_that_cleans_is_waited_for_as_long_as_was_said(database: Database, database_url: str) -> None:
-    await ended_task(database_url, age=2 * HOUR)
+    await insert_finished_task(database_url, age=2 * HOUR)
     async with _turn_of_another(database_url, "retention"):
-        cleaning = asyncio.create_task(clean(database, TASKS_ONLY, budget_s=None, patience_s=60))
+        cleaning = asyncio.create_task(clean(database, TASKS_ONLY, budget_s=None, lock_wait_s=60))
         done, _ = await asyncio.wait([cleaning], timeout=0.3)
         assert not done
     assert (await cleaning).rows == 1
@@ -291,8 +307,8 @@ async def test_another_that_cleans_is_waited_for_as_long_as_was_said(database: D
 async def test_a_pass_that_took_something_leaves_an_event_and_one_that_did_not_leaves_none(
     database: Database, database_url: str
 ) -> None:
-    await ended_task(database_url, age=2 * HOUR)
-    owner = await worker(database_url, state="running", age=HOUR)
+    await insert_finished_task(database_url, age=2 * HOUR)
+    owner = await insert_old_worker(database_url, state="running", age=HOUR)
     await clean(database, TASKS_ONLY, budget_s=10, worker_id=owner)
     await clean(database, TASKS_ONLY, budget_s=10)
     connection = await asyncpg.connect(database_url)
@@ -304,7 +320,7 @@ async def test_a_pass_that_took_something_leaves_an_event_and_one_that_did_not_l
 async def test_a_category_that_fails_does_not_keep_the_others_from_their_turn(
     database: Database, database_url: str
 ) -> None:
-    await ended_task(database_url, age=2 * HOUR)
+    await insert_finished_task(database_url, age=2 * HOUR)
     await insert(database_url, "horsies_events", kind="child_died", at=time_ago(2 * HOUR))
     connection = await asyncpg.connect(database_url)
     await connection.execute("ALTER TABLE horsies_task_attempts RENAME finished_at TO elsewhere")
@@ -318,12 +334,12 @@ async def test_a_category_that_fails_does_not_keep_the_others_from_their_turn(
 async def test_a_run_that_is_started_again_while_the_cleaner_waits_for_it_keeps_its_tree(
     database: Database, database_url: str
 ) -> None:
-    root = await workflow_run(database_url, age=2 * HOUR, status="FAILED", tasks=("COMPLETED", "FAILED"))
+    root = await insert_finished_run(database_url, age=2 * HOUR, status="FAILED", tasks=("COMPLETED", "FAILED"))
     operator = await asyncpg.connect(database_url)
     async with operator.transaction():
         await operator.execute("UPDATE horsies_workflows SET status = 'RUNNING' WHERE id = $1", root)
         cleaning = asyncio.create_task(clean(database, TASKS_ONLY, budget_s=10))
-        await until_someone_waits(operator)
+        await until_lock_waiters(operator)
     assert (await cleaning).rows == 0
-    assert await count(database_url, "horsies_tasks") == 2
+    assert await count_rows(database_url, "horsies_tasks") == 2
     await operator.close()

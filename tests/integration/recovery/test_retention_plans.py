@@ -93,17 +93,17 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def test_a_batch_of_beats_reads_a_few_rows_for_each_that_it_takes(large: Connection) -> None:
-    assert await _rows_read(large, RETENTION.heartbeats, WINDOW, BATCH) <= 8 * BATCH
+    assert await _rows_read(large, RETENTION.delete_heartbeats, WINDOW, BATCH) <= 8 * BATCH
 
 
 async def test_a_batch_of_tasks_passes_those_of_workflows_and_reads_the_rest_by_key(large: Connection) -> None:
     # A fifth of what is old belongs to workflows, and is passed with a look at its run.
-    assert await _rows_read(large, RETENTION.tasks, WINDOW, BATCH) <= 8 * BATCH
+    assert await _rows_read(large, RETENTION.delete_tasks, WINDOW, BATCH) <= 8 * BATCH
 
 
 async def test_a_batch_of_trees_looks_at_no_more_trees_than_it_may_take(large: Connection) -> None:
     # A batch of so many trees, five nodes and five tasks each: its look at them, and its look at their nodes.
-    assert await _rows_read(large, RETENTION.lock_trees, WINDOW, BATCH) <= 20 * BATCH
-    roots = {row["root_id"] for row in await large.fetch(RETENTION.lock_trees.sql, WINDOW, BATCH)}
+    assert await _rows_read(large, RETENTION.lock_run_trees, WINDOW, BATCH) <= 20 * BATCH
+    roots = {row["root_id"] for row in await large.fetch(RETENTION.lock_run_trees.sql, WINDOW, BATCH)}
     assert len(roots) == BATCH // 5
-    assert await _rows_read(large, RETENTION.trees, WINDOW, list(roots)) <= 10 * BATCH
+    assert await _rows_read(large, RETENTION.delete_run_trees, WINDOW, list(roots)) <= 10 * BATCH

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from horsies.store.recovery import PAGE, RECOVERY
+from horsies.store.recovery import PAGE_SIZE, RECOVERY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ENDED, WAITING, LIVE, LATE = 30_000, 10_000, 400, 50
 FIRST = UUID(int=0)
-SCAN = ("RUNNING", FIRST, timedelta(minutes=5), None, None, True, PAGE)
+SCAN = ("RUNNING", FIRST, timedelta(minutes=5), None, None, True, PAGE_SIZE)
 
 FILL = """
 INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, status, terminal_at)

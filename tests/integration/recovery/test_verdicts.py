@@ -10,17 +10,17 @@ from uuid import uuid4
 import pytest
 
 from horsies.recovery.report import SweepStatus
-from tests.support.rows import CRASH_RETRY, a_task, insert, insert_listening_worker, insert_task, seconds_ago
-from tests.support.store import hearing
+from tests.support.rows import CRASH_RETRY, insert, insert_listening_worker, insert_owned_task, insert_task, seconds_ago
+from tests.support.store import collect_notifications
 
 if TYPE_CHECKING:
-    from tests.support.rows import Field
+    from tests.support.rows import SweepDatabase
 
 
-async def test_a_stale_claim_goes_back_for_free(field: Field) -> None:
+async def test_a_stale_claim_goes_back_for_free(field: SweepDatabase) -> None:
     owner = await insert_listening_worker(field.url, state="lost", silent_s=500)
-    task_id = await a_task(field.url, "CLAIMED", owner=owner, silent_s=130, claim_expires_at=seconds_ago(1))
-    async with hearing(field.url, "horsies_task_new") as heard:
+    task_id = await insert_owned_task(field.url, "CLAIMED", owner=owner, silent_s=130, claim_expires_at=seconds_ago(1))
+    async with collect_notifications(field.url, "horsies_task_new") as heard:
         report = await field.sweep()
         assert await heard() == [("horsies_task_new", "default")]
     assert (report.status, report.recovered_count, report.worker_ids) == (SweepStatus.DONE, 1, (owner,))
@@ -42,23 +42,23 @@ async def test_a_stale_claim_goes_back_for_free(field: Field) -> None:
     assert await field.events() == {"task_recovered": 1, "sweep_finished": 1}
 
 
-async def test_a_recovered_task_waits_for_the_recovery_delay(field: Field) -> None:
-    task_id = await a_task(field.url, "CLAIMED", owner=None, silent_s=130)
+async def test_a_recovered_task_waits_for_the_recovery_delay(field: SweepDatabase) -> None:
+    task_id = await insert_owned_task(field.url, "CLAIMED", owner=None, silent_s=130)
     await field.sweep(recovery_delay=timedelta(seconds=60))
     (wait,) = await field.row(task_id, "enqueued_at - now()")
     assert timedelta(seconds=50) < wait <= timedelta(seconds=60)
 
 
-async def test_a_stale_claim_past_its_good_until_expires_and_keeps_its_claim(field: Field) -> None:
+async def test_a_stale_claim_past_its_good_until_expires_and_keeps_its_claim(field: SweepDatabase) -> None:
     owner = await insert_listening_worker(field.url, state="stopped")
-    task_id = await a_task(field.url, "CLAIMED", owner=owner, silent_s=1, good_until=seconds_ago(1))
+    task_id = await insert_owned_task(field.url, "CLAIMED", owner=owner, silent_s=1, good_until=seconds_ago(1))
     await field.sweep()
     told = ("status", "error_code", "result->'err'->'data'->>'worker_id'", "claimed_by_worker_id", "attempts")
     assert await field.row(task_id, *told) == ("EXPIRED", "TASK_EXPIRED", str(owner), owner, 0)
 
 
-async def test_a_stale_run_that_lists_crashes_is_retried_and_may_overlap(field: Field) -> None:
-    task_id = await a_task(
+async def test_a_stale_run_that_lists_crashes_is_retried_and_may_overlap(field: SweepDatabase) -> None:
+    task_id = await insert_owned_task(
         field.url, "RUNNING", owner=None, silent_s=310, task_options=CRASH_RETRY, max_retries=1, kill_requested=True
     )
     (swept,) = (await field.sweep()).tasks
@@ -73,18 +73,20 @@ async def test_a_stale_run_that_lists_crashes_is_retried_and_may_overlap(field: 
     assert await field.events() == {"task_recovered": 1, "overlap_possible": 1, "sweep_finished": 1}
 
 
-async def test_a_stale_run_of_a_worker_that_stopped_cannot_overlap(field: Field) -> None:
+async def test_a_stale_run_of_a_worker_that_stopped_cannot_overlap(field: SweepDatabase) -> None:
     owner = await insert_listening_worker(field.url, state="stopped")
-    task_id = await a_task(field.url, "RUNNING", owner=owner, silent_s=1, task_options=CRASH_RETRY, max_retries=1)
+    task_id = await insert_owned_task(
+        field.url, "RUNNING", owner=owner, silent_s=1, task_options=CRASH_RETRY, max_retries=1
+    )
     await field.sweep()
     assert await field.row(task_id, "status", "overlap_possible") == ("PENDING", False)
     assert (await field.events())["overlap_possible"] == 0
 
 
-async def test_a_stale_run_that_lists_nothing_fails_with_the_cause(field: Field) -> None:
+async def test_a_stale_run_that_lists_nothing_fails_with_the_cause(field: SweepDatabase) -> None:
     owner = await insert_listening_worker(field.url, silent_s=310)
-    task_id = await a_task(field.url, "RUNNING", owner=owner, silent_s=310)
-    async with hearing(field.url, "horsies_task_done") as heard:
+    task_id = await insert_owned_task(field.url, "RUNNING", owner=owner, silent_s=310)
+    async with collect_notifications(field.url, "horsies_task_done") as heard:
         report = await field.sweep()
         assert await heard() == [("horsies_task_done", str(task_id))]
     told = ("status", "error_code", "result->'err'->'data'->>'cause'", "crash_count", "attempts", "failed_at IS NULL")
@@ -94,8 +96,8 @@ async def test_a_stale_run_that_lists_nothing_fails_with_the_cause(field: Field)
     assert await field.events() == {"worker_lost": 1, "task_recovered": 1, "sweep_finished": 1}
 
 
-async def test_one_crash_too_many_is_poison_whatever_the_policy(field: Field) -> None:
-    task_id = await a_task(
+async def test_one_crash_too_many_is_poison_whatever_the_policy(field: SweepDatabase) -> None:
+    task_id = await insert_owned_task(
         field.url,
         "RUNNING",
         owner=None,
@@ -116,9 +118,11 @@ async def test_one_crash_too_many_is_poison_whatever_the_policy(field: Field) ->
 
 
 @pytest.mark.parametrize("mark", ["paused", "cancelled"])
-async def test_a_run_whose_workflow_was_stopped_is_cancelled_and_its_advance_asked_for(field: Field, mark: str) -> None:
+async def test_a_run_whose_workflow_was_stopped_is_cancelled_and_its_advance_asked_for(
+    field: SweepDatabase, mark: str
+) -> None:
     links = {"is_workflow_task": True, "workflow_id": uuid4(), "workflow_task_index": 3}
-    task_id = await a_task(
+    task_id = await insert_owned_task(
         field.url,
         "RUNNING",
         owner=None,
@@ -135,7 +139,7 @@ async def test_a_run_whose_workflow_was_stopped_is_cancelled_and_its_advance_ask
     assert await field.connection.fetchval("SELECT task_index FROM horsies_workflow_outbox") == 3
 
 
-async def test_what_waited_past_its_good_until_expires(field: Field) -> None:
+async def test_what_waited_past_its_good_until_expires(field: SweepDatabase) -> None:
     late = [await insert_task(field.url, good_until=seconds_ago(10)) for _ in range(3)]
     other = await insert_task(field.url, good_until=seconds_ago(-60))
     links = {"is_workflow_task": True, "workflow_id": uuid4(), "workflow_task_index": 1}
@@ -148,7 +152,7 @@ async def test_what_waited_past_its_good_until_expires(field: Field) -> None:
     assert await field.connection.fetchval("SELECT task_id FROM horsies_workflow_outbox") == node
 
 
-async def test_more_than_a_batch_expires(field: Field) -> None:
+async def test_more_than_a_batch_expires(field: SweepDatabase) -> None:
     await field.connection.execute(
         "INSERT INTO horsies_tasks (id, task_name, sent_at, enqueue_sha, good_until)"
         " SELECT gen_random_uuid(), 'x', now(), '', now() - interval '1 s' FROM generate_series(1, 1203)"

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.model.capacity import QueueRoom
+from horsies.model.capacity import QueueCapacity
 from tests.support.rows import insert, insert_task
-from tests.support.store import WORKER, claim, columns_of, fill, hearing
+from tests.support.store import WORKER, claim, collect_notifications, insert_pending, only_row
 
 if TYPE_CHECKING:
     from horsies.store.database import Database
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOW = datetime.now(UTC)
 EARLIER, LATER = NOW - timedelta(minutes=5), NOW + timedelta(hours=1)
-A_AND_B = (QueueRoom(name="a", room=1000), QueueRoom(name="b", room=1000))
+A_AND_B = (QueueCapacity(name="a", capacity=1000), QueueCapacity(name="b", capacity=1000))
 
 
 async def test_tasks_come_by_priority_then_time_over_all_queues(database: Database, database_url: str) -> None:
@@ -35,7 +35,7 @@ async def test_tasks_come_by_priority_then_time_over_all_queues(database: Databa
 async def test_the_first_tasks_start_in_the_given_children_and_the_rest_wait(
     database: Database, connection: Connection
 ) -> None:
-    await fill(connection, count=3)
+    await insert_pending(connection, count=3)
     rows = await claim(database, pids=[7, 8])
     assert [(row.status, row.worker_pid) for row in rows] == [("RUNNING", 7), ("RUNNING", 8), ("CLAIMED", None)]
     names = await connection.fetch(
@@ -50,7 +50,7 @@ async def test_a_claim_clears_what_held_the_task_back_and_raises_its_token(
     await insert_task(database_url, claim_token=4, next_retry_at=EARLIER, recovery_hold_until=EARLIER)
     (row,) = await claim(database)
     assert row.claim_token == 5
-    assert await columns_of(
+    assert await only_row(
         connection, "horsies_tasks", "claimed_by_worker_id", "claim_expires_at", "next_retry_at", "recovery_hold_until"
     ) == (WORKER, None, None, None)
 
@@ -85,8 +85,12 @@ async def test_each_queue_gives_at_most_its_room_and_all_of_them_the_limit(
     database: Database, connection: Connection
 ) -> None:
     for queue in ("a", "b", "c"):
-        await fill(connection, count=5, queue=queue)
-    rooms = [QueueRoom(name="a", room=2), QueueRoom(name="b", room=0), QueueRoom(name="c", room=1000)]
+        await insert_pending(connection, count=5, queue=queue)
+    rooms = [
+        QueueCapacity(name="a", capacity=2),
+        QueueCapacity(name="b", capacity=0),
+        QueueCapacity(name="c", capacity=1000),
+    ]
     rows = await claim(database, queues=rooms, limit=4)
     assert sorted(row.queue_name for row in rows) == ["a", "a", "c", "c"]
 
@@ -94,7 +98,7 @@ async def test_each_queue_gives_at_most_its_room_and_all_of_them_the_limit(
 async def test_a_room_is_filled_from_several_priorities(database: Database, database_url: str) -> None:
     for priority in (3, 2, 1, 4):
         await insert_task(database_url, priority=priority)
-    rows = await claim(database, queues=[QueueRoom(name="default", room=3)])
+    rows = await claim(database, queues=[QueueCapacity(name="default", capacity=3)])
     assert len(rows) == 3
     assert await claim(database, limit=0) == []
     assert len(await claim(database)) == 1
@@ -107,7 +111,7 @@ async def test_a_lapsed_lease_is_taken_over_but_not_started(
     await insert_task(database_url, claim_token=1, **lapsed)
     (row,) = await claim(database, pids=[7], lease_s=60.0)
     assert (row.status, row.claim_token) == ("CLAIMED", 2)
-    assert await columns_of(connection, "horsies_tasks", "claimed_by_worker_id", "claim_expires_at > now()") == (
+    assert await only_row(connection, "horsies_tasks", "claimed_by_worker_id", "claim_expires_at > now()") == (
         WORKER,
         True,
     )
@@ -119,7 +123,7 @@ async def test_a_node_of_a_workflow_is_claimed_and_started_later(database: Datab
 
 
 async def test_workers_that_claim_at_once_share_the_work(database: Database, connection: Connection) -> None:
-    await fill(connection, count=200)
+    await insert_pending(connection, count=200)
     claims = await asyncio.gather(*(claim(database, limit=25, worker_id=uuid4()) for _ in range(8)))
     assert len({row.id for rows in claims for row in rows}) == 200
 
@@ -128,9 +132,12 @@ async def test_workers_that_claim_at_once_share_the_work(database: Database, con
 async def test_workers_that_claim_at_once_never_exceed_a_cap(
     database: Database, connection: Connection, cluster_cap: int | None, queue_cap: int | None
 ) -> None:
-    await fill(connection, count=100, queue="a")
-    await fill(connection, count=100, queue="b")
-    queues = [QueueRoom(name="b", room=1000, cap=queue_cap), QueueRoom(name="a", room=1000, cap=queue_cap)]
+    await insert_pending(connection, count=100, queue="a")
+    await insert_pending(connection, count=100, queue="b")
+    queues = [
+        QueueCapacity(name="b", capacity=1000, cap=queue_cap),
+        QueueCapacity(name="a", capacity=1000, cap=queue_cap),
+    ]
     expected = min(cluster_cap or 100, 2 * queue_cap if queue_cap else 100)
     for _ in range(5):
         await asyncio.gather(
@@ -160,7 +167,7 @@ async def test_a_lapsed_lease_does_not_count_against_a_cap(database: Database, d
 
 
 async def test_a_claim_says_nothing(database: Database, database_url: str, connection: Connection) -> None:
-    await fill(connection, count=3)
-    async with hearing(database_url, "horsies_task_new", "horsies_task_done", "horsies_events") as heard:
+    await insert_pending(connection, count=3)
+    async with collect_notifications(database_url, "horsies_task_new", "horsies_task_done", "horsies_events") as heard:
         await claim(database, pids=[7])
         assert await heard() == []

@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from horsies.store.claims import CLAIMS, FINISHES
-from horsies.store.connection import Link
-from horsies.store.workflow_control import FLOW_HEALING
+from horsies.store.connection import ConnectionSpec
+from horsies.store.workflow_control import WORKFLOW_HEALING
 from tests.support.store import WORKER
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ CLAIM = f"EXECUTE claim({ASKED}, '{WORKER}', 'here', '{{{PIDS}}}')"
 @pytest.fixture
 async def early(database_url: str) -> AsyncIterator[Connection]:
     """A worker's connection that has planned its statements on empty tables, which are no longer empty."""
-    link = Link(url=database_url, masked_url="test", plans_once=True)
+    link = ConnectionSpec(url=database_url, masked_url="test", force_generic_plan=True)
     connection = await asyncpg.connect(database_url, server_settings=link.session_settings)
     await connection.execute(f"PREPARE claim AS {CLAIMS.claim.sql}")
     await connection.execute(f"PREPARE complete AS {FINISHES.complete.sql}")
-    await connection.execute(f"PREPARE stuck AS {FLOW_HEALING.stuck.sql}")
+    await connection.execute(f"PREPARE stuck AS {WORKFLOW_HEALING.stuck_runs.sql}")
     await connection.execute(CLAIM)
     await connection.execute(_completing([]))
     await connection.execute(STUCK)

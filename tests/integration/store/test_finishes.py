@@ -10,11 +10,20 @@ from uuid import uuid4
 import pytest
 
 from horsies.model.task import TaskAttemptOutcome
-from horsies.store.claims import Finish, FinishStore, Hold
-from horsies.store.connection import Link, StatementFailed
+from horsies.store.claims import ClaimRef, FinishedAttempt, FinishStore
+from horsies.store.connection import ConnectionSpec, StatementFailed
 from horsies.store.database import Database
 from tests.support.rows import insert_task
-from tests.support.store import WORKER, claim, columns_of, deadlocks, fill, hearing, held, one_running
+from tests.support.store import (
+    WORKER,
+    claim,
+    claim_and_start,
+    claim_ref,
+    collect_notifications,
+    count_deadlocks,
+    insert_pending,
+    only_row,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,21 +34,21 @@ COMPLETED, FAILED = TaskAttemptOutcome.COMPLETED, TaskAttemptOutcome.FAILED
 OK, ERR, POISON = '{"ok": 1}', '{"err": {}}', '{"err": {"error_code": "POISON_TASK"}}'
 
 
-def _completed(hold: Hold) -> Finish:
-    return Finish(hold=hold, outcome=COMPLETED, document=OK)
+def _completed(hold: ClaimRef) -> FinishedAttempt:
+    return FinishedAttempt(claim=hold, outcome=COMPLETED, document=OK)
 
 
-def _failed(hold: Hold, **others: Any) -> Finish:
+def _failed(hold: ClaimRef, **others: Any) -> FinishedAttempt:
     columns: dict[str, Any] = {"outcome": FAILED, "document": ERR, "error_code": "SMTP_DOWN"}
-    return Finish(hold=hold, **columns | others)
+    return FinishedAttempt(claim=hold, **columns | others)
 
 
-def _crashed(hold: Hold, **others: Any) -> Finish:
+def _crashed(hold: ClaimRef, **others: Any) -> FinishedAttempt:
     return _failed(hold, error_code="WORKER_CRASHED", poison_document=POISON, **others)
 
 
 async def _finish(
-    database: Database, *finishes: Finish, max_crashes: int = 10, events: Sequence[str] = ()
+    database: Database, *finishes: FinishedAttempt, max_crashes: int = 10, events: Sequence[str] = ()
 ) -> list[str]:
     rows = await FinishStore(database).finish(finishes, max_crashes=max_crashes, events=events)
     return [row.status for row in rows]
@@ -49,44 +58,44 @@ async def test_a_completed_task_has_its_result_and_its_attempt(
     database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url, failed_reason="recovered after worker interruption")
-    assert await _finish(database, _completed(await one_running(database))) == ["COMPLETED"]
+    assert await _finish(database, _completed(await claim_and_start(database))) == ["COMPLETED"]
     row = ("result", "error_code", "failed_reason", "attempts", "completed_at = terminal_at", "failed_at", "worker_pid")
-    assert await columns_of(connection, "horsies_tasks", *row) == (OK, None, None, 1, True, None, 7)
+    assert await only_row(connection, "horsies_tasks", *row) == (OK, None, None, 1, True, None, 7)
     attempt = ("attempt", "claim_token", "outcome", "will_retry", "worker_id", "worker_hostname", "worker_process_name")
     told = (1, 1, "COMPLETED", False, WORKER, "here", "worker-7")
-    assert await columns_of(connection, "horsies_task_attempts", *attempt) == told
+    assert await only_row(connection, "horsies_task_attempts", *attempt) == told
 
 
 async def test_a_failed_task_says_why(database: Database, database_url: str, connection: Connection) -> None:
     await insert_task(database_url)
-    failure = _failed(await one_running(database), error_message="no route", failed_reason="the child is gone")
+    failure = _failed(await claim_and_start(database), error_message="no route", failed_reason="the child is gone")
     assert await _finish(database, failure) == ["FAILED"]
     row = ("result", "error_code", "failed_reason", "completed_at", "failed_at = terminal_at")
     expected = (ERR, "SMTP_DOWN", "the child is gone", None, True)
-    assert await columns_of(connection, "horsies_tasks", *row) == expected
+    assert await only_row(connection, "horsies_tasks", *row) == expected
     attempt = ("outcome", "error_code", "error_message", "failed_reason")
     told = ("FAILED", "SMTP_DOWN", "no route", "the child is gone")
-    assert await columns_of(connection, "horsies_task_attempts", *attempt) == told
+    assert await only_row(connection, "horsies_task_attempts", *attempt) == told
 
 
 async def test_a_retry_waits_and_forgets_who_ran_it(
     database: Database, database_url: str, connection: Connection
 ) -> None:
     await insert_task(database_url, max_retries=1)
-    async with hearing(database_url, "horsies_task_new", "horsies_task_done") as heard:
-        assert await _finish(database, _failed(await one_running(database), retry_delay_s=60.0)) == ["PENDING"]
+    async with collect_notifications(database_url, "horsies_task_new", "horsies_task_done") as heard:
+        assert await _finish(database, _failed(await claim_and_start(database), retry_delay_s=60.0)) == ["PENDING"]
         assert await heard() == []
     row = ("retry_count", "error_code", "result", "enqueued_at = next_retry_at", "enqueued_at - updated_at")
-    assert await columns_of(connection, "horsies_tasks", *row) == (1, None, None, True, timedelta(seconds=60))
+    assert await only_row(connection, "horsies_tasks", *row) == (1, None, None, True, timedelta(seconds=60))
     cleared = ("claimed_at", "claimed_by_worker_id", "started_at", "worker_pid", "worker_hostname", "terminal_at")
-    assert await columns_of(connection, "horsies_tasks", *cleared) == (None,) * 6
-    assert await columns_of(connection, "horsies_task_attempts", "will_retry", "worker_pid") == (True, 7)
+    assert await only_row(connection, "horsies_tasks", *cleared) == (None,) * 6
+    assert await only_row(connection, "horsies_task_attempts", "will_retry", "worker_pid") == (True, 7)
 
 
 async def test_a_retry_that_is_due_at_once_is_announced(database: Database, database_url: str) -> None:
     await insert_task(database_url, max_retries=1)
-    hold = await one_running(database)
-    async with hearing(database_url, "horsies_task_new") as heard:
+    hold = await claim_and_start(database)
+    async with collect_notifications(database_url, "horsies_task_new") as heard:
         assert await _finish(database, _failed(hold, error_code="SHUTDOWN", retry_delay_s=0.0)) == ["PENDING"]
         assert await heard() == [("horsies_task_new", "default")]
     assert len(await claim(database)) == 1
@@ -97,10 +106,10 @@ async def test_a_retry_is_not_granted_when(
     database: Database, database_url: str, connection: Connection, meanwhile: str
 ) -> None:
     await insert_task(database_url, max_retries=1)
-    hold = await one_running(database)
+    hold = await claim_and_start(database)
     await connection.execute(f"UPDATE horsies_tasks SET {meanwhile}")
     assert await _finish(database, _failed(hold, retry_delay_s=120.0)) == ["FAILED"]
-    assert await columns_of(connection, "horsies_tasks", "retry_count", "error_code") == (0, "SMTP_DOWN")
+    assert await only_row(connection, "horsies_tasks", "retry_count", "error_code") == (0, "SMTP_DOWN")
 
 
 @pytest.mark.parametrize("mark", ["paused", "cancelled"])
@@ -108,12 +117,12 @@ async def test_a_task_of_a_stopped_workflow_may_end_but_not_start_again(
     database: Database, database_url: str, connection: Connection, mark: str
 ) -> None:
     await insert_task(database_url, max_retries=1)
-    hold = await one_running(database)
+    hold = await claim_and_start(database)
     await connection.execute("UPDATE horsies_tasks SET no_restart = $1", mark)
     assert await _finish(database, _failed(hold, retry_delay_s=1.0)) == ["CANCELLED"]
-    told = await columns_of(connection, "horsies_tasks", "error_code", "retry_count", "result->'err'->>'message'")
+    told = await only_row(connection, "horsies_tasks", "error_code", "retry_count", "result->'err'->>'message'")
     assert told == ("TASK_CANCELLED", 0, f"not started again: its workflow was {mark}")
-    assert await columns_of(connection, "horsies_task_attempts", "error_code", "will_retry") == ("SMTP_DOWN", False)
+    assert await only_row(connection, "horsies_task_attempts", "error_code", "will_retry") == ("SMTP_DOWN", False)
 
 
 async def test_a_crash_counts_and_the_last_one_allowed_is_poison(
@@ -122,10 +131,10 @@ async def test_a_crash_counts_and_the_last_one_allowed_is_poison(
     await insert_task(database_url, max_retries=9)
     reason = "recovered after worker interruption: CHILD_DIED"
     for expected in ("PENDING", "FAILED"):
-        crash = _crashed(await one_running(database), retry_delay_s=0.0, failed_reason=reason)
+        crash = _crashed(await claim_and_start(database), retry_delay_s=0.0, failed_reason=reason)
         assert await _finish(database, crash, max_crashes=2) == [expected]
     row = ("crash_count", "retry_count", "error_code", "result", "failed_reason")
-    assert await columns_of(connection, "horsies_tasks", *row) == (2, 1, "POISON_TASK", POISON, reason)
+    assert await only_row(connection, "horsies_tasks", *row) == (2, 1, "POISON_TASK", POISON, reason)
     attempts = await connection.fetch("SELECT attempt, error_code FROM horsies_task_attempts ORDER BY attempt")
     assert [tuple(row) for row in attempts] == [(1, "WORKER_CRASHED"), (2, "WORKER_CRASHED")]
 
@@ -136,10 +145,10 @@ async def test_a_node_that_ends_asks_for_its_workflow_and_one_that_is_retried_do
     node = {"is_workflow_task": True, "workflow_id": uuid4(), "workflow_task_index": 3}
     run = {"status": "RUNNING", "claimed_by_worker_id": WORKER, "started_at": datetime.now(UTC), "claim_token": 1}
     ids = [await insert_task(database_url, **node, **run, max_retries=1) for _ in range(2)]
-    ended, retried = (Hold(task_id=task_id, claim_token=1, worker_id=WORKER) for task_id in ids)
+    ended, retried = (ClaimRef(task_id=task_id, claim_token=1, worker_id=WORKER) for task_id in ids)
     await _finish(database, _completed(ended), _failed(retried, retry_delay_s=60.0))
     expected = (ids[0], node["workflow_id"], 3)
-    assert await columns_of(connection, "horsies_workflow_outbox", "task_id", "workflow_id", "task_index") == expected
+    assert await only_row(connection, "horsies_workflow_outbox", "task_id", "workflow_id", "task_index") == expected
 
 
 @pytest.mark.parametrize("meanwhile", ["claim_token = 9", "status = 'PENDING'", "claimed_by_worker_id = NULL"])
@@ -147,30 +156,30 @@ async def test_a_late_outcome_changes_nothing(
     database: Database, database_url: str, connection: Connection, meanwhile: str
 ) -> None:
     await insert_task(database_url)
-    hold = await one_running(database)
+    hold = await claim_and_start(database)
     await connection.execute(f"UPDATE horsies_tasks SET {meanwhile}")
     assert await _finish(database, _completed(hold)) == []
     assert await connection.fetchval("SELECT count(*) FROM horsies_task_attempts") == 0
-    (standing,) = await FinishStore(database).standing([hold.task_id])
+    (standing,) = await FinishStore(database).current_states([hold.task_id])
     assert standing.status in {"PENDING", "RUNNING"}
 
 
 async def test_a_batch_sent_again_finds_its_attempts_on_record(database: Database, database_url: str) -> None:
     await insert_task(database_url)
-    hold = await one_running(database)
+    hold = await claim_and_start(database)
     await _finish(database, _failed(hold))
     assert await _finish(database, _failed(hold)) == []
-    (ended,) = await FinishStore(database).outcome_of([hold, hold._replace(claim_token=2)])
+    (ended,) = await FinishStore(database).recorded_outcomes([hold, hold._replace(claim_token=2)])
     assert (ended.id, ended.claim_token, ended.outcome, ended.error_code) == (hold.task_id, 1, "FAILED", "SMTP_DOWN")
 
 
 async def test_a_batch_is_told_in_lists_of_two_hundred_with_events_beside(
     database: Database, database_url: str, connection: Connection
 ) -> None:
-    await fill(connection, count=201)
+    await insert_pending(connection, count=201)
     rows = await claim(database, limit=500, pids=range(1, 202))
-    async with hearing(database_url, "horsies_task_done", "horsies_events") as heard:
-        await _finish(database, *(_completed(held(row)) for row in rows), events=["moved", "more"])
+    async with collect_notifications(database_url, "horsies_task_done", "horsies_events") as heard:
+        await _finish(database, *(_completed(claim_ref(row)) for row in rows), events=["moved", "more"])
         said = await heard()
     events, done = said[:2], [str(payload).split(",") for _, payload in said[2:]]
     assert events == [("horsies_events", "more"), ("horsies_events", "moved")]
@@ -179,30 +188,30 @@ async def test_a_batch_is_told_in_lists_of_two_hundred_with_events_beside(
 
 
 async def test_events_ride_along_even_where_every_row_is_refused(database: Database, database_url: str) -> None:
-    async with hearing(database_url, "horsies_events") as heard:
+    async with collect_notifications(database_url, "horsies_events") as heard:
         await _finish(database, events=["moved"])
         assert await heard() == [("horsies_events", "moved")]
 
 
 @pytest.mark.parametrize("end", [_completed, _failed])
 async def test_batches_with_the_same_rows_in_other_orders_do_not_deadlock(
-    database_url: str, connection: Connection, end: Callable[[Hold], Finish]
+    database_url: str, connection: Connection, end: Callable[[ClaimRef], FinishedAttempt]
 ) -> None:
-    await fill(connection, count=200)
-    async with Database(Link(url=database_url, masked_url="test", plans_once=True)) as workers:
-        batch = [end(held(row)) for row in await claim(workers, limit=200, pids=range(1, 201))]
+    await insert_pending(connection, count=200)
+    async with Database(ConnectionSpec(url=database_url, masked_url="test", force_generic_plan=True)) as workers:
+        batch = [end(claim_ref(row)) for row in await claim(workers, limit=200, pids=range(1, 201))]
         stored = await asyncio.gather(
             *(_finish(workers, *order) for order in (batch, batch[::-1], batch[::2], batch[1::2]))
         )
     assert sum(map(len, stored)) == 200
-    assert await deadlocks(connection) == 0
+    assert await count_deadlocks(connection) == 0
 
 
 async def test_a_claim_and_a_finish_write_two_versions_of_each_row(connection: Connection, database: Database) -> None:
-    await fill(connection, count=64)
+    await insert_pending(connection, count=64)
     before = await _versions(connection)
     rows = await claim(database, pids=range(1, 65))
-    await _finish(database, *(_completed(held(row)) for row in rows))
+    await _finish(database, *(_completed(claim_ref(row)) for row in rows))
     await database.close()
     assert await _versions(connection) - before == 128
 
@@ -217,7 +226,7 @@ async def test_a_batch_of_all_kinds_leaves_each_where_it_belongs(
 ) -> None:
     for _ in range(3):
         await insert_task(database_url, max_retries=1)
-    done, failed, again = (held(row) for row in await claim(database, limit=3, pids=(1, 2, 3)))
+    done, failed, again = (claim_ref(row) for row in await claim(database, limit=3, pids=(1, 2, 3)))
     moved = await _finish(database, _failed(failed), _completed(done), _failed(again, retry_delay_s=60.0), events=["e"])
     assert sorted(moved) == ["COMPLETED", "FAILED", "PENDING"]
     attempts = await connection.fetch("SELECT outcome FROM horsies_task_attempts ORDER BY outcome")
@@ -229,8 +238,8 @@ async def test_where_an_end_is_refused_nothing_of_its_batch_is_stored(
 ) -> None:
     for _ in range(2):
         await insert_task(database_url)
-    done, failed = (held(row) for row in await claim(database, limit=2, pids=(1, 2)))
-    broken = Finish(hold=done, outcome=COMPLETED, document="no JSON")
+    done, failed = (claim_ref(row) for row in await claim(database, limit=2, pids=(1, 2)))
+    broken = FinishedAttempt(claim=done, outcome=COMPLETED, document="no JSON")
     with pytest.raises(StatementFailed):
         await _finish(database, _failed(failed), broken)
     assert await connection.fetchval("SELECT count(*) FROM horsies_task_attempts") == 0

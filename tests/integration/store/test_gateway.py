@@ -11,8 +11,8 @@ import pytest
 
 from horsies.errors import BrokerError, ConfigurationError, DatabaseUnreachable, ErrorCode
 from horsies.store import connection as link
-from horsies.store.connection import Link, StatementFailed
-from horsies.store.database import Database, PoolSize
+from horsies.store.connection import ConnectionSpec, StatementFailed
+from horsies.store.database import Database, PoolSettings
 from horsies.store.queries import Query
 from tests.support.faults import Proxy
 
@@ -33,15 +33,15 @@ class Text:
 
 
 def number(sql: str) -> Query[Number]:
-    return Query(name="test.number", sql=sql, record=Number)
+    return Query(name="test.number", sql=sql, row_type=Number)
 
 
 def text(sql: str) -> Query[Text]:
-    return Query(name="test.text", sql=sql, record=Text)
+    return Query(name="test.text", sql=sql, row_type=Text)
 
 
 def nothing(sql: str) -> Query[None]:
-    return Query(name="test.nothing", sql=sql, record=type(None))
+    return Query(name="test.nothing", sql=sql, row_type=type(None))
 
 
 BACKEND = number("SELECT pg_backend_pid() AS n")
@@ -58,7 +58,7 @@ async def test_a_statement_that_is_run_often_does_what_it_does_once(
 ) -> None:
     assert link.IS_KNOWN_INSIDE  # or sends are slower: look at `bind_execute` of the new driver
     monkeypatch.setattr(link, "IS_KNOWN_INSIDE", is_known_inside)
-    halves = database.often(number("SELECT $1::integer / $2::integer AS n"))
+    halves = database.prepared(number("SELECT $1::integer / $2::integer AS n"))
     assert [(await halves((n, 2)))[0]["n"] for n in (4, 6, 8)] == [2, 3, 4]
     with pytest.raises(StatementFailed, match="division by zero"):
         await halves((1, 0))
@@ -73,9 +73,9 @@ async def test_statements_are_logged_without_arguments_where_that_is_asked_for(
     caplog.set_level(logging.DEBUG, logger="horsies")
     echo = text("SELECT $1::text\n  AS text")
     for is_asked_for in (False, True):
-        async with Database(Link(url=database_url, masked_url="test", echo=is_asked_for)) as database:
+        async with Database(ConnectionSpec(url=database_url, masked_url="test", echo=is_asked_for)) as database:
             await database.fetch(echo, "secret")
-            await database.often(echo)(("secret",))
+            await database.prepared(echo)(("secret",))
             await database.run(lambda transaction: transaction.fetch(echo, "secret"))
     said = [record.getMessage() for record in caplog.records if record.name == "horsies.statements"]
     assert said == ["SELECT $1::text AS text"] * 2 + ["BEGIN", "SELECT $1::text AS text", "COMMIT"]
@@ -134,7 +134,7 @@ async def test_a_connection_that_died_while_idle_is_replaced_unseen(
 
 async def test_an_unreachable_server_is_said_to_be_retryable_and_its_address_is_masked() -> None:
     async with Database(
-        Link(url="postgresql://u:secret@127.0.0.1:1/db", masked_url="postgresql://u:***@127.0.0.1:1/db")
+        ConnectionSpec(url="postgresql://u:secret@127.0.0.1:1/db", masked_url="postgresql://u:***@127.0.0.1:1/db")
     ) as gone:
         with pytest.raises(DatabaseUnreachable) as caught:
             await gone.fetch(BACKEND)
@@ -145,7 +145,7 @@ async def test_an_unreachable_server_is_said_to_be_retryable_and_its_address_is_
 
 async def test_a_missing_database_is_said_not_to_be_retryable(database_url: str) -> None:
     url = database_url.replace("/test_", "/nope_")
-    async with Database(Link(url=url, masked_url=url)) as gone:
+    async with Database(ConnectionSpec(url=url, masked_url=url)) as gone:
         with pytest.raises(DatabaseUnreachable, match="does not exist") as caught:
             await gone.fetch(BACKEND)
     assert not caught.value.retryable
@@ -158,7 +158,7 @@ async def test_a_missing_table_names_the_command_that_makes_it(empty_database: D
 
 
 async def test_a_statement_that_takes_too_long_is_given_up_and_may_be_asked_again(database_url: str) -> None:
-    async with Database(Link(url=database_url, masked_url="test", statement_timeout_s=0.05)) as hasty:
+    async with Database(ConnectionSpec(url=database_url, masked_url="test", statement_timeout_s=0.05)) as hasty:
         with pytest.raises(BrokerError) as caught:
             await hasty.fetch(text("SELECT pg_sleep(30)::text AS text"))
         assert caught.value.retryable
@@ -167,7 +167,7 @@ async def test_a_statement_that_takes_too_long_is_given_up_and_may_be_asked_agai
 
 async def test_a_server_that_falls_silent_is_given_up_and_so_is_the_connection(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
-        database = Database(Link(url=proxy.url, masked_url="test", statement_timeout_s=0.2))
+        database = Database(ConnectionSpec(url=proxy.url, masked_url="test", statement_timeout_s=0.2))
         (before,) = await database.fetch(BACKEND)
         proxy.freeze()
         with pytest.raises(DatabaseUnreachable, match="no answer in time") as caught:
@@ -182,7 +182,7 @@ async def test_a_server_that_falls_silent_is_given_up_and_so_is_the_connection(d
 
 async def test_a_statement_under_way_keeps_its_limit_when_all_is_closed(database_url: str) -> None:
     async with Proxy(database_url).running() as proxy:
-        database = Database(Link(url=proxy.url, masked_url="test", statement_timeout_s=0.2))
+        database = Database(ConnectionSpec(url=proxy.url, masked_url="test", statement_timeout_s=0.2))
         await database.fetch(BACKEND)
         proxy.freeze()
         waiting = asyncio.create_task(database.fetch(BACKEND))
@@ -194,7 +194,7 @@ async def test_a_statement_under_way_keeps_its_limit_when_all_is_closed(database
 
 
 async def test_a_statement_that_is_given_up_between_its_two_steps_is_given_up_like_any_other(database_url: str) -> None:
-    async with Database(Link(url=database_url, masked_url="test", statement_timeout_s=0.1)) as hasty:
+    async with Database(ConnectionSpec(url=database_url, masked_url="test", statement_timeout_s=0.1)) as hasty:
         await hasty.fetch(BACKEND)
         asked = asyncio.create_task(hasty.fetch(number("SELECT 7 AS n")))
         await asyncio.sleep(0)
@@ -208,8 +208,8 @@ async def test_a_statement_that_is_given_up_between_its_two_steps_is_given_up_li
 async def test_plans_that_are_kept_are_forgotten_after_a_slow_statement(
     database_url: str, seconds: float, are_forgotten: bool
 ) -> None:
-    link = Link(url=database_url, masked_url="test", plans_once=True)
-    async with Database(link) as worker, Database(Link(url=database_url, masked_url="test")) as other:
+    link = ConnectionSpec(url=database_url, masked_url="test", force_generic_plan=True)
+    async with Database(link) as worker, Database(ConnectionSpec(url=database_url, masked_url="test")) as other:
         (backend,) = await worker.fetch(BACKEND)
         await worker.fetch(text("SELECT pg_sleep($1)::text AS text"), seconds)
         (last,) = await other.fetch(text("SELECT query AS text FROM pg_stat_activity WHERE pid = $1"), backend.n)
@@ -219,10 +219,10 @@ async def test_plans_that_are_kept_are_forgotten_after_a_slow_statement(
 async def test_what_was_done_is_done_although_its_plans_could_not_be_forgotten(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horsies.store.database.SLOW_S", -1.0)
+    monkeypatch.setattr("horsies.store.database.SLOW_STATEMENT_S", -1.0)
     async with Proxy(database_url).running() as proxy:
         proxy.lose_answer_to = b"DISCARD PLANS"
-        database = Database(Link(url=proxy.url, masked_url="test", plans_once=True))
+        database = Database(ConnectionSpec(url=proxy.url, masked_url="test", force_generic_plan=True))
         (first,) = await database.fetch(BACKEND)
         (again,) = await database.fetch(BACKEND)
         assert proxy.lose_answer_to is None
@@ -231,13 +231,15 @@ async def test_what_was_done_is_done_although_its_plans_could_not_be_forgotten(
 
 
 async def test_the_server_itself_refuses_writes_on_a_read_only_link(database_url: str) -> None:
-    async with Database(Link(url=database_url, masked_url="test", read_only=True)) as viewer:
+    async with Database(ConnectionSpec(url=database_url, masked_url="test", read_only=True)) as viewer:
         with pytest.raises(StatementFailed, match="read-only transaction"):
             await viewer.execute(nothing("DELETE FROM horsies_tasks"))
 
 
 async def test_a_pool_that_is_used_up_says_so_after_the_wait(database_url: str) -> None:
-    async with Database(Link(url=database_url, masked_url="test"), PoolSize(largest=1, wait_s=0.05)) as small:
+    async with Database(
+        ConnectionSpec(url=database_url, masked_url="test"), PoolSettings(max_size=1, acquire_timeout_s=0.05)
+    ) as small:
         held = asyncio.Event()
         done = asyncio.Event()
 
@@ -262,7 +264,7 @@ async def test_a_transaction_that_is_cancelled_waits_for_no_answer(database_url:
         await asyncio.Event().wait()
 
     async with Proxy(database_url).running() as proxy:
-        database = Database(Link(url=proxy.url, masked_url=proxy.url))
+        database = Database(ConnectionSpec(url=proxy.url, masked_url=proxy.url))
         running = asyncio.create_task(database.run(begin_and_wait))
         await has_begun.wait()
         proxy.freeze()

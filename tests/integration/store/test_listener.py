@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.listen import Listener
 
 
@@ -13,7 +13,7 @@ def ignore(_: str) -> None:
 async def test_a_listener_that_the_server_refuses_goes_on_trying(database_url: str) -> None:
     """A standby refuses LISTEN, and may be promoted; a channel without a name is refused by any server."""
     hearing: asyncio.Queue[bool] = asyncio.Queue()
-    link = Link(url=database_url, masked_url="test")
+    link = ConnectionSpec(url=database_url, masked_url="test")
     running = asyncio.create_task(Listener(link, {"": ignore}, on_change=hearing.put_nowait).run())
     async with asyncio.timeout(10):
         assert [await hearing.get(), await hearing.get()] == [False, False]

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import SCHEMA, known_migrations, migrate, schema_state
 
@@ -36,14 +36,14 @@ async def test_an_empty_database_gets_every_migration_in_order(empty_database: D
 
 
 async def test_migrating_an_up_to_date_database_is_one_query(database: Database, database_url: str) -> None:
-    await database.fetch(SCHEMA.server)
+    await database.fetch(SCHEMA.server_info)
     sent: list[str] = []
     connection = await database._pool.acquire()
     connection.add_query_logger(lambda record: sent.append(record.query))
     database._pool.release(connection)
     assert await migrate(database) == ()
     await asyncio.sleep(0)  # the driver tells its loggers in the loop's next turn
-    assert sent == [SCHEMA.applied.sql]
+    assert sent == [SCHEMA.applied_migrations.sql]
 
 
 async def test_eight_processes_at_once_apply_each_migration_once(empty_database_url: str) -> None:
@@ -85,13 +85,13 @@ async def test_a_changed_checksum_stops_the_migration(database: Database, databa
 
 async def test_an_old_schema_names_the_command_that_brings_it_up_to_date(empty_database: Database) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        (await schema_state(empty_database)).refuse_unless_current()
+        (await schema_state(empty_database)).check_current()
     assert caught.value.code is ErrorCode.SCHEMA_NOT_MIGRATED
     assert caught.value.help_text == "run: horsies db migrate"
 
 
 async def test_another_schema_is_created_and_holds_everything(empty_database_url: str) -> None:
-    link = Link(url=empty_database_url, masked_url="test", schema="Odd name")
+    link = ConnectionSpec(url=empty_database_url, masked_url="test", schema="Odd name")
     async with Database(link) as database:
         assert await migrate(database) == known_migrations()
     found = await _fetch(

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.store.connection import Link
-from horsies.store.database import Pool, PoolSize
+from horsies.store.connection import ConnectionSpec
+from horsies.store.database import ConnectionPool, PoolSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
 @pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    pool = Pool(Link(url=database_url, masked_url="test"), PoolSize(largest=2, wait_s=5))
+async def pool(database_url: str) -> AsyncIterator[ConnectionPool]:
+    pool = ConnectionPool(
+        ConnectionSpec(url=database_url, masked_url="test"), PoolSettings(max_size=2, acquire_timeout_s=5)
+    )
     yield pool
     await pool.close()
 
 
-async def test_the_connection_used_last_is_used_next(pool: Pool) -> None:
+async def test_the_connection_used_last_is_used_next(pool: ConnectionPool) -> None:
     first, second = await pool.acquire(), await pool.acquire()
     pool.release(first)
     pool.release(second)
@@ -29,7 +31,7 @@ async def test_the_connection_used_last_is_used_next(pool: Pool) -> None:
     pool.release(second)
 
 
-async def test_whoever_comes_when_all_are_in_use_gets_the_next_one_released(pool: Pool) -> None:
+async def test_whoever_comes_when_all_are_in_use_gets_the_next_one_released(pool: ConnectionPool) -> None:
     first, second = await pool.acquire(), await pool.acquire()
     waiting = asyncio.create_task(pool.acquire())
     pool.release(first)
@@ -38,18 +40,18 @@ async def test_whoever_comes_when_all_are_in_use_gets_the_next_one_released(pool
     pool.release(second)
 
 
-async def test_nobody_overtakes_those_who_wait(pool: Pool) -> None:
+async def test_nobody_overtakes_those_who_wait(pool: ConnectionPool) -> None:
     first, second = await pool.acquire(), await pool.acquire()
     waiting = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
     pool.release(first)
-    assert pool.at_once() is None
+    assert pool.try_acquire() is None
     assert await waiting is first
     pool.release(first)
     pool.release(second)
 
 
-async def test_a_place_that_comes_in_the_moment_of_giving_up_goes_to_the_next(pool: Pool) -> None:
+async def test_a_place_that_comes_in_the_moment_of_giving_up_goes_to_the_next(pool: ConnectionPool) -> None:
     first, second = await pool.acquire(), await pool.acquire()
     impatient, patient = asyncio.create_task(pool.acquire()), asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
@@ -65,7 +67,7 @@ async def test_a_place_that_comes_in_the_moment_of_giving_up_goes_to_the_next(po
         pool.release(connection)
 
 
-async def test_those_who_gave_up_waiting_are_forgotten(pool: Pool) -> None:
+async def test_those_who_gave_up_waiting_are_forgotten(pool: ConnectionPool) -> None:
     both = [await pool.acquire() for _ in range(2)]
     waiting = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
@@ -73,7 +75,7 @@ async def test_those_who_gave_up_waiting_are_forgotten(pool: Pool) -> None:
     await asyncio.wait([waiting])
     for connection in both:
         pool.release(connection)
-    again = [pool.at_once() for _ in range(2)]
+    again = [pool.try_acquire() for _ in range(2)]
     assert set(again) == set(both)
     for connection in both:
         pool.release(connection)
@@ -81,20 +83,20 @@ async def test_those_who_gave_up_waiting_are_forgotten(pool: Pool) -> None:
 
 async def test_a_failed_connect_gives_its_place_to_the_next(empty_database_url: str) -> None:
     url = empty_database_url.replace("/test_", "/nope_")
-    pool = Pool(Link(url=url, masked_url="test"), PoolSize(largest=1, wait_s=5))
+    pool = ConnectionPool(ConnectionSpec(url=url, masked_url="test"), PoolSettings(max_size=1, acquire_timeout_s=5))
     for _ in range(2):
         with pytest.raises(Exception, match="does not exist"):
             await pool.acquire()
 
 
-async def test_a_connection_with_an_open_transaction_is_not_handed_on(pool: Pool) -> None:
+async def test_a_connection_with_an_open_transaction_is_not_handed_on(pool: ConnectionPool) -> None:
     left_open = await pool.acquire()
     await left_open.execute("BEGIN")
     pool.release(left_open)
     assert left_open.is_closed()
 
 
-async def test_a_connection_that_was_given_up_leaves_its_place_to_another(pool: Pool) -> None:
+async def test_a_connection_that_was_given_up_leaves_its_place_to_another(pool: ConnectionPool) -> None:
     for _ in range(3):
         given_up = await pool.acquire()
         given_up.terminate()
@@ -102,7 +104,9 @@ async def test_a_connection_that_was_given_up_leaves_its_place_to_another(pool: 
 
 
 async def test_a_connection_that_lay_idle_for_too_long_is_closed_but_for_the_smallest_number(database_url: str) -> None:
-    pool = Pool(Link(url=database_url, masked_url="test"), PoolSize(smallest=1, largest=2, idle_s=0))
+    pool = ConnectionPool(
+        ConnectionSpec(url=database_url, masked_url="test"), PoolSettings(min_size=1, max_size=2, idle_s=0)
+    )
     older, newer = await pool.acquire(), await pool.acquire()
     closed = asyncio.Event()
     older.add_termination_listener(lambda _: closed.set())
@@ -114,7 +118,7 @@ async def test_a_connection_that_lay_idle_for_too_long_is_closed_but_for_the_sma
     await pool.close()
 
 
-async def test_a_connection_in_use_while_the_pool_closes_is_closed_at_its_release(pool: Pool) -> None:
+async def test_a_connection_in_use_while_the_pool_closes_is_closed_at_its_release(pool: ConnectionPool) -> None:
     in_use = await pool.acquire()
     await pool.close()
     assert not in_use.is_closed()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.store.connection import Link, StatementFailed
+from horsies.store.connection import ConnectionSpec, StatementFailed
 from horsies.store.database import Database
 from horsies.store.migrate import schema_state
 from horsies.store.queries import Query
@@ -32,14 +32,14 @@ STATE: Query[State] = Query(
     name="test.state",
     sql="SELECT current_setting('search_path') AS search_path, current_setting('statement_timeout') AS timeout,"
     " (SELECT count(*) FROM pg_prepared_statements) AS prepared",
-    record=State,
+    row_type=State,
 )
 
 
 @pytest.fixture
 async def pooled(database_url: str) -> AsyncIterator[Database]:
     with pgbouncer(database_url, pool_size=2) as url:
-        async with Database(Link(url=url, masked_url=url, schema="public", pooled=True)) as database:
+        async with Database(ConnectionSpec(url=url, masked_url=url, schema="public", is_pooled=True)) as database:
             yield database
 
 
@@ -55,7 +55,9 @@ async def test_reads_of_the_schema_and_the_status_work(pooled: Database) -> None
 
 async def test_state_of_one_statement_does_not_reach_the_next_client(pooled: Database) -> None:
     await pooled.fetch(STATE)
-    async with Database(Link(url=pooled.link.url, masked_url="test", schema="other", pooled=True)) as neighbour:
+    async with Database(
+        ConnectionSpec(url=pooled.connection_spec.url, masked_url="test", schema="other", is_pooled=True)
+    ) as neighbour:
         (seen,) = await neighbour.fetch(STATE)
     assert seen.search_path == "other"
     (again,) = await pooled.fetch(STATE)
@@ -63,7 +65,7 @@ async def test_state_of_one_statement_does_not_reach_the_next_client(pooled: Dat
 
 
 async def test_read_only_holds_behind_the_pooler_too(pooled: Database) -> None:
-    link = Link(url=pooled.link.url, masked_url="test", pooled=True, read_only=True)
+    link = ConnectionSpec(url=pooled.connection_spec.url, masked_url="test", is_pooled=True, read_only=True)
     async with Database(link) as viewer:
         with pytest.raises(StatementFailed, match="read-only"):
-            await viewer.execute(Query(name="test.write", sql="DELETE FROM horsies_tasks", record=type(None)))
+            await viewer.execute(Query(name="test.write", sql="DELETE FROM horsies_tasks", row_type=type(None)))

@@ -16,16 +16,16 @@ from horsies.store.recovery import RECOVERY
 from horsies.store.retention import RETENTION
 from horsies.store.tasks import QUEUES, TASKS
 from horsies.store.workers import BEATS, FLEET, WORKERS
-from horsies.store.workflow_control import FLOW_CONTROL, FLOW_HEALING
-from horsies.store.workflows import FLOW_READS, FLOWS
+from horsies.store.workflow_control import WORKFLOW_CONTROL, WORKFLOW_HEALING
+from horsies.store.workflows import RUN_READS, WORKFLOWS
 from horsies_ops.reads.events import EVENT_READS
 from horsies_ops.reads.filters import LOOKUP
-from horsies_ops.reads.overview import METERING, OVERVIEW, THROUGHPUT
+from horsies_ops.reads.overview import COUNTER_READS, OVERVIEW, THROUGHPUT
 from horsies_ops.reads.queues import QUEUE_READS
 from horsies_ops.reads.schedules import SCHEDULE_READS
-from horsies_ops.reads.search import MATCHING
+from horsies_ops.reads.search import SEARCH
 from horsies_ops.reads.server import CLOCK, DIAGNOSIS, STATUS, STORAGE
-from horsies_ops.reads.stale import VERDICTS
+from horsies_ops.reads.stale import STALE_READS
 from horsies_ops.reads.tasks import PAYLOADS, TASK_READS
 from horsies_ops.reads.workers import WORKER_READS
 from horsies_ops.reads.workflows import WORKFLOW_READS
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from horsies.store.database import Database
     from tests.support.databases import Cluster
 
-TASK_LISTS = (CLOCK, TASK_READS, PAYLOADS, MATCHING, LOOKUP, VERDICTS)
-SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, METERING)
+TASK_LISTS = (CLOCK, TASK_READS, PAYLOADS, SEARCH, LOOKUP, STALE_READS)
+SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, COUNTER_READS)
 READS = (*TASK_LISTS, *SYSTEM, WORKFLOW_READS, SCHEDULE_READS)
 WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET, RECOVERY)
-FLOW_QUERIES = (FLOWS, FLOW_CONTROL, FLOW_HEALING, FLOW_READS)
+FLOW_QUERIES = (WORKFLOWS, WORKFLOW_CONTROL, WORKFLOW_HEALING, RUN_READS)
 OPERATORS_WRITES = (ACTIONS, AUDIT, QUEUES, RETENTION)
 EVERY_QUERY = list(
     every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, *READS, *WORKER_WRITES, *OPERATORS_WRITES, *FLOW_QUERIES)

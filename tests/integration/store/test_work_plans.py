@@ -12,7 +12,7 @@ import pytest
 
 from horsies.store.claims import CLAIMS, FINISHES
 from horsies.store.workers import BEATS, FLEET
-from tests.support.store import WORKER, fill
+from tests.support.store import WORKER, insert_pending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -35,8 +35,8 @@ def large_database_url(cluster: Cluster, request: pytest.FixtureRequest) -> Iter
 
 async def _fill(url: str, *, tomorrow: int) -> None:
     connection = await asyncpg.connect(url)
-    await fill(connection, count=DUE, due_in_s=-60)
-    await fill(connection, count=tomorrow, due_in_s=86_400)
+    await insert_pending(connection, count=DUE, due_in_s=-60)
+    await insert_pending(connection, count=tomorrow, due_in_s=86_400)
     await connection.execute("ANALYZE")
     await connection.close()
 
@@ -127,9 +127,9 @@ async def test_a_start_a_release_and_a_beat_read_each_row_by_its_key(large: Conn
     rows = await large.fetch(CLAIMS.claim.sql, *_claiming(pids=False))
     holds, pids = _holds(rows), [7] * BATCH
     lease = (60.0, 60.0)
-    assert await _rows_read(large, BEATS.beat.sql, *holds, pids, "claimer", "here", *lease, []) <= 5 * BATCH
+    assert await _rows_read(large, BEATS.task_heartbeats.sql, *holds, pids, "claimer", "here", *lease, []) <= 5 * BATCH
     assert await _rows_read(large, CLAIMS.start.sql, *holds, pids, "here") <= 5 * BATCH
-    assert await _rows_read(large, CLAIMS.put_back.sql, *holds, "RUNNING", "{}") <= 5 * BATCH
+    assert await _rows_read(large, CLAIMS.release.sql, *holds, "RUNNING", "{}") <= 5 * BATCH
 
 
 async def test_the_next_due_time_is_one_look_at_each_priority(large: Connection) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from horsies.testing import drain
 from tests.support.ledger_app import URL
-from tests.support.store import app_on, ask
-from tests.support.workflow_app import add_flows, diamond, nested
+from tests.support.store import fetch_rows, make_app
+from tests.support.workflow_app import register_workflow_tasks
+from tests.support.workflows import diamond, nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def app(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Horsies]:
-    ask(database_url, "CREATE TABLE ledger (task_id uuid, claim_token bigint, attempt int, pid int, what text)")
+    fetch_rows(database_url, "CREATE TABLE ledger (task_id uuid, claim_token bigint, attempt int, pid int, what text)")
     monkeypatch.setenv(URL, database_url)
-    app = app_on(database_url)
-    add_flows(app)
+    app = make_app(database_url)
+    register_workflow_tasks(app)
     yield app
     app.close()
 

@@ -8,52 +8,59 @@ from horsies_tui.keys import Place
 from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.workers import WorkersScreen
-from tests.support.rows import a_task, insert, insert_listening_worker, insert_snapshot, insert_task, insert_worker
-from tests.support.tui import ask, dialog, eventually, screens, shown
+from tests.support.rows import (
+    insert,
+    insert_listening_worker,
+    insert_owned_task,
+    insert_snapshot,
+    insert_task,
+    insert_worker,
+)
+from tests.support.tui import eventually, fetch_rows, running_tui, screen_text, until_plan_dialog
 
 NOW = datetime.now(UTC)
 
 
 async def test_a_queue_that_is_paused_on_the_screen_is_paused_in_the_database_and_on_record(database_url: str) -> None:
     await insert_task(database_url, queue_name="mail")
-    async with screens(database_url, place=Place.QUEUES) as pilot:
-        await eventually(pilot, lambda: "✖ nobody" in shown(pilot))
+    async with running_tui(database_url, place=Place.QUEUES) as pilot:
+        await eventually(pilot, lambda: "✖ nobody" in screen_text(pilot))
         await pilot.press("P")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         await pilot.press("tab", *"smtp is down", "enter", "y")
-        await eventually(pilot, lambda: "mail is paused" in shown(pilot))
+        await eventually(pilot, lambda: "mail is paused" in screen_text(pilot))
         await pilot.press("enter")
-        await eventually(pilot, lambda: "‖ paused" in shown(pilot))
-    (queue,) = await ask(database_url, "SELECT queue_name, paused_by, pause_reason FROM horsies_queues")
-    (audit,) = await ask(database_url, "SELECT actor, action, via, affected, reason FROM horsies_audit")
+        await eventually(pilot, lambda: "‖ paused" in screen_text(pilot))
+    (queue,) = await fetch_rows(database_url, "SELECT queue_name, paused_by, pause_reason FROM horsies_queues")
+    (audit,) = await fetch_rows(database_url, "SELECT actor, action, via, affected, reason FROM horsies_audit")
     assert tuple(queue) == ("mail", "ana", "smtp is down")
     assert tuple(audit) == ("ana", "pause_queue", "tui", 1, "smtp is down")
 
 
 async def test_the_sweep_of_a_worker_settles_what_that_one_holds_and_nothing_else(database_url: str) -> None:
     gone, other = [await insert_listening_worker(database_url, state="lost", silent_s=3_600) for _ in range(2)]
-    claimed = await a_task(database_url, "CLAIMED", owner=gone, silent_s=3_600)
-    running = await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
-    left = await a_task(database_url, "CLAIMED", owner=other, silent_s=3_600)
-    async with screens(database_url, place=Place.WORKERS) as pilot:
+    claimed = await insert_owned_task(database_url, "CLAIMED", owner=gone, silent_s=3_600)
+    running = await insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
+    left = await insert_owned_task(database_url, "CLAIMED", owner=other, silent_s=3_600)
+    async with running_tui(database_url, place=Place.WORKERS) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, WorkersScreen)
         screen.show_worker(gone)
-        await eventually(pilot, lambda: "holds 2 tasks" in shown(pilot))
+        await eventually(pilot, lambda: "holds 2 tasks" in screen_text(pilot))
         await pilot.press("R")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         await pilot.press("y")
-        await eventually(pilot, lambda: "requeued 1   failed 1" in shown(pilot))
-    rows = await ask(database_url, "SELECT id, status FROM horsies_tasks")
+        await eventually(pilot, lambda: "requeued 1   failed 1" in screen_text(pilot))
+    rows = await fetch_rows(database_url, "SELECT id, status FROM horsies_tasks")
     assert {row["id"]: row["status"] for row in rows} == {claimed: "PENDING", running: "FAILED", left: "CLAIMED"}
 
 
 async def test_what_needs_attention_is_seen_from_the_database(database_url: str) -> None:
     gone = await insert_listening_worker(database_url, state="lost", silent_s=400)
-    await a_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
+    await insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=3_600)
     await insert_task(database_url, queue_name="orphans")
     await insert_task(database_url, status="FAILED", error_code="SMTP_TIMEOUT")
-    async with screens(database_url, place=Place.DASH) as pilot:
+    async with running_tui(database_url, place=Place.DASHBOARD) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, DashboardScreen)
         await eventually(pilot, lambda: bool(screen.list.rows))
@@ -63,11 +70,11 @@ async def test_what_needs_attention_is_seen_from_the_database(database_url: str)
 
 async def test_a_read_only_session_pauses_nothing(database_url: str) -> None:
     await insert_task(database_url, queue_name="mail")
-    async with screens(database_url, place=Place.QUEUES, read_only=True) as pilot:
-        await eventually(pilot, lambda: "✖ nobody" in shown(pilot))
+    async with running_tui(database_url, place=Place.QUEUES, read_only=True) as pilot:
+        await eventually(pilot, lambda: "✖ nobody" in screen_text(pilot))
         await pilot.press("P")
         assert isinstance(pilot.app.screen, QueuesScreen)
-    assert await ask(database_url, "SELECT FROM horsies_queues") == []
+    assert await fetch_rows(database_url, "SELECT FROM horsies_queues") == []
 
 
 async def test_names_that_attack_the_terminal_are_shown_harmless_on_every_screen_of_the_fleet(
@@ -76,12 +83,12 @@ async def test_names_that_attack_the_terminal_are_shown_harmless_on_every_screen
     evil = "evil[/b]\x1b]52;c;x\x07\u202e[red"
     worker = await insert_worker(database_url, state="lost", hostname=evil, queues=[evil], last_heartbeat_at=NOW)
     await insert_snapshot(database_url, worker)
-    await a_task(database_url, "RUNNING", owner=worker, silent_s=3_600, queue_name=evil, task_name=evil)
+    await insert_owned_task(database_url, "RUNNING", owner=worker, silent_s=3_600, queue_name=evil, task_name=evil)
     await insert_task(database_url, queue_name=evil, task_name=evil)
     await insert_task(database_url, queue_name=evil, task_name=evil, status="FAILED", error_code=evil)
     await insert(database_url, "horsies_audit", actor=evil, host=evil, action="fail", reason=evil, via="cli")
-    async with screens(database_url, place=Place.DASH) as pilot:
+    async with running_tui(database_url, place=Place.DASHBOARD) as pilot:
         for key, seen in (("1", "failure in 1h"), ("2", "served by"), ("5", "holds 1 task")):
             await pilot.press(key)
-            await eventually(pilot, lambda seen=seen: seen in shown(pilot) and "evil" in shown(pilot))
-            assert not set(shown(pilot)) & {"\x1b", "\x07", "\u202e"}
+            await eventually(pilot, lambda seen=seen: seen in screen_text(pilot) and "evil" in screen_text(pilot))
+            assert not set(screen_text(pilot)) & {"\x1b", "\x07", "\u202e"}

@@ -8,9 +8,9 @@ import asyncpg
 import pytest
 
 from horsies_tui.keys import Place
-from horsies_tui.screens.workflows.screen import FlowsScreen
-from tests.support.tui import dialog, eventually, screens, shown
-from tests.support.workflows import Bench, node, nodes_of, run_of
+from horsies_tui.screens.workflows.screen import WorkflowsScreen
+from tests.support.tui import eventually, running_tui, screen_text, until_plan_dialog
+from tests.support.workflows import WorkflowDriver, node, node_statuses, run_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,38 +31,38 @@ async def connection(database_url: str) -> AsyncIterator[Connection]:
 
 
 @pytest.fixture
-def bench(database: Database) -> Bench:
-    return Bench(database)
+def bench(database: Database) -> WorkflowDriver:
+    return WorkflowDriver(database)
 
 
 async def _apply(pilot: Pilot[None], key: str, said: str) -> None:
     """Press a key, decide for what it proposes, and wait for what came of it."""
     await pilot.press(key)
-    await dialog(pilot)
+    await until_plan_dialog(pilot)
     await pilot.press("y")
-    await eventually(pilot, lambda: said in shown(pilot))
+    await eventually(pilot, lambda: said in screen_text(pilot))
     await pilot.press("enter")
-    await eventually(pilot, lambda: isinstance(pilot.app.screen, FlowsScreen))
+    await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))
 
 
 async def _status(connection: Connection, run: UUID) -> str:
-    return (await run_of(connection, run))["status"]
+    return (await run_row(connection, run))["status"]
 
 
 async def test_a_run_is_paused_resumed_and_cancelled_from_the_screen_and_on_record(
-    database_url: str, bench: Bench, connection: Connection
+    database_url: str, bench: WorkflowDriver, connection: Connection
 ) -> None:
-    run = await bench.start(node(0), node(1, 0))
-    async with screens(database_url, place=Place.FLOWS) as pilot:
-        await eventually(pilot, lambda: "[1] n1" in shown(pilot))
+    run = await bench.start_run(node(0), node(1, 0))
+    async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
+        await eventually(pilot, lambda: "[1] n1" in screen_text(pilot))
         await _apply(pilot, "P", "Paused")
         assert await _status(connection, run) == "PAUSED"
-        await eventually(pilot, lambda: "PAUSED" in shown(pilot))
+        await eventually(pilot, lambda: "PAUSED" in screen_text(pilot))
         await _apply(pilot, "P", "Resumed")
         assert await _status(connection, run) == "RUNNING"
         await _apply(pilot, "C", "Cancelled")
         assert await _status(connection, run) == "CANCELLED"
-        assert await nodes_of(connection, run) == ["SKIPPED", "SKIPPED"]
+        assert await node_statuses(connection, run) == ["SKIPPED", "SKIPPED"]
     audits = await connection.fetch("SELECT action, via, affected FROM horsies_audit ORDER BY id")
     assert [tuple(each) for each in audits] == [
         ("pause_workflow", "tui", 1),
@@ -72,35 +72,35 @@ async def test_a_run_is_paused_resumed_and_cancelled_from_the_screen_and_on_reco
 
 
 async def test_a_run_that_failed_begins_again_where_it_failed(
-    database_url: str, bench: Bench, connection: Connection
+    database_url: str, bench: WorkflowDriver, connection: Connection
 ) -> None:
-    run = await bench.start(node(0), node(1, 0), node(2, 1))
+    run = await bench.start_run(node(0), node(1, 0), node(2, 1))
     await bench.run(lambda name: "err" if name == "n1" else "ok")
-    assert await nodes_of(connection, run) == ["COMPLETED", "FAILED", "SKIPPED"]
-    async with screens(database_url, place=Place.FLOWS) as pilot:
-        await eventually(pilot, lambda: "skipped: [1] failed" in shown(pilot))
-        assert "BROKEN" in shown(pilot)
+    assert await node_statuses(connection, run) == ["COMPLETED", "FAILED", "SKIPPED"]
+    async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
+        await eventually(pilot, lambda: "skipped: [1] failed" in screen_text(pilot))
+        assert "BROKEN" in screen_text(pilot)
         await _apply(pilot, "R", "begun again, 2 nodes")
         assert await _status(connection, run) == "RUNNING"
         await bench.run()
-        await eventually(pilot, lambda: "COMPLETED 3/3" in shown(pilot), within_s=20)
+        await eventually(pilot, lambda: "COMPLETED 3/3" in screen_text(pilot), within_s=20)
 
 
-async def test_the_task_of_a_node_is_opened_with_its_attempt(database_url: str, bench: Bench) -> None:
-    await bench.start(node(0))
+async def test_the_task_of_a_node_is_opened_with_its_attempt(database_url: str, bench: WorkflowDriver) -> None:
+    await bench.start_run(node(0))
     await bench.run(lambda _: "err")
-    async with screens(database_url, place=Place.FLOWS) as pilot:
-        await eventually(pilot, lambda: "✗ [0] n0" in shown(pilot))
+    async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
+        await eventually(pilot, lambda: "✗ [0] n0" in screen_text(pilot))
         await pilot.press("enter", "enter")
-        await eventually(pilot, lambda: "#1 FAILED BROKEN" in shown(pilot))
-        assert "‹ Flows" in shown(pilot)
+        await eventually(pilot, lambda: "#1 FAILED BROKEN" in screen_text(pilot))
+        assert "‹ Flows" in screen_text(pilot)
 
 
 async def test_a_screen_without_workflows_says_so(database_url: str) -> None:
-    async with screens(database_url, place=Place.FLOWS) as pilot:
-        await eventually(pilot, lambda: "no workflows yet" in shown(pilot))
+    async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
+        await eventually(pilot, lambda: "no workflows yet" in screen_text(pilot))
 
 
 async def test_schedules_of_nobody_are_said_to_be_none(database_url: str) -> None:
-    async with screens(database_url, place=Place.SCHED) as pilot:
-        await eventually(pilot, lambda: "There are no schedules" in shown(pilot))
+    async with running_tui(database_url, place=Place.SCHEDULES) as pilot:
+        await eventually(pilot, lambda: "There are no schedules" in screen_text(pilot))

@@ -8,8 +8,8 @@ from textual.widgets import Input
 
 from horsies_tui.keys import Place
 from horsies_tui.screens.stale import StaleScreen
-from tests.support.rows import a_task, count, ended_task, insert_listening_worker
-from tests.support.tui import ask, dialog, eventually, screens, shown
+from tests.support.rows import count_rows, insert_finished_task, insert_listening_worker, insert_owned_task
+from tests.support.tui import eventually, fetch_rows, running_tui, screen_text, until_plan_dialog
 
 STATUS = "SELECT status, error_code FROM horsies_tasks WHERE id = $1"
 
@@ -17,41 +17,44 @@ STATUS = "SELECT status, error_code FROM horsies_tasks WHERE id = $1"
 async def test_a_sweep_on_the_screen_settles_what_it_listed_and_is_on_record(database_url: str) -> None:
     lost = await insert_listening_worker(database_url, state="lost", silent_s=900)
     await insert_listening_worker(database_url)
-    claimed = await a_task(database_url, "CLAIMED", owner=lost, silent_s=400)
-    running = await a_task(database_url, "RUNNING", owner=lost, silent_s=400)
-    async with screens(database_url, place=Place.STALE) as pilot:
-        await eventually(pilot, lambda: "2 stale" in shown(pilot))
+    claimed = await insert_owned_task(database_url, "CLAIMED", owner=lost, silent_s=400)
+    running = await insert_owned_task(database_url, "RUNNING", owner=lost, silent_s=400)
+    async with running_tui(database_url, place=Place.STALE) as pilot:
+        await eventually(pilot, lambda: "2 stale" in screen_text(pilot))
         await pilot.press("S")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         await pilot.press("y")
-        await eventually(pilot, lambda: "Swept" in shown(pilot))
-    (requeued,), (failed,) = await ask(database_url, STATUS, claimed), await ask(database_url, STATUS, running)
+        await eventually(pilot, lambda: "Swept" in screen_text(pilot))
+    (requeued,), (failed,) = (
+        await fetch_rows(database_url, STATUS, claimed),
+        await fetch_rows(database_url, STATUS, running),
+    )
     assert requeued["status"] == "PENDING"
     assert tuple(failed) == ("FAILED", "WORKER_CRASHED")
-    (audit,) = await ask(database_url, "SELECT actor, action, via, matched, affected FROM horsies_audit")
+    (audit,) = await fetch_rows(database_url, "SELECT actor, action, via, matched, affected FROM horsies_audit")
     assert tuple(audit) == ("ana", "sweep", "tui", 2, 2)
 
 
 async def test_a_silent_task_of_a_worker_that_reports_is_pointed_out_before_it_is_failed(database_url: str) -> None:
     alive = await insert_listening_worker(database_url)
-    task_id = await a_task(database_url, "RUNNING", owner=alive, silent_s=400)
-    async with screens(database_url, place=Place.STALE) as pilot:
-        await eventually(pilot, lambda: "? alive" in shown(pilot))
+    task_id = await insert_owned_task(database_url, "RUNNING", owner=alive, silent_s=400)
+    async with running_tui(database_url, place=Place.STALE) as pilot:
+        await eventually(pilot, lambda: "? alive" in screen_text(pilot))
         await pilot.press("F")
-        await dialog(pilot)
-        assert "still at work" in shown(pilot)
+        await until_plan_dialog(pilot)
+        assert "still at work" in screen_text(pilot)
         await pilot.press("y")
         await pilot.press("1", "enter")
-        await eventually(pilot, lambda: "changed 1" in shown(pilot))
-    (row,) = await ask(database_url, STATUS, task_id)
+        await eventually(pilot, lambda: "changed 1" in screen_text(pilot))
+    (row,) = await fetch_rows(database_url, STATUS, task_id)
     assert tuple(row) == ("FAILED", "OPERATOR_FAILED")
 
 
 async def test_a_limit_shorter_than_two_beats_of_the_fleet_is_refused(database_url: str) -> None:
     owner = await insert_listening_worker(database_url)
-    await a_task(database_url, "RUNNING", owner=owner, silent_s=400)
-    async with screens(database_url, place=Place.STALE) as pilot:
-        await eventually(pilot, lambda: "1 stale" in shown(pilot))
+    await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=400)
+    async with running_tui(database_url, place=Place.STALE) as pilot:
+        await eventually(pilot, lambda: "1 stale" in screen_text(pilot))
         screen = pilot.app.screen
         assert isinstance(screen, StaleScreen)
         await pilot.press("comma")
@@ -63,40 +66,40 @@ async def test_a_limit_shorter_than_two_beats_of_the_fleet_is_refused(database_u
 
 async def test_a_cleanup_on_the_screen_deletes_what_it_counted(database_url: str) -> None:
     for _ in range(3):
-        await ended_task(database_url, age=timedelta(days=31))
-    kept = await ended_task(database_url, age=timedelta(days=1))
-    async with screens(database_url, place=Place.MAINT) as pilot:
-        await eventually(pilot, lambda: "31d" in shown(pilot))
+        await insert_finished_task(database_url, age=timedelta(days=31))
+    kept = await insert_finished_task(database_url, age=timedelta(days=1))
+    async with running_tui(database_url, place=Place.MAINTENANCE) as pilot:
+        await eventually(pilot, lambda: "31d" in screen_text(pilot))
         await pilot.press("D")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         await pilot.press(*"delete test", "enter")
-        await eventually(pilot, lambda: "deleted 3 rows" in shown(pilot))
-    assert [row["id"] for row in await ask(database_url, "SELECT id FROM horsies_tasks")] == [kept]
-    (audit,) = await ask(database_url, "SELECT action, via, affected, dry_run FROM horsies_audit")
+        await eventually(pilot, lambda: "deleted 3 rows" in screen_text(pilot))
+    assert [row["id"] for row in await fetch_rows(database_url, "SELECT id FROM horsies_tasks")] == [kept]
+    (audit,) = await fetch_rows(database_url, "SELECT action, via, affected, dry_run FROM horsies_audit")
     assert tuple(audit) == ("cleanup", "tui", 3, False)
 
 
 async def test_looking_at_maintenance_leaves_no_trace(database_url: str) -> None:
-    await ended_task(database_url, age=timedelta(days=31))
-    async with screens(database_url, place=Place.MAINT, read_only=True) as pilot:
-        await eventually(pilot, lambda: "31d" in shown(pilot))
+    await insert_finished_task(database_url, age=timedelta(days=31))
+    async with running_tui(database_url, place=Place.MAINTENANCE, read_only=True) as pilot:
+        await eventually(pilot, lambda: "31d" in screen_text(pilot))
         await pilot.press("D", "S")
-        assert "RO" in shown(pilot)
-    assert await count(database_url, "horsies_tasks") == 1
-    assert await count(database_url, "horsies_audit") == 0
+        assert "RO" in screen_text(pilot)
+    assert await count_rows(database_url, "horsies_tasks") == 1
+    assert await count_rows(database_url, "horsies_audit") == 0
 
 
 async def test_events_show_what_was_written_down_and_what_is_heard(database_url: str) -> None:
     worker = await insert_listening_worker(database_url)
-    async with screens(database_url, place=Place.EVENTS) as pilot:
-        await eventually(pilot, lambda: "told as it happens" in shown(pilot))
-        await ask(
+    async with running_tui(database_url, place=Place.EVENTS) as pilot:
+        await eventually(pilot, lambda: "told as it happens" in screen_text(pilot))
+        await fetch_rows(
             database_url,
             "INSERT INTO horsies_events (kind, worker_id, evidence) VALUES ('worker_lost', $1, '{\"silence_s\": 301}')",
             worker,
         )
         moved = '{"kind": "moved", "queue": "mail", "from": "CLAIMED", "to": "RUNNING", "count": 38, "ids": []}'
-        await ask(database_url, "SELECT pg_notify('horsies_events', $1)", moved)
-        await eventually(pilot, lambda: "×38 mail" in shown(pilot))
-        await eventually(pilot, lambda: "worker_lost" in shown(pilot))
-        assert "silence_s=301" in shown(pilot)
+        await fetch_rows(database_url, "SELECT pg_notify('horsies_events', $1)", moved)
+        await eventually(pilot, lambda: "×38 mail" in screen_text(pilot))
+        await eventually(pilot, lambda: "worker_lost" in screen_text(pilot))
+        assert "silence_s=301" in screen_text(pilot)

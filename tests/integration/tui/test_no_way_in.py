@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from horsies.config import load
+from horsies.config import load_settings
 from horsies.model.settings import TuiConfig
 from horsies.store.migrate import migrate
 from horsies_tui.app import HorsiesApp
-from horsies_tui.launch import Database, Options
-from tests.support.tui import eventually, shown
+from horsies_tui.launch import DatabaseOpener, LaunchOptions
+from tests.support.tui import eventually, screen_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def _screens(url: str) -> AsyncGenerator[Pilot[None]]:
-    settings = load(options={"broker.database_url": url})
-    options = Options(there=lambda hint: f"{hint} --database-url there")
-    app = HorsiesApp(Database(settings, options), TuiConfig(), database="test")
+    settings = load_settings(options={"broker.database_url": url})
+    options = LaunchOptions(add_connection_options=lambda hint: f"{hint} --database-url there")
+    app = HorsiesApp(DatabaseOpener(settings, options), TuiConfig(), database_name="test")
     async with app.run_test(size=(120, 36)) as pilot:
         yield pilot
 
@@ -33,17 +33,17 @@ async def test_without_tables_the_command_that_makes_them_is_named_and_r_looks_a
     empty_database_url: str, empty_database: Store
 ) -> None:
     async with _screens(empty_database_url) as pilot:
-        await eventually(pilot, lambda: "the database has no horsies tables" in shown(pilot))
-        assert "run: horsies db migrate --database-url there" in shown(pilot)
+        await eventually(pilot, lambda: "the database has no horsies tables" in screen_text(pilot))
+        assert "run: horsies db migrate --database-url there" in screen_text(pilot)
         await migrate(empty_database)
         await pilot.press("r")
-        await eventually(pilot, lambda: "LIVE" in shown(pilot))
+        await eventually(pilot, lambda: "LIVE" in screen_text(pilot))
 
 
 async def test_a_database_that_does_not_exist_is_named_with_when_it_is_tried_again(database_url: str) -> None:
     missing = database_url.replace("/test_", "/nope_").replace("horsies@", "horsies:hunter2@")
     async with _screens(missing) as pilot:
-        await eventually(pilot, lambda: "RECONNECTING in 1s (2)" in shown(pilot))
-        assert "Cannot connect: the database does not exist" in shown(pilot)
-        assert "horsies:***@" in shown(pilot)
-        assert "hunter2" not in shown(pilot)
+        await eventually(pilot, lambda: "RECONNECTING in 1s (2)" in screen_text(pilot))
+        assert "Cannot connect: the database does not exist" in screen_text(pilot)
+        assert "horsies:***@" in screen_text(pilot)
+        assert "hunter2" not in screen_text(pilot)

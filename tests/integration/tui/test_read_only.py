@@ -10,16 +10,16 @@ import pytest
 from horsies.errors import Refused
 from horsies.model.operator_actions import Action, ActionOptions
 from horsies.model.recovery.fleet import SweepOptions
-from horsies.model.retention import Windows
+from horsies.model.retention import RetentionWindows
 from horsies.model.settings import PostgresConfig, RecoveryConfig
 from horsies.store.connection import StatementFailed
-from horsies_ops.actions.apply import Hand
+from horsies_ops.actions.apply import OperatorSession
 from horsies_ops.actions.queues import pause_queue
 from horsies_ops.cleanup import cleanup
 from horsies_ops.ops import open_ops
 from horsies_ops.sweep import Sweeper
 from horsies_tui.keys import ACTIONS
-from tests.support.rows import a_task, ended_task, insert_listening_worker, insert_task
+from tests.support.rows import insert_finished_task, insert_listening_worker, insert_owned_task, insert_task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
     from horsies_ops.ops import Ops
 
 READ_ONLY_TRANSACTION = "25006"
-WINDOWS = Windows(terminal_records=timedelta(hours=1))
+WINDOWS = RetentionWindows(terminal_records=timedelta(hours=1))
 
 
-class Careless(Hand):
+class Careless(OperatorSession):
     """A hand that does not look whether it may write; only the database is left to refuse."""
 
-    def require_writing(self) -> None:
+    def require_writable(self) -> None:
         return None
 
 
-def _to_tasks(action: Action) -> Callable[[Ops, Hand, UUID], Awaitable[object]]:
-    async def act(ops: Ops, hand: Hand, task_id: UUID) -> object:
+def _to_tasks(action: Action) -> Callable[[Ops, OperatorSession, UUID], Awaitable[object]]:
+    async def act(ops: Ops, hand: OperatorSession, task_id: UUID) -> object:
         return await hand.apply(await ops.plan(action, [task_id], ActionOptions(include_running=True)))
 
     return act
 
 
-async def _pause(_: Ops, hand: Hand, __: UUID) -> object:
+async def _pause(_: Ops, hand: OperatorSession, __: UUID) -> object:
     return await pause_queue(hand, "default")
 
 
-async def _sweep(ops: Ops, hand: Hand, _: UUID) -> object:
-    return await Sweeper(hand=hand, reading=ops.reading, local=RecoveryConfig()).sweep(SweepOptions())
+async def _sweep(ops: Ops, hand: OperatorSession, _: UUID) -> object:
+    return await Sweeper(session=hand, reader=ops.reader, local_config=RecoveryConfig()).sweep(SweepOptions())
 
 
-async def _cleanup(_: Ops, hand: Hand, __: UUID) -> object:
+async def _cleanup(_: Ops, hand: OperatorSession, __: UUID) -> object:
     return await cleanup(hand, WINDOWS)
 
 
-DOINGS: dict[str, Callable[[Ops, Hand, UUID], Awaitable[object]]] = {
+DOINGS: dict[str, Callable[[Ops, OperatorSession, UUID], Awaitable[object]]] = {
     "op.requeue": _to_tasks(Action.REQUEUE),
     "op.fail": _to_tasks(Action.FAIL),
     "op.expire": _to_tasks(Action.EXPIRE),
@@ -77,10 +77,10 @@ async def ops(database_url: str) -> AsyncIterator[Ops]:
 @pytest.fixture
 async def task_id(database_url: str) -> UUID:
     """One that each action would change, beside a stale one and an old one."""
-    await a_task(
+    await insert_owned_task(
         database_url, "RUNNING", owner=await insert_listening_worker(database_url, silent_s=3_600), silent_s=3_600
     )
-    await ended_task(database_url, age=timedelta(days=90))
+    await insert_finished_task(database_url, age=timedelta(days=90))
     return await insert_task(database_url)
 
 
@@ -91,11 +91,11 @@ def test_every_action_that_changes_something_is_tried_here() -> None:
 @pytest.mark.parametrize("action", DOINGS)
 async def test_the_toolkit_refuses(ops: Ops, task_id: UUID, action: str) -> None:
     with pytest.raises(Refused, match="read-only"):
-        await DOINGS[action](ops, ops.hand, task_id)
+        await DOINGS[action](ops, ops.session, task_id)
 
 
 @pytest.mark.parametrize("action", DOINGS)
 async def test_the_database_refuses_whoever_does_not_ask(ops: Ops, task_id: UUID, action: str) -> None:
     with pytest.raises(StatementFailed) as failed:
-        await DOINGS[action](ops, Careless(ops.database, ops.hand.operator), task_id)
+        await DOINGS[action](ops, Careless(ops.database, ops.session.operator), task_id)
     assert failed.value.sqlstate == READ_ONLY_TRANSACTION

@@ -16,7 +16,7 @@ from horsies import (
     WorkflowSpec,
 )
 from horsies.check import first_failed_phase
-from horsies.task_modules import import_one
+from horsies.task_modules import import_module_or_file
 
 if TYPE_CHECKING:
     from tests.support.cli import Project
@@ -150,7 +150,7 @@ BUILDERS = """
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_builder_that_no_check_calls_is_found(project: Project, is_named: bool) -> None:
     path = project.write("building.py", BUILDERS)
-    app: Horsies = import_one(str(path)).app
+    app: Horsies = import_module_or_file(str(path)).app
     app.discover_tasks([str(path)] if is_named else [])
     assert found_in(app) == ("undecorated builders", [ErrorCode.WORKFLOW_CHECK_UNDECORATED_BUILDER])
     (error,) = app.check()

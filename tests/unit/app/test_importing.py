@@ -15,7 +15,7 @@ from horsies.errors import (
     SourceLocation,
     TaskDefinitionError,
 )
-from horsies.task_modules import import_file, import_one, put_on_path, sends_suppressed
+from horsies.task_modules import add_to_sys_path, import_file, import_module_or_file, sends_suppressed
 from tests.support.cli import APP
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def failure_of(name: str) -> ConfigurationError:
     with pytest.raises(ConfigurationError) as raised:
-        import_one(name)
+        import_module_or_file(name)
     return raised.value
 
 
@@ -87,7 +87,7 @@ def test_a_module_that_leaves_is_an_error_like_any_other(project: Project) -> No
 def test_an_error_of_ours_passes_as_itself(project: Project) -> None:
     project.write("wrong_task.py", "from horsies import Horsies\n@Horsies().task('t')\ndef t(): ...\n")
     with pytest.raises(TaskDefinitionError):
-        import_one("wrong_task.py")
+        import_module_or_file("wrong_task.py")
 
 
 UNWORKABLE_POLICY = """
@@ -107,13 +107,13 @@ handle = work.send(1).unwrap()
 def test_a_policy_that_cannot_work_is_shown_where_it_is_written(project: Project) -> None:
     path = project.write("policies.py", UNWORKABLE_POLICY)
     with pytest.raises(TaskDefinitionError) as caught:
-        import_one("policies.py")
+        import_module_or_file("policies.py")
     assert caught.value.message == "RetryPolicy: intervals: must have a length of at least 1"
     assert caught.value.location == SourceLocation(str(path), 4)
 
 
 def test_a_module_that_needs_what_it_sends_is_told_where_to_send(project: Project) -> None:
-    put_on_path(project.folder)
+    add_to_sys_path(project.folder)
     project.write("main.py", APP)
     project.write_task("work.py", name="work")
     path = project.write("sending.py", SENDING)
@@ -138,19 +138,19 @@ def test_what_stands_after_a_refused_task_is_run_as_well(project: Project) -> No
         "half_wrong.py", "from horsies import Horsies\n@Horsies().task('t')\ndef t(): ...\nt.bind(1)\n1 / 0\n"
     )
     with pytest.raises(MultipleValidationErrors) as caught:
-        import_one("half_wrong.py")
+        import_module_or_file("half_wrong.py")
     assert [error.code for error in caught.value.faults] == [ErrorCode.TASK_NO_RETURN_TYPE, ErrorCode.MODULE_EXEC_ERROR]
 
 
 def test_modules_that_lack_a_task_are_not_kept(project: Project) -> None:
-    put_on_path(project.folder)
+    add_to_sys_path(project.folder)
     project.write("bureau/__init__.py")
-    import_one("bureau")
+    import_module_or_file("bureau")
     project.write("bureau/jobs.py", "from horsies import Horsies\n@Horsies().task\ndef job(): ...\n")
     project.write("bureau/main.py", "from bureau import jobs\n")
     for _ in range(2):
         with pytest.raises(TaskDefinitionError, match="task_name is missing"):
-            import_one("bureau.main")
+            import_module_or_file("bureau.main")
     assert not hasattr(sys.modules["bureau"], "jobs")
 
 
@@ -158,4 +158,4 @@ def test_a_module_that_raised_is_not_kept(project: Project) -> None:
     project.write("second_try.py", "1 / 0")
     failure_of("second_try.py")
     project.write("second_try.py", "fine = True  # now")
-    assert import_one("second_try.py").fine
+    assert import_module_or_file("second_try.py").fine

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from horsies_ops.cli.output import age
+from horsies_ops.cli.output import format_age
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from horsies_ops.cli.output import age
     ],
 )
 def test_an_age_is_told_in_two_units_at_most(duration: timedelta | None, shown: str) -> None:
-    assert age(duration) == shown
+    assert format_age(duration) == shown

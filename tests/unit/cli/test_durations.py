@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import typer
 
-from horsies_ops.cli.option_types import duration
+from horsies_ops.cli.option_types import parse_duration_option
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,15 @@ from horsies_ops.cli.option_types import duration
     ],
 )
 def test_durations_are_read_as_people_write_them(text: str, meant: timedelta) -> None:
-    assert duration(text) == meant
+    assert parse_duration_option(text) == meant
 
 
 @pytest.mark.parametrize("text", ["", "m", "-5m", "5x", "5m30s", "1e3", "nan", "٥m", "5 minutes"])
 def test_what_is_no_duration_is_refused_with_the_forms_that_are(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="write 5m, 30s, 2h, 1d, 250ms or plain seconds"):
-        duration(text)
+        parse_duration_option(text)
 
 
 def test_a_duration_beyond_all_time_is_refused() -> None:
     with pytest.raises(typer.BadParameter, match="too long a time"):
-        duration("9" * 400 + "d")
+        parse_duration_option("9" * 400 + "d")

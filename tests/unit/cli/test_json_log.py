@@ -6,14 +6,14 @@ import io
 import json
 import logging
 
-from horsies.log import JsonLines
-from horsies_ops.cli.json_log import LoggedLines
+from horsies.log import JsonFormatter
+from horsies_ops.cli.json_log import LogStream
 
 
-def lines_onto(target: io.StringIO) -> LoggedLines:
+def lines_onto(target: io.StringIO) -> LogStream:
     handler = logging.StreamHandler(target)
-    handler.setFormatter(JsonLines())
-    return LoggedLines("stdout", logging.INFO, handler, 1)
+    handler.setFormatter(JsonFormatter())
+    return LogStream("stdout", logging.INFO, handler, 1)
 
 
 def test_a_line_is_told_when_it_is_whole_or_flushed() -> None:
@@ -35,7 +35,7 @@ def test_what_is_no_text_is_told_as_far_as_it_is() -> None:
 class Complaining(logging.Handler):
     """Says on the very stream that it cannot do its work."""
 
-    stream: LoggedLines
+    stream: LogStream
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,6 +48,6 @@ class Complaining(logging.Handler):
 
 def test_a_handler_that_complains_is_not_given_its_own_complaint() -> None:
     handler = Complaining()
-    handler.stream = LoggedLines("stderr", logging.WARNING, handler, 2)
+    handler.stream = LogStream("stderr", logging.WARNING, handler, 2)
     handler.stream.write(b"something\n")
     assert handler.asked == 1

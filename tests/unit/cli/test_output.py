@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from horsies.errors import BrokerErrorCode, ConfigurationError, ErrorCode, raise_together
-from horsies_ops.cli.output import Colour, report, to_json
+from horsies_ops.cli.output import Colour, print_error, to_json
 
 # As the driver hands them out.
 INFINITY, INFINITELY_LONG_AGO = datetime.max, datetime.min  # noqa: DTZ901
@@ -40,7 +40,7 @@ def test_json_documents_hold_plain_values(value: object, document: object) -> No
 
 
 def test_an_error_shows_code_message_and_hint_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
-    report(
+    print_error(
         ConfigurationError("worker.processes must be at least 1", code=ErrorCode.CONFIG_INVALID_WORKER, hint="use 1")
     )
     assert capsys.readouterr().err == "error[HRS-218]: worker.processes must be at least 1\nhint: use 1\n"
@@ -49,12 +49,12 @@ def test_an_error_shows_code_message_and_hint_without_colour(capsys: pytest.Capt
 def test_several_errors_are_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         raise_together("settings", [ConfigurationError("first"), ConfigurationError("second")])
-    report(caught.value)
+    print_error(caught.value)
     assert capsys.readouterr().err == "error: first\nerror: second\n"
 
 
 def test_control_characters_in_an_error_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    report(ConfigurationError("bad \x1b[31mname\x07"))
+    print_error(ConfigurationError("bad \x1b[31mname\x07"))
     assert capsys.readouterr().err == "error: bad \\x1b[31mname\\x07\n"
 
 
@@ -62,10 +62,10 @@ def test_colour_is_forced_by_the_environment_and_refused_by_no_color(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HORSIES_FORCE_COLOR", "1")
-    report(ConfigurationError("x"))
+    print_error(ConfigurationError("x"))
     monkeypatch.setenv("NO_COLOR", "1")
-    report(ConfigurationError("x"))
+    print_error(ConfigurationError("x"))
     monkeypatch.delenv("NO_COLOR")
-    monkeypatch.setattr(Colour, "refused", True)
-    report(ConfigurationError("x"))
+    monkeypatch.setattr(Colour, "is_disabled", True)
+    print_error(ConfigurationError("x"))
     assert capsys.readouterr().err.splitlines() == ["\x1b[1;31merror\x1b[0m: x", "error: x", "error: x"]

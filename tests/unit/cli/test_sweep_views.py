@@ -7,10 +7,10 @@ from datetime import timedelta, timezone
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.decision import DecisionKind
 from horsies.recovery.report import SweepReport, SweepStatus
-from horsies_ops.cli.sweep_views import show
-from tests.support.rows import NOON, a_sweep, swept
+from horsies_ops.cli.sweep_views import print_sweep
+from tests.support.rows import NOON, make_sweep_report, make_swept_task
 
 if TYPE_CHECKING:
     import pytest
@@ -19,23 +19,25 @@ EASTERN = timezone(timedelta(hours=5, minutes=30))
 
 
 def _printed(report: SweepReport, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    show(report)
+    print_sweep(report)
     return capsys.readouterr().out.splitlines()
 
 
 def test_instants_are_in_utc_and_have_a_date(capsys: pytest.CaptureFixture[str]) -> None:
     later = (NOON + timedelta(days=3)).astimezone(EASTERN)
-    held = swept(decision=Decision.HOLD, reason="hook_skip", held_until=later)
-    lines = _printed(a_sweep(swept(run_at=later), held), capsys)
+    held = make_swept_task(decision=DecisionKind.HOLD, reason="hook_skip", held_until=later)
+    lines = _printed(make_sweep_report(make_swept_task(run_at=later), held), capsys)
     assert lines[1].endswith("at 2026-11-17 12:04:31Z")
     assert lines[2].endswith("until 2026-11-17 12:04:31Z")
 
 
 def test_what_the_database_refused_had_not_moved(capsys: pytest.CaptureFixture[str]) -> None:
-    refused = swept(refusal="integer out of range")
-    done = a_sweep(swept(applied=True), swept(), refused, status=SweepStatus.DONE, dry_run=False)
+    refused = make_swept_task(refusal="integer out of range")
+    done = make_sweep_report(
+        make_swept_task(applied=True), make_swept_task(), refused, status=SweepStatus.DONE, dry_run=False
+    )
     assert _printed(done, capsys)[-1] == "1 retried, 1 had moved meanwhile, 1 refused by the database"
-    nothing = a_sweep(refused, status=SweepStatus.NOTHING, dry_run=False)
+    nothing = make_sweep_report(refused, status=SweepStatus.NOTHING, dry_run=False)
     lines = _printed(nothing, capsys)
     assert lines[1].endswith("refused: integer out of range")
     assert lines[-1] == "1 refused by the database"
@@ -44,13 +46,14 @@ def test_what_the_database_refused_had_not_moved(capsys: pytest.CaptureFixture[s
 def test_a_sweep_that_met_held_workflows_does_not_say_that_there_was_nothing_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report = replace(a_sweep(status=SweepStatus.NOTHING, dry_run=False), held=(uuid4(),))
+    report = replace(make_sweep_report(status=SweepStatus.NOTHING, dry_run=False), locked_runs=(uuid4(),))
     assert _printed(report, capsys) == ["1 workflows held by others"]
 
 
 def test_an_amnesty_is_told_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     spared = [
-        swept(decision=Decision.LEAVE, reason="amnesty", held_until=NOON + timedelta(minutes=each)) for each in (1, 3)
+        make_swept_task(decision=DecisionKind.LEAVE, reason="amnesty", held_until=NOON + timedelta(minutes=each))
+        for each in (1, 3)
     ]
-    last = _printed(a_sweep(*spared, status=SweepStatus.AMNESTY), capsys)[-1]
+    last = _printed(make_sweep_report(*spared, status=SweepStatus.AMNESTY), capsys)[-1]
     assert last.endswith("all 2 held back until 2026-11-14 12:07:31Z")

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from horsies_ops.cli.commands.workflow import refusal
-from horsies_ops.reads.workflows import WorkflowHead
+from horsies_ops.reads.workflows import WorkflowBase
 
 RUN, ROOT = UUID(int=1), UUID(int=2)
 
@@ -43,7 +43,7 @@ def test_a_run_that_does_not_exist_is_not_found() -> None:
     assert refusal("pause_workflow", RUN, None).exit_code == 5
 
 
-def _run(**columns: Any) -> WorkflowHead:
+def _run(**columns: Any) -> WorkflowBase:
     usual: dict[str, Any] = {
         "id": RUN,
         "name": "w",
@@ -60,4 +60,4 @@ def _run(**columns: Any) -> WorkflowHead:
         "error_code": None,
         "age": timedelta(),
     }
-    return WorkflowHead(**usual | columns)
+    return WorkflowBase(**usual | columns)

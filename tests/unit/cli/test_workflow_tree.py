@@ -7,11 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from horsies_ops.cli.commands.workflow import tree_lines
-from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowFacts
+from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowRecord
 
 BEGUN_AT = datetime(2024, 2, 29, tzinfo=UTC)
 
-RUN = WorkflowFacts(
+RUN = WorkflowRecord(
     id=UUID(int=1),
     name="flow",
     status="RUNNING",

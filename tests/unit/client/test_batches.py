@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horsies.client.payload import BATCH_CHARACTERS, BATCH_ROWS, spans
+from horsies.client.payload import BATCH_CHARACTERS, BATCH_ROWS, batch_slices
 from horsies.codec.arguments import EncodedArguments
 
 SHORT = EncodedArguments(args_json="[1]", kwargs_json="{}")
@@ -24,6 +24,6 @@ TOO_LONG = EncodedArguments(args_json="[" + "1" * BATCH_CHARACTERS + "]", kwargs
     ],
 )
 def test_a_batch_ends_with_its_rows_or_its_text(rows: list[EncodedArguments], sizes: list[int]) -> None:
-    cut = [rows[span] for span in spans(rows)]
+    cut = [rows[span] for span in batch_slices(rows)]
     assert [len(batch) for batch in cut] == sizes
     assert [row for batch in cut for row in batch] == rows

@@ -33,15 +33,15 @@ def per_loop() -> PerLoop[Resource]:
 async def kept_in(resources: PerLoop[Resource]) -> Resource:
     """A resource that holds its loop, as connections do."""
     resource = Resource(loop=asyncio.get_running_loop())
-    await resources.keep(resource)
+    await resources.set(resource)
     return resource
 
 
 async def test_what_a_loop_keeps_is_found_there() -> None:
     resources = per_loop()
-    assert resources.here() is None
+    assert resources.get() is None
     kept = await kept_in(resources)
-    assert resources.here() is kept
+    assert resources.get() is kept
     await resources.close()
 
 
@@ -49,7 +49,7 @@ def test_a_resource_is_closed_with_its_loop_and_is_not_the_next_loops() -> None:
     resources = per_loop()
 
     async def found() -> Resource | None:
-        return resources.here()
+        return resources.get()
 
     kept = asyncio.run(kept_in(resources))
     assert len(kept.closed_in) == 1
@@ -62,8 +62,8 @@ async def test_what_was_closed_is_forgotten_and_closing_twice_is_harmless() -> N
     await resources.close()
     await resources.close()
     assert len(kept.closed_in) == 1
-    assert resources.here() is None
-    assert not resources.are_any
+    assert resources.get() is None
+    assert not resources.has_any
 
 
 def test_loops_in_threads_have_resources_of_their_own() -> None:
@@ -101,7 +101,7 @@ def test_what_a_carelessly_closed_loop_leaves_behind_is_abandoned_when_another_l
     other = asyncio.run(kept_in(resources))
     assert (left.is_abandoned, left.closed_in) == (True, [])
     assert (other.is_abandoned, len(other.closed_in)) == (False, 1)
-    assert not resources.are_any
+    assert not resources.has_any
 
 
 def test_a_forked_child_begins_with_none() -> None:

@@ -25,11 +25,11 @@ from horsies import (
     TaskSendErrorCode,
     TaskSendPayload,
 )
-from horsies.client.payload import SendOptions, resealed
-from horsies.model.send import PlainSend, payload_of
+from horsies.client.payload import SendOptions, refingerprint
+from horsies.model.send import CompactPayload, to_full_payload
 
 if TYPE_CHECKING:
-    from horsies.client.delivery import AnySend
+    from horsies.client.delivery import AnyPayload
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -43,17 +43,17 @@ def task_of(config: AppConfig | None = None, name: str = "greet", **options: Any
 
 
 def cast(task: TaskFunction[..., Any] | None = None, /, **options: Any) -> TaskSendPayload:
-    return payload_of(sent(task or task_of(), SendOptions(**options), "ann", times=2))
+    return to_full_payload(sent(task or task_of(), SendOptions(**options), "ann", times=2))
 
 
-def sent(task: TaskFunction[..., Any], options: SendOptions, /, *args: Any, **kwargs: Any) -> AnySend:
-    moulded = task.mould.cast(options, args, kwargs)
+def sent(task: TaskFunction[..., Any], options: SendOptions, /, *args: Any, **kwargs: Any) -> AnyPayload:
+    moulded = task.payload_builder.build(options, args, kwargs)
     assert not isinstance(moulded, Err)
     return moulded
 
 
 def refused(task: TaskFunction[..., Any], *args: Any, **options: Any) -> tuple[TaskSendErrorCode, str]:
-    result = task.mould.cast(SendOptions(**options), args or ("ann",), {})
+    result = task.payload_builder.build(SendOptions(**options), args or ("ann",), {})
     assert isinstance(result, Err)
     assert result.error.payload is None
     return result.error.code, result.error.message
@@ -150,7 +150,7 @@ def test_flags_of_a_send_go_over_those_of_the_task() -> None:
 
 @pytest.mark.parametrize("args", [(), (5, 6, 7), (["list"],), ("nul\0",), ("lone\ud800",)])
 def test_arguments_that_cannot_be_stored_are_refused(args: tuple[Any, ...]) -> None:
-    result = task_of().mould.cast(SendOptions(), args, {})
+    result = task_of().payload_builder.build(SendOptions(), args, {})
     assert isinstance(result, Err)
     assert result.error.code is TaskSendErrorCode.VALIDATION_FAILED
 
@@ -191,8 +191,8 @@ def test_the_key_belongs_to_the_arguments_and_not_to_the_moment() -> None:
 
 def test_the_key_belongs_to_the_arguments_and_not_to_how_they_are_given() -> None:
     task, keyed = task_of(), SendOptions(idempotency_key="k")
-    by_position = payload_of(sent(task, keyed, "ann", 2))
-    by_name = payload_of(sent(task, keyed, times=2, name="ann"))
+    by_position = to_full_payload(sent(task, keyed, "ann", 2))
+    by_name = to_full_payload(sent(task, keyed, times=2, name="ann"))
     assert by_position.command_sha == by_name.command_sha
     assert by_position.enqueue_sha != by_name.enqueue_sha
 
@@ -211,14 +211,14 @@ def test_the_key_belongs_to_the_arguments_and_not_to_how_they_are_given() -> Non
 )
 def test_a_changed_payload_has_another_seal(change: dict[str, Any]) -> None:
     task = task_of()
-    payload, shape = cast(task, idempotency_key="k"), task.definition.codec.shape
-    assert resealed(payload, shape) == payload
-    assert resealed(replace(payload, **change), shape).enqueue_sha != payload.enqueue_sha
+    payload, shape = cast(task, idempotency_key="k"), task.definition.codec.signature
+    assert refingerprint(payload, shape) == payload
+    assert refingerprint(replace(payload, **change), shape).enqueue_sha != payload.enqueue_sha
 
 
 def test_what_cannot_be_gone_through_is_no_bulk() -> None:
     nothing: Any = None
-    error = task_of().mould.cast_many(SendOptions(), nothing).unwrap_err()
+    error = task_of().payload_builder.build_many(SendOptions(), nothing).unwrap_err()
     assert error.code is TaskSendErrorCode.VALIDATION_FAILED
     assert "'NoneType' object is not iterable" in error.message
 
@@ -236,13 +236,13 @@ def test_what_cannot_be_gone_through_is_no_bulk() -> None:
 def test_a_send_is_plain_where_it_is_due_at_once_never_ends_and_has_no_key(
     options: dict[str, Any], is_plain: bool
 ) -> None:
-    assert isinstance(sent(task_of(), SendOptions(**options), "ann"), PlainSend) is is_plain
+    assert isinstance(sent(task_of(), SendOptions(**options), "ann"), CompactPayload) is is_plain
 
 
 def test_a_plain_send_is_sealed_as_its_payload_is() -> None:
     task = task_of()
     payload = cast(task, priority=3)
-    assert resealed(payload, task.definition.codec.shape) == payload
+    assert refingerprint(payload, task.definition.codec.signature) == payload
 
 
 def scaled(name: str, factor: float, times: int = 1, is_loud: bool = False) -> TaskResult[str, TaskError]:
@@ -257,18 +257,21 @@ def test_the_short_way_sends_what_the_long_way_sends(
     name: str, factor: float, times: int, is_loud: bool, count: int
 ) -> None:
     args = (name, factor, times, is_loud)[:count]
-    quick, moulded = SCALED.mould.quick(args), SCALED.mould.cast(SendOptions(), args, {})
+    quick, moulded = (
+        SCALED.payload_builder.try_build_compact(args),
+        SCALED.payload_builder.build(SendOptions(), args, {}),
+    )
     if quick is None:
         return
     assert not isinstance(moulded, Err)
-    made, long = quick.payload, payload_of(moulded)
+    made, long = quick.full_payload, to_full_payload(moulded)
     assert replace(made, task_id=long.task_id, sent_at=long.sent_at, enqueue_sha=long.enqueue_sha) == long
-    assert resealed(made, SCALED.definition.codec.shape) == made
+    assert refingerprint(made, SCALED.definition.codec.signature) == made
 
 
 @pytest.mark.parametrize("args", [("ann", 1.5), ("ann", -0.0, 7), ('a\n"b\\', 1e-7, 10**30, True)])
 def test_most_calls_by_position_go_the_short_way(args: tuple[Any, ...]) -> None:
-    assert isinstance(SCALED.mould.quick(args), PlainSend)
+    assert isinstance(SCALED.payload_builder.try_build_compact(args), CompactPayload)
 
 
 class Unhashable(type):
@@ -301,7 +304,7 @@ class Odd(metaclass=Unhashable):
     ],
 )
 def test_what_takes_a_closer_look_goes_the_long_way(args: tuple[Any, ...]) -> None:
-    assert SCALED.mould.quick(args) is None
+    assert SCALED.payload_builder.try_build_compact(args) is None
 
 
 def test_a_value_whose_type_has_no_hash_is_refused_as_any_other() -> None:
@@ -311,11 +314,14 @@ def test_a_value_whose_type_has_no_hash_is_refused_as_any_other() -> None:
 
 def test_where_even_short_arguments_may_be_too_large_all_go_the_long_way() -> None:
     task = task_of(AppConfig(payload=PayloadPolicy(reject_bytes=1999)))
-    assert task.mould.quick(("ann",)) is None
-    assert task_of(AppConfig(payload=PayloadPolicy(reject_bytes=2000))).mould.quick(("ann",)) is not None
+    assert task.payload_builder.try_build_compact(("ann",)) is None
+    assert (
+        task_of(AppConfig(payload=PayloadPolicy(reject_bytes=2000))).payload_builder.try_build_compact(("ann",))
+        is not None
+    )
 
 
 def test_the_repr_of_a_payload_hides_its_arguments() -> None:
     plain = sent(task_of(), SendOptions(), "ann")
-    assert isinstance(plain, PlainSend)
+    assert isinstance(plain, CompactPayload)
     assert "ann" not in repr(cast()) + repr(plain)

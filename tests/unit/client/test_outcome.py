@@ -7,17 +7,23 @@ from uuid import UUID
 import pytest
 
 from horsies import OperationalErrorCode, TaskError, TaskResult
-from horsies.client.results import is_final, no_look, not_yet, result_of, unreachable
-from horsies.codec.values import value_of
+from horsies.client.results import (
+    broker_error_result,
+    is_final,
+    stored_task_result,
+    unread_timeout_result,
+    wait_timeout_result,
+)
+from horsies.codec.values import codec_for
 from horsies.errors import DatabaseUnreachable
 from horsies.model.task_result import BuiltInTaskCode, ContractCode, OutcomeCode, RetrievalCode
-from horsies.store.tasks import OutcomeRow
+from horsies.store.tasks import TaskResultRow
 
 ID = UUID(int=7)
 
 
-def row(status: str, document: str | None) -> OutcomeRow:
-    return OutcomeRow(id=ID, task_name="t", status=status, document=document)
+def row(status: str, document: str | None) -> TaskResultRow:
+    return TaskResultRow(id=ID, task_name="t", status=status, document=document)
 
 
 @pytest.mark.parametrize(
@@ -38,37 +44,37 @@ def row(status: str, document: str | None) -> OutcomeRow:
         (row("COMPLETED", '{"ok":"no number"}'), ContractCode.PYDANTIC_HYDRATION_ERROR),
     ],
 )
-def test_what_is_found_has_a_code(found: OutcomeRow | None, code: BuiltInTaskCode) -> None:
-    assert result_of(str(ID), found, value_of(int)).err_value.error_code is code
+def test_what_is_found_has_a_code(found: TaskResultRow | None, code: BuiltInTaskCode) -> None:
+    assert stored_task_result(str(ID), found, codec_for(int)).err_value.error_code is code
 
 
 def test_a_code_of_the_users_own_stays_text() -> None:
     found = row("FAILED", '{"err":{"error_code":"CARD_DECLINED","data":{"card":1}}}')
-    error = result_of(str(ID), found, None).err_value
+    error = stored_task_result(str(ID), found, None).err_value
     assert (error.error_code, error.data) == ("CARD_DECLINED", {"card": 1})
 
 
 def test_who_cancelled_a_task_may_say_why() -> None:
     found = row("CANCELLED", '{"err":{"error_code":"TASK_CANCELLED","message":"by ann"}}')
-    assert result_of(str(ID), found, None).err_value.message == "by ann"
+    assert stored_task_result(str(ID), found, None).err_value.message == "by ann"
 
 
 def test_a_value_is_typed_where_the_task_is_known() -> None:
     found = row("COMPLETED", '{"ok":["a","b"]}')
-    assert result_of(str(ID), found, value_of(frozenset[str])).ok_value == frozenset({"a", "b"})
-    assert result_of(str(ID), found, None).ok_value == ["a", "b"]
+    assert stored_task_result(str(ID), found, codec_for(frozenset[str])).ok_value == frozenset({"a", "b"})
+    assert stored_task_result(str(ID), found, None).ok_value == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     ("result", "final"),
     [
         (TaskResult[object, TaskError](ok=None), True),
-        (result_of(str(ID), None, None), False),
-        (not_yet(str(ID), "RUNNING"), False),
-        (no_look(str(ID)), False),
-        (unreachable(DatabaseUnreachable("gone")), False),
-        (result_of(str(ID), row("CANCELLED", None), None), True),
-        (result_of(str(ID), row("COMPLETED", "5"), None), True),
+        (stored_task_result(str(ID), None, None), False),
+        (wait_timeout_result(str(ID), "RUNNING"), False),
+        (unread_timeout_result(str(ID)), False),
+        (broker_error_result(DatabaseUnreachable("gone")), False),
+        (stored_task_result(str(ID), row("CANCELLED", None), None), True),
+        (stored_task_result(str(ID), row("COMPLETED", "5"), None), True),
         (TaskResult[object, TaskError](err=TaskError(message="no code at all")), True),
     ],
 )
@@ -79,9 +85,9 @@ def test_only_what_may_change_is_asked_for_again(result: TaskResult[object, Task
 @pytest.mark.parametrize(
     ("result", "says"),
     [
-        (not_yet(str(ID), "PENDING"), "it is PENDING, in no worker's hands"),
-        (not_yet(str(ID), "CLAIMED"), "it is CLAIMED by a worker, and not begun"),
-        (not_yet(str(ID), "RUNNING", seen_s_ago=0.5), "when last looked at, 500 ms ago, it was RUNNING"),
+        (wait_timeout_result(str(ID), "PENDING"), "it is PENDING, in no worker's hands"),
+        (wait_timeout_result(str(ID), "CLAIMED"), "it is CLAIMED by a worker, and not begun"),
+        (wait_timeout_result(str(ID), "RUNNING", seen_s_ago=0.5), "when last looked at, 500 ms ago, it was RUNNING"),
     ],
 )
 def test_who_waited_too_short_hears_how_the_task_stood(result: TaskResult[object, TaskError], says: str) -> None:

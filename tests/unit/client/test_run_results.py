@@ -7,7 +7,7 @@ from uuid import UUID
 
 from horsies import AppConfig, Horsies, NodeKey, TaskError, TaskResult, WorkflowDefinition
 from horsies.client.workflow.handle import node_result, run_result
-from horsies.store.workflows import NodeInfoRow, RunOutcomeRow
+from horsies.store.workflows import NodeInfoRow, RunResultRow
 
 DAY = date(2024, 2, 29)
 
@@ -45,8 +45,8 @@ NODE = NodeInfoRow(
 )
 
 
-def ended_with(document: str, *, is_map: bool) -> RunOutcomeRow:
-    return RunOutcomeRow(
+def ended_with(document: str, *, is_map: bool) -> RunResultRow:
+    return RunResultRow(
         id=UUID(int=2),
         status="COMPLETED",
         document=document,

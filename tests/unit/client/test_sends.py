@@ -22,12 +22,12 @@ from horsies import (
     TaskSendPayload,
     TaskSendResult,
 )
-from horsies.model.send import payload_of
+from horsies.model.send import to_full_payload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horsies.client.delivery import AnySend
+    from horsies.client.delivery import AnyPayload
     from horsies.registry import TaskDefinition
 
 AnyHandle = TaskHandle[Any]
@@ -40,26 +40,28 @@ class Wire:
         self.delivered: list[TaskSendPayload] = []
         self.is_down = False
 
-    def one(self, task: TaskDefinition, send: AnySend) -> TaskSendResult[AnyHandle]:
-        return asyncio.run(self.one_async(task, send, None))
+    def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]:
+        return asyncio.run(self.deliver_async(task, send, None))
 
-    async def one_async(
+    async def deliver_async(
         self,
         task: TaskDefinition,  # noqa: ARG002  # a wire looks at payloads only
-        send: AnySend,
+        send: AnyPayload,
         connection: object | None,  # noqa: ARG002
     ) -> TaskSendResult[AnyHandle]:
-        payload = payload_of(send)
+        payload = to_full_payload(send)
         if self.is_down:
             code = TaskSendErrorCode.ENQUEUE_FAILED
             return Err(TaskSendError(code=code, message="down", task_id=payload.task_id, payload=payload))
         self.delivered.append(payload)
         return Ok(TaskHandle[Any](payload.task_id, None))
 
-    def many(self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]) -> TaskSendResult[list[AnyHandle]]:
-        return asyncio.run(self.many_async(task, payloads, None))
+    def deliver_many(
+        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]
+    ) -> TaskSendResult[list[AnyHandle]]:
+        return asyncio.run(self.deliver_many_async(task, payloads, None))
 
-    async def many_async(
+    async def deliver_many_async(
         self,
         task: TaskDefinition,  # noqa: ARG002
         payloads: Sequence[TaskSendPayload],

@@ -7,7 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from horsies.model.send import ExistingTask, SendOutcome, TaskSendError, TaskSendErrorCode, TaskSendPayload, judge
+from horsies.model.send import (
+    ConflictingTask,
+    SendOutcome,
+    TaskSendError,
+    TaskSendErrorCode,
+    TaskSendPayload,
+    resolve_conflict,
+)
 
 MINE, OTHER = UUID(int=1), UUID(int=2)
 PAYLOAD = TaskSendPayload(
@@ -29,26 +36,28 @@ PAYLOAD = TaskSendPayload(
 )
 
 
-def row(identity: UUID, *, enqueue: str = "enqueue", command: str = "command", same_key: bool = True) -> ExistingTask:
-    return ExistingTask(id=identity, enqueue_sha=enqueue, command_sha=command, has_same_key=same_key)
+def row(
+    identity: UUID, *, enqueue: str = "enqueue", command: str = "command", same_key: bool = True
+) -> ConflictingTask:
+    return ConflictingTask(id=identity, enqueue_sha=enqueue, command_sha=command, has_same_key=same_key)
 
 
 @pytest.mark.parametrize(
     ("rows", "outcome", "stands"),
     [
-        ([], SendOutcome.GONE, MINE),
-        ([row(MINE)], SendOutcome.REPEATED, MINE),
-        ([row(MINE, same_key=False)], SendOutcome.REPEATED, MINE),
-        ([row(MINE, enqueue="another")], SendOutcome.OTHER_PAYLOAD, MINE),
-        ([row(OTHER)], SendOutcome.FIRST_STANDS, OTHER),
-        ([row(OTHER, enqueue="another")], SendOutcome.FIRST_STANDS, OTHER),
-        ([row(OTHER, command="another")], SendOutcome.OTHER_ARGUMENTS, OTHER),
-        ([row(OTHER), row(MINE, same_key=False)], SendOutcome.REPEATED, MINE),
-        ([row(OTHER), row(MINE, enqueue="another", same_key=False)], SendOutcome.OTHER_PAYLOAD, MINE),
+        ([], SendOutcome.CONFLICT_GONE, MINE),
+        ([row(MINE)], SendOutcome.ALREADY_STORED, MINE),
+        ([row(MINE, same_key=False)], SendOutcome.ALREADY_STORED, MINE),
+        ([row(MINE, enqueue="another")], SendOutcome.PAYLOAD_MISMATCH, MINE),
+        ([row(OTHER)], SendOutcome.DEDUPLICATED, OTHER),
+        ([row(OTHER, enqueue="another")], SendOutcome.DEDUPLICATED, OTHER),
+        ([row(OTHER, command="another")], SendOutcome.IDEMPOTENCY_KEY_CONFLICT, OTHER),
+        ([row(OTHER), row(MINE, same_key=False)], SendOutcome.ALREADY_STORED, MINE),
+        ([row(OTHER), row(MINE, enqueue="another", same_key=False)], SendOutcome.PAYLOAD_MISMATCH, MINE),
     ],
 )
-def test_what_stands_in_the_way_decides(rows: list[ExistingTask], outcome: SendOutcome, stands: UUID) -> None:
-    assert judge(PAYLOAD, rows) == (outcome, str(stands))
+def test_what_stands_in_the_way_decides(rows: list[ConflictingTask], outcome: SendOutcome, stands: UUID) -> None:
+    assert resolve_conflict(PAYLOAD, rows) == (outcome, str(stands))
 
 
 def test_an_error_shows_no_arguments() -> None:

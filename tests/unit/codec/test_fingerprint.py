@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from horsies.codec import fingerprint
-from horsies.codec.arguments import EncodedArguments, Shape
-from horsies.codec.canonical_json import canonical
+from horsies.codec.arguments import CallSignature, EncodedArguments
+from horsies.codec.canonical_json import canonical_json
 from horsies.codec.fingerprint import command_sha, enqueue_sha
 
 SENT_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ARGUMENTS = EncodedArguments(args_json='[1,"ü"]', kwargs_json='{"a":null}')
-SHAPE = Shape(positional=("id", "to"), keywords=frozenset({"to", "a"}), required=("id",), rest="more", extra="extra")
+SHAPE = CallSignature(
+    positional=("id", "to"),
+    keywords=frozenset({"to", "a"}),
+    required=("id",),
+    var_positional="more",
+    var_keyword="extra",
+)
 SEND: dict[str, Any] = {"task_name": "mail.send", "queue_name": "mail", "priority": 5, "sent_at": SENT_AT}
 
 
@@ -37,7 +43,7 @@ def test_an_enqueue_fingerprint_is_the_sha_of_canonical_json() -> None:
         **SEND,
         good_until=SENT_AT + timedelta(hours=1),
         delay_seconds=2,
-        options_json=canonical({"timeout_ms": 1000}),
+        options_json=canonical_json({"timeout_ms": 1000}),
     )
 
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -53,17 +59,17 @@ def test_fingerprints_are_pinned() -> None:
 
 @pytest.mark.parametrize("length", [10, 700, 1000, 5000])
 def test_long_and_short_ones_are_made_alike(length: int) -> None:
-    text = canonical({"args": ["x" * length], "kwargs": {}, "name": "mail.send"})
-    arguments = EncodedArguments(args_json=canonical(["x" * length]), kwargs_json="{}")
-    shape = Shape(positional=(), keywords=frozenset(), required=(), rest="more", extra=None)
+    text = canonical_json({"args": ["x" * length], "kwargs": {}, "name": "mail.send"})
+    arguments = EncodedArguments(args_json=canonical_json(["x" * length]), kwargs_json="{}")
+    shape = CallSignature(positional=(), keywords=frozenset(), required=(), var_positional="more", var_keyword=None)
     assert command_sha("mail.send", arguments, shape) == sha256(text.encode()).hexdigest()
 
 
 def test_without_a_hash_of_its_own_the_interpreter_has_that_of_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fingerprint._of_the_interpreter() is not sha256
+    assert fingerprint._find_fast_sha256() is not sha256
     for name in ("_sha2", "_sha256"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert fingerprint._of_the_interpreter() is sha256
+    assert fingerprint._find_fast_sha256() is sha256
 
 
 @pytest.mark.parametrize(

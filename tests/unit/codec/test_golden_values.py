@@ -15,8 +15,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from typing_extensions import TypedDict
 
-from horsies.codec.canonical_json import canonical, fault_in
-from horsies.codec.values import value_of
+from horsies.codec.canonical_json import canonical_json, find_json_fault
+from horsies.codec.values import codec_for
 
 
 class Colour(enum.Enum):
@@ -138,12 +138,12 @@ def test_every_documented_type_is_pinned() -> None:
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_is_written_in_its_pinned_form(name: str) -> None:
-    codec = value_of(VALUES[name].annotation)
+    codec = codec_for(VALUES[name].annotation)
 
-    stored = codec.dump(codec.check(VALUES[name].value))
+    stored = codec.dump(codec.validate(VALUES[name].value))
 
-    assert canonical(stored) == canonical(GOLDEN[name])
-    assert fault_in(stored) is None
+    assert canonical_json(stored) == canonical_json(GOLDEN[name])
+    assert find_json_fault(stored) is None
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -151,7 +151,7 @@ def test_the_pinned_form_is_read_as_the_typed_value(name: str) -> None:
     documented = VALUES[name]
     expected = documented.value if documented.comes_out is ... else documented.comes_out
 
-    found = value_of(documented.annotation).load(GOLDEN[name])
+    found = codec_for(documented.annotation).load(GOLDEN[name])
 
     assert found == expected
     assert type(found) is type(expected)

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from horsies.codec import ids
-from horsies.codec.ids import IdSource
+from horsies.codec.ids import IdGenerator
 from horsies.model import task as model_ids
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def test_ids_rise() -> None:
-    source = IdSource()
-    ids = [source.next() for _ in range(10_000)]
+    source = IdGenerator()
+    ids = [source.next_uuid() for _ in range(10_000)]
 
     assert ids == sorted(set(ids))
 
 
 def test_threads_share_one_rising_series() -> None:
-    source = IdSource()
+    source = IdGenerator()
 
     def draw(_: int) -> list[UUID]:
-        return [source.next() for _ in range(2_000)]
+        return [source.next_uuid() for _ in range(2_000)]
 
     with ThreadPoolExecutor(4) as pool:
         series = list(pool.map(draw, range(4)))
@@ -40,20 +40,20 @@ def test_threads_share_one_rising_series() -> None:
 
 
 def test_a_signal_handler_may_take_an_id_in_the_middle_of_another(request: pytest.FixtureRequest) -> None:
-    source = IdSource()
+    source = IdGenerator()
     taken: list[str] = []
 
     turn = threading.Lock()
 
     def take(_number: int, _frame: object) -> None:
         if turn.acquire(blocking=False):  # a signal may also come in the middle of its own handler
-            taken.append(source.text())
+            taken.append(source.next_id())
             turn.release()
 
     before = signal.signal(signal.SIGALRM, take)
     request.addfinalizer(lambda: signal.signal(signal.SIGALRM, before))
     signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
-    ids = [source.text() for _ in range(100_000)]
+    ids = [source.next_id() for _ in range(100_000)]
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert taken
     assert ids == sorted(ids)
@@ -62,25 +62,27 @@ def test_a_signal_handler_may_take_an_id_in_the_middle_of_another(request: pytes
 
 
 def test_ids_that_somebody_overtook_are_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, make, taken = IdSource(), ids.id_texts, list[str]()
+    source, make, taken = IdGenerator(), ids.format_ids, list[str]()
 
     def interrupted(first: int, count: int) -> list[str]:
-        monkeypatch.setattr(ids, "id_texts", make)
-        taken.append(source.text())
+        monkeypatch.setattr(ids, "format_ids", make)
+        taken.append(source.next_id())
         return make(first, count)
 
-    source.text()
-    monkeypatch.setattr(ids, "id_texts", interrupted)
-    below = source.text()
-    assert below < taken[0] < source.text()
+    source.next_id()
+    monkeypatch.setattr(ids, "format_ids", interrupted)
+    below = source.next_id()
+    assert below < taken[0] < source.next_id()
 
 
 def test_texts_rise_in_each_thread_and_among_other_ids() -> None:
-    source = IdSource()
+    source = IdGenerator()
 
     def draw(_: int) -> list[str]:
         return [
-            each for _ in range(500) for each in (source.text(), str(source.next()), *source.take(2), source.text())
+            each
+            for _ in range(500)
+            for each in (source.next_id(), str(source.next_uuid()), *source.next_ids(2), source.next_id())
         ]
 
     with ThreadPoolExecutor(4) as pool:
@@ -91,26 +93,26 @@ def test_texts_rise_in_each_thread_and_among_other_ids() -> None:
 
 
 def test_ids_that_were_made_together_are_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, now = IdSource(), [100.0]
+    source, now = IdGenerator(), [100.0]
     monkeypatch.setattr(ids.time, "monotonic", lambda: now[0])
-    earlier = [source.text() for _ in range(3)]
+    earlier = [source.next_id() for _ in range(3)]
     monkeypatch.setattr(ids.time, "time_ns", lambda: (1 << 41) * 1_000_000)
-    now[0] += ids.SOON_S
-    assert source.text().startswith("02000000-0000-7")
+    now[0] += ids.ID_BATCH_WINDOW_S
+    assert source.next_id().startswith("02000000-0000-7")
     assert max(earlier) < "02000000"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_goes_its_own_way_even_when_the_lock_was_held() -> None:
-    source = IdSource()
+    source = IdGenerator()
     for _ in range(3):
-        source.text()  # after which some are ready
+        source.next_id()  # after which some are ready
     reading, writing = os.pipe()
 
     with source._lock:
         child = os.fork()
         if child == 0:
-            os.write(writing, b"".join(UUID(source.text()).bytes for _ in range(50)))
+            os.write(writing, b"".join(UUID(source.next_id()).bytes for _ in range(50)))
             os._exit(0)
     os.waitpid(child, 0)
     os.close(writing)
@@ -118,14 +120,20 @@ def test_a_forked_child_goes_its_own_way_even_when_the_lock_was_held() -> None:
         sent = pipe.read()
 
     theirs = {sent[start : start + 16] for start in range(0, len(sent), 16)}
-    ours = {UUID(source.text()).bytes for _ in range(50)}
+    ours = {UUID(source.next_id()).bytes for _ in range(50)}
     assert len(theirs) == len(ours) == 50
     assert not theirs & ours
 
 
 def test_a_series_takes_its_place_among_single_ids() -> None:
-    source = IdSource()
-    ids = [str(source.next()), *source.take(1000), str(source.next()), *source.take(0), str(source.next())]
+    source = IdGenerator()
+    ids = [
+        str(source.next_uuid()),
+        *source.next_ids(1000),
+        str(source.next_uuid()),
+        *source.next_ids(0),
+        str(source.next_uuid()),
+    ]
     assert sorted(set(ids)) == ids
 
 
@@ -141,8 +149,8 @@ def test_whatever_step_is_interrupted_no_id_is_given_out_twice(before: int, mean
 
 def _interrupted_at(step: int, *, before: int, meanwhile: int) -> list[str] | None:
     """All ids that were given out where others are asked for at this step of the source; None past its end."""
-    source, steps, was_there = IdSource(), count(), False
-    given = [source.text() for _ in range(before)]
+    source, steps, was_there = IdGenerator(), count(), False
+    given = [source.next_id() for _ in range(before)]
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal was_there
@@ -152,14 +160,14 @@ def _interrupted_at(step: int, *, before: int, meanwhile: int) -> list[str] | No
         if event == "opcode" and next(steps) == step:
             was_there = True
             sys.settrace(None)
-            given.extend(source.text() for _ in range(meanwhile))
+            given.extend(source.next_id() for _ in range(meanwhile))
         return trace
 
     tracing = sys.gettrace()
     sys.settrace(trace)
     try:
-        interrupted = source.text()
+        interrupted = source.next_id()
     finally:
         sys.settrace(tracing)
-    given += [interrupted, *(source.text() for _ in range(40))]
+    given += [interrupted, *(source.next_id() for _ in range(40))]
     return given if was_there else None

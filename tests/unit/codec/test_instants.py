@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies.codec import fingerprint
-from horsies.codec.fingerprint import in_utc, now_in_utc
+from horsies.codec.fingerprint import format_utc, format_utc_now
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -17,9 +17,9 @@ def test_now_is_written_as_any_other_instant_is(micros: list[int]) -> None:
     for each in (*micros, micros[-1] // 10**6 * 10**6):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fingerprint.time, "time_ns", lambda: each * 1000 + 999)  # noqa: B023  # called at once
-            assert now_in_utc() == in_utc(EPOCH + timedelta(microseconds=each))
+            assert format_utc_now() == format_utc(EPOCH + timedelta(microseconds=each))
 
 
 def test_another_time_zone_is_written_in_utc() -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=5)))
-    assert in_utc(at) == "2026-01-01T22:04:05+00:00"
+    assert format_utc(at) == "2026-01-01T22:04:05+00:00"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.codec.canonical_json import canonical, fault_in
-from horsies.codec.results import StoredResult, checked_result, read_result, stored_result
-from horsies.codec.values import value_of
+from horsies.codec.canonical_json import canonical_json, find_json_fault
+from horsies.codec.results import EncodedResult, decode_result, encode_result, validate_result
+from horsies.codec.values import codec_for
 from horsies.model.task_result import (
     ContractCode,
     OperationalErrorCode,
@@ -23,8 +23,8 @@ from horsies.model.task_result import (
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "results.json").read_text("utf-8"))
 
-ANYTHING = value_of(Any)
-NUMBER = value_of(int)
+ANYTHING = codec_for(Any)
+NUMBER = codec_for(int)
 
 RESULTS: dict[str, TaskResult[Any, TaskError]] = {
     "a value": TaskResult(ok=5),
@@ -51,9 +51,9 @@ class Hostile:
         raise RuntimeError
 
 
-def stored(returned: object, annotation: Any = Any) -> StoredResult:
-    ok = value_of(annotation)
-    return stored_result(checked_result(returned, ok), ok)
+def stored(returned: object, annotation: Any = Any) -> EncodedResult:
+    ok = codec_for(annotation)
+    return encode_result(validate_result(returned, ok), ok)
 
 
 def stored_body(error: TaskError) -> dict[str, Any]:
@@ -62,23 +62,23 @@ def stored_body(error: TaskError) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_is_written_in_its_pinned_form(name: str) -> None:
-    assert stored(RESULTS[name]).document == canonical(GOLDEN[name])
+    assert stored(RESULTS[name]).document == canonical_json(GOLDEN[name])
 
 
 @pytest.mark.parametrize("name", [name for name in RESULTS if name != "an exception"])
 def test_the_pinned_form_is_read_as_the_result(name: str) -> None:
-    assert read_result(json.dumps(GOLDEN[name]), ANYTHING) == RESULTS[name]
+    assert decode_result(json.dumps(GOLDEN[name]), ANYTHING) == RESULTS[name]
 
 
 def test_a_stored_exception_comes_back_as_its_record() -> None:
-    error = read_result(json.dumps(GOLDEN["an exception"])).err_value
+    error = decode_result(json.dumps(GOLDEN["an exception"])).err_value
 
     assert error.error_code is OperationalErrorCode.UNHANDLED_EXCEPTION
     assert error.exception == GOLDEN["an exception"]["err"]["exception"]
 
 
 def test_an_ok_value_is_stored_as_its_declared_type_wants_it() -> None:
-    assert stored(TaskResult(ok="5"), int) == StoredResult(document='{"ok":5}', error=None)
+    assert stored(TaskResult(ok="5"), int) == EncodedResult(document='{"ok":5}', error=None)
 
 
 @pytest.mark.parametrize(
@@ -111,27 +111,27 @@ def test_a_mismatch_does_not_show_the_value() -> None:
 
 @pytest.mark.parametrize("document", ["", "null", "5", "[]", "{}", '{"ok":1,"err":{}}', '{"err":5}', '{"value":1}'])
 def test_a_document_that_is_no_result_says_so(document: str) -> None:
-    assert read_result(document).err_value.error_code is OperationalErrorCode.RESULT_DESERIALIZATION_ERROR
+    assert decode_result(document).err_value.error_code is OperationalErrorCode.RESULT_DESERIALIZATION_ERROR
 
 
 def test_an_error_of_the_wrong_shape_says_so() -> None:
     document = '{"err":{"message":[]}}'
 
-    assert read_result(document).err_value.error_code is OperationalErrorCode.RESULT_DESERIALIZATION_ERROR
+    assert decode_result(document).err_value.error_code is OperationalErrorCode.RESULT_DESERIALIZATION_ERROR
 
 
 def test_an_error_with_fields_of_a_later_release_is_still_read() -> None:
-    assert read_result('{"err":{"error_code":"CARD_DECLINED","severity":9}}').err_value == TaskError(
+    assert decode_result('{"err":{"error_code":"CARD_DECLINED","severity":9}}').err_value == TaskError(
         error_code="CARD_DECLINED"
     )
 
 
 def test_a_value_that_no_longer_fits_its_type_says_so() -> None:
-    assert read_result('{"ok":"five"}', NUMBER).err_value.error_code is ContractCode.PYDANTIC_HYDRATION_ERROR
+    assert decode_result('{"ok":"five"}', NUMBER).err_value.error_code is ContractCode.PYDANTIC_HYDRATION_ERROR
 
 
 def test_without_the_declared_type_the_value_is_plain_json() -> None:
-    assert read_result('{"ok":{"a":[1]}}').ok_value == {"a": [1]}
+    assert decode_result('{"ok":{"a":[1]}}').ok_value == {"a": [1]}
 
 
 @pytest.mark.parametrize("data", [object(), math.nan, {"a": "\0"}, {"a": "\ud800"}, [object()], {1: 2}])
@@ -162,7 +162,7 @@ def test_deep_error_data_is_stored_and_can_be_read_again(levels: int) -> None:
     for _ in range(levels - 1):
         data = [data]
 
-    result = read_result(stored(TaskResult(err=TaskError(error_code="DEEP", data=data))).document)
+    result = decode_result(stored(TaskResult(err=TaskError(error_code="DEEP", data=data))).document)
 
     assert result.err_value.error_code == "DEEP"
 
@@ -171,5 +171,5 @@ def test_deep_error_data_is_stored_and_can_be_read_again(levels: int) -> None:
 def test_every_error_can_be_stored_and_read(message: str | None, data: object) -> None:
     document = stored(TaskResult(err=TaskError(error_code="ANY", message=message, data=data))).document
 
-    assert fault_in(json.loads(document)) is None
-    assert read_result(document).err_value.error_code == "ANY"
+    assert find_json_fault(json.loads(document)) is None
+    assert decode_result(document).err_value.error_code == "ANY"

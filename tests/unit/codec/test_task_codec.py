@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, SecretStr, fie
 from pydantic_core import PydanticCustomError
 
 from horsies.codec.arguments import TaskCodec
-from horsies.codec.canonical_json import PayloadRefused
+from horsies.codec.canonical_json import PayloadError
 from horsies.errors import ErrorCode
 from horsies.model.task_result import TaskError, TaskResult
 
@@ -108,8 +108,8 @@ def codec_of(function: Callable[..., object]) -> TaskCodec:
     return TaskCodec.of(function).unwrap()
 
 
-def refusal(function: Callable[..., object], *args: object, **kwargs: object) -> PayloadRefused:
-    with pytest.raises(PayloadRefused) as caught:
+def refusal(function: Callable[..., object], *args: object, **kwargs: object) -> PayloadError:
+    with pytest.raises(PayloadError) as caught:
         codec_of(function).encode(args, kwargs)
     return caught.value
 
@@ -176,10 +176,10 @@ def test_what_binds_is_what_python_binds(count: int, keywords: set[str], functio
     try:
         function(*[None] * count, **kwargs)
     except TypeError:
-        with pytest.raises(PayloadRefused):
-            codec_of(function).shape.check(count, kwargs)
+        with pytest.raises(PayloadError):
+            codec_of(function).signature.check_call(count, kwargs)
     else:
-        codec_of(function).shape.check(count, kwargs)
+        codec_of(function).signature.check_call(count, kwargs)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_keys_of_collected_keywords_must_be_storable_as_well() -> None:
 def test_keywords_must_be_text() -> None:
     wrong: Any = {1: "x"}
     for function in (typed, collecting):
-        with pytest.raises(PayloadRefused, match="keyword that is not text"):
+        with pytest.raises(PayloadError, match="keyword that is not text"):
             codec_of(function).encode((1,), wrong)
 
 
@@ -287,7 +287,7 @@ def test_a_fault_that_takes_the_name_of_one_of_pydantics_is_told_without_its_wor
     ],
 )
 def test_damaged_stored_arguments_are_refused(args_json: str, kwargs_json: str) -> None:
-    with pytest.raises(PayloadRefused):
+    with pytest.raises(PayloadError):
         codec_of(typed).decode(args_json, kwargs_json)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.config import KEYS, load
+from horsies.config import KEYS, load_settings
 from horsies.config.keys import ENTRY_SECTION
 from horsies.errors import ConfigurationError, ErrorCode, MultipleValidationErrors, SourceLocation
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def refused(folder: Path, text: str = "", **environ: str) -> ConfigurationError:
     (folder / "horsies.toml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError) as caught:
-        load(environ=environ, cwd=folder)
+        load_settings(environ=environ, cwd=folder)
     return caught.value
 
 
@@ -148,32 +148,32 @@ def test_a_wrong_url_is_refused_without_its_password(tmp_path: Path) -> None:
 
 def test_a_named_file_that_is_missing_hints_at_init(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file") as caught:
-        load("missing.toml", environ={}, cwd=tmp_path)
+        load_settings("missing.toml", environ={}, cwd=tmp_path)
     assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
     assert "horsies init" in (caught.value.help_text or "")
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is a folder"):
-        load(tmp_path, environ={})
+        load_settings(tmp_path, environ={})
 
 
 def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_bytes("[app]\nlocator = 'ü'".encode("latin-1"))
     with pytest.raises(ConfigurationError, match="is not UTF-8"):
-        load(environ={}, cwd=tmp_path)
+        load_settings(environ={}, cwd=tmp_path)
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_text("[worker]\nprocesses = 3", encoding="utf-8-sig")
-    assert load(environ={}, cwd=tmp_path).worker.processes == 3
+    assert load_settings(environ={}, cwd=tmp_path).worker.processes == 3
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     loop = tmp_path / "loop.toml"
     loop.symlink_to(loop)
     with pytest.raises(ConfigurationError, match="cannot be read") as caught:
-        load(loop, environ={})
+        load_settings(loop, environ={})
     assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
     assert "let this user read it" in (caught.value.help_text or "")
 
@@ -181,12 +181,12 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_a_folder_called_like_the_file_is_passed_by(tmp_path: Path) -> None:
     (tmp_path / "inner" / "horsies.toml").mkdir(parents=True)
     (tmp_path / "horsies.toml").write_text("", encoding="utf-8")
-    assert load(environ={}, cwd=tmp_path / "inner").file == tmp_path / "horsies.toml"
+    assert load_settings(environ={}, cwd=tmp_path / "inner").file == tmp_path / "horsies.toml"
 
 
 def test_a_place_that_cannot_be_looked_into_has_no_file(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_text("", encoding="utf-8")
-    assert load(environ={}, cwd=tmp_path / ("x" * 300)).file == tmp_path / "horsies.toml"
+    assert load_settings(environ={}, cwd=tmp_path / ("x" * 300)).file == tmp_path / "horsies.toml"
 
 
 def test_a_working_folder_that_was_deleted_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,4 +194,4 @@ def test_a_working_folder_that_was_deleted_has_no_file(tmp_path: Path, monkeypat
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert load(environ={}).file is None
+    assert load_settings(environ={}).file is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horsies.config import LoadedSettings, Rank, load
+from horsies.config import LoadedSettings, Precedence, load_settings
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import (
     AppConfig,
@@ -36,11 +36,11 @@ def interval(ms: int) -> str:
 
 def loaded(folder: Path, named: Path | None = None, **how: Any) -> LoadedSettings:
     given: dict[str, Any] = {"environ": {}, "cwd": folder, **how}
-    return load(named, **given)
+    return load_settings(named, **given)
 
 
-def outcome(found: LoadedSettings) -> tuple[int, Rank]:
-    return found.app.recovery.check_interval_ms, found.origin_of(CHECK).rank
+def outcome(found: LoadedSettings) -> tuple[int, Precedence]:
+    return found.app.recovery.check_interval_ms, found.origin_of(CHECK).precedence
 
 
 CODE = AppConfig(recovery=RecoveryConfig(check_interval_ms=3_000))
@@ -48,7 +48,7 @@ CODE = AppConfig(recovery=RecoveryConfig(check_interval_ms=3_000))
 
 def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
     found = loaded(tmp_path)
-    assert outcome(found) == (30_000, Rank.DEFAULT)
+    assert outcome(found) == (30_000, Precedence.DEFAULT)
     assert found.app == AppConfig()
     assert found.app.broker.database_url.is_embedded
     assert found.file is None
@@ -56,7 +56,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
 
 def test_a_found_file_replaces_the_default(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000))
-    assert outcome(loaded(tmp_path)) == (2_000, Rank.FOUND_FILE)
+    assert outcome(loaded(tmp_path)) == (2_000, Precedence.DISCOVERED_FILE)
 
 
 def test_the_nearest_file_upwards_is_the_one_found(tmp_path: Path) -> None:
@@ -64,14 +64,14 @@ def test_the_nearest_file_upwards_is_the_one_found(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
     write(tmp_path / "horsies.toml", interval(2_000))
     near = write(tmp_path / "a" / "horsies.toml", interval(4_000))
-    assert outcome(loaded(inner)) == (4_000, Rank.FOUND_FILE)
+    assert outcome(loaded(inner)) == (4_000, Precedence.DISCOVERED_FILE)
     assert loaded(inner).file == near
 
 
 def test_code_replaces_a_file_that_was_merely_found(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000) + "max_crashes = 4\n")
     found = loaded(tmp_path, code=CODE)
-    assert outcome(found) == (3_000, Rank.CODE)
+    assert outcome(found) == (3_000, Precedence.CODE)
     assert found.app.recovery.max_crashes == 4
     assert found.replaced == ()
 
@@ -79,60 +79,64 @@ def test_code_replaces_a_file_that_was_merely_found(tmp_path: Path) -> None:
 def test_a_default_spelled_out_in_code_is_a_value_given_in_code(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000))
     code = AppConfig(recovery=RecoveryConfig(check_interval_ms=30_000))
-    assert outcome(loaded(tmp_path, code=code)) == (30_000, Rank.CODE)
+    assert outcome(loaded(tmp_path, code=code)) == (30_000, Precedence.CODE)
 
 
 def test_a_named_file_replaces_code_and_says_so(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", interval(4_000))
     found = loaded(tmp_path, named, code=CODE)
-    assert outcome(found) == (4_000, Rank.NAMED_FILE)
+    assert outcome(found) == (4_000, Precedence.NAMED_FILE)
     assert found.replaced == ("recovery.check_interval_ms",)
 
 
 def test_a_file_is_looked_for_only_when_none_is_named(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000))
     named = write(tmp_path / "other.toml", "")
-    assert outcome(loaded(tmp_path, named)) == (30_000, Rank.DEFAULT)
+    assert outcome(loaded(tmp_path, named)) == (30_000, Precedence.DEFAULT)
 
 
 def test_a_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
     write(tmp_path / "other.toml", interval(4_000))
     found = loaded(tmp_path, environ={"HORSIES_CONFIG": "other.toml"}, code=CODE)
-    assert outcome(found) == (4_000, Rank.NAMED_FILE)
+    assert outcome(found) == (4_000, Precedence.NAMED_FILE)
 
 
 def test_the_environment_replaces_a_named_file(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", interval(4_000))
     found = loaded(tmp_path, named, environ={"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"}, code=CODE)
-    assert outcome(found) == (5_000, Rank.ENVIRONMENT)
+    assert outcome(found) == (5_000, Precedence.ENVIRONMENT)
     assert str(found.origin_of(CHECK)) == "HORSIES_RECOVERY__CHECK_INTERVAL_MS"
 
 
 def test_an_option_replaces_everything(tmp_path: Path) -> None:
     environ = {"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"}
     found = loaded(tmp_path, environ=environ, options={"recovery.check_interval_ms": 6_000})
-    assert outcome(found) == (6_000, Rank.OPTION)
+    assert outcome(found) == (6_000, Precedence.OPTION)
 
 
 def test_an_option_that_was_not_used_replaces_nothing(tmp_path: Path) -> None:
-    assert outcome(loaded(tmp_path, options={"recovery.check_interval_ms": None})) == (30_000, Rank.DEFAULT)
+    assert outcome(loaded(tmp_path, options={"recovery.check_interval_ms": None})) == (30_000, Precedence.DEFAULT)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
-@given(ranks=st.sets(st.sampled_from([rank for rank in Rank if rank not in {Rank.DEFAULT, Rank.FALLBACK}])))
-def test_the_strongest_origin_wins_whichever_others_there_are(tmp_path: Path, ranks: set[Rank]) -> None:
+@given(
+    ranks=st.sets(
+        st.sampled_from([rank for rank in Precedence if rank not in {Precedence.DEFAULT, Precedence.FALLBACK}])
+    )
+)
+def test_the_strongest_origin_wins_whichever_others_there_are(tmp_path: Path, ranks: set[Precedence]) -> None:
     file = write(tmp_path / "horsies.toml", "")
-    named = file if Rank.NAMED_FILE in ranks else None
-    if ranks & {Rank.FOUND_FILE, Rank.NAMED_FILE}:
+    named = file if Precedence.NAMED_FILE in ranks else None
+    if ranks & {Precedence.DISCOVERED_FILE, Precedence.NAMED_FILE}:
         write(file, interval(4_000 if named else 2_000))
     found = loaded(
         tmp_path,
         named,
-        code=CODE if Rank.CODE in ranks else None,
-        environ={"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"} if Rank.ENVIRONMENT in ranks else {},
-        options={"recovery.check_interval_ms": 6_000} if Rank.OPTION in ranks else {},
+        code=CODE if Precedence.CODE in ranks else None,
+        environ={"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"} if Precedence.ENVIRONMENT in ranks else {},
+        options={"recovery.check_interval_ms": 6_000} if Precedence.OPTION in ranks else {},
     )
-    assert found.origin_of(CHECK).rank == max(ranks, default=Rank.DEFAULT)
+    assert found.origin_of(CHECK).precedence == max(ranks, default=Precedence.DEFAULT)
 
 
 def test_database_url_is_a_fallback_for_everything_else(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horsies.config import describe, load
+from horsies.config import describe_settings, load_settings
 from horsies.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def value_of(folder: Path, key: str, **how: Any) -> Any:
     given: dict[str, Any] = {"environ": {}, "cwd": folder, **how}
-    loaded = load(**given)
-    return next(row.value for row in describe(loaded) if row.key == key)
+    loaded = load_settings(**given)
+    return next(row.value for row in describe_settings(loaded) if row.key == key)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_variables_are_read_as_their_key_wants_it(
 )
 def test_variables_that_make_no_sense_are_refused_by_name(tmp_path: Path, variable: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=variable):
-        load(environ={variable: text}, cwd=tmp_path)
+        load_settings(environ={variable: text}, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
     "variable", ["HORSIES_SUPPRESS_SENDS", "HORSIES_PG_BINDIR", "HORSIES_ACTOR", "HORSIES_CHILD_PROCESS", "NO_COLOR"]
 )
 def test_variables_of_another_kind_are_left_alone(tmp_path: Path, variable: str) -> None:
-    load(environ={variable: "x"}, cwd=tmp_path)
+    load_settings(environ={variable: "x"}, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["mail-out", "Mail.Out", "MAIL_OUT"])
@@ -105,10 +105,10 @@ def test_passwords_are_hidden_in_descriptions(tmp_path: Path) -> None:
         'pattern = { type = "hourly", minute = 5 }\nkwargs = { api_token = "hunter2", n = 1 }\n'
     )
     (tmp_path / "horsies.toml").write_text(text, encoding="utf-8")
-    loaded = load(environ={}, cwd=tmp_path)
-    assert "hunter2" not in repr(describe(loaded))
+    loaded = load_settings(environ={}, cwd=tmp_path)
+    assert "hunter2" not in repr(describe_settings(loaded))
     assert "hunter2" not in repr(loaded.app.broker)
-    entries = next(row.value for row in describe(loaded) if row.key == "schedule.entries")
+    entries = next(row.value for row in describe_settings(loaded) if row.key == "schedule.entries")
     assert entries[0]["kwargs"] == {"api_token": "***", "n": 1}
 
 
@@ -131,7 +131,7 @@ def test_a_description_is_plain_data_whatever_toml_can_write(tmp_path: Path) -> 
 
 def test_a_description_follows_the_order_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_text("[queues.mail]\n[queues.big]\n", encoding="utf-8")
-    keys = [row.key for row in describe(load(environ={}, cwd=tmp_path))]
+    keys = [row.key for row in describe_settings(load_settings(environ={}, cwd=tmp_path))]
     assert [key for key in keys if key.startswith(("queues.", "schedule."))] == [
         "queues.mail.priority",
         "queues.mail.max_concurrency",
@@ -147,5 +147,7 @@ def test_a_description_follows_the_order_of_the_file(tmp_path: Path) -> None:
 def test_a_description_names_the_line_a_value_came_from(tmp_path: Path) -> None:
     file = tmp_path / "horsies.toml"
     file.write_text("[worker]\nprocesses = 3\n", encoding="utf-8")
-    row = next(row for row in describe(load(environ={}, cwd=tmp_path)) if row.key == "worker.processes")
+    row = next(
+        row for row in describe_settings(load_settings(environ={}, cwd=tmp_path)) if row.key == "worker.processes"
+    )
     assert (row.value, str(row.origin)) == (3, f"{file}:2")

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from horsies.config import KEYS, SAMPLE_VALUES, Rank, describe, load, render, write_new
+from horsies.config import (
+    KEYS,
+    SAMPLE_VALUES,
+    Precedence,
+    describe_settings,
+    load_settings,
+    render_toml,
+    write_config_file,
+)
 from horsies.config.keys import ROOTS
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode
 from horsies.model.settings import CustomQueueConfig, Settings, TaskSchedule
@@ -32,11 +40,11 @@ def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
     settings -= {("app", "custom_queues"), ("app", "schedule", "schedules")}
     settings |= {("app", "custom_queues", "NAME", name) for name in CustomQueueConfig.model_fields if name != "name"}
     settings |= {("app", "schedule", "schedules", name) for name in TaskSchedule.model_fields}
-    assert {key.target for key in KEYS.values()} == settings
+    assert {key.model_path for key in KEYS.values()} == settings
 
 
 def test_the_example_in_the_repository_is_what_we_render() -> None:
-    assert EXAMPLE.read_text(encoding="utf-8") == render(SAMPLE_VALUES)
+    assert EXAMPLE.read_text(encoding="utf-8") == render_toml(SAMPLE_VALUES)
 
 
 def test_the_example_shows_every_key_with_its_comment() -> None:
@@ -47,10 +55,10 @@ def test_the_example_shows_every_key_with_its_comment() -> None:
 
 
 def test_the_example_yields_the_defaults_and_the_sample_app() -> None:
-    loaded, bare = load(EXAMPLE, environ={}), load(environ={}, cwd=Path("/"))
+    loaded, bare = load_settings(EXAMPLE, environ={}), load_settings(environ={}, cwd=Path("/"))
     changed = {
         (row.key, row.value)
-        for row, default in zip(describe(loaded), describe(bare), strict=True)
+        for row, default in zip(describe_settings(loaded), describe_settings(bare), strict=True)
         if row.value != default.value
     }
     assert changed == {("app.locator", "horsies.sample:app")}
@@ -58,27 +66,31 @@ def test_the_example_yields_the_defaults_and_the_sample_app() -> None:
 
 def test_the_example_leaves_the_database_open() -> None:
     environ = {"DATABASE_URL": "postgresql://h/db"}
-    assert load(EXAMPLE, environ=environ).app.broker.database_url.reveal() == "postgresql://h/db"
+    assert load_settings(EXAMPLE, environ=environ).app.broker.database_url.reveal() == "postgresql://h/db"
 
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_what_is_commented_out_works_when_it_is_not(tmp_path: Path, *, settled: bool) -> None:
     comments = {f"# {key.comment}" for key in KEYS.values()}
-    kept = [line for line in render(settled=settled).splitlines()[3:] if line not in comments]
+    kept = [line for line in render_toml(write_defaults=settled).splitlines()[3:] if line not in comments]
     text = "\n".join(line.removeprefix("# ") for line in kept).replace(
         'queue_mode = "default"', 'queue_mode = "custom"'
     )
     file = tmp_path / "horsies.toml"
     file.write_text(text, encoding="utf-8")
-    loaded = load(file, environ={})
+    loaded = load_settings(file, environ={})
     assert loaded.locator == "my_package.tasks:app"
     assert loaded.tui.filters == {"smtp": "queue:mail err:SMTP*"}
 
 
 def test_init_shows_all_settings_and_makes_none_so_that_later_defaults_come_through(tmp_path: Path) -> None:
-    file = write_new(tmp_path / "horsies.toml")
-    assert not [row for row in describe(load(file, environ={})) if row.origin.rank is not Rank.DEFAULT]
-    shown, settled = file.read_text(encoding="utf-8").splitlines(), render().splitlines()
+    file = write_config_file(tmp_path / "horsies.toml")
+    assert not [
+        row
+        for row in describe_settings(load_settings(file, environ={}))
+        if row.origin.precedence is not Precedence.DEFAULT
+    ]
+    shown, settled = file.read_text(encoding="utf-8").splitlines(), render_toml().splitlines()
     assert [line.removeprefix("# ") for line in shown] == [line.removeprefix("# ") for line in settled]
 
 
@@ -86,7 +98,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "horsies.toml"
     file.write_text("mine", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="exists already") as caught:
-        write_new(file)
+        write_config_file(file)
     assert caught.value.exit_code is ExitCode.FAILED
     assert "--force" in (caught.value.help_text or "")
     assert file.read_text(encoding="utf-8") == "mine"
@@ -95,29 +107,29 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
 def test_force_overwrites_an_existing_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "horsies.toml"
     file.write_text("mine", encoding="utf-8")
-    assert write_new(file, force=True).read_text(encoding="utf-8") == render(settled=False)
+    assert write_config_file(file, force=True).read_text(encoding="utf-8") == render_toml(write_defaults=False)
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_folder_gets_a_file_with_the_usual_name(tmp_path: Path) -> None:
-    assert write_new(tmp_path) == tmp_path / "horsies.toml"
+    assert write_config_file(tmp_path) == tmp_path / "horsies.toml"
 
 
 def test_a_folder_that_is_not_there_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere/horsies\.toml: there is no folder .*/nowhere") as caught:
-        write_new(tmp_path / "nowhere" / "horsies.toml")
+        write_config_file(tmp_path / "nowhere" / "horsies.toml")
     assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
 
 
 def test_a_name_with_a_slash_at_its_end_is_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="there is no folder"):
-        write_new(f"{tmp_path}/nowhere/")
+        write_config_file(f"{tmp_path}/nowhere/")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_to_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written: File name too long") as caught:
-        write_new(tmp_path / ("x" * 300))
+        write_config_file(tmp_path / ("x" * 300))
     assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
     assert "--path" in (caught.value.help_text or "")
 
@@ -128,7 +140,7 @@ def test_force_does_not_replace_what_is_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     for target in (link, fifo):
         with pytest.raises(ConfigurationError, match="is not a regular file"):
-            write_new(target, force=True)
+            write_config_file(target, force=True)
     assert link.is_symlink()
     assert fifo.is_fifo()
 
@@ -136,7 +148,7 @@ def test_force_does_not_replace_what_is_no_regular_file(tmp_path: Path) -> None:
 def test_of_two_that_start_a_project_at_once_one_is_refused(tmp_path: Path) -> None:
     def start(number: int) -> bool:
         try:
-            return write_new(tmp_path / "horsies.toml").is_file()
+            return write_config_file(tmp_path / "horsies.toml").is_file()
         except ConfigurationError:
             return False
 

@@ -9,16 +9,16 @@ from uuid import uuid4
 import pytest
 
 from horsies.model.recovery.fleet import Fleet, FleetMember
-from horsies.model.retention import Windows
+from horsies.model.retention import RetentionWindows
 from horsies.model.task import short_form
 from horsies_ops.doctor import checks
-from horsies_ops.doctor.findings import Check, Diagnosis, Finding, Status, fail, ok, skip, warn
+from horsies_ops.doctor.findings import CheckResult, CheckStatus, Diagnosis, Finding, fail, ok, skip, warn
 from horsies_ops.reads.server import (
-    ConnectionFacts,
+    ConnectionUsage,
     DatabaseStatus,
-    MigrationFacts,
+    MigrationStatus,
     OpenTransaction,
-    Outbox,
+    OutboxStatus,
     TableStorage,
 )
 
@@ -48,15 +48,15 @@ def amnesty(seconds: float) -> dict[str, object]:
     return {"amnesty_until": (NOW + timedelta(seconds=seconds)).isoformat()}
 
 
-@pytest.mark.parametrize(("used", "status"), [(79, Status.OK), (80, Status.WARN), (95, Status.FAIL)])
-def test_connections_are_to_spare(used: int, status: Status) -> None:
-    assert checks.judge_connections(ConnectionFacts(used=used, max=100)).status is status
+@pytest.mark.parametrize(("used", "status"), [(79, CheckStatus.OK), (80, CheckStatus.WARN), (95, CheckStatus.FAIL)])
+def test_connections_are_to_spare(used: int, status: CheckStatus) -> None:
+    assert checks.connections_finding(ConnectionUsage(used=used, max=100)).status is status
 
 
 def test_a_standby_is_no_database_to_work_on() -> None:
     standby = DatabaseStatus(url="postgresql://db/app", embedded=False, reachable=True, in_recovery=True)
-    found = checks.judge_database(standby)
-    assert (found.status, "standby" in found.detail) == (Status.FAIL, True)
+    found = checks.database_finding(standby)
+    assert (found.status, "standby" in found.detail) == (CheckStatus.FAIL, True)
 
 
 @pytest.mark.parametrize(
@@ -70,31 +70,31 @@ def test_a_standby_is_no_database_to_work_on() -> None:
 def test_a_schema_that_is_not_ours_is_a_failure(
     current: int, latest: int, pending: tuple[str, ...], checksums_ok: bool, says: str
 ) -> None:
-    facts = MigrationFacts(current=current, latest=latest, pending=pending, checksums_ok=checksums_ok)
-    found = checks.judge_schema(DatabaseStatus(url="", embedded=False, reachable=True, migrations=facts))
-    assert (found.status, says in found.detail) == (Status.FAIL, True)
+    facts = MigrationStatus(current=current, latest=latest, pending=pending, checksums_ok=checksums_ok)
+    found = checks.schema_finding(DatabaseStatus(url="", embedded=False, reachable=True, migrations=facts))
+    assert (found.status, says in found.detail) == (CheckStatus.FAIL, True)
 
 
 def test_a_pooler_needs_a_way_past_it_and_a_search_path() -> None:
-    def judged(*, has_session_url: bool = True, schema: str = "public", path: str = '"$user", public') -> Status:
-        return checks.judge_pooler(has_session_url=has_session_url, schema=schema, path=path).status
+    def judged(*, has_session_url: bool = True, schema: str = "public", path: str = '"$user", public') -> CheckStatus:
+        return checks.pooler_finding(has_session_url=has_session_url, schema=schema, path=path).status
 
-    assert judged() is Status.OK
-    assert judged(has_session_url=False) is Status.FAIL
-    assert judged(schema="queue") is Status.WARN
-    assert judged(schema="queue", path='"queue", public') is Status.OK
+    assert judged() is CheckStatus.OK
+    assert judged(has_session_url=False) is CheckStatus.FAIL
+    assert judged(schema="queue") is CheckStatus.WARN
+    assert judged(schema="queue", path='"queue", public') is CheckStatus.OK
 
 
 def test_a_slow_answer_does_not_look_like_a_wrong_clock() -> None:
     seconds = timedelta(seconds=1)
-    assert checks.judge_clock(-3 * seconds, took=seconds / 10).status is Status.WARN
-    assert checks.judge_clock(-3 * seconds, took=4 * seconds).status is Status.OK
+    assert checks.clock_finding(-3 * seconds, took=seconds / 10).status is CheckStatus.WARN
+    assert checks.clock_finding(-3 * seconds, took=4 * seconds).status is CheckStatus.OK
 
 
-@pytest.mark.parametrize(("minutes", "status"), [(1, Status.OK), (5, Status.WARN), (60, Status.FAIL)])
-def test_a_transaction_that_stays_open_is_told_with_its_pid(minutes: int, status: Status) -> None:
+@pytest.mark.parametrize(("minutes", "status"), [(1, CheckStatus.OK), (5, CheckStatus.WARN), (60, CheckStatus.FAIL)])
+def test_a_transaction_that_stays_open_is_told_with_its_pid(minutes: int, status: CheckStatus) -> None:
     longest = OpenTransaction(pid=8123, application_name="psql", state="idle", age=timedelta(minutes=minutes))
-    found = checks.judge_transaction(longest)
+    found = checks.transaction_finding(longest)
     assert (found.status, "8123" in found.detail) == (status, True)
 
 
@@ -102,87 +102,91 @@ def test_a_small_table_may_be_mostly_dead() -> None:
     def table(rows: int, dead_rows: int) -> tuple[TableStorage]:
         return (TableStorage(name="horsies_tasks", bytes=1, rows=rows, dead_rows=dead_rows, last_vacuum_at=None),)
 
-    assert checks.judge_bloat(table(10, 1_000)).status is Status.OK
-    assert checks.judge_bloat(table(100_000, 20_000)).status is Status.OK
-    assert checks.judge_bloat(table(20_000, 20_000)).status is Status.WARN
+    assert checks.bloat_finding(table(10, 1_000)).status is CheckStatus.OK
+    assert checks.bloat_finding(table(100_000, 20_000)).status is CheckStatus.OK
+    assert checks.bloat_finding(table(20_000, 20_000)).status is CheckStatus.WARN
 
 
-@pytest.mark.parametrize(("usage", "status"), [(0.0, Status.OK), (0.2, Status.WARN), (0.9, Status.FAIL)])
-def test_the_queue_of_notifications_has_room(usage: float, status: Status) -> None:
-    assert checks.judge_notify_queue(usage).status is status
+@pytest.mark.parametrize(("usage", "status"), [(0.0, CheckStatus.OK), (0.2, CheckStatus.WARN), (0.9, CheckStatus.FAIL)])
+def test_the_queue_of_notifications_has_room(usage: float, status: CheckStatus) -> None:
+    assert checks.notify_queue_finding(usage).status is status
 
 
 def test_workers_are_live_heard_and_listening() -> None:
-    assert checks.judge_workers(seen(member())).status is Status.OK
-    assert checks.judge_workers(seen()).detail == "0 live"
-    assert checks.judge_workers(seen(member(), member(silent_s=301))).status is Status.WARN
-    assert "hear no" in checks.judge_workers(seen(member(health={"listener": "degraded"}))).detail
+    assert checks.workers_finding(seen(member())).status is CheckStatus.OK
+    assert checks.workers_finding(seen()).detail == "0 live"
+    assert checks.workers_finding(seen(member(), member(silent_s=301))).status is CheckStatus.WARN
+    assert "hear no" in checks.workers_finding(seen(member(health={"listener": "degraded"}))).detail
 
 
 def test_a_worker_that_missed_several_of_its_own_beats_is_named_with_since_when() -> None:
     quiet = member(silent_s=91)
-    found = checks.judge_workers(
+    found = checks.workers_finding(
         seen(
             member(silent_s=90),
             quiet,
             member(silent_s=91, runner_heartbeat_interval_ms=60_000, claimer_heartbeat_interval_ms=60_000),
         )
     )
-    assert found.status is Status.WARN
+    assert found.status is CheckStatus.WARN
     assert found.detail == f"2 live, {short_form(quiet.worker_id)} silent since 11:58:29Z"
 
 
 def test_live_workers_judge_alike() -> None:
-    assert checks.judge_fleet_config(seen(member(), member())).status is Status.OK
-    differing = checks.judge_fleet_config(seen(member(), member(running_stale_threshold_ms=60_000)))
+    assert checks.fleet_config_finding(seen(member(), member())).status is CheckStatus.OK
+    differing = checks.fleet_config_finding(seen(member(), member(running_stale_threshold_ms=60_000)))
     assert (differing.status, "60000, 300000" in differing.detail or "300000, 60000" in differing.detail) == (
-        Status.WARN,
+        CheckStatus.WARN,
         True,
     )
-    assert checks.judge_fleet_config(seen()).status is Status.SKIP
+    assert checks.fleet_config_finding(seen()).status is CheckStatus.SKIP
 
 
 def test_amnesty_is_told_only_when_it_holds_back_every_judge() -> None:
     old, new = member(health=amnesty(-10)), member(health=amnesty(60))
-    assert checks.judge_amnesty(seen(old, new)).status is Status.OK
-    everyone = checks.judge_amnesty(seen(new, member(health=amnesty(30))))
-    assert (everyone.status, "12:00:30Z" in everyone.detail) == (Status.WARN, True)
+    assert checks.outage_grace_finding(seen(old, new)).status is CheckStatus.OK
+    everyone = checks.outage_grace_finding(seen(new, member(health=amnesty(30))))
+    assert (everyone.status, "12:00:30Z" in everyone.detail) == (CheckStatus.WARN, True)
 
 
 def test_an_operation_that_keeps_failing_is_a_failure() -> None:
-    found = checks.judge_disabled(seen(member(), member(health={"disabled_operations": ["retention"]})))
-    assert (found.status, found.detail) == (Status.FAIL, "keep failing: retention")
-    assert checks.judge_disabled(seen(member())).status is Status.OK
+    found = checks.disabled_operations_finding(seen(member(), member(health={"disabled_operations": ["retention"]})))
+    assert (found.status, found.detail) == (CheckStatus.FAIL, "keep failing: retention")
+    assert checks.disabled_operations_finding(seen(member())).status is CheckStatus.OK
 
 
 def test_stale_work_is_a_warning_while_a_worker_recovers_it_and_a_failure_where_none_does() -> None:
     def judged(*members: FleetMember, claimed: int = 0, running: int = 0, orphans: int = 0) -> Finding:
-        return checks.judge_stale(seen(*members), claimed=claimed, running=running, orphans=orphans)
+        return checks.stale_finding(seen(*members), claimed=claimed, running=running, orphans=orphans)
 
-    assert judged().status is Status.OK
-    assert judged(member(), orphans=2).status is Status.WARN
-    assert judged(member(silent_s=91), running=1).status is Status.FAIL
-    assert judged(member(auto_fail_stale_running=False), claimed=1).status is Status.WARN
+    assert judged().status is CheckStatus.OK
+    assert judged(member(), orphans=2).status is CheckStatus.WARN
+    assert judged(member(silent_s=91), running=1).status is CheckStatus.FAIL
+    assert judged(member(auto_fail_stale_running=False), claimed=1).status is CheckStatus.WARN
     nobody = judged(member(auto_fail_stale_running=False), running=1)
-    assert (nobody.status, "auto_fail_stale_running is off" in nobody.detail) == (Status.FAIL, True)
+    assert (nobody.status, "auto_fail_stale_running is off" in nobody.detail) == (CheckStatus.FAIL, True)
     assert "horsies sweep --dry-run" in (nobody.hint or "")
 
 
 @pytest.mark.parametrize(
     ("waiting", "quarantined", "minutes", "status"),
-    [(3, 0, 1, Status.OK), (3, 0, 10, Status.WARN), (0, 1, None, Status.FAIL)],
+    [(3, 0, 1, CheckStatus.OK), (3, 0, 10, CheckStatus.WARN), (0, 1, None, CheckStatus.FAIL)],
 )
-def test_outcomes_do_not_wait_for_long(waiting: int, quarantined: int, minutes: int | None, status: Status) -> None:
+def test_outcomes_do_not_wait_for_long(
+    waiting: int, quarantined: int, minutes: int | None, status: CheckStatus
+) -> None:
     oldest = None if minutes is None else timedelta(minutes=minutes)
-    assert checks.judge_outbox(Outbox(waiting=waiting, quarantined=quarantined, oldest=oldest)).status is status
+    assert checks.outbox_finding(OutboxStatus(waiting=waiting, quarantined=quarantined, oldest=oldest)).status is status
 
 
 def test_rows_well_past_their_window_are_overdue() -> None:
     hour = timedelta(hours=1)
-    windows = Windows(terminal_records=24 * hour)
-    assert checks.judge_retention({"tasks": 25 * hour, "events": 999 * hour}, windows, 2 * hour).status is Status.OK
-    overdue = checks.judge_retention({"tasks": 27 * hour}, windows, 2 * hour)
-    assert (overdue.status, "tasks by 3 hours" in overdue.detail) == (Status.WARN, True)
+    windows = RetentionWindows(terminal_records=24 * hour)
+    assert (
+        checks.retention_finding({"tasks": 25 * hour, "events": 999 * hour}, windows, 2 * hour).status is CheckStatus.OK
+    )
+    overdue = checks.retention_finding({"tasks": 27 * hour}, windows, 2 * hour)
+    assert (overdue.status, "tasks by 3 hours" in overdue.detail) == (CheckStatus.WARN, True)
 
 
 @pytest.mark.parametrize(
@@ -190,4 +194,4 @@ def test_rows_well_past_their_window_are_overdue() -> None:
     [(ok(""), True), (skip(""), True), (warn("", hint=""), True), (fail("", hint=None), False)],
 )
 def test_only_a_failure_spoils_the_whole(found: Finding, is_ok: bool) -> None:
-    assert Diagnosis(checks=(Check.of("config", ok("")), Check.of("schema", found))).ok is is_ok
+    assert Diagnosis(checks=(CheckResult.of("config", ok("")), CheckResult.of("schema", found))).is_ok is is_ok

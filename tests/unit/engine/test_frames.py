@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.pool.protocol import FrameReader, FrameWriter, ProtocolFault, framed
+from horsies.engine.pool.protocol import FrameReader, FrameWriter, ProtocolError, encode_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,21 +27,21 @@ def line() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @given(st.lists(st.binary(max_size=50)), st.integers(1, 60))
 def test_messages_come_out_as_they_went_in(messages: list[bytes], piece: int) -> None:
-    reader, stream = FrameReader(max_bytes=50), framed(messages)
+    reader, stream = FrameReader(max_bytes=50), encode_frames(messages)
     read = [each for at in range(0, len(stream), piece) for each in reader.feed(stream[at : at + piece])]
     assert read == messages
 
 
 def test_a_message_that_is_too_long_is_refused_after_those_before_it() -> None:
-    messages = FrameReader(max_bytes=4).feed(framed([b"good", b"worse"]))
+    messages = FrameReader(max_bytes=4).feed(encode_frames([b"good", b"worse"]))
     assert next(messages) == b"good"
-    with pytest.raises(ProtocolFault, match="5 bytes"):
+    with pytest.raises(ProtocolError, match="5 bytes"):
         next(messages)
 
 
 def test_a_message_is_not_read_twice_when_its_reader_gives_up() -> None:
     reader = FrameReader(max_bytes=10)
-    stopped = reader.feed(framed([b"one", b"two"]))
+    stopped = reader.feed(encode_frames([b"one", b"two"]))
     next(stopped)
     del stopped
     assert list(reader.feed(b"")) == [b"two"]

@@ -20,7 +20,7 @@ def listening(*beats_s: float, recovery: RecoveryConfig | None = None) -> Health
     """A worker that has just beaten at these instants of the database."""
     health = Health(recovery=recovery or RecoveryConfig())
     for each in beats_s:
-        health.beaten(at(each), time.monotonic())
+        health.record_heartbeat(at(each), time.monotonic())
     return health
 
 
@@ -37,19 +37,19 @@ def test_an_unbroken_series_is_published_with_the_end_of_its_amnesty() -> None:
 
 def test_a_gap_begins_a_new_series_and_is_told() -> None:
     health = listening(0, 30)
-    assert health.beaten(at(130), time.monotonic()) == 100
+    assert health.record_heartbeat(at(130), time.monotonic()) == 100
     assert health.document(None)["listening_since"] == at(130).isoformat()
 
 
 def test_a_clock_set_back_begins_a_new_series() -> None:
-    assert listening(0, 30).beaten(at(-3600), time.monotonic()) == -3630
+    assert listening(0, 30).record_heartbeat(at(-3600), time.monotonic()) == -3630
 
 
 def test_after_a_pause_of_our_own_nothing_is_claimed_until_a_beat_was_answered() -> None:
     health = listening(0)
-    health.beaten(at(30), time.monotonic() - 2 * BEAT_S)
+    health.record_heartbeat(at(30), time.monotonic() - 2 * BEAT_S)
     assert health.document(None)["listening_since"] is None
-    health.beaten(at(90), time.monotonic())
+    health.record_heartbeat(at(90), time.monotonic())
     assert health.document(None)["listening_since"] == at(90).isoformat()
 
 
@@ -60,7 +60,7 @@ def test_without_amnesty_there_is_no_end_of_it() -> None:
 
 def test_what_is_wrong_is_listed() -> None:
     health = listening(0)
-    health.disabled["expire pending tasks"] = "no such function"
+    health.disabled_jobs["expire pending tasks"] = "no such function"
     said = health.document("the listener lost its connection")
     assert said["listener"] == "degraded"
     assert said["disabled_operations"] == ["expire pending tasks"]

@@ -20,13 +20,13 @@ def test_what_was_put_is_taken_in_order() -> None:
     inbox, given = Inbox(), [assignment("noop") for _ in range(3)]
     inbox.put(given[:2])
     inbox.put(given[2:])
-    assert [inbox.take(suits=_any) for _ in range(4)] == [*given, None]
+    assert [inbox.take(matches=_any) for _ in range(4)] == [*given, None]
 
 
 def test_nothing_is_taken_past_one_that_does_not_suit() -> None:
     inbox = Inbox()
     inbox.put([assignment("noop"), assignment("nap")])
-    assert inbox.take(suits=lambda each: each.task_name == "nap") is None
+    assert inbox.take(matches=lambda each: each.task_name == "nap") is None
 
 
 def test_what_was_recalled_is_never_taken() -> None:
@@ -34,7 +34,7 @@ def test_what_was_recalled_is_never_taken() -> None:
     inbox.put(given)
     assert inbox.recall(given[1].key) == (given[1].key,)
     assert inbox.recall() == (given[0].key, given[2].key)
-    assert inbox.take(suits=_any) is None
+    assert inbox.take(matches=_any) is None
 
 
 def test_a_waiting_thread_is_woken_by_what_comes() -> None:
@@ -50,7 +50,7 @@ def test_an_inbox_is_over_when_it_is_closed_and_empty() -> None:
     inbox = Inbox()
     inbox.put([assignment("noop")])
     inbox.close()
-    assert not inbox.is_over
-    inbox.take(suits=_any)
-    assert inbox.is_over
+    assert not inbox.is_exhausted
+    inbox.take(matches=_any)
+    assert inbox.is_exhausted
     inbox.wait()

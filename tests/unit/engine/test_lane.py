@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.completer import Lane, is_refusal
+from horsies.engine.completer import WriteBatcher, is_row_error
 from horsies.engine.service import Backoff
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings.worker import WorkerResilienceConfig
@@ -58,16 +58,18 @@ class Table:
         self.refused.append((row, error))
         self.put_instead(row)
 
-    def lane(self, *, largest_rows: int = 500, largest_bytes: int = 4_000_000, attempts: int = 0) -> Lane[int, str]:
-        return Lane(
+    def lane(
+        self, *, largest_rows: int = 500, largest_bytes: int = 4_000_000, attempts: int = 0
+    ) -> WriteBatcher[int, str]:
+        return WriteBatcher(
             "numbers",
             self.send,
-            answered=lambda rows, answers: self.answered.append((rows, answers)),
-            refused=self.hear_refusal,
+            on_stored=lambda rows, answers: self.answered.append((rows, answers)),
+            on_refused=self.hear_refusal,
             backoff=Backoff(WorkerResilienceConfig(db_retry_max_attempts=attempts), sleep=no_pause),
             size_of=lambda row: row,
-            largest_rows=largest_rows,
-            largest_bytes=largest_bytes,
+            max_rows=largest_rows,
+            max_bytes=largest_bytes,
         )
 
 
@@ -78,7 +80,7 @@ def open_table(*, refuses: frozenset[int] = frozenset(), failures: Sequence[Exce
 
 
 @asynccontextmanager
-async def running(lane: Lane[int, str]) -> AsyncGenerator[asyncio.Task[None]]:
+async def running(lane: WriteBatcher[int, str]) -> AsyncGenerator[asyncio.Task[None]]:
     """The lane at work; at the end it has sent what it had."""
     stop = asyncio.Event()
     task = asyncio.create_task(lane.run(stop))
@@ -102,7 +104,7 @@ async def test_what_arrives_while_a_statement_is_on_its_way_leaves_together_in_t
 
     assert table.statements == [[1], [2, 3, 4]]
     assert table.answered == [([1], ["row 1"]), ([2, 3, 4], ["row 2", "row 3", "row 4"])]
-    assert lane.waiting == ()
+    assert lane.unstored == ()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ async def test_a_row_that_is_refused_holds_up_no_other() -> None:
 
     assert table.stored == [1, 2, 4, 5, 6, 7, 8]
     assert table.refused == [(3, REFUSED)]
-    assert lane.waiting == ()
+    assert lane.unstored == ()
 
 
 async def test_a_batch_without_a_database_is_sent_again_as_it_was() -> None:
@@ -148,7 +150,7 @@ async def test_a_lane_gives_up_after_the_attempts_allowed_and_keeps_its_rows() -
 
     with pytest.raises(DatabaseUnreachable):
         await lane.run(asyncio.Event())
-    assert lane.waiting == (1, 2)
+    assert lane.unstored == (1, 2)
 
 
 async def test_an_error_that_is_no_rows_fault_ends_the_lane_and_blames_no_row() -> None:
@@ -158,7 +160,7 @@ async def test_an_error_that_is_no_rows_fault_ends_the_lane_and_blames_no_row() 
 
     with pytest.raises(StatementFailed):
         await lane.run(asyncio.Event())
-    assert (table.refused, lane.waiting) == ([], (1, 2))
+    assert (table.refused, lane.unstored) == ([], (1, 2))
 
 
 async def test_told_to_stop_a_lane_sends_what_it_has_and_ends() -> None:
@@ -187,7 +189,7 @@ async def test_a_lane_that_is_given_up_says_what_is_not_known_to_be_stored() -> 
         await table.asked.wait()
         task.cancel()
 
-    assert lane.waiting == (1, 2, 3)
+    assert lane.unstored == (1, 2, 3)
 
 
 async def test_what_takes_the_place_of_a_refused_row_leaves_after_those_that_waited() -> None:
@@ -204,8 +206,8 @@ async def test_what_takes_the_place_of_a_refused_row_leaves_after_those_that_wai
     ("sqlstate", "expected"), [("22P05", True), ("23514", True), ("54000", True), ("42501", False), ("25006", False)]
 )
 def test_only_what_a_row_holds_is_a_rows_fault(sqlstate: str, expected: bool) -> None:
-    assert is_refusal(StatementFailed("no", sqlstate=sqlstate, retryable=False)) == expected
-    assert not is_refusal(StatementFailed("no", sqlstate=sqlstate, retryable=True))
+    assert is_row_error(StatementFailed("no", sqlstate=sqlstate, retryable=False)) == expected
+    assert not is_row_error(StatementFailed("no", sqlstate=sqlstate, retryable=True))
 
 
 @given(

@@ -7,8 +7,8 @@ import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from horsies.engine.pool.child import PACE_S, Line
-from horsies.engine.pool.protocol import Began, Key, encode, framed
+from horsies.engine.pool.child import READ_INTERVAL_S, ChildChannel
+from horsies.engine.pool.protocol import AttemptKey, TaskBegan, encode, encode_frames
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -25,17 +25,17 @@ class Reader:
         self.is_flowing = False
         self.taken: asyncio.Queue[Report] = asyncio.Queue()
         self.closed = asyncio.Event()
-        self.line = Line(
+        self.line = ChildChannel(
             loop,
             sock,
-            take=self._take,
-            broken=self._broken,
-            closed=self.closed.set,
-            is_flowing=lambda: self.is_flowing,
+            on_report=self._take,
+            on_protocol_error=self._broken,
+            on_closed=self.closed.set,
+            expects_more=lambda: self.is_flowing,
         )
 
     def _take(self, report: Report) -> None:
-        if isinstance(report, Began) and report.key.task_id == "refused":
+        if isinstance(report, TaskBegan) and report.key.task_id == "refused":
             raise ValueError("refused")
         self.taken.put_nowait(report)
 
@@ -54,13 +54,13 @@ async def _reading() -> AsyncGenerator[tuple[Reader, socket.socket]]:
 
 
 def _say(sock: socket.socket, *names: str) -> None:
-    sock.sendall(framed(encode(Began(Key(name, 1))) for name in names))
+    sock.sendall(encode_frames(encode(TaskBegan(AttemptKey(name, 1))) for name in names))
 
 
 async def _next(reader: Reader, count: int) -> list[str]:
     async with asyncio.timeout(5):
         taken = [await reader.taken.get() for _ in range(count)]
-    return [report.key.task_id for report in taken if isinstance(report, Began)]
+    return [report.key.task_id for report in taken if isinstance(report, TaskBegan)]
 
 
 async def test_every_report_is_taken_in_order_whether_they_flow_or_not() -> None:
@@ -90,7 +90,7 @@ async def test_after_a_pause_of_the_flow_one_is_woken_again() -> None:
         reader.is_flowing = True
         _say(child, "a")
         assert await _next(reader, 1) == ["a"]
-        await asyncio.sleep(10 * PACE_S)
+        await asyncio.sleep(10 * READ_INTERVAL_S)
         _say(child, "b")
         assert await _next(reader, 1) == ["b"]
 
@@ -104,7 +104,7 @@ async def test_a_line_that_closes_while_reports_flow_is_told_once_and_read_no_mo
         async with asyncio.timeout(5):
             await reader.closed.wait()
         reader.closed.clear()
-        await asyncio.sleep(5 * PACE_S)
+        await asyncio.sleep(5 * READ_INTERVAL_S)
         assert not reader.closed.is_set()
 
 
@@ -125,6 +125,6 @@ async def test_a_report_that_nobody_can_take_leaves_the_line_open_for_the_next(
         reader.is_flowing = True
         for name in ("a", "refused", "b", "refused", "c"):
             _say(child, name)
-            await asyncio.sleep(3 * PACE_S)
+            await asyncio.sleep(3 * READ_INTERVAL_S)
         assert await _next(reader, 3) == ["a", "b", "c"]
     assert "refused" in caplog.text

@@ -10,24 +10,24 @@ def _after(*ticks: tuple[bool, float], elapsed_s: float = 1.0) -> Liveness:
     liveness = Liveness()
     for was_heard, cpu_s in ticks:
         if was_heard:
-            liveness.heard()
-        liveness.tick(elapsed_s=elapsed_s, due_s=1.0, cpu_s=cpu_s)
+            liveness.mark_heard()
+        liveness.tick(elapsed_s=elapsed_s, expected_s=1.0, cpu_s=cpu_s)
     return liveness
 
 
 def test_a_child_that_beats_is_neither_silent_nor_idle() -> None:
     liveness = _after((True, 0.5), (True, 0.5))
-    assert (liveness.silence_s, liveness.idle_s, liveness.is_vouched_for) == (0, 0, False)
+    assert (liveness.silence_s, liveness.idle_s, liveness.is_silent_but_busy) == (0, 0, False)
 
 
 def test_a_silent_child_that_uses_its_cpu_is_vouched_for() -> None:
     liveness = _after((True, 0.5), (False, 1.5), (False, 2.5))
-    assert (liveness.silence_s, liveness.idle_s, liveness.is_vouched_for) == (2, 0, True)
+    assert (liveness.silence_s, liveness.idle_s, liveness.is_silent_but_busy) == (2, 0, True)
 
 
 def test_a_silent_child_without_cpu_use_is_idle() -> None:
     liveness = _after((True, 0.5), (False, 0.5), (False, 0.5))
-    assert (liveness.silence_s, liveness.idle_s, liveness.is_vouched_for) == (2, 2, False)
+    assert (liveness.silence_s, liveness.idle_s, liveness.is_silent_but_busy) == (2, 2, False)
 
 
 def test_a_beat_ends_the_silence() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from horsies.engine.heartbeat import Identity
-from horsies.engine.reporter import Minutes, Reporter
+from horsies.engine.heartbeat import WorkerIdentity
+from horsies.engine.reporter import PeriodicSummary, Reporter
 from horsies.engine.service import Backoff
 from horsies.model.events import TasksRan
 from horsies.model.settings import WorkerResilienceConfig
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 async def test_what_was_run_is_told_after_the_time_and_then_no_more() -> None:
     reporter = Reporter(cast("EventStore", None), Backoff(WorkerResilienceConfig()))
     told: asyncio.Queue[Event] = asyncio.Queue()
-    reporter.listen(told.put_nowait)
-    minutes = asyncio.create_task(Minutes(reporter, Identity.new(), every_s=0.01).run(stop := asyncio.Event()))
+    reporter.add_listener(told.put_nowait)
+    minutes = asyncio.create_task(
+        PeriodicSummary(reporter, WorkerIdentity.new(), every_s=0.01).run(stop := asyncio.Event())
+    )
     for count in (5, 7):
-        reporter.account.ended(TaskStatus.COMPLETED, count)
+        reporter.totals.add_finished(TaskStatus.COMPLETED, count)
         event = await asyncio.wait_for(told.get(), 5)
         assert isinstance(event, TasksRan)
         assert (event.count, event.failed) == (count, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horsies.engine.service import Operation
+from horsies.engine.service import PeriodicJob
 from horsies.errors import DatabaseUnreachable
 
 
@@ -13,7 +13,7 @@ class Duty:
         self.error: Exception | None = RuntimeError("no such function")
         self.tries = 0
         self.changes: list[tuple[str, str | None]] = []
-        self.operation = Operation("expire", changed=lambda name, error: self.changes.append((name, error)))
+        self.operation = PeriodicJob("expire", on_change=lambda name, error: self.changes.append((name, error)))
 
     async def work(self) -> None:
         self.tries += 1
@@ -22,7 +22,7 @@ class Duty:
 
     async def tick(self, times: int) -> None:
         for _ in range(times):
-            await self.operation.tick(self.work)
+            await self.operation.run_if_due(self.work)
 
 
 async def test_two_failures_change_nothing() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.engine.pool.process import LONGEST_LINE, MOST_LAST_LINES, PIPE_BYTES, PipeLines
+from horsies.engine.pool.process import MAX_FINAL_LINES, MAX_LINE_BYTES, PIPE_CAPACITY_BYTES, PipeReader
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -25,7 +25,7 @@ class Heard:
 
     def __call__(self, line: str) -> None:
         self.lines.append(line)
-        assert len(self.lines) <= PIPE_BYTES, "no end of it"
+        assert len(self.lines) <= PIPE_CAPACITY_BYTES, "no end of it"
         self.changed.set()
 
 
@@ -56,28 +56,28 @@ def yes(write: int) -> Generator[None]:
 
 async def test_lines_are_handed_on_as_they_come(heard: Heard) -> None:
     with pipe() as (read, write):
-        pipes = PipeLines(asyncio.get_running_loop(), read, heard)
+        pipes = PipeReader(asyncio.get_running_loop(), read, heard)
         os.write(write, b"first\nsec")
         await asyncio.wait_for(heard.changed.wait(), 5)
         assert heard.lines == ["first"]
         os.write(write, b"ond\nlast words")
-        pipes.finish()
+        pipes.drain()
         assert heard.lines == ["first", "second", "last words"]
 
 
 async def test_a_line_without_an_end_is_cut(heard: Heard) -> None:
     with pipe() as (read, write):
-        pipes = PipeLines(asyncio.get_running_loop(), read, heard)
-        os.write(write, b"x" * (LONGEST_LINE + 1))
-        pipes.finish()
-        assert [len(line) for line in heard.lines] == [LONGEST_LINE]
+        pipes = PipeReader(asyncio.get_running_loop(), read, heard)
+        os.write(write, b"x" * (MAX_LINE_BYTES + 1))
+        pipes.drain()
+        assert [len(line) for line in heard.lines] == [MAX_LINE_BYTES]
 
 
 async def test_the_end_of_a_process_is_not_held_up_by_another_that_keeps_writing(heard: Heard) -> None:
     with pipe() as (read, write), yes(write):
-        pipes = PipeLines(asyncio.get_running_loop(), read, heard)
+        pipes = PipeReader(asyncio.get_running_loop(), read, heard)
         await asyncio.wait_for(heard.changed.wait(), 5)
         heard.lines.clear()
-        pipes.finish()
-    assert len(heard.lines) <= MOST_LAST_LINES + 1
+        pipes.drain()
+    assert len(heard.lines) <= MAX_FINAL_LINES + 1
     assert "left out" in heard.lines[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.engine.service import ServiceEnded, run_together
+from horsies.engine.service import ServiceEnded, run_services
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,7 +65,7 @@ async def test_services_stop_in_the_order_given_each_after_the_one_before() -> N
         await may_end.wait()
 
     services = [diary.service("claim", slow_to_stop), diary.service("finish"), diary.service("beats")]
-    running = asyncio.create_task(run_together(services, stop))
+    running = asyncio.create_task(run_services(services, stop))
     stop.set()
     await draining.wait()
     assert diary.lines == []
@@ -83,7 +83,7 @@ async def test_one_that_ends_by_itself_stops_the_others_loudly(
     services = [diary.service("claim"), diary.service("reaper", death), diary.service("beats")]
 
     with pytest.raises(ServiceEnded, match="reaper ended by itself"):
-        await run_together(services, stop)
+        await run_services(services, stop)
     assert stop.is_set()
     assert [line for line in diary.lines if "reaper" not in line] == ["claim done", "beats done"]
     assert "reaper ended by itself" in caplog.text
@@ -91,7 +91,7 @@ async def test_one_that_ends_by_itself_stops_the_others_loudly(
 
 async def test_the_error_behind_a_death_is_kept() -> None:
     with pytest.raises(ServiceEnded) as caught:
-        await run_together([Diary().service("reaper", raise_at_once)], asyncio.Event())
+        await run_services([Diary().service("reaper", raise_at_once)], asyncio.Event())
 
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -101,13 +101,13 @@ async def test_one_that_fails_while_it_stops_lets_the_others_finish_first() -> N
     stop.set()
 
     with pytest.raises(ServiceEnded, match="claim"):
-        await run_together([diary.service("claim", raise_when_stopped), diary.service("beats")], stop)
+        await run_services([diary.service("claim", raise_when_stopped), diary.service("beats")], stop)
     assert diary.lines == ["beats done"]
 
 
 async def test_given_up_all_are_cancelled() -> None:
     diary, stop = Diary(), asyncio.Event()
-    running = asyncio.create_task(run_together([diary.service("finish", never_end), diary.service("beats")], stop))
+    running = asyncio.create_task(run_services([diary.service("finish", never_end), diary.service("beats")], stop))
     stop.set()
     await asyncio.sleep(0)
     await asyncio.sleep(0)

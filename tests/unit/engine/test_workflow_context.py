@@ -15,7 +15,7 @@ from horsies import (
     WorkflowContext,
     WorkflowMeta,
 )
-from horsies.engine.child.execution import Execution
+from horsies.engine.child.execution import TaskExecutor
 from horsies.engine.pool.protocol import Assignment
 
 app = Horsies()
@@ -61,21 +61,21 @@ def assignment(task_name: str, **context: Any) -> Assignment:
 
 def test_a_task_is_told_of_its_run_and_finds_typed_results() -> None:
     upstream = {"a": {"result": {"ok": "2024-02-29"}, "task_name": "day"}}
-    ending = Execution(app).run(assignment("told", workflow_meta=META, workflow_ctx=upstream))
+    ending = TaskExecutor(app).run(assignment("told", workflow_meta=META, workflow_ctx=upstream))
     assert json.loads(ending.document) == {"ok": ["29.02.2024", "w/3"]}
 
 
 async def test_a_coroutine_gets_the_result_of_another_node() -> None:
-    ending = await Execution(app).run_async(assignment("later", args_from={"start": {"ok": "2024-02-29"}}))
+    ending = await TaskExecutor(app).run_async(assignment("later", args_from={"start": {"ok": "2024-02-29"}}))
     assert json.loads(ending.document) == {"ok": 2024}
 
 
 def test_looking_up_a_node_without_an_id_has_a_code_of_its_own() -> None:
-    ending = Execution(app).run(assignment("lost", workflow_meta=META, workflow_ctx={}))
+    ending = TaskExecutor(app).run(assignment("lost", workflow_meta=META, workflow_ctx={}))
     assert ending.error_code == "WORKFLOW_CTX_MISSING_ID"
 
 
 def test_a_context_that_cannot_be_read_is_no_fault_of_the_task() -> None:
-    ending = Execution(app).run(assignment("later", args_from=[1]))
+    ending = TaskExecutor(app).run(assignment("later", args_from=[1]))
     assert ending.error_code == "WORKER_SERIALIZATION_ERROR"
     assert ending.outcome == "WORKER_FAILURE"

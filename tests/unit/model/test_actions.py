@@ -6,13 +6,21 @@ from typing import Any
 
 import pytest
 
-from horsies.model.operator_actions import Accept, Action, ActionOptions, Candidate, Refusal, Refuse, judge
+from horsies.model.operator_actions import (
+    Action,
+    ActionOptions,
+    ActionTarget,
+    Allowed,
+    Rejected,
+    SkipReason,
+    check_action,
+)
 from horsies.model.task import TaskStatus
 
 PLAIN, RUNNING_TOO, KILL = ActionOptions(), ActionOptions(include_running=True), ActionOptions(kill=True)
 
-NOT_ALLOWED, IS_RUNNING = Refusal.TASK_STATE_NOT_ALLOWED, Refusal.TASK_IS_RUNNING
-NOT_CANCELLABLE = Refusal.TASK_NOT_CANCELLABLE
+NOT_ALLOWED, IS_RUNNING = SkipReason.TASK_STATE_NOT_ALLOWED, SkipReason.TASK_IS_RUNNING
+NOT_CANCELLABLE = SkipReason.TASK_NOT_CANCELLABLE
 
 WHAT_IS_REFUSED = {
     #          PENDING CLAIMED RUNNING     COMPLETED FAILED CANCELLED EXPIRED
@@ -24,14 +32,14 @@ WHAT_IS_REFUSED = {
 }
 
 
-def refusal(action: str, status: str, options: ActionOptions = PLAIN, **facts: Any) -> Refusal | None:
-    verdict = judge(Action(action), Candidate(status=TaskStatus(status), **facts), options)
-    return verdict.refusal if isinstance(verdict, Refuse) else None
+def refusal(action: str, status: str, options: ActionOptions = PLAIN, **facts: Any) -> SkipReason | None:
+    verdict = check_action(Action(action), ActionTarget(status=TaskStatus(status), **facts), options)
+    return verdict.reason if isinstance(verdict, Rejected) else None
 
 
-def effect(action: str, task: Candidate, options: ActionOptions = PLAIN) -> str:
-    verdict = judge(Action(action), task, options)
-    assert isinstance(verdict, Accept)
+def effect(action: str, task: ActionTarget, options: ActionOptions = PLAIN) -> str:
+    verdict = check_action(Action(action), task, options)
+    assert isinstance(verdict, Allowed)
     return verdict.effect
 
 
@@ -47,7 +55,7 @@ def test_a_running_task_is_touched_only_when_asked_for(action: str) -> None:
 
 
 def test_the_refusal_of_a_running_task_names_the_option() -> None:
-    verdict = judge(Action.CANCEL, Candidate(status=TaskStatus.RUNNING), PLAIN)
+    verdict = check_action(Action.CANCEL, ActionTarget(status=TaskStatus.RUNNING), PLAIN)
     assert verdict.effect == "skipped: is running; needs --include-running"
 
 
@@ -65,7 +73,7 @@ def test_a_delayed_task_is_made_due_now() -> None:
 
 @pytest.mark.parametrize(("action", "status"), [("cancel", "PENDING"), ("retry", "FAILED")])
 def test_a_node_of_a_workflow_is_left_to_its_workflow(action: str, status: str) -> None:
-    assert refusal(action, status, is_workflow_task=True) == Refusal.TASK_IS_WORKFLOW_TASK
+    assert refusal(action, status, is_workflow_task=True) == SkipReason.TASK_IS_WORKFLOW_TASK
 
 
 @pytest.mark.parametrize("action", ["requeue", "fail", "expire"])
@@ -74,7 +82,7 @@ def test_other_actions_take_nodes_of_workflows_too(action: str) -> None:
 
 
 def test_a_claim_past_its_time_expires_instead_of_going_back() -> None:
-    overdue = Candidate(status=TaskStatus.CLAIMED, is_overdue=True, no_restart="paused")
+    overdue = ActionTarget(status=TaskStatus.CLAIMED, is_overdue=True, no_restart="paused")
     assert effect("requeue", overdue).startswith("EXPIRED")
 
 
@@ -83,13 +91,13 @@ def test_a_run_past_its_time_is_not_stopped_for_nothing() -> None:
 
 
 def test_a_run_whose_workflow_was_paused_is_not_started_again() -> None:
-    paused = Candidate(status=TaskStatus.RUNNING, no_restart="paused")
+    paused = ActionTarget(status=TaskStatus.RUNNING, no_restart="paused")
     assert effect("requeue", paused, RUNNING_TOO) == "CANCELLED: its workflow was paused"
 
 
 @pytest.mark.parametrize(("options", "says"), [(RUNNING_TOO, "runs on"), (KILL, "is killed")])
 def test_the_effect_says_what_becomes_of_running_code(options: ActionOptions, says: str) -> None:
-    assert says in effect("cancel", Candidate(status=TaskStatus.RUNNING), options)
+    assert says in effect("cancel", ActionTarget(status=TaskStatus.RUNNING), options)
 
 
 def test_a_limit_of_nothing_is_refused() -> None:

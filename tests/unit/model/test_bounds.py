@@ -7,10 +7,10 @@ import pytest
 from horsies.model.fence import (
     ConnectionBudget,
     RecoveryBounds,
-    caps_in_words,
     connection_budget,
-    in_seconds,
-    queue_in_words,
+    describe_limits,
+    describe_queue,
+    format_seconds,
     recovery_bounds,
 )
 from horsies.model.settings.app import AppConfig, CustomQueueConfig
@@ -30,14 +30,14 @@ def test_flagged_tasks_get_a_longer_threshold_but_no_longer_check() -> None:
 
 
 def test_the_bounds_are_said_in_seconds() -> None:
-    words = recovery_bounds(RecoveryConfig()).in_words()
+    words = recovery_bounds(RecoveryConfig()).describe()
 
     assert words == "CLAIMED <= 150 s, RUNNING <= 330 s, child death <= 1 s"
 
 
 @pytest.mark.parametrize(("ms", "words"), [(0, "0 s"), (300, "0.3 s"), (1_500, "1.5 s"), (7_800_000, "7800 s")])
 def test_seconds_are_written_as_short_as_they_are(ms: int, words: str) -> None:
-    assert in_seconds(ms) == words
+    assert format_seconds(ms) == words
 
 
 @pytest.mark.parametrize("processes", [1, 32])
@@ -54,7 +54,7 @@ def test_a_pass_of_the_reaper_needs_two_connections_however_small_the_pool_is() 
 
 
 def test_the_budget_of_connections_in_words() -> None:
-    words = ConnectionBudget(worker=7, children=8).in_words()
+    words = ConnectionBudget(worker=7, children=8).describe()
 
     assert words == "at most 7, and 8 more while tasks send tasks"
 
@@ -68,7 +68,7 @@ def test_the_budget_of_connections_in_words() -> None:
     ],
 )
 def test_the_cap_of_a_queue_in_words(max_concurrency: int | None, words: str) -> None:
-    assert queue_in_words(CustomQueueConfig(name="mail", max_concurrency=max_concurrency)) == words
+    assert describe_queue(CustomQueueConfig(name="mail", max_concurrency=max_concurrency)) == words
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_the_cap_of_a_queue_in_words(max_concurrency: int | None, words: str) ->
     ],
 )
 def test_what_bounds_the_fleet_in_words(app: AppConfig, words: str) -> None:
-    assert caps_in_words(app) == words
+    assert describe_limits(app) == words

@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.capacity import CHUNK_MS, Prospect, RunTimes, chunk_size, cut, recall_after_ms, weighted
+from horsies.model.capacity import (
+    CHUNK_MS,
+    DurationEstimates,
+    TaskEstimate,
+    chunk_size,
+    recall_after_ms,
+    split_into_chunks,
+    update_estimate,
+)
 
 run_times = st.floats(0, 10_000)
-prospects = st.builds(Prospect, run_ms=st.none() | run_times, has_timeout=st.booleans(), is_capped=st.booleans())
+prospects = st.builds(TaskEstimate, run_ms=st.none() | run_times, has_timeout=st.booleans(), is_capped=st.booleans())
 
 
 @pytest.mark.parametrize(
@@ -35,30 +43,30 @@ def test_a_chunk_holds_at_least_one_and_never_more_than_its_time_or_limit(run_ms
 @given(estimate_ms=run_times, run_ms=run_times)
 def test_an_estimate_moves_towards_what_was_seen_and_never_past_it(estimate_ms: float, run_ms: float) -> None:
     low, high = sorted((estimate_ms, run_ms))
-    assert low - 1e-9 <= weighted(estimate_ms, run_ms) <= high + 1e-9
+    assert low - 1e-9 <= update_estimate(estimate_ms, run_ms) <= high + 1e-9
 
 
 def test_one_slow_run_is_soon_forgotten() -> None:
-    times = RunTimes()
+    times = DurationEstimates()
     times.observe(task_name="noop", queue_name="quick", run_ms=500)
     for _ in range(400):
         times.observe(task_name="noop", queue_name="quick", run_ms=0.1)
 
-    assert chunk_size(times.of_queue("quick"), max_chunk=64, is_capped=False) == 64
+    assert chunk_size(times.for_queue("quick"), max_chunk=64, is_capped=False) == 64
 
 
 def test_one_run_that_was_held_up_does_not_end_chunks() -> None:
-    assert chunk_size(weighted(0.1, 15), max_chunk=64, is_capped=False) > 16
+    assert chunk_size(update_estimate(0.1, 15), max_chunk=64, is_capped=False) > 16
 
 
 def test_tasks_and_queues_are_told_apart() -> None:
-    times = RunTimes()
+    times = DurationEstimates()
     times.observe(task_name="noop", queue_name="mixed", run_ms=1)
     times.observe(task_name="report", queue_name="mixed", run_ms=33)
 
-    assert (times.of_task("noop"), times.of_task("report"), times.of_queue("mixed")) == (1, 33, 2)
-    assert times.of_task("unheard") is None
-    assert times.of_queue("unheard") is None
+    assert (times.for_task("noop"), times.for_task("report"), times.for_queue("mixed")) == (1, 33, 2)
+    assert times.for_task("unheard") is None
+    assert times.for_queue("unheard") is None
 
 
 @pytest.mark.parametrize(
@@ -73,19 +81,21 @@ def test_tasks_and_queues_are_told_apart() -> None:
     ],
 )
 def test_tasks_are_cut_into_chunks_by_what_they_should_take(run_times: list[float | None], sizes: list[int]) -> None:
-    assert cut([Prospect(run_ms=each) for each in run_times], max_chunk=64) == sizes
+    assert split_into_chunks([TaskEstimate(run_ms=each) for each in run_times], max_chunk=64) == sizes
 
 
-@pytest.mark.parametrize("alone", [Prospect(run_ms=0.0, has_timeout=True), Prospect(run_ms=0.0, is_capped=True)])
-def test_a_task_with_a_timeout_or_under_a_cap_shares_no_chunk(alone: Prospect) -> None:
-    short = Prospect(run_ms=0.0)
+@pytest.mark.parametrize(
+    "alone", [TaskEstimate(run_ms=0.0, has_timeout=True), TaskEstimate(run_ms=0.0, is_capped=True)]
+)
+def test_a_task_with_a_timeout_or_under_a_cap_shares_no_chunk(alone: TaskEstimate) -> None:
+    short = TaskEstimate(run_ms=0.0)
 
-    assert cut([short, short, alone, short, short], max_chunk=64) == [2, 1, 2]
+    assert split_into_chunks([short, short, alone, short, short], max_chunk=64) == [2, 1, 2]
 
 
 @given(tasks=st.lists(prospects, max_size=200), max_chunk=st.integers(1, 64))
-def test_cutting_loses_nothing_and_keeps_every_chunk_short(tasks: list[Prospect], max_chunk: int) -> None:
-    sizes = cut(tasks, max_chunk=max_chunk)
+def test_cutting_loses_nothing_and_keeps_every_chunk_short(tasks: list[TaskEstimate], max_chunk: int) -> None:
+    sizes = split_into_chunks(tasks, max_chunk=max_chunk)
 
     assert sum(sizes) == len(tasks)
     rest = iter(tasks)

@@ -6,13 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.capacity import ChildLoad, ClaimPass, Limits, QueueRoom, ServedQueue, fitted, next_pass
+from horsies.model.capacity import (
+    ChildLoad,
+    ClaimLimits,
+    ClaimPlan,
+    QueueCapacity,
+    ServedQueue,
+    plan_claim,
+    swap_mismatched_slots,
+)
 
 IDLE = ChildLoad()
-BUSY = ChildLoad(held=1, chunks=1)
-TWO_ASYNC = ChildLoad(held=2, chunks=2, is_async=True)
-ONE_CHUNK = ChildLoad(held=64, chunks=1, is_short=True)
-TWO_CHUNKS = ChildLoad(held=70, chunks=2, is_short=True)
+BUSY = ChildLoad(tasks=1, chunks=1)
+TWO_ASYNC = ChildLoad(tasks=2, chunks=2, is_all_async=True)
+ONE_CHUNK = ChildLoad(tasks=64, chunks=1, is_short=True)
+TWO_CHUNKS = ChildLoad(tasks=70, chunks=2, is_short=True)
 UNKNOWN, QUICK, SLOW = ServedQueue(name="new"), ServedQueue(name="quick", chunk_size=64), ServedQueue(name="slow")
 
 children = st.builds(
@@ -25,7 +33,7 @@ queues = st.builds(
     chunk_size=st.integers(1, 64),
 )
 limits = st.builds(
-    Limits,
+    ClaimLimits,
     prefetch_buffer=st.integers(0, 20),
     max_claim_batch=st.integers(0, 20),
     max_claim_per_worker=st.integers(0, 20),
@@ -34,8 +42,8 @@ limits = st.builds(
 )
 
 
-def asked(found: ClaimPass | None) -> dict[str, int]:
-    return {} if found is None else {queue.name: queue.room for queue in found.queues}
+def asked(found: ClaimPlan | None) -> dict[str, int]:
+    return {} if found is None else {queue.name: queue.capacity for queue in found.queues}
 
 
 @pytest.mark.parametrize(
@@ -47,43 +55,43 @@ def asked(found: ClaimPass | None) -> dict[str, int]:
         (BUSY, QUICK, 0),
         (TWO_ASYNC, UNKNOWN, 8),
         (TWO_ASYNC, QUICK, 8),
-        (ChildLoad(held=10, is_async=True), UNKNOWN, 0),
-        (ChildLoad(held=12, is_async=True), UNKNOWN, 0),
+        (ChildLoad(tasks=10, is_all_async=True), UNKNOWN, 0),
+        (ChildLoad(tasks=12, is_all_async=True), UNKNOWN, 0),
         (ONE_CHUNK, QUICK, 64),
         (ONE_CHUNK, SLOW, 1),
         (TWO_CHUNKS, QUICK, 32),
-        (ChildLoad(held=97, chunks=2, is_short=True), QUICK, 0),
+        (ChildLoad(tasks=97, chunks=2, is_short=True), QUICK, 0),
         (TWO_CHUNKS, SLOW, 0),
     ],
 )
 def test_a_child_offers_what_it_can_run_now_or_after_a_chunk(child: ChildLoad, queue: ServedQueue, places: int) -> None:
-    found = next_pass([queue], [child], Limits(async_concurrency=10), claimed=0)
+    found = plan_claim([queue], [child], ClaimLimits(async_concurrency=10), claimed=0)
 
     assert (0 if found is None else found.limit) == places
 
 
 def test_places_of_all_children_add_up() -> None:
-    found = next_pass([QUICK], [IDLE, ONE_CHUNK, TWO_CHUNKS, BUSY], Limits(), claimed=0)
+    found = plan_claim([QUICK], [IDLE, ONE_CHUNK, TWO_CHUNKS, BUSY], ClaimLimits(), claimed=0)
 
-    assert found == ClaimPass(limit=224, startable=224, queues=(QueueRoom(name="quick", room=224),))
+    assert found == ClaimPlan(limit=224, startable=224, queues=(QueueCapacity(name="quick", capacity=224),))
 
 
 def test_queues_of_unknown_speed_share_the_children() -> None:
-    found = next_pass([UNKNOWN, SLOW], [IDLE, IDLE], Limits(), claimed=0)
+    found = plan_claim([UNKNOWN, SLOW], [IDLE, IDLE], ClaimLimits(), claimed=0)
 
     assert found is not None
     assert (found.limit, asked(found)) == (2, {"new": 2, "slow": 2})
 
 
 def test_the_place_behind_a_chunk_is_left_to_a_slow_queue_where_one_is_served() -> None:
-    found = next_pass([QUICK, SLOW], [IDLE, ONE_CHUNK], Limits(), claimed=0)
+    found = plan_claim([QUICK, SLOW], [IDLE, ONE_CHUNK], ClaimLimits(), claimed=0)
 
     assert found is not None
     assert (found.limit, asked(found)) == (64 + 2, {"quick": 64, "slow": 2})
 
 
 def test_places_for_async_tasks_are_counted_once_for_all_queues() -> None:
-    found = next_pass([QUICK, SLOW], [TWO_ASYNC], Limits(async_concurrency=10), claimed=0)
+    found = plan_claim([QUICK, SLOW], [TWO_ASYNC], ClaimLimits(async_concurrency=10), claimed=0)
 
     assert found is not None
     assert (found.limit, asked(found)) == (8, {"quick": 8, "slow": 8})
@@ -93,44 +101,44 @@ def test_places_for_async_tasks_are_counted_once_for_all_queues() -> None:
 def test_places_beside_coroutines_come_last_and_only_as_many_as_allowed(
     most_beside: int | None, limit: int, beside: int
 ) -> None:
-    found = next_pass([UNKNOWN], [IDLE, TWO_ASYNC], Limits(), claimed=0, most_beside=most_beside)
+    found = plan_claim([UNKNOWN], [IDLE, TWO_ASYNC], ClaimLimits(), claimed=0, max_async_only=most_beside)
 
     assert found is not None
-    assert (found.limit, found.startable, found.beside) == (limit, limit, beside)
+    assert (found.limit, found.startable, found.async_only) == (limit, limit, beside)
 
 
 def test_a_function_changes_places_with_a_coroutine_that_can_run_beside_others() -> None:
     free, busy = 1, 2
 
-    assert fitted([free, busy], {busy}, [True, False]) == [busy, free]
-    assert fitted([free, busy], {busy}, [False, True]) == [free, busy]
-    assert fitted([free, busy], {busy}, [False, False]) == [free, busy]
-    assert fitted([busy, busy, free], {busy}, [False, False, True]) == [free, busy, busy]
+    assert swap_mismatched_slots([free, busy], {busy}, [True, False]) == [busy, free]
+    assert swap_mismatched_slots([free, busy], {busy}, [False, True]) == [free, busy]
+    assert swap_mismatched_slots([free, busy], {busy}, [False, False]) == [free, busy]
+    assert swap_mismatched_slots([busy, busy, free], {busy}, [False, False, True]) == [free, busy, busy]
 
 
 @pytest.mark.parametrize(
     ("settings", "claimed", "limit", "startable"),
     [
-        (Limits(), 0, 2, 2),
-        (Limits(), 2, 0, 0),
-        (Limits(prefetch_buffer=4), 0, 6, 2),
-        (Limits(prefetch_buffer=4), 3, 3, 0),
-        (Limits(prefetch_buffer=4), 6, 0, 0),
-        (Limits(max_claim_batch=1), 0, 1, 1),
-        (Limits(prefetch_buffer=4, max_claim_per_worker=3), 0, 3, 2),
-        (Limits(prefetch_buffer=4, max_claim_per_worker=3), 3, 0, 0),
-        (Limits(cluster_wide_cap=1), 0, 1, 1),
-        (Limits(cluster_wide_cap=5), 0, 2, 2),
+        (ClaimLimits(), 0, 2, 2),
+        (ClaimLimits(), 2, 0, 0),
+        (ClaimLimits(prefetch_buffer=4), 0, 6, 2),
+        (ClaimLimits(prefetch_buffer=4), 3, 3, 0),
+        (ClaimLimits(prefetch_buffer=4), 6, 0, 0),
+        (ClaimLimits(max_claim_batch=1), 0, 1, 1),
+        (ClaimLimits(prefetch_buffer=4, max_claim_per_worker=3), 0, 3, 2),
+        (ClaimLimits(prefetch_buffer=4, max_claim_per_worker=3), 3, 0, 0),
+        (ClaimLimits(cluster_wide_cap=1), 0, 1, 1),
+        (ClaimLimits(cluster_wide_cap=5), 0, 2, 2),
     ],
 )
-def test_two_idle_children_and_the_limits(settings: Limits, claimed: int, limit: int, startable: int) -> None:
-    found = next_pass([UNKNOWN], [IDLE, IDLE], settings, claimed=claimed)
+def test_two_idle_children_and_the_limits(settings: ClaimLimits, claimed: int, limit: int, startable: int) -> None:
+    found = plan_claim([UNKNOWN], [IDLE, IDLE], settings, claimed=claimed)
 
     assert ((found.limit, found.startable) if found else (0, 0)) == (limit, startable)
 
 
 def test_a_batch_limit_holds_for_each_queue() -> None:
-    found = next_pass([UNKNOWN, SLOW], [IDLE] * 5, Limits(max_claim_batch=2), claimed=0)
+    found = plan_claim([UNKNOWN, SLOW], [IDLE] * 5, ClaimLimits(max_claim_batch=2), claimed=0)
 
     assert found is not None
     assert (found.limit, asked(found)) == (4, {"new": 2, "slow": 2})
@@ -138,15 +146,15 @@ def test_a_batch_limit_holds_for_each_queue() -> None:
 
 def test_caps_are_handed_on_and_a_closed_queue_is_not_asked() -> None:
     capped, closed = ServedQueue(name="capped", max_concurrency=3), ServedQueue(name="closed", max_concurrency=0)
-    found = next_pass([capped, closed, UNKNOWN], [IDLE] * 5, Limits(), claimed=0)
+    found = plan_claim([capped, closed, UNKNOWN], [IDLE] * 5, ClaimLimits(), claimed=0)
 
     assert found is not None
-    assert found.queues == (QueueRoom(name="capped", room=3, cap=3), QueueRoom(name="new", room=5))
+    assert found.queues == (QueueCapacity(name="capped", capacity=3, cap=3), QueueCapacity(name="new", capacity=5))
     assert found.is_capped
 
 
 def test_only_a_cap_makes_a_claim_count_what_others_do() -> None:
-    free, capped = (next_pass([UNKNOWN], [IDLE], Limits(cluster_wide_cap=cap), claimed=0) for cap in (None, 3))
+    free, capped = (plan_claim([UNKNOWN], [IDLE], ClaimLimits(cluster_wide_cap=cap), claimed=0) for cap in (None, 3))
 
     assert free is not None
     assert capped is not None
@@ -155,22 +163,22 @@ def test_only_a_cap_makes_a_claim_count_what_others_do() -> None:
 
 
 def test_a_worker_without_children_or_queues_asks_for_nothing() -> None:
-    assert next_pass([UNKNOWN], [], Limits(), claimed=0) is None
-    assert next_pass([], [IDLE], Limits(), claimed=0) is None
+    assert plan_claim([UNKNOWN], [], ClaimLimits(), claimed=0) is None
+    assert plan_claim([], [IDLE], ClaimLimits(), claimed=0) is None
 
 
 @given(st.lists(queues, max_size=4, unique_by=lambda queue: queue.name), st.lists(children), limits, st.integers(0, 20))
 def test_no_budget_is_negative_or_above_a_limit(
-    served: list[ServedQueue], hands: list[ChildLoad], settings: Limits, claimed: int
+    served: list[ServedQueue], hands: list[ChildLoad], settings: ClaimLimits, claimed: int
 ) -> None:
-    found = next_pass(served, hands, settings, claimed=claimed)
+    found = plan_claim(served, hands, settings, claimed=claimed)
     if found is None:
         return
 
     assert 0 <= found.startable <= found.limit
-    assert 0 < found.limit <= sum(queue.room for queue in found.queues)
+    assert 0 < found.limit <= sum(queue.capacity for queue in found.queues)
     assert found.limit <= (settings.cluster_wide_cap or found.limit)
     assert not settings.max_claim_per_worker or found.limit + claimed <= settings.max_claim_per_worker
     for queue in found.queues:
-        assert 0 < queue.room <= (settings.max_claim_batch or queue.room)
-        assert queue.cap is None or queue.room <= queue.cap
+        assert 0 < queue.capacity <= (settings.max_claim_batch or queue.capacity)
+        assert queue.cap is None or queue.capacity <= queue.cap

@@ -10,7 +10,7 @@ from horsies.model.task_result import (
     OutcomeCode,
     RetrievalCode,
     is_upper_snake,
-    known_code,
+    parse_code,
 )
 
 
@@ -47,5 +47,5 @@ def test_anything_else_is_no_code(text: str) -> None:
 
 
 def test_a_known_code_is_its_member_and_another_stays_text() -> None:
-    assert known_code("TASK_TIMEOUT") is OutcomeCode.TASK_TIMEOUT
-    assert known_code("CARD_DECLINED") == "CARD_DECLINED"
+    assert parse_code("TASK_TIMEOUT") is OutcomeCode.TASK_TIMEOUT
+    assert parse_code("CARD_DECLINED") == "CARD_DECLINED"

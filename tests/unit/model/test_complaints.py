@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from horsies.model.text import complaint
+from horsies.model.text import describe_validation_error
 
 
 class Order(BaseModel):
@@ -37,4 +37,4 @@ def test_a_class_is_named_without_an_article(kind: Any, says: str) -> None:
     with pytest.raises(ValidationError) as caught:
         adapter.validate_python("tomorrow")
 
-    assert [complaint(finding) for finding in caught.value.errors()] == [says]
+    assert [describe_validation_error(finding) for finding in caught.value.errors()] == [says]

@@ -19,7 +19,7 @@ from horsies.model.events import (
     ListenerRestored,
     TaskClaimed,
     TaskEvent,
-    record_of,
+    to_record,
 )
 
 EVENTS = [
@@ -45,7 +45,7 @@ def test_a_kind_is_written_in_lower_case() -> None:
 
 
 def test_what_is_only_reported_leaves_no_row() -> None:
-    assert record_of(TaskClaimed(worker_id="w", task_id="t", claim_token=1, queue_name="q")) is None
+    assert to_record(TaskClaimed(worker_id="w", task_id="t", claim_token=1, queue_name="q")) is None
 
 
 def test_what_has_no_column_is_evidence() -> None:
@@ -60,7 +60,7 @@ def test_what_has_no_column_is_evidence() -> None:
         exit_status=None,
     )
 
-    assert record_of(died) == EventRecord(
+    assert to_record(died) == EventRecord(
         kind=EventKind.CHILD_DIED,
         worker_id="w",
         task_id="t",
@@ -71,7 +71,7 @@ def test_what_has_no_column_is_evidence() -> None:
 
 
 def test_an_event_of_a_worker_names_no_task() -> None:
-    record = record_of(ListenerRestored(worker_id="w"))
+    record = to_record(ListenerRestored(worker_id="w"))
 
     assert record is not None
     assert dataclasses.asdict(record) == {
@@ -85,7 +85,7 @@ def test_an_event_of_a_worker_names_no_task() -> None:
 
 
 def test_evidence_can_be_written_as_json() -> None:
-    record = record_of(AmnestyStarted(worker_id="w", until=datetime(2026, 1, 1, tzinfo=UTC), outage_s=1.5))
+    record = to_record(AmnestyStarted(worker_id="w", until=datetime(2026, 1, 1, tzinfo=UTC), outage_s=1.5))
 
     assert record is not None
     assert json.loads(json.dumps(record.evidence)) == {"until": "2026-01-01T00:00:00+00:00", "outage_s": 1.5}

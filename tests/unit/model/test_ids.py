@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.task import RANDOM_BYTES, id_text, id_texts, parse_id, rising, short_form
+from horsies.model.task import RANDOM_BYTES, format_id, format_ids, next_id_value, parse_id, short_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ def drawing(random_bytes: bytes) -> Callable[[int], bytes]:
 
 @given(time_ms=milliseconds, random_bytes=chance)
 def test_an_id_is_a_uuid_7_of_its_millisecond(time_ms: int, random_bytes: bytes) -> None:
-    minted = UUID(id_text(rising(time_ms, drawing(random_bytes))))
+    minted = UUID(format_id(next_id_value(time_ms, drawing(random_bytes))))
 
     assert (minted.version, minted.variant) == (7, RFC_4122)
     assert minted.int >> 80 == time_ms
@@ -30,7 +30,7 @@ def test_an_id_is_a_uuid_7_of_its_millisecond(time_ms: int, random_bytes: bytes)
 
 @given(time_ms=milliseconds, random_bytes=chance)
 def test_all_of_the_chance_that_has_room_is_in_the_id(time_ms: int, random_bytes: bytes) -> None:
-    minted = UUID(id_text(rising(time_ms, drawing(random_bytes)))).int
+    minted = UUID(format_id(next_id_value(time_ms, drawing(random_bytes)))).int
 
     tail = (minted >> 64 & 0xFFF) << 62 | minted & ((1 << 62) - 1)
     assert tail == int.from_bytes(random_bytes, "big") & ((1 << 74) - 1)
@@ -40,30 +40,32 @@ def test_all_of_the_chance_that_has_room_is_in_the_id(time_ms: int, random_bytes
 def test_ids_rise_whatever_the_clock_does(draws: list[tuple[int, bytes]]) -> None:
     last, ids = None, list[str]()
     for time_ms, random_bytes in draws:
-        last = rising(time_ms, drawing(random_bytes), last)
-        ids.append(id_text(last))
+        last = next_id_value(time_ms, drawing(random_bytes), last)
+        ids.append(format_id(last))
 
     assert ids == sorted(set(ids))
     assert all((UUID(each).version, UUID(each).variant) == (7, RFC_4122) for each in ids)
 
 
 def test_a_full_tail_borrows_the_next_millisecond() -> None:
-    last_of_its_ms = rising(5, drawing(b"\xff" * RANDOM_BYTES))
+    last_of_its_ms = next_id_value(5, drawing(b"\xff" * RANDOM_BYTES))
 
-    assert rising(5, drawing(b"\0" * RANDOM_BYTES), last_of_its_ms) == rising(6, drawing(b"\0" * RANDOM_BYTES))
+    assert next_id_value(5, drawing(b"\0" * RANDOM_BYTES), last_of_its_ms) == next_id_value(
+        6, drawing(b"\0" * RANDOM_BYTES)
+    )
 
 
 def test_the_known_layout() -> None:
-    assert id_text(rising(0x018F00000001, drawing(bytes(range(10))))) == "018f0000-0001-7004-8203-040506070809"
+    assert format_id(next_id_value(0x018F00000001, drawing(bytes(range(10))))) == "018f0000-0001-7004-8203-040506070809"
 
 
 @pytest.mark.parametrize("tail", [bytes(10), b"\xff" * 10, b"\x00" * 4 + b"\xff" * 6], ids=["low", "full", "carry"])
 def test_ids_in_a_row_are_what_one_by_one_would_give(tail: bytes) -> None:
-    orders = [rising(1000, drawing(tail))]
+    orders = [next_id_value(1000, drawing(tail))]
     for _ in range(4):
-        orders.append(rising(1000, drawing(tail), orders[-1]))
-    assert id_texts(orders[0], 5) == [id_text(each) for each in orders]
-    assert id_texts(orders[0], 0) == []
+        orders.append(next_id_value(1000, drawing(tail), orders[-1]))
+    assert format_ids(orders[0], 5) == [format_id(each) for each in orders]
+    assert format_ids(orders[0], 0) == []
 
 
 def test_an_id_is_held_in_lower_case() -> None:

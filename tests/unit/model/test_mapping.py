@@ -9,10 +9,10 @@ from horsies.model.task_result import (
     ExceptionRules,
     OperationalErrorCode,
     OutcomeCode,
-    code_for,
-    error_from,
+    error_code_for,
     mapping_faults,
-    reserved_codes,
+    reserved_code_faults,
+    task_error_from,
 )
 
 NOTHING = ExceptionRules()
@@ -38,25 +38,25 @@ class Subclass(KeyError):
 def test_mappers_by_exact_class_come_before_defaults_and_the_task_before_the_app(
     kind: type[BaseException], task: ExceptionRules, app: ExceptionRules, code: str
 ) -> None:
-    assert code_for(kind, task=task, app=app) == code
+    assert error_code_for(kind, task=task, app=app) == code
 
 
 def test_the_built_in_default_is_its_enum_member() -> None:
     app = ExceptionRules(default="UNHANDLED_EXCEPTION")
 
-    assert code_for(OSError, task=NOTHING, app=app) is OperationalErrorCode.UNHANDLED_EXCEPTION
+    assert error_code_for(OSError, task=NOTHING, app=app) is OperationalErrorCode.UNHANDLED_EXCEPTION
 
 
 def test_a_failure_keeps_the_exception_and_its_message() -> None:
     exception = KeyError("sku")
 
-    error = error_from(exception, task=TASK, app=APP)
+    error = task_error_from(exception, task=TASK, app=APP)
 
     assert (error.error_code, error.message, error.exception) == ("TASK_KEY", "'sku'", exception)
 
 
 def test_an_exception_without_a_message_is_named_by_its_class() -> None:
-    assert error_from(SystemExit(), task=NOTHING, app=NOTHING).message == "SystemExit"
+    assert task_error_from(SystemExit(), task=NOTHING, app=NOTHING).message == "SystemExit"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_every_fault_is_reported() -> None:
 def test_our_own_codes_may_not_be_handed_out_except_as_the_usual_default() -> None:
     rules = ExceptionRules(mapper={KeyError: "TASK_TIMEOUT"}, default=OutcomeCode.TASK_EXPIRED)
 
-    assert {fault.code for fault in reserved_codes(rules)} == {ErrorCode.CHECK_RESERVED_CODE_COLLISION}
-    assert len(list(reserved_codes(rules))) == 2
-    assert not list(reserved_codes(ExceptionRules(default="UNHANDLED_EXCEPTION")))
-    assert not list(reserved_codes(NOTHING))
+    assert {fault.code for fault in reserved_code_faults(rules)} == {ErrorCode.CHECK_RESERVED_CODE_COLLISION}
+    assert len(list(reserved_code_faults(rules))) == 2
+    assert not list(reserved_code_faults(ExceptionRules(default="UNHANDLED_EXCEPTION")))
+    assert not list(reserved_code_faults(NOTHING))

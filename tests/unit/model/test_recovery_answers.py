@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from horsies.model.recovery.decision import Recovery, Wish
+from horsies.model.recovery.decision import Recovery, RecoveryKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,18 +18,18 @@ SOON = datetime(2030, 1, 1, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("answer", "wish"),
     [
-        (Recovery.default, Wish.DEFAULT),
-        (Recovery.fail_with_backoff, Wish.FAIL_WITH_BACKOFF),
-        (Recovery.skip, Wish.SKIP),
+        (Recovery.default, RecoveryKind.DEFAULT),
+        (Recovery.fail_with_backoff, RecoveryKind.FAIL_WITH_BACKOFF),
+        (Recovery.skip, RecoveryKind.SKIP),
     ],
 )
-def test_each_answer_says_what_is_wished(answer: Callable[[], Recovery], wish: Wish) -> None:
-    assert answer().wish is wish
+def test_each_answer_says_what_is_wished(answer: Callable[[], Recovery], wish: RecoveryKind) -> None:
+    assert answer().kind is wish
 
 
 def test_a_reschedule_keeps_its_instant_and_its_attempts() -> None:
     answer = Recovery.reschedule(SOON, attempts=2)
-    assert (answer.wish, answer.run_at, answer.attempts) == (Wish.RESCHEDULE, SOON, 2)
+    assert (answer.kind, answer.run_at, answer.attempts) == (RecoveryKind.RESCHEDULE, SOON, 2)
 
 
 def test_an_instant_without_time_zone_is_refused() -> None:
@@ -53,7 +53,7 @@ def test_a_time_that_no_calendar_can_show_everywhere_is_refused(run_at: Any) -> 
 
 def test_a_wish_in_ones_own_words_is_refused() -> None:
     with pytest.raises(ValueError, match="made by its own methods"):
-        Recovery(wish=cast("Wish", "skip"))
+        Recovery(kind=cast("RecoveryKind", "skip"))
 
 
 def test_an_instant_is_told_in_utc() -> None:

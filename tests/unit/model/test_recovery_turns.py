@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from horsies.model.recovery.fleet import Candidate, Fleet, FleetMember, has_the_turn
+from horsies.model.recovery.fleet import Fleet, FleetMember, PassCandidate, should_run_pass
 from horsies.model.settings import RecoveryConfig
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -34,9 +34,9 @@ def member(
 
 
 def goes(*others: FleetMember, listening_s: float | None = 1000, config: RecoveryConfig = CONFIG) -> bool:
-    candidate = Candidate(worker_id=ME, config=config, listening_since=ago(listening_s))
+    candidate = PassCandidate(worker_id=ME, config=config, listening_since=ago(listening_s))
     me = member(ME, listening_s=listening_s, passed_s=1)
-    return has_the_turn(candidate, Fleet(now=NOW, server_started_at=NOW, members=(me, *others)))
+    return should_run_pass(candidate, Fleet(now=NOW, server_started_at=NOW, members=(me, *others)))
 
 
 def test_a_worker_alone_goes_whatever_it_has_heard() -> None:

@@ -10,14 +10,14 @@ from pydantic import BaseModel, ValidationError
 
 from horsies.errors import TaskDefinitionError
 from horsies.model.retry import (
-    Chances,
     GiveUp,
     GiveUpReason,
     RetryAt,
     RetryPolicy,
+    RetryState,
+    backoff_delay_s,
     decide_after_shutdown,
     decide_retry,
-    delay_seconds,
 )
 from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, OutcomeCode
 
@@ -169,22 +169,22 @@ def test_a_policy_is_frozen() -> None:
 
 @pytest.mark.parametrize(("retry_number", "expected"), [(1, 60.0), (2, 300.0), (3, 300.0)])
 def test_fixed_delays_follow_the_list_and_stay_at_its_end(retry_number: int, expected: float) -> None:
-    assert delay_seconds(TIMES_OUT, retry_number, 1.0) == expected
+    assert backoff_delay_s(TIMES_OUT, retry_number, 1.0) == expected
 
 
 @pytest.mark.parametrize(("retry_number", "expected"), [(1, 5), (2, 10), (3, 20), (4, 30)])
 def test_exponential_delays_double_up_to_the_cap(retry_number: int, expected: float) -> None:
     policy = RetryPolicy.exponential(5, max_retries=9, auto_retry_for=["A"], jitter=False, max_delay_seconds=30)
 
-    assert delay_seconds(policy, retry_number, 0.0) == expected
+    assert backoff_delay_s(policy, retry_number, 0.0) == expected
 
 
 @given(policy=policies, retry_number=st.integers(1, 20), jitter=st.floats(0, 1))
 def test_jitter_never_shortens_and_adds_a_quarter_at_most(
     policy: RetryPolicy, retry_number: int, jitter: float
 ) -> None:
-    without = delay_seconds(policy, retry_number, 0.0)
-    delay = delay_seconds(policy, retry_number, jitter)
+    without = backoff_delay_s(policy, retry_number, 0.0)
+    delay = backoff_delay_s(policy, retry_number, jitter)
 
     assert without <= delay <= without * 1.25
 
@@ -192,17 +192,17 @@ def test_jitter_never_shortens_and_adds_a_quarter_at_most(
 @given(policy=policies, retry_number=st.integers(1, 20), jitter=st.floats(0, 1))
 def test_no_delay_exceeds_the_cap(policy: RetryPolicy, retry_number: int, jitter: float) -> None:
     cap = policy.max_delay_seconds
-    assert cap is None or delay_seconds(policy, retry_number, jitter) <= cap
+    assert cap is None or backoff_delay_s(policy, retry_number, jitter) <= cap
 
 
 @pytest.mark.parametrize(("retry_number", "jitter"), [(0, 0.5), (1, -0.1), (1, 1.1), (1, float("nan"))])
 def test_senseless_questions_are_refused(retry_number: int, jitter: float) -> None:
     with pytest.raises(ValueError, match=r"count|drawn"):
-        delay_seconds(TIMES_OUT, retry_number, jitter)
+        backoff_delay_s(TIMES_OUT, retry_number, jitter)
 
 
 def test_a_listed_code_with_retries_left_is_retried_after_its_delay() -> None:
-    verdict = decide_retry(Chances(policy=TIMES_OUT, retry_count=1), "TASK_TIMEOUT", now=NOW, jitter=0.5)
+    verdict = decide_retry(RetryState(policy=TIMES_OUT, retry_count=1), "TASK_TIMEOUT", now=NOW, jitter=0.5)
 
     assert verdict == RetryAt(NOW + timedelta(seconds=300))
 
@@ -210,19 +210,19 @@ def test_a_listed_code_with_retries_left_is_retried_after_its_delay() -> None:
 @pytest.mark.parametrize(
     ("chances", "code", "reason"),
     [
-        (Chances(policy=None, retry_count=0), "TASK_TIMEOUT", GiveUpReason.NO_POLICY),
-        (Chances(policy=TIMES_OUT, retry_count=0), "CARD_DECLINED", GiveUpReason.NOT_LISTED),
-        (Chances(policy=TIMES_OUT, retry_count=0), None, GiveUpReason.NOT_LISTED),
-        (Chances(policy=TIMES_OUT, retry_count=2), "TASK_TIMEOUT", GiveUpReason.NO_RETRIES_LEFT),
+        (RetryState(policy=None, retry_count=0), "TASK_TIMEOUT", GiveUpReason.NO_POLICY),
+        (RetryState(policy=TIMES_OUT, retry_count=0), "CARD_DECLINED", GiveUpReason.NOT_LISTED),
+        (RetryState(policy=TIMES_OUT, retry_count=0), None, GiveUpReason.NOT_LISTED),
+        (RetryState(policy=TIMES_OUT, retry_count=2), "TASK_TIMEOUT", GiveUpReason.NO_RETRIES_LEFT),
     ],
 )
-def test_otherwise_it_is_given_up(chances: Chances, code: str | None, reason: GiveUpReason) -> None:
+def test_otherwise_it_is_given_up(chances: RetryState, code: str | None, reason: GiveUpReason) -> None:
     assert decide_retry(chances, code, now=NOW, jitter=0.0) == GiveUp(reason)
 
 
 @pytest.mark.parametrize(("seconds", "is_retried"), [(61, True), (60, False), (59, False)])
 def test_a_retry_must_be_due_before_good_until(seconds: int, is_retried: bool) -> None:
-    chances = Chances(policy=TIMES_OUT, retry_count=0, good_until=NOW + timedelta(seconds=seconds))
+    chances = RetryState(policy=TIMES_OUT, retry_count=0, good_until=NOW + timedelta(seconds=seconds))
 
     verdict = decide_retry(chances, "TASK_TIMEOUT", now=NOW, jitter=0.0)
 
@@ -231,7 +231,7 @@ def test_a_retry_must_be_due_before_good_until(seconds: int, is_retried: bool) -
 
 @pytest.mark.parametrize(("not_before_s", "due_s"), [(10, 60), (90, 90)])
 def test_a_recovered_task_waits_for_the_later_of_both_delays(not_before_s: int, due_s: int) -> None:
-    chances = Chances(policy=TIMES_OUT, retry_count=0)
+    chances = RetryState(policy=TIMES_OUT, retry_count=0)
 
     verdict = decide_retry(
         chances, "TASK_TIMEOUT", now=NOW, jitter=0.0, not_before=NOW + timedelta(seconds=not_before_s)
@@ -242,7 +242,7 @@ def test_a_recovered_task_waits_for_the_later_of_both_delays(not_before_s: int, 
 
 @pytest.mark.parametrize("code", ["SHUTDOWN", "WORKER_CRASHED"])
 def test_a_task_cut_by_a_shutdown_is_due_at_once_where_listed(code: str) -> None:
-    chances = Chances(policy=RetryPolicy.fixed([60], auto_retry_for=[code]), retry_count=0)
+    chances = RetryState(policy=RetryPolicy.fixed([60], auto_retry_for=[code]), retry_count=0)
 
     assert decide_after_shutdown(chances, now=NOW) == RetryAt(NOW)
 
@@ -250,17 +250,17 @@ def test_a_task_cut_by_a_shutdown_is_due_at_once_where_listed(code: str) -> None
 @pytest.mark.parametrize(
     ("chances", "reason"),
     [
-        (Chances(policy=None, retry_count=0), GiveUpReason.NO_POLICY),
-        (Chances(policy=TIMES_OUT, retry_count=0), GiveUpReason.NOT_LISTED),
+        (RetryState(policy=None, retry_count=0), GiveUpReason.NO_POLICY),
+        (RetryState(policy=TIMES_OUT, retry_count=0), GiveUpReason.NOT_LISTED),
         (
-            Chances(policy=RetryPolicy.fixed([60], auto_retry_for=["SHUTDOWN"]), retry_count=1),
+            RetryState(policy=RetryPolicy.fixed([60], auto_retry_for=["SHUTDOWN"]), retry_count=1),
             GiveUpReason.NO_RETRIES_LEFT,
         ),
         (
-            Chances(policy=RetryPolicy.fixed([60], auto_retry_for=["SHUTDOWN"]), retry_count=0, good_until=NOW),
+            RetryState(policy=RetryPolicy.fixed([60], auto_retry_for=["SHUTDOWN"]), retry_count=0, good_until=NOW),
             GiveUpReason.TOO_LATE,
         ),
     ],
 )
-def test_a_task_cut_by_a_shutdown_fails_otherwise(chances: Chances, reason: GiveUpReason) -> None:
+def test_a_task_cut_by_a_shutdown_fails_otherwise(chances: RetryState, reason: GiveUpReason) -> None:
     assert decide_after_shutdown(chances, now=NOW) == GiveUp(reason)

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.events import LONGEST_PAYLOAD_BYTES, Moved, Summary
-from horsies.model.task import MOVES, TaskStatus
+from horsies.model.events import MAX_PAYLOAD_BYTES, ChangeSummary, TaskChange
+from horsies.model.task import TRANSITIONS, TaskStatus
 
-DONE = Moved(kind="complete", queue="mail", source=TaskStatus.RUNNING, target=TaskStatus.COMPLETED)
-FAILED = Moved(kind="fail", queue="mail", source=TaskStatus.RUNNING, target=TaskStatus.FAILED)
+DONE = TaskChange(kind="complete", queue="mail", source=TaskStatus.RUNNING, target=TaskStatus.COMPLETED)
+FAILED = TaskChange(kind="fail", queue="mail", source=TaskStatus.RUNNING, target=TaskStatus.FAILED)
 LONG_AGO, LATER = 0.0, 1e9
 
 moves = st.builds(
-    Moved,
-    kind=st.sampled_from([move.name for move in MOVES]),
+    TaskChange,
+    kind=st.sampled_from([move.name for move in TRANSITIONS]),
     queue=st.text(max_size=100),
     source=st.sampled_from(TaskStatus),
     target=st.sampled_from(TaskStatus),
@@ -31,12 +31,12 @@ def ids(count: int) -> list[str]:
     return [f"01890a5d-ac96-774b-bcce-{number:012x}" for number in range(count)]
 
 
-def told(summary: Summary, now: float = LATER) -> list[dict[str, Any]]:
-    return [json.loads(payload) for payload in summary.take(now)]
+def told(summary: ChangeSummary, now: float = LATER) -> list[dict[str, Any]]:
+    return [json.loads(payload) for payload in summary.drain(now)]
 
 
 def test_moves_of_one_kind_and_queue_are_one_message() -> None:
-    summary = Summary()
+    summary = ChangeSummary()
     summary.add(DONE, ["a", "b"])
     summary.add(FAILED, ["c"])
     summary.add(DONE, ["d"])
@@ -48,7 +48,7 @@ def test_moves_of_one_kind_and_queue_are_one_message() -> None:
 
 
 def test_sixteen_ids_are_named_and_all_are_counted() -> None:
-    summary = Summary()
+    summary = ChangeSummary()
     summary.add(DONE, ids(10))
     summary.add(DONE, ids(500))
     (message,) = told(summary)
@@ -57,7 +57,7 @@ def test_sixteen_ids_are_named_and_all_are_counted() -> None:
 
 
 def test_nothing_is_told_twice_and_nothing_of_nothing() -> None:
-    summary = Summary()
+    summary = ChangeSummary()
     assert summary.due_at() is None
     assert told(summary) == []
 
@@ -67,31 +67,31 @@ def test_nothing_is_told_twice_and_nothing_of_nothing() -> None:
 
 
 def test_the_first_move_is_told_at_once_and_the_next_a_quarter_of_a_second_later() -> None:
-    summary = Summary()
+    summary = ChangeSummary()
     summary.add(DONE, ids(1))
-    assert summary.take(100.0)
+    assert summary.drain(100.0)
 
     summary.add(DONE, ids(2))
     assert summary.due_at() == 100.25
-    assert not summary.take(100.24)
+    assert not summary.drain(100.24)
     assert [message["count"] for message in told(summary, 100.25)] == [2]
 
 
 @pytest.mark.parametrize("queue", ["m" * 100, "\N{HORSE}" * 100, '"\\\x00' * 33, "\N{HORSE}" * 600])
 def test_a_payload_is_short_whatever_a_queue_is_called(queue: str) -> None:
-    summary = Summary()
-    summary.add(Moved(kind="claim", queue=queue, source=TaskStatus.PENDING, target=TaskStatus.CLAIMED), ids(100))
-    (payload,) = summary.take(LATER)
+    summary = ChangeSummary()
+    summary.add(TaskChange(kind="claim", queue=queue, source=TaskStatus.PENDING, target=TaskStatus.CLAIMED), ids(100))
+    (payload,) = summary.drain(LATER)
 
-    assert len(payload.encode()) <= LONGEST_PAYLOAD_BYTES
+    assert len(payload.encode()) <= MAX_PAYLOAD_BYTES
     assert json.loads(payload)["count"] == 100
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.3), moves, st.integers(1, 40)), max_size=60))
 def test_every_move_is_counted_once_and_told_four_times_a_second_at_most(
-    arrivals: list[tuple[float, Moved, int]],
+    arrivals: list[tuple[float, TaskChange, int]],
 ) -> None:
-    summary, now = Summary(), 0.0
+    summary, now = ChangeSummary(), 0.0
     sent, heard = Counter[str](), Counter[str]()
     told_at: list[float] = []
     for pause_s, moved, count in [*arrivals, (1.0, DONE, 1)]:

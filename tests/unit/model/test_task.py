@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 
 from horsies.model.task import (
-    MOVES,
     TASK_TERMINAL_STATES,
+    TRANSITIONS,
     Actor,
-    Move,
     TaskAttemptInfo,
     TaskContext,
     TaskInfo,
     TaskStatus,
-    moves_between,
+    Transition,
+    transitions_between,
 )
 
 LIVE = set(TaskStatus) - TASK_TERMINAL_STATES
@@ -25,19 +25,19 @@ def test_four_states_are_terminal() -> None:
 
 
 def test_the_moves_are_numbered_without_gaps_and_named_once() -> None:
-    assert [move.number for move in MOVES] == [f"T{number}" for number in range(1, 23)]
-    assert len({move.name for move in MOVES}) == len(MOVES)
+    assert [move.number for move in TRANSITIONS] == [f"T{number}" for number in range(1, 23)]
+    assert len({move.name for move in TRANSITIONS}) == len(TRANSITIONS)
 
 
-@pytest.mark.parametrize("move", MOVES, ids=lambda move: move.number)
-def test_no_move_leaves_a_terminal_state(move: Move) -> None:
+@pytest.mark.parametrize("move", TRANSITIONS, ids=lambda move: move.number)
+def test_no_move_leaves_a_terminal_state(move: Transition) -> None:
     assert not move.sources & TASK_TERMINAL_STATES
 
 
 @pytest.mark.parametrize("status", [status for status in TaskStatus if status is not TaskStatus.PENDING])
 def test_every_state_can_be_reached_from_pending(status: TaskStatus) -> None:
     reached = {TaskStatus.PENDING}
-    while more := {to for move in MOVES if move.sources & reached for to in move.targets} - reached:
+    while more := {to for move in TRANSITIONS if move.sources & reached for to in move.targets} - reached:
         reached |= more
 
     assert status in reached
@@ -45,12 +45,12 @@ def test_every_state_can_be_reached_from_pending(status: TaskStatus) -> None:
 
 @pytest.mark.parametrize("status", sorted(LIVE))
 def test_every_live_state_can_come_to_an_end(status: TaskStatus) -> None:
-    assert any(move.targets & TASK_TERMINAL_STATES for move in MOVES if status in move.sources)
+    assert any(move.targets & TASK_TERMINAL_STATES for move in TRANSITIONS if status in move.sources)
 
 
 def test_only_the_owner_completes_and_only_claims_and_owners_start() -> None:
-    completing = {actor for move in MOVES if TaskStatus.COMPLETED in move.targets for actor in move.actors}
-    starting = {actor for move in MOVES if TaskStatus.RUNNING in move.targets for actor in move.actors}
+    completing = {actor for move in TRANSITIONS if TaskStatus.COMPLETED in move.targets for actor in move.actors}
+    starting = {actor for move in TRANSITIONS if TaskStatus.RUNNING in move.targets for actor in move.actors}
 
     assert completing == {Actor.OWNER}
     assert starting == {Actor.OWNER, Actor.CLAIM}
@@ -68,7 +68,7 @@ def test_only_the_owner_completes_and_only_claims_and_owners_start() -> None:
     ],
 )
 def test_moves_between_two_states(source: str, target: str, numbers: list[str]) -> None:
-    assert [move.number for move in moves_between(TaskStatus(source), TaskStatus(target))] == numbers
+    assert [move.number for move in transitions_between(TaskStatus(source), TaskStatus(target))] == numbers
 
 
 CONTEXT = """

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from horsies.model.task_result import BUILTIN_CODE_REGISTRY, OutcomeCode, SubWorkflowError, TaskError, record_of
+from horsies.model.task_result import (
+    BUILTIN_CODE_REGISTRY,
+    OutcomeCode,
+    SubWorkflowError,
+    TaskError,
+    exception_to_record,
+)
 
 
 class Mute(Exception):
@@ -69,7 +75,7 @@ def test_a_live_exception_stays_live_here_and_is_stored_as_text() -> None:
 
 
 def test_an_exception_that_cannot_speak_is_still_recorded() -> None:
-    record = record_of(raised(Mute()))
+    record = exception_to_record(raised(Mute()))
 
     assert record["type"] == "Mute"
     assert record["message"] == "<Mute: str raised RuntimeError>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horsies import Err, TaskError, TaskResult, TaskSendError, TaskSendErrorCode, UnwrapError
-from horsies.model.result import told
+from horsies.model.result import summarize_error
 from horsies.model.task_result import OperationalErrorCode
 
 
@@ -18,22 +18,25 @@ def raised(exception: Exception) -> Exception:
 
 
 def test_a_failed_task_is_told_by_its_code_and_message() -> None:
-    assert told(TaskError(error_code="CARD_DECLINED", message="no funds", data={"pin": 1})) == "CARD_DECLINED: no funds"
+    assert (
+        summarize_error(TaskError(error_code="CARD_DECLINED", message="no funds", data={"pin": 1}))
+        == "CARD_DECLINED: no funds"
+    )
 
 
 def test_the_exception_behind_it_is_told_by_its_class() -> None:
     lost = raised(KeyError("name"))
     error = TaskError(error_code=OperationalErrorCode.UNHANDLED_EXCEPTION, message=str(lost), exception=lost)
-    assert told(error) == "UNHANDLED_EXCEPTION: 'name' (KeyError)"
-    assert told(TaskError.model_validate_json(error.model_dump_json())) == told(error)
+    assert summarize_error(error) == "UNHANDLED_EXCEPTION: 'name' (KeyError)"
+    assert summarize_error(TaskError.model_validate_json(error.model_dump_json())) == summarize_error(error)
 
 
 def test_an_error_that_says_nothing_is_told_by_its_class() -> None:
-    assert told(TaskError(data="long")) == "TaskError"
+    assert summarize_error(TaskError(data="long")) == "TaskError"
 
 
 def test_any_other_value_is_told_by_its_repr() -> None:
-    assert told("no number") == "'no number'"
+    assert summarize_error("no number") == "'no number'"
 
 
 def test_a_value_that_is_not_there_is_asked_for_without_a_traceback_in_the_answer() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.model.text import first_line, safe
+from horsies.model.text import first_line, sanitize_text
 
 
 @pytest.mark.parametrize(
@@ -20,20 +20,20 @@ from horsies.model.text import first_line, safe
     ],
 )
 def test_text_is_shown_harmless(text: str, shown: str) -> None:
-    assert safe(text) == shown
+    assert sanitize_text(text) == shown
 
 
 @pytest.mark.parametrize(("limit", "shown"), [(10, "abcdef"), (6, "abcdef"), (5, "abcd…"), (1, "…")])
 def test_long_text_is_cut_to_its_limit(limit: int, shown: str) -> None:
-    assert safe("abcdef", limit=limit) == shown
+    assert sanitize_text("abcdef", limit=limit) == shown
 
 
 def test_text_hidden_behind_invisible_characters_is_said_to_be_cut() -> None:
-    assert safe("\u200b" * 100 + "abc", limit=5) == "…"
+    assert sanitize_text("\u200b" * 100 + "abc", limit=5) == "…"
 
 
 def test_a_megabyte_is_cut_without_being_read_whole() -> None:
-    assert len(safe("x" * 1_000_000, limit=80)) == 80
+    assert len(sanitize_text("x" * 1_000_000, limit=80)) == 80
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_of_many_lines_the_first_with_anything_in_it_is_shown(text: str, shown: 
 
 @given(st.text(st.characters()), st.integers(1, 40))
 def test_nothing_unprintable_passes_and_the_limit_holds(text: str, limit: int) -> None:
-    shown = safe(text, limit=limit)
+    shown = sanitize_text(text, limit=limit)
     assert len(shown) <= limit
     assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in shown)
     shown.encode()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.filters import FilterFault, TaskFilter, filter_text, parse_filter
+from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, parse_filter
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 WHOLE = "019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2"
@@ -51,7 +51,7 @@ WHOLE = "019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2"
         (WHOLE.upper(), TaskFilter(ids=(WHOLE.upper(),))),
         ('"a91f03c2"', TaskFilter(text="a91f03c2")),
     ],
-)  # fmt: skip
+)
 def test_a_line_means_a_filter(text: str, meant: TaskFilter) -> None:
     assert parse_filter(text) == meant
 
@@ -126,7 +126,7 @@ def _filter(parts: dict[str, Any]) -> TaskFilter:
 @given(wanted=_PARTS.map(_filter), excluded=st.lists(_PARTS.filter(bool).map(_filter), max_size=2))
 def test_every_filter_can_be_said_and_is_understood_again(wanted: TaskFilter, excluded: list[TaskFilter]) -> None:
     whole = replace(wanted, exclude=tuple(excluded) or None)
-    assert parse_filter(filter_text(whole)) == whole
+    assert parse_filter(format_filter(whole)) == whole
 
 
 @given(st.text(alphabet='abc:<>-(),"\\ 123hms*', max_size=30))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from horsies_ops.reads.stale import TaskVerdict
+from horsies_ops.reads.stale import RecoveryDecision
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
@@ -14,16 +14,16 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (TaskVerdict(decision="leave", reason="fresh"), "a sweep would leave it alone: it is within its limit"),
+        (RecoveryDecision(decision="leave", reason="fresh"), "a sweep would leave it alone: it is within its limit"),
         (
-            TaskVerdict(decision="leave", reason="amnesty", held_until=NOON),
+            RecoveryDecision(decision="leave", reason="amnesty", held_until=NOON),
             "a sweep would leave it alone until 12:00:00Z: nobody has listened long enough to judge",
         ),
         (
-            TaskVerdict(decision="fail", reason="OWNER_LOST", code="WORKER_CRASHED"),
+            RecoveryDecision(decision="fail", reason="OWNER_LOST", code="WORKER_CRASHED"),
             "a sweep would fail it with WORKER_CRASHED: OWNER_LOST",
         ),
     ],
 )
-def test_a_verdict_says_what_a_sweep_would_do_and_why(verdict: TaskVerdict, words: str) -> None:
-    assert verdict.in_words == words
+def test_a_verdict_says_what_a_sweep_would_do_and_why(verdict: RecoveryDecision, words: str) -> None:
+    assert verdict.description == words

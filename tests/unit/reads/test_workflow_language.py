@@ -6,13 +6,18 @@ from hypothesis import strategies as st
 
 from horsies.model.workflow.plan import WorkflowStatus
 from horsies_ops.reads.filters import FilterFault
-from horsies_ops.reads.workflows import ROOTS, WorkflowFilter, parse_workflow_filter, workflow_filter_text
+from horsies_ops.reads.workflows import (
+    DEFAULT_WORKFLOW_FILTER,
+    WorkflowFilter,
+    format_workflow_filter,
+    parse_workflow_filter,
+)
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("", ROOTS),
+        ("", DEFAULT_WORKFLOW_FILTER),
         ("status:running,failed", WorkflowFilter(statuses=("RUNNING", "FAILED"), root_only=True)),
         ("name:etl-* sub:yes", WorkflowFilter(names=("etl-*",))),
         ("digest", WorkflowFilter(names=("*digest*",), root_only=True)),
@@ -45,4 +50,4 @@ def test_what_makes_no_sense_is_said_with_its_place(text: str, position: int, me
 )
 def test_a_filter_written_down_is_read_back(statuses: list[str], names: list[str], root_only: bool) -> None:
     wanted = WorkflowFilter(statuses=tuple(statuses), names=tuple(names), root_only=root_only)
-    assert parse_workflow_filter(workflow_filter_text(wanted)) == wanted
+    assert parse_workflow_filter(format_workflow_filter(wanted)) == wanted

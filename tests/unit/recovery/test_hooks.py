@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horsies.model.recovery.decision import RecoveredWorkers, Recovery, RecoveryContext, RecoveryReason, Wish
+from horsies.model.recovery.decision import RecoveredWorkers, Recovery, RecoveryContext, RecoveryKind, RecoveryReason
 from horsies.model.task import TaskInfo, TaskStatus
-from horsies.recovery.hooks import MOST_LATE, Asking, HookFailure, RecoveryHooks
+from horsies.recovery.hooks import MAX_LATE_CALLS, HookCaller, HookFailure, RecoveryHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,11 +45,11 @@ def context(number: int = 0) -> RecoveryContext:
     )
 
 
-def asking(*hooks: Callable[..., Any], limit_s: float = 5.0, failures: list[HookFailure] | None = None) -> Asking:
+def asking(*hooks: Callable[..., Any], limit_s: float = 5.0, failures: list[HookFailure] | None = None) -> HookCaller:
     registered = RecoveryHooks()
     for hook in hooks:
         registered.recovery.add(hook)
-    return Asking(registered, failed=(failures if failures is not None else []).append, limit_s=limit_s)
+    return HookCaller(registered, on_failure=(failures if failures is not None else []).append, limit_s=limit_s)
 
 
 @pytest.fixture
@@ -83,16 +83,20 @@ def say_nothing(_: RecoveryContext) -> None:
 @pytest.mark.parametrize("hook", [skip, skip_async])
 async def test_a_hook_answers_plain_or_async(hook: Callable[..., Any]) -> None:
     (answered,) = await asking(hook).ask([context()])
-    assert (answered.answer.wish, answered.hook, answered.failure) == (Wish.SKIP, f"{__name__}.{hook.__name__}", None)
+    assert (answered.answer.kind, answered.hook, answered.failure) == (
+        RecoveryKind.SKIP,
+        f"{__name__}.{hook.__name__}",
+        None,
+    )
 
 
 async def test_without_hooks_every_answer_is_the_default() -> None:
-    assert [each.answer.wish for each in await asking().ask([context(), context()])] == [Wish.DEFAULT] * 2
+    assert [each.answer.kind for each in await asking().ask([context(), context()])] == [RecoveryKind.DEFAULT] * 2
 
 
 async def test_the_first_answer_that_is_not_default_wins() -> None:
     (answered,) = await asking(say_nothing, say_default, back_off, skip).ask([context()])
-    assert answered.answer.wish is Wish.FAIL_WITH_BACKOFF
+    assert answered.answer.kind is RecoveryKind.FAIL_WITH_BACKOFF
 
 
 async def test_answers_come_in_the_order_of_the_tasks() -> None:
@@ -176,7 +180,7 @@ async def reschedule_at_the_end_of_time(_: RecoveryContext) -> Recovery:
 async def test_a_hook_that_fails_counts_as_default_and_is_told(hook: Callable[..., Any], says: str) -> None:
     failures: list[HookFailure] = []
     first, second = await asking(hook, failures=failures).ask([context(1), context(2)])
-    assert first.answer.wish is second.answer.wish is Wish.DEFAULT
+    assert first.answer.kind is second.answer.kind is RecoveryKind.DEFAULT
     assert first.failure is not None
     (failure,) = failures
     assert failure.hook in first.failure
@@ -186,7 +190,7 @@ async def test_a_hook_that_fails_counts_as_default_and_is_told(hook: Callable[..
 
 async def test_the_hook_after_one_that_failed_is_asked() -> None:
     (answered,) = await asking(raise_an_error, skip).ask([context()])
-    assert answered.answer.wish is Wish.SKIP
+    assert answered.answer.kind is RecoveryKind.SKIP
     assert answered.failure is not None
 
 
@@ -211,7 +215,7 @@ async def test_a_coroutine_that_blocks_its_loop_blocks_no_other(release: threadi
         await asyncio.sleep(0.01)
         ticks += 1
     assert ticks > 5
-    assert answering.result()[0].answer.wish is Wish.DEFAULT
+    assert answering.result()[0].answer.kind is RecoveryKind.DEFAULT
 
 
 async def test_a_coroutine_that_blocks_takes_no_answer_but_its_own(release: threading.Event) -> None:
@@ -219,9 +223,9 @@ async def test_a_coroutine_that_blocks_takes_no_answer_but_its_own(release: thre
         release.wait(60)
 
     (answered,) = await asking(block, skip_async, limit_s=0.2).ask([context()])
-    assert (answered.answer.wish, answered.hook) == (Wish.SKIP, f"{__name__}.skip_async")
+    assert (answered.answer.kind, answered.hook) == (RecoveryKind.SKIP, f"{__name__}.skip_async")
     (of_another_app,) = await asking(skip_async, limit_s=0.2).ask([context()])
-    assert of_another_app.answer.wish is Wish.SKIP
+    assert of_another_app.answer.kind is RecoveryKind.SKIP
 
 
 async def test_what_a_hook_has_connected_stays_on_its_loop() -> None:
@@ -233,7 +237,7 @@ async def test_what_a_hook_has_connected_stays_on_its_loop() -> None:
     registered = RecoveryHooks()
     registered.recovery.add(remember)
     for _ in range(2):
-        await Asking(registered).ask([context(), context()])
+        await HookCaller(registered).ask([context(), context()])
     assert len(loops) == 1
 
 
@@ -250,7 +254,7 @@ async def test_a_coroutine_that_will_not_be_cancelled_is_left_behind() -> None:
 
     (answered,) = await asking(stay, limit_s=0.05).ask([context()])
     assert not has_ended.is_set()
-    assert answered.answer.wish is Wish.DEFAULT
+    assert answered.answer.kind is RecoveryKind.DEFAULT
     await has_ended.wait()
 
 
@@ -262,11 +266,11 @@ async def test_a_hook_that_is_late_for_everything_is_not_asked_for_ever(release:
         release.wait(60)
 
     hooks = asking(block, limit_s=0.05)
-    answers = await hooks.ask([context(number) for number in range(3 * MOST_LATE)])
-    assert len(asked) <= MOST_LATE
+    answers = await hooks.ask([context(number) for number in range(3 * MAX_LATE_CALLS)])
+    assert len(asked) <= MAX_LATE_CALLS
     assert all(each.failure for each in answers)
     await hooks.ask([context()])
-    assert len(asked) <= MOST_LATE, "while those calls are out it is left alone"
+    assert len(asked) <= MAX_LATE_CALLS, "while those calls are out it is left alone"
 
 
 async def test_a_failure_is_told_once_a_batch() -> None:
@@ -289,11 +293,11 @@ async def test_who_listens_is_told_of_interruptions_and_of_workers() -> None:
     registered.interrupted.add(note)
     registered.workers_recovered.add(told.append)
     failures: list[HookFailure] = []
-    hooks = Asking(registered, failed=failures.append)
-    await hooks.interrupted([context(1), context(2)])
+    hooks = HookCaller(registered, on_failure=failures.append)
+    await hooks.notify_interrupted([context(1), context(2)])
     assert sorted(map(str, told)) == ["1", "2"]
     recovered = RecoveredWorkers(worker_ids=("w",), recovered_count=2, recovering_worker_id=None)
-    await hooks.workers_recovered(recovered)
+    await hooks.notify_workers_recovered(recovered)
     assert told[-1] is recovered
     assert [each.hook for each in failures] == [f"{__name__}.raise_an_error"]
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horsies.codec.arguments import TaskCodec
-from horsies.codec.canonical_json import PayloadRefused
-from horsies.codec.values import TypedValue
+from horsies.codec.canonical_json import PayloadError
+from horsies.codec.values import TypedCodec
 from horsies.model.task_result import ContractCode, OutcomeCode, TaskError, TaskResult
 from horsies.model.workflow.plan import NodeKey, WorkflowStatus
 from horsies.model.workflow.views import SubWorkflowSummary, WorkflowContext, WorkflowMeta
-from horsies.registry.invocation import decoded
+from horsies.registry.invocation import decode_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horsies.codec.arguments import Call
-    from horsies.codec.values import Value
+    from horsies.codec.arguments import DecodedArguments
+    from horsies.codec.values import ValueCodec
 
 Done = TaskResult[None, TaskError]
 META = {"workflow_id": "w", "task_index": 3, "task_name": "sum"}
@@ -41,12 +41,12 @@ def codec_of(function: Callable[..., object]) -> TaskCodec:
     return TaskCodec.of(function).unwrap()
 
 
-def ok_of(task_name: str) -> Value | None:
-    return TypedValue(date) if task_name == "day" else None
+def ok_of(task_name: str) -> ValueCodec | None:
+    return TypedCodec(date) if task_name == "day" else None
 
 
-def call_of(function: Callable[..., object], kwargs: str = "{}", **context: Any) -> Call:
-    return decoded(codec_of(function), "[]", kwargs, json.dumps(context), ok_of=ok_of)
+def call_of(function: Callable[..., object], kwargs: str = "{}", **context: Any) -> DecodedArguments:
+    return decode_arguments(codec_of(function), "[]", kwargs, json.dumps(context), result_codec_for=ok_of)
 
 
 def context_with(**nodes: Any) -> WorkflowContext:
@@ -73,7 +73,7 @@ def test_a_dependency_that_is_still_open_leaves_the_default() -> None:
 
 
 def test_a_dependency_that_is_missing_without_a_default_is_refused() -> None:
-    with pytest.raises(PayloadRefused, match="'start': missing"):
+    with pytest.raises(PayloadError, match="'start': missing"):
         call_of(of_days, args_from={})
 
 
@@ -86,7 +86,7 @@ def test_a_result_can_be_sent_like_any_other_argument() -> None:
 
 def test_what_is_no_result_of_the_declared_type_cannot_be_sent() -> None:
     for wrong in (date.min, TaskResult(ok="x"), None):
-        with pytest.raises(PayloadRefused, match="'start'"):
+        with pytest.raises(PayloadError, match="'start'"):
             codec_of(of_days).encode((), {"start": wrong})
 
 
@@ -107,7 +107,7 @@ def test_a_function_that_does_not_ask_is_told_nothing() -> None:
 
 
 def test_nobody_can_send_a_context() -> None:
-    with pytest.raises(PayloadRefused, match="cannot be sent"):
+    with pytest.raises(PayloadError, match="cannot be sent"):
         codec_of(may_be_told).encode((1,), {"workflow_meta": {}})
 
 
@@ -115,7 +115,7 @@ def test_a_result_in_the_context_is_typed_by_its_task_or_by_its_node() -> None:
     context = context_with(a={"result": {"ok": "2024-02-29"}, "task_name": "day"}, b={"result": {"ok": "2024-02-29"}})
     assert context.result_for(NodeKey("a")) == TaskResult(ok=date(2024, 2, 29))
     assert context.result_for(NodeKey("b")) == TaskResult(ok="2024-02-29")
-    assert context.result_for(NodeKey("b", TypedValue(date))) == TaskResult(ok=date(2024, 2, 29))
+    assert context.result_for(NodeKey("b", TypedCodec(date))) == TaskResult(ok=date(2024, 2, 29))
 
 
 def test_a_node_that_is_not_listed_is_a_key_error() -> None:
@@ -141,10 +141,10 @@ def test_the_name_of_a_sub_workflow_is_no_name_of_a_task() -> None:
 
 @pytest.mark.parametrize("context", ["[]", '{"args_from": 1}', '{"workflow_meta": {"x": 1}, "args_from": []}'])
 def test_a_damaged_context_is_refused(context: str) -> None:
-    with pytest.raises(PayloadRefused, match="no object"):
-        decoded(codec_of(perhaps), "[]", "{}", context, ok_of=ok_of)
+    with pytest.raises(PayloadError, match="no object"):
+        decode_arguments(codec_of(perhaps), "[]", "{}", context, result_codec_for=ok_of)
 
 
 def test_a_damaged_summary_is_refused() -> None:
-    with pytest.raises(PayloadRefused, match="summary"):
+    with pytest.raises(PayloadError, match="summary"):
         context_with(child={"summary": {"status": "GONE"}})

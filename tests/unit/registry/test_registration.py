@@ -98,9 +98,9 @@ def test_what_travels_with_a_task_is_its_policy_and_its_time_limit(app: Horsies)
     policy = RetryPolicy.fixed([1, 2], auto_retry_for=["BUSY"])
     task = app.task("a", retry_policy=policy, timeout_ms=5000)(one)
     assert task.definition.max_retries == 2
-    assert '"timeout_ms":5000' in task.definition.stored_options
-    assert '"auto_retry_for":["BUSY"]' in task.definition.stored_options
-    assert app.task("b")(one).definition.stored_options == "{}"
+    assert '"timeout_ms":5000' in task.definition.options_json
+    assert '"auto_retry_for":["BUSY"]' in task.definition.options_json
+    assert app.task("b")(one).definition.options_json == "{}"
 
 
 def test_the_declared_ok_type_is_known(app: Horsies) -> None:

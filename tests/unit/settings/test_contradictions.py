@@ -80,8 +80,8 @@ def test_a_contradiction_is_refused(model: type[Settings], given: dict[str, Any]
 
 def test_a_worker_beats_as_often_as_the_shorter_of_the_other_beats() -> None:
     settings = RecoveryConfig(claimer_heartbeat_interval_ms=2_000, runner_heartbeat_interval_ms=5_000)
-    assert settings.worker_beat_ms == 2_000
-    assert RecoveryConfig(worker_heartbeat_interval_ms=1_500).worker_beat_ms == 1_500
+    assert settings.effective_worker_heartbeat_ms == 2_000
+    assert RecoveryConfig(worker_heartbeat_interval_ms=1_500).effective_worker_heartbeat_ms == 1_500
 
 
 def test_wrong_values_contradictions_and_unknown_names_are_reported_together() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from horsies.embedded.layout import Layout
-from horsies.store.connection import explain
+from horsies.embedded.layout import ClusterPaths
+from horsies.store.connection import translate_error
 
 
 @pytest.mark.parametrize("folder", ["/home/ada/horsies", "/home/ada/" + "a folder/" * 20])
 def test_an_embedded_server_that_is_gone_is_to_be_started(folder: str) -> None:
-    error = explain(ConnectionRefusedError("refused"), where=Layout(Path(folder)).url)
+    error = translate_error(ConnectionRefusedError("refused"), where=ClusterPaths(Path(folder)).url)
     assert error.help_text == "is the embedded server stopped? run: horsies db start"
 
 
@@ -21,7 +21,7 @@ def test_an_embedded_server_that_is_gone_is_to_be_started(folder: str) -> None:
     "where", ["postgresql://horsies@db/horsies", "postgresql://horsies@/horsies?host=/var/run/postgresql"]
 )
 def test_a_server_of_ones_own_that_is_gone_is_not_taken_for_the_embedded_one(where: str) -> None:
-    error = explain(ConnectionRefusedError("refused"), where=where)
+    error = translate_error(ConnectionRefusedError("refused"), where=where)
     assert error.help_text == "is the server up, and is the address right?"
 
 
@@ -33,4 +33,4 @@ def test_a_server_of_ones_own_that_is_gone_is_not_taken_for_the_embedded_one(whe
     ],
 )
 def test_a_server_that_goes_down_is_not_said_to_come_up(says: str, hint: str) -> None:
-    assert explain(asyncpg.CannotConnectNowError(says), where="db").help_text == hint
+    assert translate_error(asyncpg.CannotConnectNowError(says), where="db").help_text == hint

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,17 +48,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_each_named_statement_fills_its_field_without_its_comment(package: str) -> None:
-    both = load(Both, package, "numbers")
+    both = load_queries(Both, package, "numbers")
     assert both.one.sql == "/* numbers.one */ SELECT 1 AS n"
     assert both.two.sql.startswith("/* numbers.two */ UPDATE t")
-    assert (both.one.record, both.two.columns) == (Number, ())
+    assert (both.one.row_type, both.two.columns) == (Number, ())
 
 
 def test_rows_become_records(package: str) -> None:
-    both = load(Both, package, "numbers")
-    assert both.one.rows([{"n": 1}, {"n": 2}]) == [Number(1), Number(2)]
+    both = load_queries(Both, package, "numbers")
+    assert both.one.to_rows([{"n": 1}, {"n": 2}]) == [Number(1), Number(2)]
 
 
 def test_a_statement_that_the_class_does_not_name_is_an_error_at_import(package: str) -> None:
     with pytest.raises(TypeError, match=r"numbers\.sql and OnlyOne differ in: two"):
-        load(OnlyOne, package, "numbers")
+        load_queries(OnlyOne, package, "numbers")

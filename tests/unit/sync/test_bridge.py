@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from horsies.sync import Bridge, InsideEventLoop, NoBridge
+from horsies.sync import Bridge, BridgeUnavailable, InsideEventLoop
 
 
 async def double(number: int) -> int:
@@ -118,6 +118,6 @@ def test_where_no_thread_can_be_had_the_call_is_refused_and_the_next_one_tries_a
     bridge = Bridge()
     with monkeypatch.context() as without_threads:
         without_threads.setattr(threading.Thread, "start", fail)
-        with pytest.raises(NoBridge, match="can't start new thread"):
+        with pytest.raises(BridgeUnavailable, match="can't start new thread"):
             bridge.run(double(1))
     assert bridge.run(double(1)) == 2

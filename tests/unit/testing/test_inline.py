@@ -369,7 +369,7 @@ def test_suppressed_sends_stay_suppressed(app: Horsies) -> None:
 
 
 def test_sends_go_their_usual_way_again_after_the_block(app: Horsies) -> None:
-    usual = app.delivery, app.reads
+    usual = app.delivery, app.task_reader
     with pytest.raises(LookupError), inline(app):
         raise LookupError
-    assert (app.delivery, app.reads) == usual
+    assert (app.delivery, app.task_reader) == usual

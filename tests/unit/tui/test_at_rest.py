@@ -12,11 +12,11 @@ from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
 from horsies_tui.data.context import DatabaseClock
-from horsies_tui.data.session import steady
-from horsies_tui.demo import Demo
+from horsies_tui.data.session import smooth_latency
+from horsies_tui.demo import DemoOpener
 from horsies_tui.keys import Place
-from horsies_tui.widgets.frame import Header
-from tests.support.tui import NOON, eventually, settled, shown, still
+from horsies_tui.widgets.frame import AppHeader
+from tests.support.tui import NOON, eventually, frozen_system, screen_text, until_stable
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -42,20 +42,22 @@ class Terminal(HeadlessDriver):
 async def test_answers_that_change_nothing_are_not_painted() -> None:
     passed_s, painted = [0.0], ["never asked"]
     clock = DatabaseClock(ticks=lambda: passed_s[0], local=lambda: NOON)
-    app = HorsiesApp(Demo(still(), pace_s=None), TuiConfig(), database="db1/app", start=Place.TASKS, clock=clock)
+    app = HorsiesApp(
+        DemoOpener(frozen_system(), pace_s=None), TuiConfig(), database_name="db1/app", start=Place.TASKS, clock=clock
+    )
     app.driver_class = Terminal
 
     async def rest(driven: Pilot[object]) -> None:
         pilot = cast("Pilot[None]", driven)
-        await eventually(pilot, lambda: "LIVE" in shown(pilot))
-        cast("TasksScreen", app.screen).show_only(NO_TASK)
-        await eventually(pilot, lambda: "0 match" in shown(pilot))
-        await settled(pilot)
+        await eventually(pilot, lambda: "LIVE" in screen_text(pilot))
+        cast("TasksScreen", app.screen).apply_filter(NO_TASK)
+        await eventually(pilot, lambda: "0 match" in screen_text(pilot))
+        await until_stable(pilot)
         Terminal.sent.clear()
         passed_s[0] += 7
-        app.desk.store.refresh()
-        await eventually(pilot, lambda: app.screen.query_one(Header).as_of == NOON + timedelta(seconds=7))
-        await settled(pilot)
+        app.context.queries.refresh()
+        await eventually(pilot, lambda: app.screen.query_one(AppHeader).as_of == NOON + timedelta(seconds=7))
+        await until_stable(pilot)
         painted[:] = Terminal.sent
         app.exit()
 
@@ -68,4 +70,4 @@ async def test_answers_that_change_nothing_are_not_painted() -> None:
 )
 def test_a_latency_that_hardly_differs_is_not_shown_anew(shown_ms: int | None, measured_ms: int, then_ms: int) -> None:
     before = None if shown_ms is None else timedelta(milliseconds=shown_ms)
-    assert steady(before, timedelta(milliseconds=measured_ms)) == timedelta(milliseconds=then_ms)
+    assert smooth_latency(before, timedelta(milliseconds=measured_ms)) == timedelta(milliseconds=then_ms)

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount
-from horsies_tui.screens.dashboard import Concern, Seen, Severity, attention
-from tests.support.rows import NOON, WORKER, a_queue, a_sweep, make_worker, swept
+from horsies_tui.screens.dashboard import Alert, AlertInputs, Severity, find_alerts
+from tests.support.rows import NOON, WORKER, make_queue, make_sweep_report, make_swept_task, make_worker
 
 if TYPE_CHECKING:
     from uuid import UUID
 
 BAD, WARN = Severity.BAD, Severity.WARN
 LATE, MINUTES = timedelta(minutes=3, seconds=12), timedelta(minutes=1)
-CLAIMED = swept(TaskStatus.CLAIMED, decision=Decision.REQUEUE)
+CLAIMED = make_swept_task(TaskStatus.CLAIMED, decision=DecisionKind.REQUEUE)
 GONE = {"state": "lost", "heartbeat_age": timedelta(minutes=6, seconds=10)}
 
 
@@ -29,97 +29,103 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
     ("seen", "severity", "text"),
     [
         (
-            Seen(stale=a_sweep(swept(), swept(last_beat_age=6 * MINUTES))),
+            AlertInputs(stale=make_sweep_report(make_swept_task(), make_swept_task(last_beat_age=6 * MINUTES))),
             BAD,
             "2 RUNNING silent > 5m00s   worst mail.send a91f03c2 11m20s  worker lost",
         ),
         (
-            Seen(stale=a_sweep(swept(owner_state="running"))),
+            AlertInputs(stale=make_sweep_report(make_swept_task(owner_state="running"))),
             BAD,
             "1 RUNNING silent > 5m00s   worst mail.send a91f03c2 11m20s",
         ),
-        (Seen(stale=a_sweep(CLAIMED, CLAIMED)), WARN, "2 CLAIMED silent > 2m00s   safe to requeue"),
+        (AlertInputs(stale=make_sweep_report(CLAIMED, CLAIMED)), WARN, "2 CLAIMED silent > 2m00s   safe to requeue"),
         (
-            Seen(queues=[a_queue(pending=1011, oldest_due_age=LATE, served_by=2)]),
+            AlertInputs(queues=[make_queue(pending=1011, oldest_due_age=LATE, served_by=2)]),
             WARN,
             "queue mail: oldest wait 3m12s (target 1m00s)   1,011 pending, 2 workers",
         ),
         (
-            Seen(queues=[a_queue(pending=3, delayed=2, oldest_due_age=LATE, served_by=0)]),
+            AlertInputs(queues=[make_queue(pending=3, delayed=2, oldest_due_age=LATE, served_by=0)]),
             BAD,
             "queue mail: nobody serves it, 3 waiting, the oldest for 3m12s",
         ),
         (
-            Seen(
+            AlertInputs(
                 queues=[
-                    a_queue(pending=3, oldest_due_age=LATE, paused_at=NOON, paused_by="ana", pause_reason="smtp down")
+                    make_queue(
+                        pending=3, oldest_due_age=LATE, paused_at=NOON, paused_by="ana", pause_reason="smtp down"
+                    )
                 ]
             ),
             WARN,
             "queue mail: paused by ana (smtp down), 3 waiting for 3m12s",
         ),
         (
-            Seen(workers=[make_worker(**GONE, tasks_running=3, tasks_claimed=2)]),
+            AlertInputs(workers=[make_worker(**GONE, tasks_running=3, tasks_claimed=2)]),
             BAD,
             "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds 5 tasks",
         ),
         (
-            Seen(workers=[make_worker(is_silent=True, heartbeat_age=timedelta(minutes=2), tasks_running=1)]),
+            AlertInputs(workers=[make_worker(is_silent=True, heartbeat_age=timedelta(minutes=2), tasks_running=1)]),
             WARN,
             "worker 000000a7 host-3:4121 silent, last seen 2m00s ago, holds 1 task",
         ),
         (
-            Seen(workers=[make_worker(**GONE)]),
+            AlertInputs(workers=[make_worker(**GONE)]),
             WARN,
             "worker 000000a7 host-3:4121 lost, last seen 6m10s ago, holds nothing",
         ),
         (
-            Seen(workers=[make_worker(disabled_operations=("heal workflows",))]),
+            AlertInputs(workers=[make_worker(disabled_operations=("heal workflows",))]),
             WARN,
             "worker 000000a7 host-3:4121: heal workflows keeps failing, and is tried rarely",
         ),
-        (Seen(workers=[make_worker(warnings=("clock is off",))]), WARN, "worker 000000a7 host-3:4121: clock is off"),
         (
-            Seen(errors=[_failed("mail.send", "TIMEOUT", 41), _failed("etl.load", "KEY", 17)]),
+            AlertInputs(workers=[make_worker(warnings=("clock is off",))]),
+            WARN,
+            "worker 000000a7 host-3:4121: clock is off",
+        ),
+        (
+            AlertInputs(errors=[_failed("mail.send", "TIMEOUT", 41), _failed("etl.load", "KEY", 17)]),
             WARN,
             "58 failures in 1h, 41 are TIMEOUT in mail.send",
         ),
-        (Seen(errors=[_failed("a", "X", 2)]), WARN, "2 failures in 1h, all X in a"),
+        (AlertInputs(errors=[_failed("a", "X", 2)]), WARN, "2 failures in 1h, all X in a"),
         (
-            Seen(errors=[_failed("a", "X", 2), _failed("b", "Y", 2), _failed("c", "Z", 2)]),
+            AlertInputs(errors=[_failed("a", "X", 2), _failed("b", "Y", 2), _failed("c", "Z", 2)]),
             WARN,
             "6 failures in 1h, the most frequent X in a",
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(seen: Seen, severity: Severity, text: str) -> None:
-    (concern,) = attention(seen)
+def test_what_is_wrong_is_said_in_a_line(seen: AlertInputs, severity: Severity, text: str) -> None:
+    (concern,) = find_alerts(seen)
     assert (concern.severity, concern.text) == (severity, text)
 
 
 @pytest.mark.parametrize(
     "seen",
     [
-        Seen(),
-        Seen(stale=a_sweep()),
-        Seen(queues=[a_queue(pending=10, oldest_due_age=timedelta(seconds=59))]),
-        Seen(queues=[a_queue(served_by=0)]),
-        Seen(queues=[a_queue(delayed=1, next_due_in=51 * MINUTES, served_by=0)]),
-        Seen(queues=[a_queue(paused_at=NOON)]),
-        Seen(workers=[make_worker(tasks_running=4, cpu_percent=100.0)]),
-        Seen(workers=[make_worker(state="lost", heartbeat_age=timedelta(hours=2))]),
-        Seen(errors=[_failed("a", "GOOD_UNTIL", 9, status="EXPIRED"), _failed("b", "X", 0)]),
+        AlertInputs(),
+        AlertInputs(stale=make_sweep_report()),
+        AlertInputs(queues=[make_queue(pending=10, oldest_due_age=timedelta(seconds=59))]),
+        AlertInputs(queues=[make_queue(served_by=0)]),
+        AlertInputs(queues=[make_queue(delayed=1, next_due_in=51 * MINUTES, served_by=0)]),
+        AlertInputs(queues=[make_queue(paused_at=NOON)]),
+        AlertInputs(workers=[make_worker(tasks_running=4, cpu_percent=100.0)]),
+        AlertInputs(workers=[make_worker(state="lost", heartbeat_age=timedelta(hours=2))]),
+        AlertInputs(errors=[_failed("a", "GOOD_UNTIL", 9, status="EXPIRED"), _failed("b", "X", 0)]),
     ],
 )
-def test_what_is_well_or_long_over_is_not_mentioned(seen: Seen) -> None:
-    assert attention(seen) == ()
+def test_what_is_well_or_long_over_is_not_mentioned(seen: AlertInputs) -> None:
+    assert find_alerts(seen) == ()
 
 
 def test_what_is_broken_comes_before_what_may_become_so() -> None:
-    found = attention(
-        Seen(
-            stale=a_sweep(CLAIMED, swept()),
-            queues=[a_queue("slow", pending=1, oldest_due_age=LATE), a_queue("dead", pending=1, served_by=0)],
+    found = find_alerts(
+        AlertInputs(
+            stale=make_sweep_report(CLAIMED, make_swept_task()),
+            queues=[make_queue("slow", pending=1, oldest_due_age=LATE), make_queue("dead", pending=1, served_by=0)],
             workers=[make_worker(**GONE, tasks_running=1)],
             errors=[_failed("a", "X", 1)],
         )
@@ -130,33 +136,33 @@ def test_what_is_broken_comes_before_what_may_become_so() -> None:
 
 
 def test_of_two_queues_the_one_that_waits_longer_comes_first() -> None:
-    slow, slower = (a_queue(name, pending=1, oldest_due_age=age) for name, age in (("a", LATE), ("b", 2 * LATE)))
-    assert [concern.key for concern in attention(Seen(queues=[slow, slower]))] == ["queue b", "queue a"]
+    slow, slower = (make_queue(name, pending=1, oldest_due_age=age) for name, age in (("a", LATE), ("b", 2 * LATE)))
+    assert [concern.key for concern in find_alerts(AlertInputs(queues=[slow, slower]))] == ["queue b", "queue a"]
 
 
 @pytest.mark.parametrize(
     ("seen", "behind"),
     [
         (
-            Seen(stale=a_sweep(swept())),
+            AlertInputs(stale=make_sweep_report(make_swept_task())),
             TaskFilter(statuses=(TaskStatus.RUNNING,), min_silence=5 * MINUTES),
         ),
         (
-            Seen(queues=[a_queue(pending=1, served_by=0)]),
+            AlertInputs(queues=[make_queue(pending=1, served_by=0)]),
             TaskFilter(queues=("mail",), statuses=(TaskStatus.PENDING,)),
         ),
-        (Seen(workers=[make_worker(**GONE)]), WORKER),
+        (AlertInputs(workers=[make_worker(**GONE)]), WORKER),
         (
-            Seen(errors=[_failed("mail.send", "TIMEOUT", 3), _failed("b", "X", 1)]),
+            AlertInputs(errors=[_failed("mail.send", "TIMEOUT", 3), _failed("b", "X", 1)]),
             TaskFilter(statuses=(TaskStatus.FAILED,), names=("mail.send",), error_codes=("TIMEOUT",)),
         ),
         (
-            Seen(errors=[_failed("a", "X", 1), _failed("b", "Y", 1), _failed("c", "Z", 1)]),
+            AlertInputs(errors=[_failed("a", "X", 1), _failed("b", "Y", 1), _failed("c", "Z", 1)]),
             TaskFilter(statuses=(TaskStatus.FAILED,)),
         ),
     ],
 )
-def test_behind_a_line_stands_the_list_that_it_is_about(seen: Seen, behind: TaskFilter | UUID) -> None:
-    (concern,) = attention(seen)
-    assert isinstance(concern, Concern)
-    assert concern.behind == behind
+def test_behind_a_line_stands_the_list_that_it_is_about(seen: AlertInputs, behind: TaskFilter | UUID) -> None:
+    (concern,) = find_alerts(seen)
+    assert isinstance(concern, Alert)
+    assert concern.target == behind

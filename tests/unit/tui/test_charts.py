@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from horsies_tui.theme import UNICODE, bar, sampled, spark
+from horsies_tui.theme import UNICODE, bar, downsample, sparkline
 
 
 def test_a_chart_has_a_character_for_each_value_and_the_highest_is_full() -> None:
-    assert spark([0, 1, 2, 4], UNICODE) == "▁▃▅█"
+    assert sparkline([0, 1, 2, 4], UNICODE) == "▁▃▅█"
 
 
 def test_a_chart_may_have_a_top_that_nothing_reaches() -> None:
-    assert spark([0, 50, 100, 250], UNICODE, top=100) == "▁▅██"
+    assert sparkline([0, 50, 100, 250], UNICODE, top=100) == "▁▅██"
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_a_chart_may_have_a_top_that_nothing_reaches() -> None:
     [([], 3, []), ([1, 2], 3, [1, 2]), ([1, 9, 2, 3, 4, 5], 3, [9, 3, 5]), ([1, 2, 3, 4, 7], 2, [2, 7])],
 )
 def test_of_many_values_the_highest_of_each_stretch_is_kept(values: list[float], most: int, kept: list[float]) -> None:
-    assert sampled(values, most) == kept
+    assert downsample(values, most) == kept
 
 
 @pytest.mark.parametrize(("part", "whole", "drawn"), [(0, 4, "▒▒▒▒"), (3, 4, "███▒"), (9, 4, "████"), (1, 0, "▒▒▒▒")])

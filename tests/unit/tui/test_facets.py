@@ -3,9 +3,9 @@ from __future__ import annotations
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import Facet, Facets
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.widgets.facets import FacetPopup, choices, picked
+from horsies_tui.widgets.facets import FacetPopup, facet_choices, with_facets
 from horsies_tui.widgets.filter_bar import FilterSuggester
-from tests.support.tui import eventually, running, shown
+from tests.support.tui import eventually, running_app, screen_text
 
 FOUND = Facets(
     statuses=(Facet(value="FAILED", count=58),), queues=(Facet(value="mail", count=41),), names=(), error_codes=()
@@ -13,7 +13,7 @@ FOUND = Facets(
 
 
 def test_what_the_filter_names_can_be_taken_back_even_where_it_does_not_occur() -> None:
-    offered = choices(FOUND, TaskFilter(queues=("legacy",)))
+    offered = facet_choices(FOUND, TaskFilter(queues=("legacy",)))
     assert [(choice.key, choice.count) for choice in offered] == [
         (("statuses", "FAILED"), 58),
         (("queues", "mail"), 41),
@@ -23,20 +23,20 @@ def test_what_the_filter_names_can_be_taken_back_even_where_it_does_not_occur() 
 
 def test_picks_take_the_place_of_their_parts_and_leave_the_others() -> None:
     before = TaskFilter(queues=("mail",), min_attempts=2)
-    after = picked(before, [("statuses", "FAILED"), ("statuses", "EXPIRED")])
+    after = with_facets(before, [("statuses", "FAILED"), ("statuses", "EXPIRED")])
     assert after == TaskFilter(statuses=("FAILED", "EXPIRED"), queues=(), min_attempts=2)
 
 
 async def test_what_is_picked_is_typed_into_the_filter() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
         await pilot.press("f")
-        await eventually(pilot, lambda: isinstance(pilot.app.screen, FacetPopup) and "mail" in shown(pilot))
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, FacetPopup) and "mail" in screen_text(pilot))
         await pilot.press("j", "space", "enter")
         await eventually(pilot, lambda: pilot.app.screen is screen)
         assert len(screen.filter.statuses) == 1
-        await eventually(pilot, lambda: f"status:{str(screen.filter.statuses[0]).lower()}" in shown(pilot))
+        await eventually(pilot, lambda: f"status:{str(screen.filter.statuses[0]).lower()}" in screen_text(pilot))
 
 
 async def test_a_word_goes_on_as_a_key_or_as_a_value_that_occurs() -> None:
@@ -50,11 +50,11 @@ async def test_a_word_goes_on_as_a_key_or_as_a_value_that_occurs() -> None:
 
 
 async def test_nothing_picked_is_no_filter() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
         await pilot.press("f")
-        await eventually(pilot, lambda: isinstance(pilot.app.screen, FacetPopup) and "mail" in shown(pilot))
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, FacetPopup) and "mail" in screen_text(pilot))
         await pilot.press("j", "enter")
         await eventually(pilot, lambda: pilot.app.screen is screen)
         assert screen.filter.is_empty

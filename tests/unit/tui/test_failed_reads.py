@@ -7,13 +7,13 @@ from horsies.errors import Busy
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.tui import eventually, running, still
+from tests.support.tui import eventually, frozen_system, running_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from horsies_ops.reads.tasks import TaskPage
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
 
 FAILED = TaskFilter(statuses=("FAILED",))
 
@@ -30,25 +30,25 @@ class Faltering(DemoSource):
         return await super().list_tasks(*args, **options)
 
     @asynccontextmanager
-    async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:  # noqa: ARG002  # an opener's
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:  # noqa: ARG002  # an opener's
         yield self
 
 
 async def _narrowed_while_failing(source: Faltering, *, is_paused: bool) -> None:
-    async with running(source) as pilot:
+    async with running_app(source) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
         if is_paused:
             await pilot.press("p")
         source.failures = 1
-        screen.show_only(FAILED)
+        screen.apply_filter(FAILED)
         await eventually(pilot, lambda: screen.window.filter == FAILED)
         assert {row.status for row in screen.list.rows} == {"FAILED"}
 
 
 async def test_a_filter_whose_first_read_fails_is_asked_for_again() -> None:
-    await _narrowed_while_failing(Faltering(still(), read_only=False, pace_s=None), is_paused=False)
+    await _narrowed_while_failing(Faltering(frozen_system(), read_only=False, pace_s=None), is_paused=False)
 
 
 async def test_a_filter_whose_first_read_fails_is_asked_for_again_while_the_list_is_frozen() -> None:
-    await _narrowed_while_failing(Faltering(still(), read_only=False, pace_s=None), is_paused=True)
+    await _narrowed_while_failing(Faltering(frozen_system(), read_only=False, pace_s=None), is_paused=True)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.app import HorsiesApp
-from horsies_tui.demo import Demo
+from horsies_tui.demo import DemoOpener
 from horsies_tui.screens import SCREENS
-from tests.support.tui import eventually, running, shown, still
+from tests.support.tui import eventually, frozen_system, running_app, screen_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
 
 LOADED = """
 import sys
@@ -29,23 +29,23 @@ print(*sys.modules)
 
 async def test_the_screen_is_there_before_the_database_answers() -> None:
     may_answer = asyncio.Event()
-    demo = Demo(still(50), pace_s=None)
+    demo = DemoOpener(frozen_system(50), pace_s=None)
 
     @asynccontextmanager
-    async def slow(*, read_only: bool) -> AsyncGenerator[Source]:
+    async def slow(*, read_only: bool) -> AsyncGenerator[DataSource]:
         await may_answer.wait()
         async with demo(read_only=read_only) as source:
             yield source
 
-    async with HorsiesApp(slow, TuiConfig(), database="db1/app").run_test() as pilot:
-        await eventually(pilot, lambda: "CONNECTING" in shown(pilot))
-        assert "[3Tasks]" in shown(pilot) or "[1Dash]" in shown(pilot)
+    async with HorsiesApp(slow, TuiConfig(), database_name="db1/app").run_test() as pilot:
+        await eventually(pilot, lambda: "CONNECTING" in screen_text(pilot))
+        assert "[3Tasks]" in screen_text(pilot) or "[1Dash]" in screen_text(pilot)
         may_answer.set()
-        await eventually(pilot, lambda: "LIVE" in shown(pilot))
+        await eventually(pilot, lambda: "LIVE" in screen_text(pilot))
 
 
 async def test_another_theme_is_drawn_at_once() -> None:
-    async with running(size=(80, 24)) as pilot:
+    async with running_app(size=(80, 24)) as pilot:
         before = pilot.app.theme
         ground = pilot.app.screen.styles.background
         await pilot.press("t")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from horsies_tui.format import age, clean, fit, number, safe, short_age, took
+from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_short_age, safe, sanitize
 
 
 @given(st.text(), st.integers(min_value=0, max_value=60), st.booleans())
@@ -22,14 +22,14 @@ def test_a_fitted_text_has_exactly_its_width_and_nothing_that_a_terminal_obeys(
 
 @pytest.mark.parametrize("evil", ["\x1b]52;c;aGk=\x07", "\x1b[2J", "\x9b31m", "\x7f", "\u202eabc", "a\u200bb\ufeff"])
 def test_escape_sequences_and_marks_that_reorder_text_are_taken_apart(evil: str) -> None:
-    shown = clean(f"before {evil} after")
+    shown = sanitize(f"before {evil} after")
     assert not set(shown) & set("\x1b\x07\x9b\x7f\u202e\u200b\ufeff")
     assert shown.startswith("before ")
     assert shown.endswith(" after")
 
 
 def test_line_breaks_and_tabs_are_shown_as_signs() -> None:
-    assert clean("a\r\nb\nc\td") == "a⏎b⏎c→d"
+    assert sanitize("a\r\nb\nc\td") == "a⏎b⏎c→d"
 
 
 def test_a_bracket_is_a_bracket_and_not_markup() -> None:
@@ -43,24 +43,30 @@ def test_what_is_left_out_leaves_an_ellipsis() -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0, "0s"), (41, "41s"), (680, "11m20s"), (7500, "2h05m"), (273_600, "3d04h"), (8_640_000, "100d"), (-5, "0s"),
+        (0, "0s"),
+        (41, "41s"),
+        (680, "11m20s"),
+        (7500, "2h05m"),
+        (273_600, "3d04h"),
+        (8_640_000, "100d"),
+        (-5, "0s"),
     ],
-)  # fmt: skip
+)
 def test_an_age_has_two_units(seconds: int, shown: str) -> None:
-    assert age(timedelta(seconds=seconds)) == shown
+    assert format_age(timedelta(seconds=seconds)) == shown
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(59, "59s"), (680, "11m"), (7500, "2h"), (273_600, "3d")])
 def test_a_short_age_has_one_unit(seconds: int, shown: str) -> None:
-    assert short_age(timedelta(seconds=seconds)) == shown
+    assert format_short_age(timedelta(seconds=seconds)) == shown
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.012, "12ms"), (0.4, "0.4s"), (9.94, "9.9s"), (61, "1m01s")])
 def test_short_times_are_told_more_exactly(seconds: float, shown: str) -> None:
-    assert took(timedelta(seconds=seconds)) == shown
+    assert format_elapsed(timedelta(seconds=seconds)) == shown
 
 
 def test_a_number_says_how_far_it_can_be_trusted() -> None:
-    assert number(1204) == "1,204"
-    assert number(10_000, is_capped=True) == "10,000+"
-    assert number(1_600_000, is_estimate=True) == "~1.6M"
+    assert format_count(1204) == "1,204"
+    assert format_count(10_000, is_capped=True) == "10,000+"
+    assert format_count(1_600_000, is_estimate=True) == "~1.6M"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from horsies_tui.screens.fleet import QueueHealth, WorkerHealth, drain_time, queue_health, worker_health
-from tests.support.rows import NOON, a_queue, make_worker
+from tests.support.rows import NOON, make_queue, make_worker
 
 LATE = timedelta(seconds=61)
 
@@ -17,13 +17,13 @@ LATE = timedelta(seconds=61)
         ({}, QueueHealth.OK),
         ({"oldest_due_age": timedelta(seconds=60)}, QueueHealth.OK),
         ({"oldest_due_age": LATE}, QueueHealth.BACKLOG),
-        ({"oldest_due_age": LATE, "served_by": 0}, QueueHealth.NOBODY),
-        ({"served_by": 0}, QueueHealth.NOBODY),
+        ({"oldest_due_age": LATE, "served_by": 0}, QueueHealth.UNSERVED),
+        ({"served_by": 0}, QueueHealth.UNSERVED),
         ({"paused_at": NOON, "served_by": 0, "oldest_due_age": LATE}, QueueHealth.PAUSED),
     ],
 )
 def test_a_queue_is_as_what_is_worst_about_it(fields: dict[str, Any], health: QueueHealth) -> None:
-    assert queue_health(a_queue(**fields)) is health
+    assert queue_health(make_queue(**fields)) is health
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_a_worker_is_as_what_is_worst_about_it(fields: dict[str, Any], health: W
 def test_what_waits_is_worked_off_at_the_present_rate_where_anybody_works(
     fields: dict[str, Any], drained: timedelta | None
 ) -> None:
-    assert drain_time(a_queue(**fields)) == drained
+    assert drain_time(make_queue(**fields)) == drained

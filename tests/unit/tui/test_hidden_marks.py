@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.tui import dialog, eventually, running, settled, shown
+from tests.support.tui import eventually, running_app, screen_text, until_plan_dialog, until_stable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -20,14 +20,14 @@ OTHERS = TaskFilter(statuses=("PENDING",))
 
 
 async def _narrow(pilot: Pilot[None], screen: TasksScreen, wanted: TaskFilter) -> None:
-    screen.show_only(wanted)
+    screen.apply_filter(wanted)
     await eventually(pilot, lambda: screen.window.filter == wanted)
-    await settled(pilot)
+    await until_stable(pilot)
 
 
 @asynccontextmanager
 async def _two_hidden() -> AsyncGenerator[tuple[Pilot[None], TasksScreen]]:
-    async with running(notifies=True) as pilot:
+    async with running_app(notifies=True) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
         await _narrow(pilot, screen, FAILED_MAIL)
@@ -38,18 +38,18 @@ async def _two_hidden() -> AsyncGenerator[tuple[Pilot[None], TasksScreen]]:
 
 async def test_they_are_counted_as_such() -> None:
     async with _two_hidden() as (pilot, _):
-        assert "2 marked, 2 not in this list" in shown(pilot)
+        assert "2 marked, 2 not in this list" in screen_text(pilot)
 
 
 async def test_what_fits_them_is_proposed() -> None:
     async with _two_hidden() as (pilot, _):
         await pilot.press("R")
-        await dialog(pilot)
-        assert "Retry 2 tasks" in shown(pilot)
+        await until_plan_dialog(pilot)
+        assert "Retry 2 tasks" in screen_text(pilot)
 
 
 async def test_they_are_copied_whole() -> None:
     async with _two_hidden() as (pilot, screen):
         await pilot.press("Y")
-        await eventually(pilot, lambda: "copied as JSON" in shown(pilot))
-        assert {each["id"] for each in json.loads(pilot.app.clipboard)} == set(map(str, screen.chosen))
+        await eventually(pilot, lambda: "copied as JSON" in screen_text(pilot))
+        assert {each["id"] for each in json.loads(pilot.app.clipboard)} == set(map(str, screen.selected_ids))

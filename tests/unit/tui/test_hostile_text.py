@@ -18,11 +18,19 @@ from horsies.model.task import TaskStatus
 from horsies_ops.reads.tasks import AttemptRow
 from horsies_tui.app import HorsiesApp
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import System
+from horsies_tui.demo.system import DemoSystem
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import Place
-from horsies_tui.screens.tasks.detail import TaskScreen
-from tests.support.tui import NOON, eventually, recorded, settled, shown, still_clock, without_own_sequences
+from horsies_tui.screens.tasks.detail import TaskDetailScreen
+from tests.support.tui import (
+    NOON,
+    eventually,
+    frozen_clock,
+    record_output,
+    screen_text,
+    until_stable,
+    without_own_sequences,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,14 +39,37 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from horsies_ops.reads.tasks import TaskDetail
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 HOSTILE = (
-    "\x1b[2J", "\x1b]52;c;aGk=\x07", "\x1b]0;title\x1b\\", "\x1bc", "\x1b[31;5m", "\x9b31m", "\x9d52;c;aGk=\x9c",
-    "\x07", "\x08", "\r", "\n", "\t", "\x0e", "\x7f", "\u202e", "\u2066", "\u200b", "\ud800",
-    "[/red]", "[bold", "list[/foo]", "[@click=app.exit]x[/]", "\\[", "漢", "e\u0301", "\U0001f468\u200d\U0001f469",
-)  # fmt: skip
+    "\x1b[2J",
+    "\x1b]52;c;aGk=\x07",
+    "\x1b]0;title\x1b\\",
+    "\x1bc",
+    "\x1b[31;5m",
+    "\x9b31m",
+    "\x9d52;c;aGk=\x9c",
+    "\x07",
+    "\x08",
+    "\r",
+    "\n",
+    "\t",
+    "\x0e",
+    "\x7f",
+    "\u202e",
+    "\u2066",
+    "\u200b",
+    "\ud800",
+    "[/red]",
+    "[bold",
+    "list[/foo]",
+    "[@click=app.exit]x[/]",
+    "\\[",
+    "漢",
+    "e\u0301",
+    "\U0001f468\u200d\U0001f469",
+)
 """What terminals obey, and what the framework takes for markup."""
 
 texts = st.lists(st.sampled_from(HOSTILE) | st.text(st.characters(), max_size=4), min_size=1, max_size=6).map("".join)
@@ -48,15 +79,28 @@ class Hostile(DemoSource):
     """A system with such tasks, whose attempts failed with such messages."""
 
     def __init__(self, given: list[str]) -> None:
-        system = System(lambda: NOON)
+        system = DemoSystem(lambda: NOON)
         for text in given:
             system.send(
-                KINDS[0], name=text, queue=text, error_code=text, failed_reason=text, worker_hostname=text,
-                status=TaskStatus.FAILED, claimed_at=NOON, started_at=NOON, finished_at=NOON, attempt_count=0,
-                kwargs_json=json.dumps({text: [text]}), args_json=json.dumps([text]),
-                result_json=json.dumps({"err": text}), no_restart=text, idempotency_key=text,
-                options_json=json.dumps({text: text}), flags_json=json.dumps({text: True}),
-            )  # fmt: skip
+                KINDS[0],
+                name=text,
+                queue=text,
+                error_code=text,
+                failed_reason=text,
+                worker_hostname=text,
+                status=TaskStatus.FAILED,
+                claimed_at=NOON,
+                started_at=NOON,
+                finished_at=NOON,
+                attempt_count=0,
+                kwargs_json=json.dumps({text: [text]}),
+                args_json=json.dumps([text]),
+                result_json=json.dumps({"err": text}),
+                no_restart=text,
+                idempotency_key=text,
+                options_json=json.dumps({text: text}),
+                flags_json=json.dumps({text: True}),
+            )
         super().__init__(system, read_only=False, pace_s=None)
 
     async def task(self, task_id: str | UUID) -> TaskDetail | None:
@@ -65,20 +109,31 @@ class Hostile(DemoSource):
             return None
         text = detail.task.name
         attempt = AttemptRow(
-            task_id=detail.task.id, attempt=1, claim_token=1, outcome="FAILED", will_retry=False,
-            started_at=NOON - timedelta(minutes=1), finished_at=NOON, error_code=text, error_message=text,
-            failed_reason=text, worker_id=None, worker_hostname=text, worker_pid=1, worker_process_name=text,
-        )  # fmt: skip
+            task_id=detail.task.id,
+            attempt=1,
+            claim_token=1,
+            outcome="FAILED",
+            will_retry=False,
+            started_at=NOON - timedelta(minutes=1),
+            finished_at=NOON,
+            error_code=text,
+            error_message=text,
+            failed_reason=text,
+            worker_id=None,
+            worker_hostname=text,
+            worker_pid=1,
+            worker_process_name=text,
+        )
         return replace(detail, attempts=(attempt,))
 
 
 async def _look_at(pilot: Pilot[None]) -> None:
     """The list with its preview, then everything about the first task."""
-    await eventually(pilot, lambda: "FAILED" in shown(pilot))
-    await settled(pilot)
+    await eventually(pilot, lambda: "FAILED" in screen_text(pilot))
+    await until_stable(pilot)
     await pilot.press("enter")
-    await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskScreen))
-    await settled(pilot)
+    await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen))
+    await until_stable(pilot)
 
 
 @settings(max_examples=10, deadline=None)
@@ -86,12 +141,12 @@ async def _look_at(pilot: Pilot[None]) -> None:
 @example([*HOSTILE])
 def test_no_control_of_a_value_reaches_the_terminal(given: list[str]) -> None:
     @asynccontextmanager
-    async def opener(*, read_only: bool) -> AsyncGenerator[Source]:
+    async def opener(*, read_only: bool) -> AsyncGenerator[DataSource]:
         yield Hostile(given)
 
     # As wide as it gets: with facets beside the list, an excerpt of the arguments and a preview.
-    app = HorsiesApp(opener, TuiConfig(), database="db1/app", start=Place.TASKS, clock=still_clock())
-    sent = asyncio.run(recorded(app, (170, 40), _look_at))
+    app = HorsiesApp(opener, TuiConfig(), database_name="db1/app", start=Place.TASKS, clock=frozen_clock())
+    sent = asyncio.run(record_output(app, (170, 40), _look_at))
     assert "FAILED" in sent
     assert re.findall(f".{{0,20}}(?:{CONTROLS.pattern}).{{0,20}}", without_own_sequences(sent)) == []
     assert "\x1b[31;5m" not in sent

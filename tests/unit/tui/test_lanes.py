@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 import pytest
 
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.stale import TaskVerdict
-from horsies_ops.reads.tasks import AttemptRow, Beat, TaskDetail, TaskFacts
-from horsies_tui.demo.system import System
+from horsies_ops.reads.stale import RecoveryDecision
+from horsies_ops.reads.tasks import AttemptRow, HeartbeatRow, TaskDetail, TaskRecord
+from horsies_tui.demo.system import DemoSystem
 from horsies_tui.demo.workflows import KINDS
-from horsies_tui.screens.tasks.attempts import drawn, lanes_of, scale_for, strip
+from horsies_tui.screens.tasks.attempts import attempt_chart, attempt_spans, draw_span, fit_time_scale
 from horsies_tui.theme import UNICODE
 from tests.support.tui import NOON
 
@@ -22,35 +22,50 @@ def _at(seconds: float) -> datetime:
 
 def _running(*, for_s: float, beats_s: tuple[float, ...] = (), limit_s: float = 300) -> TaskDetail:
     """A task that has been running for so long; its beats by how long ago they were, the newest first."""
-    task = System(lambda: NOON).send(KINDS[0], at=_at(for_s))
+    task = DemoSystem(lambda: NOON).send(KINDS[0], at=_at(for_s))
     last_beat_at = _at(min(beats_s, default=for_s))
     running = replace(
-        task, status=TaskStatus.RUNNING, claimed_at=_at(for_s), started_at=_at(for_s), claim_token=1,
+        task,
+        status=TaskStatus.RUNNING,
+        claimed_at=_at(for_s),
+        started_at=_at(for_s),
+        claim_token=1,
         last_beat_at=last_beat_at,
-    )  # fmt: skip
-    verdict = TaskVerdict(decision="leave", reason=None, threshold=timedelta(seconds=limit_s))
-    return TaskDetail(task=running, attempts=(), beats=_beats(beats_s, token=1), events=(), verdict=verdict)
+    )
+    verdict = RecoveryDecision(decision="leave", reason=None, threshold=timedelta(seconds=limit_s))
+    return TaskDetail(task=running, attempts=(), beats=_beats(beats_s, token=1), events=(), recovery_decision=verdict)
 
 
-def _beats(ago_s: tuple[float, ...], *, token: int) -> tuple[Beat, ...]:
+def _beats(ago_s: tuple[float, ...], *, token: int) -> tuple[HeartbeatRow, ...]:
     return tuple(
-        Beat(role="runner", sender_id="w", claim_token=token, at=_at(ago), age=timedelta(seconds=ago)) for ago in ago_s
+        HeartbeatRow(role="runner", sender_id="w", claim_token=token, at=_at(ago), age=timedelta(seconds=ago))
+        for ago in ago_s
     )
 
 
 def _attempt(number: int, *, began_s: float, ended_s: float, outcome: str = "FAILED") -> AttemptRow:
     return AttemptRow(
-        task_id=System(lambda: NOON).send(KINDS[0]).id, attempt=number, claim_token=number, outcome=outcome,
-        will_retry=True, started_at=_at(began_s), finished_at=_at(ended_s),
-        error_code=None if outcome == "COMPLETED" else "BOOM", error_message=None, failed_reason=None,
-        worker_id=None, worker_hostname=None, worker_pid=None, worker_process_name=None,
-    )  # fmt: skip
+        task_id=DemoSystem(lambda: NOON).send(KINDS[0]).id,
+        attempt=number,
+        claim_token=number,
+        outcome=outcome,
+        will_retry=True,
+        started_at=_at(began_s),
+        finished_at=_at(ended_s),
+        error_code=None if outcome == "COMPLETED" else "BOOM",
+        error_message=None,
+        failed_reason=None,
+        worker_id=None,
+        worker_hostname=None,
+        worker_pid=None,
+        worker_process_name=None,
+    )
 
 
 def _picture(detail: TaskDetail, *, most: int = 40) -> list[str]:
-    lanes = lanes_of(detail, NOON)
-    scale = scale_for(lanes, detail, most=most)
-    return [drawn(lane, scale, UNICODE) for lane in lanes]
+    lanes = attempt_spans(detail, NOON)
+    scale = fit_time_scale(lanes, detail, max_width=most)
+    return [draw_span(lane, scale, UNICODE) for lane in lanes]
 
 
 @pytest.mark.parametrize(
@@ -115,12 +130,12 @@ def test_many_attempts_are_cut_to_the_last_and_the_number_of_the_others_is_said(
         _attempt(number, began_s=600 - 10 * number, ended_s=595 - 10 * number) for number in range(30, 0, -1)
     )
     detail = _running(for_s=1)
-    lines = strip(replace(detail, attempts=attempts), NOON, width=80, signs=UNICODE)
+    lines = attempt_chart(replace(detail, attempts=attempts), NOON, width=80, glyphs=UNICODE)
     assert "19 earlier attempts" in lines[0].plain
     assert len(lines) == 1 + 1 + 12 + 1
 
 
 def test_a_task_that_waits_has_no_strip() -> None:
-    task: TaskFacts = System(lambda: NOON).send(KINDS[0])
-    (line,) = strip(TaskDetail(task=task, attempts=(), beats=(), events=()), NOON, width=80, signs=UNICODE)
+    task: TaskRecord = DemoSystem(lambda: NOON).send(KINDS[0])
+    (line,) = attempt_chart(TaskDetail(task=task, attempts=(), beats=(), events=()), NOON, width=80, glyphs=UNICODE)
     assert line.plain == "not yet begun"

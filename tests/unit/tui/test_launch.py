@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from horsies.model.settings.broker import DatabaseUrl
-from horsies_tui.format import end_of
+from horsies_tui.format import truncate_start
 from horsies_tui.launch import database_name
 
 
@@ -23,6 +23,6 @@ def test_a_database_is_called_by_its_place(url: str, name: str) -> None:
 
 
 def test_of_a_name_too_long_for_its_place_the_end_is_shown() -> None:
-    assert end_of("embedded:/srv/shop/db", 8) == "…shop/db"
-    assert end_of("embedded", 8) == "embedded"
-    assert end_of("embedded", 0) == ""
+    assert truncate_start("embedded:/srv/shop/db", 8) == "…shop/db"
+    assert truncate_start("embedded", 8) == "embedded"
+    assert truncate_start("embedded", 0) == ""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from horsies_tui.keys import Place
-from tests.support.tui import eventually, running, shown
+from tests.support.tui import eventually, running_app, screen_text
 
 if TYPE_CHECKING:
-    from horsies_tui.screens.lists import NarrowedScreen
+    from horsies_tui.screens.lists import FilteredListScreen
 
 
 @pytest.mark.parametrize(
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
         (Place.QUEUES, "mai", "mail", "scraping"),
         (Place.WORKERS, "host-2", "host-2:877", "host-1:901"),
         (Place.WORKERS, "lost host", "host-3:4121", "host-1:901"),
-        (Place.SCHED, "etl", "nightly-etl", "digest"),
+        (Place.SCHEDULES, "etl", "nightly-etl", "digest"),
     ],
 )
 async def test_only_rows_with_every_word_are_left_until_they_are_taken_back(
     place: Place, typed: str, left: str, gone: str
 ) -> None:
-    async with running(place=place) as pilot:
-        await eventually(pilot, lambda: left in shown(pilot) and gone in shown(pilot))
-        screen = cast("NarrowedScreen", pilot.app.screen)
+    async with running_app(place=place) as pilot:
+        await eventually(pilot, lambda: left in screen_text(pilot) and gone in screen_text(pilot))
+        screen = cast("FilteredListScreen", pilot.app.screen)
         count = len(screen.list.rows)
         await pilot.press("slash", *typed, "enter")
         await eventually(pilot, lambda: 0 < len(screen.list.rows) < count)
         assert screen.list.has_focus
-        assert left in shown(pilot)
-        assert gone not in shown(pilot)
+        assert left in screen_text(pilot)
+        assert gone not in screen_text(pilot)
         await pilot.press("escape")
         await eventually(pilot, lambda: len(screen.list.rows) == count)

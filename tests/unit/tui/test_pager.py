@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horsies_tui.system import show_in_pager
-from tests.support.tui import eventually, running, shown
+from tests.support.tui import eventually, running_app, screen_text
 
 if TYPE_CHECKING:
     import pytest
@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 async def test_a_pager_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAGER", "less '")
-    async with running(notifies=True) as pilot:
+    async with running_app(notifies=True) as pilot:
         show_in_pager(pilot.app.screen_stack[0], "{}", title="args")
-        await eventually(pilot, lambda: "$PAGER cannot be read" in shown(pilot))
+        await eventually(pilot, lambda: "$PAGER cannot be read" in screen_text(pilot))

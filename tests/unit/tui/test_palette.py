@@ -7,12 +7,12 @@ import pytest
 from textual.widgets import Input
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.demo import Demo
-from horsies_tui.screens.tasks.detail import TaskScreen
+from horsies_tui.demo import DemoOpener
+from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.screens.workflows.screen import FlowsScreen
-from horsies_tui.widgets.dialogs import AskDialog
-from tests.support.tui import eventually, running, shown, still
+from horsies_tui.screens.workflows.screen import WorkflowsScreen
+from horsies_tui.widgets.dialogs import PromptDialog
+from tests.support.tui import eventually, frozen_system, running_app, screen_text
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -21,46 +21,46 @@ if TYPE_CHECKING:
 async def _choose(pilot: Pilot[None], text: str, entry: str) -> None:
     """Type into the palette until it offers that entry, and take it."""
     await pilot.press("colon", *text)
-    await eventually(pilot, lambda: entry in shown(pilot))
+    await eventually(pilot, lambda: entry in screen_text(pilot))
     await pilot.press("enter")
 
 
 async def test_the_short_form_of_an_id_leads_to_its_task() -> None:
-    system = still()
-    task_id = system.order[10]
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    task_id = system.task_ids[10]
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _choose(pilot, str(task_id)[-8:], f"Go to {str(task_id)[-8:]}")
-        await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskScreen))
-        assert str(task_id) in shown(pilot)
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen))
+        assert str(task_id) in screen_text(pilot)
 
 
 async def test_the_id_of_a_run_leads_to_the_run() -> None:
-    system = still()
-    run_id = next(iter(system.flows.runs))
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    run_id = next(iter(system.workflow_runs.runs))
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _choose(pilot, str(run_id), f"Go to {run_id}")
-        await eventually(pilot, lambda: isinstance(pilot.app.screen, FlowsScreen))
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))
 
 
 async def test_an_id_that_nothing_has_is_told() -> None:
     nobody = str(uuid4())
-    async with running(size=(120, 30), notifies=True) as pilot:
+    async with running_app(size=(120, 30), notifies=True) as pilot:
         await _choose(pilot, nobody, f"Go to {nobody}")
-        await eventually(pilot, lambda: "nothing has the id" in shown(pilot))
+        await eventually(pilot, lambda: "nothing has the id" in screen_text(pilot))
 
 
 async def test_who_has_not_typed_an_id_yet_is_asked_for_it() -> None:
-    system = still()
-    task_id = system.order[3]
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    task_id = system.task_ids[3]
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _choose(pilot, "go to id", "Go to id")
-        await eventually(pilot, lambda: isinstance(pilot.app.screen, AskDialog))
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, PromptDialog))
         await pilot.press(*str(task_id)[-8:], "enter")
-        await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskScreen))
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen))
 
 
 async def test_a_filter_that_the_settings_name_is_a_command() -> None:
-    async with running(settings=TuiConfig(filters={"smtp": "queue:mail err:SMTP*"})) as pilot:
+    async with running_app(settings=TuiConfig(filters={"smtp": "queue:mail err:SMTP*"})) as pilot:
         await _choose(pilot, "smtp", "Filter smtp")
         screen = pilot.app.screen_stack[0]
         assert isinstance(screen, TasksScreen)
@@ -69,7 +69,7 @@ async def test_a_filter_that_the_settings_name_is_a_command() -> None:
 
 @pytest.mark.parametrize("opens", ["colon", "ctrl+p"])
 async def test_what_is_typed_while_the_palette_opens_goes_into_the_palette(opens: str) -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         for key in (opens, *"theme"):
             pilot.app.simulate_key(key)
         await eventually(pilot, lambda: isinstance(pilot.app.focused, Input))
@@ -79,7 +79,7 @@ async def test_what_is_typed_while_the_palette_opens_goes_into_the_palette(opens
 
 
 async def test_a_colon_in_a_filter_is_a_colon() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await pilot.press("slash", *"queue", "colon", *"mail")
         line = pilot.app.focused
         assert isinstance(line, Input)

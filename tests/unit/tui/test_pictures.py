@@ -10,24 +10,24 @@ import pytest
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
-from horsies_tui.demo import Demo
-from horsies_tui.demo.system import System
-from horsies_tui.proposals.dialog import PlanDialog
+from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.system import DemoSystem
+from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.tui import NOON, compare, eventually, lines, running, settled, shown
+from tests.support.tui import NOON, assert_matches_picture, eventually, lines, running_app, screen_text, until_stable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
     from horsies_tui.keys import Place
 
 SMALL, LARGE = (80, 24), (120, 36)
 
 
 @asynccontextmanager
-async def _nobody_there(*, read_only: bool) -> AsyncGenerator[Source]:
+async def _nobody_there(*, read_only: bool) -> AsyncGenerator[DataSource]:
     raise DatabaseUnreachable("cannot reach db1: connection refused")
     yield
 
@@ -36,44 +36,44 @@ async def _nobody_there(*, read_only: bool) -> AsyncGenerator[Source]:
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("place", SCREENS)
 async def test_a_screen_looks_as_in_its_picture(place: Place, size: tuple[int, int], theme: str) -> None:
-    async with running(place=place, size=size, settings=TuiConfig(theme=theme, env="prod")) as pilot:
+    async with running_app(place=place, size=size, settings=TuiConfig(theme=theme, env="prod")) as pilot:
         await eventually(pilot, lambda: "· " in lines(pilot)[-2])
-        await settled(pilot)
-        compare(pilot, f"{place}-{size[0]}-{theme.removeprefix('horsies-')}")
+        await until_stable(pilot)
+        assert_matches_picture(pilot, f"{place}-{size[0]}-{theme.removeprefix('horsies-')}")
 
 
 async def test_a_preview_looks_as_in_its_picture() -> None:
-    async with running(size=SMALL) as pilot:
+    async with running_app(size=SMALL) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
-        screen.show_only(TaskFilter(statuses=("FAILED",), queues=("mail",)))
+        screen.apply_filter(TaskFilter(statuses=("FAILED",), queues=("mail",)))
         await eventually(pilot, lambda: bool(screen.window.filter.statuses))
         await pilot.press("space", "space", "R")
-        await eventually(pilot, lambda: isinstance(pilot.app.screen, PlanDialog))
-        await settled(pilot)
-        compare(pilot, "preview-80")
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, ProposalDialog))
+        await until_stable(pilot)
+        assert_matches_picture(pilot, "preview-80")
 
 
 async def test_nothing_to_show_looks_as_in_its_picture() -> None:
-    async with running(Demo(System(lambda: NOON), pace_s=None), until="no tasks yet") as pilot:
-        compare(pilot, "empty-80")
+    async with running_app(DemoOpener(DemoSystem(lambda: NOON), pace_s=None), until="no tasks yet") as pilot:
+        assert_matches_picture(pilot, "empty-80")
 
 
 async def test_read_only_looks_as_in_its_picture() -> None:
-    async with running(read_only=True) as pilot:
-        compare(pilot, "read-only-80")
+    async with running_app(read_only=True) as pilot:
+        assert_matches_picture(pilot, "read-only-80")
 
 
 async def test_ascii_looks_as_in_its_picture() -> None:
-    async with running(settings=TuiConfig(ascii=True)) as pilot:
-        compare(pilot, "ascii-80")
+    async with running_app(settings=TuiConfig(ascii=True)) as pilot:
+        assert_matches_picture(pilot, "ascii-80")
 
 
 async def test_too_small_a_terminal_is_told_so() -> None:
-    async with running(size=(50, 12), until="needs 60 × 15") as pilot:
-        compare(pilot, "too-small-50")
+    async with running_app(size=(50, 12), until="needs 60 × 15") as pilot:
+        assert_matches_picture(pilot, "too-small-50")
 
 
 async def test_a_database_that_is_away_looks_as_in_its_picture() -> None:
-    async with running(_nobody_there, until="Cannot connect") as pilot:
-        assert "RECONNECTING" in shown(pilot)
+    async with running_app(_nobody_there, until="Cannot connect") as pilot:
+        assert "RECONNECTING" in screen_text(pilot)

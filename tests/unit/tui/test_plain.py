@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from horsies.model.settings import TuiConfig
-from horsies_tui.demo import Demo
+from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.screens import SCREENS
-from horsies_tui.theme import plain
-from tests.support.tui import eventually, running, settled, shown, still
+from horsies_tui.theme import to_ascii
+from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_stable
 
 if TYPE_CHECKING:
     from horsies_tui.keys import Place
@@ -34,29 +34,31 @@ OPENED = {
 
 @given(st.text(st.characters(exclude_categories=("C",))))
 def test_plain_text_is_ascii_and_as_wide_as_before(text: str) -> None:
-    assert plain(text).isascii()
-    assert len(plain(text)) == cell_len(text)
+    assert to_ascii(text).isascii()
+    assert len(to_ascii(text)) == cell_len(text)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (150, 40)], ids=["small", "large"])
 @pytest.mark.parametrize("place", SCREENS)
 async def test_a_screen_is_drawn_in_ascii(place: Place, size: tuple[int, int]) -> None:
-    system = still()
+    system = frozen_system()
     system.send(KINDS[0], kwargs_json='{"to": "Zoë 漢字 \U0001f40e"}')
-    async with running(Demo(system, pace_s=None), settings=TuiConfig(ascii=True), size=size, place=place) as pilot:
-        assert {each for each in shown(pilot) if not each.isascii()} == set()
+    async with running_app(
+        DemoOpener(system, pace_s=None), settings=TuiConfig(ascii=True), size=size, place=place
+    ) as pilot:
+        assert {each for each in screen_text(pilot) if not each.isascii()} == set()
 
 
 @pytest.mark.parametrize("keys", OPENED.values(), ids=OPENED)
 async def test_what_opens_over_a_screen_is_drawn_in_ascii(keys: tuple[str, ...]) -> None:
-    async with running(settings=TuiConfig(ascii=True), notifies=True) as pilot:
-        before = shown(pilot)
+    async with running_app(settings=TuiConfig(ascii=True), notifies=True) as pilot:
+        before = screen_text(pilot)
         await pilot.press(*keys)
-        await eventually(pilot, lambda: shown(pilot) != before)
-        await settled(pilot)
-        assert {each for each in shown(pilot) if not each.isascii()} == set()
+        await eventually(pilot, lambda: screen_text(pilot) != before)
+        await until_stable(pilot)
+        assert {each for each in screen_text(pilot) if not each.isascii()} == set()
 
 
 async def test_too_small_a_terminal_is_told_so_in_ascii() -> None:
-    async with running(settings=TuiConfig(ascii=True), size=(50, 12), until="needs 60") as pilot:
-        assert shown(pilot).isascii()
+    async with running_app(settings=TuiConfig(ascii=True), size=(50, 12), until="needs 60") as pilot:
+        assert screen_text(pilot).isascii()

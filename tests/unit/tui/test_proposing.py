@@ -5,27 +5,27 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from horsies.errors import DatabaseUnreachable
-from horsies_ops.actions.report import Progress
+from horsies_ops.actions.report import ActionProgress
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.keys import Place
-from horsies_tui.proposals.dialog import PlanDialog
+from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens.tasks.screen import TasksScreen
-from tests.support.tui import dialog, eventually, running, settled, shown, still
+from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from horsies_ops.actions.plan import Plan
     from horsies_ops.actions.report import ActionReport
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
 
 
 class Slow(DemoSource):
     """Takes its time to plan, until it may answer."""
 
     def __init__(self) -> None:
-        super().__init__(still(), read_only=False, pace_s=None)
+        super().__init__(frozen_system(), read_only=False, pace_s=None)
         self.may_answer = asyncio.Event()
         self.asked = 0
 
@@ -35,28 +35,28 @@ class Slow(DemoSource):
         return await super().plan(*args, **options)
 
     @asynccontextmanager
-    async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:  # noqa: ARG002  # an opener's
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:  # noqa: ARG002  # an opener's
         yield self
 
 
 async def test_a_key_typed_twice_opens_one_preview() -> None:
     source = Slow()
-    async with running(source) as pilot:
+    async with running_app(source) as pilot:
         await pilot.press("R", "R", "F")
         source.may_answer.set()
-        await dialog(pilot)
-        await settled(pilot)
+        await until_plan_dialog(pilot)
+        await until_stable(pilot)
         assert source.asked == 1
-        assert [type(screen) for screen in pilot.app.screen_stack].count(PlanDialog) == 1
+        assert [type(screen) for screen in pilot.app.screen_stack].count(ProposalDialog) == 1
 
 
 async def test_after_a_preview_is_closed_the_key_opens_the_next() -> None:
     source = Slow()
     source.may_answer.set()
-    async with running(source) as pilot:
+    async with running_app(source) as pilot:
         for _ in range(2):
             await pilot.press("R")
-            await dialog(pilot)
+            await until_plan_dialog(pilot)
             await pilot.press("enter")
         assert source.asked == 2
 
@@ -66,23 +66,23 @@ class Breaking(Slow):
 
     async def apply(self, plan: Plan, **options: Any) -> ActionReport:
         first, *_ = plan.targets
-        options["progress"](Progress(done=1, total=2, affected=1, skipped=0, task_ids=(first.id,)))
+        options["progress"](ActionProgress(done=1, total=2, affected=1, skipped=0, task_ids=(first.id,)))
         raise DatabaseUnreachable("gone")
 
 
 async def test_what_was_done_before_a_failure_is_marked_no_more() -> None:
     source = Breaking()
     source.may_answer.set()
-    async with running(source) as pilot:
+    async with running_app(source) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, TasksScreen)
-        screen.show_only(TaskFilter(statuses=("PENDING",), due_later=True))
+        screen.apply_filter(TaskFilter(statuses=("PENDING",), due_later=True))
         await eventually(pilot, lambda: {row.status for row in screen.list.rows} == {"PENDING"})
-        await settled(pilot)
+        await until_stable(pilot)
         await pilot.press("space", "space", "C")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         await pilot.press("y")
-        await eventually(pilot, lambda: "Failed" in shown(pilot))
+        await eventually(pilot, lambda: "Failed" in screen_text(pilot))
         await pilot.press("enter")
         await eventually(pilot, lambda: pilot.app.screen is screen)
         assert len(screen.list.selection.marks) == 1
@@ -90,9 +90,9 @@ async def test_what_was_done_before_a_failure_is_marked_no_more() -> None:
 
 async def test_where_nothing_can_be_shown_keys_do_nothing_but_lead_out() -> None:
     source = Slow()
-    async with running(source, size=(59, 24), until="needs 60") as pilot:
+    async with running_app(source, size=(59, 24), until="needs 60") as pilot:
         await pilot.press("R", "F", "2", "space")
-        await settled(pilot)
+        await until_stable(pilot)
         assert source.asked == 0
         assert pilot.app.current_mode == Place.TASKS
         await pilot.press("q")

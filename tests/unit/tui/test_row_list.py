@@ -10,7 +10,7 @@ from rich.style import Style
 from textual.app import App
 
 from horsies_tui.format import fit
-from horsies_tui.widgets.row_list import HEAD, Cell, Column, Heading, RowList, line_of
+from horsies_tui.widgets.row_list import HEADER_LINES, Cell, Column, Heading, RowList, build_strip
 from tests.support.tui import NOON
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def test_the_cursor_stays_on_its_row_when_rows_come_in_above_it() -> None:
         app.list.show(_rows(9, 8, 5, 4, 3))
         await pilot.pause()
         assert app.list.current == Row(4, "row 4")
-        assert app.drawn()[HEAD + 3].startswith("▌  4")
+        assert app.drawn()[HEADER_LINES + 3].startswith("▌  4")
 
 
 async def test_far_down_a_list_the_cursor_stays_on_its_line_of_the_screen() -> None:
@@ -90,7 +90,7 @@ async def test_only_the_cell_that_changed_is_painted_again() -> None:
         await pilot.pause()
         app.list.painted.clear()
         app.list.show([Row(3, "row 3"), Row(2, "another"), Row(1, "row 1")])
-        assert [(region.y, region.height) for region in app.list.painted] == [(HEAD + 1, 1)]
+        assert [(region.y, region.height) for region in app.list.painted] == [(HEADER_LINES + 1, 1)]
         await pilot.pause()
         app.list.painted.clear()
         app.list.show([Row(3, "row 3"), Row(2, "another"), Row(1, "row 1")])
@@ -108,7 +108,7 @@ async def test_the_cursor_passes_over_headings() -> None:
         assert app.list.current == Row(2, "row 2")
         await pilot.press("g")
         assert app.list.current == Row(3, "row 3")
-        assert app.drawn()[HEAD + 3].startswith("─── early [b] ──")
+        assert app.drawn()[HEADER_LINES + 3].startswith("─── early [b] ──")
 
 
 async def test_nearing_the_end_asks_for_more() -> None:
@@ -123,7 +123,7 @@ async def test_nearing_the_end_asks_for_more() -> None:
 @given(st.text())
 @settings(max_examples=100, deadline=None)
 def test_no_text_of_a_task_reaches_the_terminal_as_a_control(text: str) -> None:
-    strip = line_of([(0, fit(text, 20), Style())], 40, Style())
+    strip = build_strip([(0, fit(text, 20), Style())], 40, Style())
     assert strip.cell_length == 40
     assert not any(unicodedata.category(character) == "Cc" for character in strip.text)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.system import as_csv, as_json_lines
-from horsies_tui.widgets.dialogs import AskDialog
-from tests.support.tui import eventually, running, settled, shown
+from horsies_tui.widgets.dialogs import PromptDialog
+from tests.support.tui import eventually, running_app, screen_text, until_stable
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -26,10 +26,10 @@ async def _save_as(pilot: Pilot[None], name: str) -> None:
     """Save the list of mails, under this name instead of the one that is proposed."""
     screen = pilot.app.screen
     assert isinstance(screen, TasksScreen)
-    screen.show_only(MAIL)
+    screen.apply_filter(MAIL)
     await eventually(pilot, lambda: screen.window.filter == MAIL)
     await pilot.press("ctrl+s")
-    await eventually(pilot, lambda: isinstance(pilot.app.screen, AskDialog))
+    await eventually(pilot, lambda: isinstance(pilot.app.screen, PromptDialog))
     await pilot.press("ctrl+u", *name, "enter")
     await eventually(pilot, lambda: pilot.app.screen is screen)
 
@@ -40,20 +40,20 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_rows_are_saved_as_json_lines_with_their_arguments_masked() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await _save_as(pilot, "mails.jsonl")
         await eventually(pilot, Path("mails.jsonl").exists)
-        await settled(pilot)
+        await until_stable(pilot)
     rows = [json.loads(line) for line in Path("mails.jsonl").read_text().splitlines()]
     assert {row["name"] for row in rows} == {"mail.send"}
     assert rows[0]["arguments"] == {"to": "ada@example.org", "template": "welcome", "api_token": "••••••"}
 
 
 async def test_rows_are_saved_as_csv_where_the_name_says_so() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await _save_as(pilot, "mails.csv")
         await eventually(pilot, Path("mails.csv").exists)
-        await settled(pilot)
+        await until_stable(pilot)
     saved = Path("mails.csv").read_text()
     assert {row["name"] for row in csv.DictReader(io.StringIO(saved))} == {"mail.send"}
     assert "s3cret" not in saved
@@ -61,7 +61,7 @@ async def test_rows_are_saved_as_csv_where_the_name_says_so() -> None:
 
 async def test_a_file_that_exists_is_left_as_it_is() -> None:
     Path("mine.csv").write_text("precious")
-    async with running() as pilot:
+    async with running_app() as pilot:
         await _save_as(pilot, "mine.csv")
         await eventually(pilot, lambda: any("File exists" in note.message for note in pilot.app._notifications))
     assert Path("mine.csv").read_text() == "precious"
@@ -85,6 +85,6 @@ def test_a_spreadsheet_takes_no_text_for_a_formula(text: str) -> None:
 
 
 async def test_a_name_that_no_file_can_have_is_said() -> None:
-    async with running(notifies=True) as pilot:
+    async with running_app(notifies=True) as pilot:
         await _save_as(pilot, "~nobody-of-that-name/mails.csv")
-        await eventually(pilot, lambda: "home directory" in shown(pilot))
+        await eventually(pilot, lambda: "home directory" in screen_text(pilot))

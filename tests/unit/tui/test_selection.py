@@ -3,14 +3,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies_tui.widgets.row_list import Selection
+from horsies_tui.widgets.row_list import RowSelection
 
 _rows = st.lists(st.integers(0, 30), unique=True, max_size=20)
 
 
-def _over(keys: list[int]) -> Selection[int]:
-    selection: Selection[int] = Selection()
-    selection.show(keys)
+def _over(keys: list[int]) -> RowSelection[int]:
+    selection: RowSelection[int] = RowSelection()
+    selection.set_keys(keys)
     return selection
 
 
@@ -19,10 +19,10 @@ def test_the_cursor_stays_on_its_row_wherever_that_moves(before: list[int], afte
     selection = _over(before)
     selection.move_to(line)
     row = selection.cursor
-    selection.show(after)
+    selection.set_keys(after)
     if row in after:
         assert selection.cursor == row
-        assert selection.keys[selection.line] == row
+        assert selection.keys[selection.cursor_index] == row
     else:
         assert selection.cursor in after or not after
 
@@ -32,25 +32,25 @@ def test_marks_are_neither_lost_nor_gained_however_rows_come_and_go(first: list[
     selection = _over(first)
     selection.mark_all()
     for rows in later:
-        selection.show(rows)
+        selection.set_keys(rows)
     assert selection.marks == set(first)
-    assert set(selection.chosen) == set(first) or not first
+    assert set(selection.selected) == set(first) or not first
 
 
 def test_where_its_row_is_gone_the_cursor_is_on_the_one_that_took_its_place() -> None:
     selection = _over([1, 2, 3])
     selection.move_to(1)
-    selection.show([1, 3])
+    selection.set_keys([1, 3])
     assert selection.cursor == 3
 
 
 def test_without_marks_the_row_under_the_cursor_is_meant() -> None:
     selection = _over([1, 2, 3])
     selection.move_to(2)
-    assert selection.chosen == (3,)
+    assert selection.selected == (3,)
     selection.toggle()
     selection.move_to(0)
-    assert selection.chosen == (3,)
+    assert selection.selected == (3,)
 
 
 def test_a_range_marks_everything_between_its_ends_in_either_direction() -> None:

@@ -6,38 +6,38 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
-from horsies_ops.reads.live import Change, Feed, Topic
-from horsies_tui.data.queries import Store
-from horsies_tui.data.session import Connection, Session, State, described
+from horsies_ops.reads.live import Change, FeedStatus, Topic
+from horsies_tui.data.queries import LiveQueries
+from horsies_tui.data.session import ConnectionState, ConnectionStatus, Session, connection_text
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.theme import UNICODE
-from tests.support.tui import NOON, still, still_clock
+from tests.support.tui import NOON, frozen_clock, frozen_system
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
     from datetime import datetime
 
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
 
 
 class Spoken(DemoSource):
     """A source whose feed says what it is told to say."""
 
     def __init__(self) -> None:
-        super().__init__(still(10), read_only=False, pace_s=None)
+        super().__init__(frozen_system(10), read_only=False, pace_s=None)
         self.feed: asyncio.Queue[Change] = asyncio.Queue()
         self.refusals: list[HorsiesError] = []
 
-    async def clock(self) -> datetime:
+    async def database_time(self) -> datetime:
         if self.refusals:
             raise self.refusals.pop(0)
-        return await super().clock()
+        return await super().database_time()
 
     async def listen(self) -> AsyncIterator[Change]:
         while True:
             yield await self.feed.get()
 
-    def say(self, kind: Feed, detail: str | None = None) -> None:
+    def say(self, kind: FeedStatus, detail: str | None = None) -> None:
         self.feed.put_nowait(Change(topic=Topic.FEED, kind=kind, at=NOON, detail=detail))
 
 
@@ -46,19 +46,19 @@ class Line:
 
     def __init__(self, *refusals: HorsiesError) -> None:
         self.source = Spoken()
-        self.told: asyncio.Queue[Connection] = asyncio.Queue()
+        self.told: asyncio.Queue[ConnectionStatus] = asyncio.Queue()
         self.opened_read_only: list[bool] = []
         self._refusals = list(refusals)
-        self.session = Session(self._open, Store(), still_clock(), self.told.put_nowait, read_only=True)
+        self.session = Session(self._open, LiveQueries(), frozen_clock(), self.told.put_nowait, read_only=True)
 
     @asynccontextmanager
-    async def _open(self, *, read_only: bool) -> AsyncGenerator[Source]:
+    async def _open(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
         self.opened_read_only.append(read_only)
         if self._refusals:
             raise self._refusals.pop(0)
         yield self.source
 
-    async def until(self, state: State) -> Connection:
+    async def until(self, state: ConnectionState) -> ConnectionStatus:
         while (connection := await asyncio.wait_for(self.told.get(), 5)).state is not state:
             pass
         return connection
@@ -76,8 +76,8 @@ async def _at_work(line: Line) -> AsyncGenerator[None]:
 async def test_a_feed_that_listens_makes_the_session_live_and_its_latency_known() -> None:
     line = Line()
     async with _at_work(line):
-        line.source.say(Feed.LIVE)
-        live = await line.until(State.LIVE)
+        line.source.say(FeedStatus.LIVE)
+        live = await line.until(ConnectionState.LIVE)
         assert live.is_up
         assert live.latency is not None
         assert line.opened_read_only == [True]
@@ -86,11 +86,11 @@ async def test_a_feed_that_listens_makes_the_session_live_and_its_latency_known(
 async def test_a_database_that_is_away_is_tried_again() -> None:
     line = Line(DatabaseUnreachable("nobody there"))
     async with _at_work(line):
-        lost = await line.until(State.LOST)
-        assert (lost.why, lost.attempt, lost.is_up) == ("nobody there", 1, False)
-        line.session.try_now()
-        line.source.say(Feed.LIVE)
-        assert (await line.until(State.LIVE)).is_up
+        lost = await line.until(ConnectionState.LOST)
+        assert (lost.reason, lost.failed_tries, lost.is_up) == ("nobody there", 1, False)
+        line.session.retry_now()
+        line.source.say(FeedStatus.LIVE)
+        assert (await line.until(ConnectionState.LIVE)).is_up
 
 
 async def test_a_database_that_lets_nobody_in_is_tried_ever_more_seldom() -> None:
@@ -99,69 +99,69 @@ async def test_a_database_that_lets_nobody_in_is_tried_ever_more_seldom() -> Non
     async with _at_work(line):
         tries: list[tuple[int, timedelta | None]] = []
         for _ in range(3):
-            lost = await line.until(State.LOST)
-            tries.append((lost.attempt, lost.retry_in))
-            line.session.try_now()
+            lost = await line.until(ConnectionState.LOST)
+            tries.append((lost.failed_tries, lost.retry_in))
+            line.session.retry_now()
         assert tries == [(number, timedelta(seconds=pause_s)) for number, pause_s in ((1, 0.5), (2, 1.0), (3, 2.0))]
 
 
 async def test_questions_without_an_answer_are_no_tries_to_connect() -> None:
     line = Line()
     async with _at_work(line):
-        line.source.say(Feed.LIVE)
-        await line.until(State.LIVE)
+        line.source.say(FeedStatus.LIVE)
+        await line.until(ConnectionState.LIVE)
         line.source.refusals = [DatabaseUnreachable("gone")]
         for _ in range(3):
-            line.session.failed(DatabaseUnreachable("gone"))
-        assert [(await line.until(State.LOST)).attempt for _ in range(2)] == [0, 1]
+            line.session.report_error(DatabaseUnreachable("gone"))
+        assert [(await line.until(ConnectionState.LOST)).failed_tries for _ in range(2)] == [0, 1]
 
 
 async def test_a_feed_that_is_lost_and_restored_is_told_each_time() -> None:
     line = Line()
     async with _at_work(line):
-        line.source.say(Feed.LIVE)
-        await line.until(State.LIVE)
-        line.source.say(Feed.LOST, "server closed the connection\nhint: is it up?")
-        assert (await line.until(State.LOST)).why == "server closed the connection"
-        line.source.say(Feed.RESTORED)
-        await line.until(State.LIVE)
+        line.source.say(FeedStatus.LIVE)
+        await line.until(ConnectionState.LIVE)
+        line.source.say(FeedStatus.LOST, "server closed the connection\nhint: is it up?")
+        assert (await line.until(ConnectionState.LOST)).reason == "server closed the connection"
+        line.source.say(FeedStatus.RESTORED)
+        await line.until(ConnectionState.LIVE)
 
 
 async def test_polling_is_as_good_as_live_for_acting() -> None:
     line = Line()
     async with _at_work(line):
-        line.source.say(Feed.POLLING)
-        assert (await line.until(State.POLLING)).is_up
+        line.source.say(FeedStatus.POLLING)
+        assert (await line.until(ConnectionState.POLLING)).is_up
 
 
 async def test_a_schema_that_does_not_fit_is_refused_and_looked_at_again_only_when_asked() -> None:
     refusal = ConfigurationError("the schema is at 5, this is for 9", code=ErrorCode.SCHEMA_NOT_MIGRATED, hint="run it")
     line = Line(refusal)
     async with _at_work(line):
-        refused = await line.until(State.REFUSED)
-        assert ("schema" in refused.why, refused.hint, refused.retry_in) == (True, "run it", None)
-        line.session.try_now()
-        line.source.say(Feed.LIVE)
-        await line.until(State.LIVE)
+        refused = await line.until(ConnectionState.REFUSED)
+        assert ("schema" in refused.reason, refused.hint, refused.retry_in) == (True, "run it", None)
+        line.session.retry_now()
+        line.source.say(FeedStatus.LIVE)
+        await line.until(ConnectionState.LIVE)
 
 
 def test_the_header_says_how_the_connection_stands() -> None:
-    lost = Connection(state=State.LIVE).lost("gone", NOON)
-    assert described(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING"
-    again = lost.lost("gone", NOON, attempt=2, retry_in=timedelta(seconds=0.5))
-    assert described(again, UNICODE, poll_s=0.25) == "○ RECONNECTING in 0.5s (2)"
-    assert described(Connection(), UNICODE, poll_s=0.25) == "◌ CONNECTING"
-    assert described(Connection(state=State.POLLING), UNICODE, poll_s=5) == "◐ POLLING 5s"
+    lost = ConnectionStatus(state=ConnectionState.LIVE).after_failure("gone", NOON)
+    assert connection_text(lost, UNICODE, poll_s=0.25) == "○ RECONNECTING"
+    again = lost.after_failure("gone", NOON, attempt=2, retry_in=timedelta(seconds=0.5))
+    assert connection_text(again, UNICODE, poll_s=0.25) == "○ RECONNECTING in 0.5s (2)"
+    assert connection_text(ConnectionStatus(), UNICODE, poll_s=0.25) == "◌ CONNECTING"
+    assert connection_text(ConnectionStatus(state=ConnectionState.POLLING), UNICODE, poll_s=5) == "◐ POLLING 5s"
 
 
 async def test_a_question_that_takes_too_long_makes_a_slow_connection_and_not_a_lost_one() -> None:
     line = Line()
     async with _at_work(line):
-        line.source.say(Feed.LIVE)
-        await line.until(State.LIVE)
+        line.source.say(FeedStatus.LIVE)
+        await line.until(ConnectionState.LIVE)
         error = DatabaseUnreachable("no answer in time")
         error.__cause__ = TimeoutError()
-        line.session.failed(error)
+        line.session.report_error(error)
         assert (line.session.connection.is_up, line.session.connection.is_slow) == (True, True)
-        line.session.failed(DatabaseUnreachable("refused"))
-        assert line.session.connection.state is State.LOST
+        line.session.report_error(DatabaseUnreachable("refused"))
+        assert line.session.connection.state is ConnectionState.LOST

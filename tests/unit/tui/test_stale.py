@@ -9,20 +9,20 @@ from uuid import UUID
 
 import pytest
 
-from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.decision import DecisionKind
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweptTask
-from horsies_ops.reads.workers import Upkeep
+from horsies_ops.reads.workers import MaintenanceStatus
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.format import clock
-from horsies_tui.proposals.sweep import Candidate, owner, staleness, verdict, why
+from horsies_tui.format import format_time
+from horsies_tui.proposals.sweep import StaleCandidate, decision_text, evidence_lines, load_stale_candidates, owner_text
 from tests.support.rows import make_worker
-from tests.support.tui import NOON, still
+from tests.support.tui import NOON, frozen_system
 
 WORKER = UUID(int=0xA7)
-UPKEEP = Upkeep(
+UPKEEP = MaintenanceStatus(
     at=NOON,
     config=RecoveryConfig(),
     last_pass_at=NOON - timedelta(seconds=16),
@@ -33,62 +33,82 @@ UPKEEP = Upkeep(
 
 def _task(**fields: Any) -> SweptTask:
     usual: dict[str, Any] = {
-        "task_id": UUID(int=1), "task_name": "mail.send", "queue_name": "mail", "state": TaskStatus.RUNNING,
-        "owner_id": WORKER, "owner_state": "lost", "last_beat_age": timedelta(minutes=6),
-        "effective_threshold": timedelta(minutes=5), "resilient": False, "decision": Decision.RETRY,
-        "reason": "OWNER_LOST", "retries_left": 2,
-    }  # fmt: skip
+        "task_id": UUID(int=1),
+        "task_name": "mail.send",
+        "queue_name": "mail",
+        "state": TaskStatus.RUNNING,
+        "owner_id": WORKER,
+        "owner_state": "lost",
+        "last_beat_age": timedelta(minutes=6),
+        "effective_threshold": timedelta(minutes=5),
+        "resilient": False,
+        "decision": DecisionKind.RETRY,
+        "reason": "OWNER_LOST",
+        "retries_left": 2,
+    }
     return SweptTask(**usual | fields)
 
 
-def _candidate(*, is_near: bool = False, **fields: Any) -> Candidate:
+def _candidate(*, is_near: bool = False, **fields: Any) -> StaleCandidate:
     task = _task(**fields)
     quiet = task.last_beat_age or task.overdue_by
-    return Candidate(task=task, quiet_since=NOON - quiet if quiet else None, owner=None, is_near=is_near)
+    return StaleCandidate(
+        task=task, silent_since=NOON - quiet if quiet else None, owner=None, is_near_threshold=is_near
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
         ({}, "retry, 2 left"),
-        ({"decision": Decision.FAIL, "code": "WORKER_CRASHED"}, "fail"),
-        ({"decision": Decision.FAIL, "code": "POISON_TASK"}, "fail, poison"),
-        ({"decision": Decision.REQUEUE, "state": TaskStatus.CLAIMED}, "requeue"),
-        ({"decision": Decision.LEAVE, "reason": "amnesty", "held_until": NOON + timedelta(seconds=40)}, "amnesty 40s"),
-        ({"decision": Decision.HOLD, "reason": "hook_skip", "held_until": NOON + timedelta(seconds=90)}, "hold 1m30s"),
+        ({"decision": DecisionKind.FAIL, "code": "WORKER_CRASHED"}, "fail"),
+        ({"decision": DecisionKind.FAIL, "code": "POISON_TASK"}, "fail, poison"),
+        ({"decision": DecisionKind.REQUEUE, "state": TaskStatus.CLAIMED}, "requeue"),
+        (
+            {"decision": DecisionKind.LEAVE, "reason": "amnesty", "held_until": NOON + timedelta(seconds=40)},
+            "amnesty 40s",
+        ),
+        (
+            {"decision": DecisionKind.HOLD, "reason": "hook_skip", "held_until": NOON + timedelta(seconds=90)},
+            "hold 1m30s",
+        ),
         ({"reason": "HEARTBEAT_LOST", "owner_state": "running"}, "? alive"),
-        ({"decision": Decision.LEAVE, "reason": "fresh", "is_near": True}, "watch"),
+        ({"decision": DecisionKind.LEAVE, "reason": "fresh", "is_near": True}, "watch"),
     ],
 )
 def test_a_verdict_is_a_word_or_two(fields: dict[str, Any], word: str) -> None:
-    assert verdict(_candidate(**fields), NOON) == word
+    assert decision_text(_candidate(**fields), NOON) == word
 
 
 def test_a_claimed_task_of_a_worker_that_reports_is_not_taken_for_alive() -> None:
     candidate = _candidate(
-        state=TaskStatus.CLAIMED, reason="HEARTBEAT_LOST", owner_state="running", decision=Decision.REQUEUE
+        state=TaskStatus.CLAIMED, reason="HEARTBEAT_LOST", owner_state="running", decision=DecisionKind.REQUEUE
     )
-    assert verdict(candidate, NOON) == "requeue"
+    assert decision_text(candidate, NOON) == "requeue"
 
 
 def test_how_far_past_its_limit_grows_with_time_and_is_below_zero_before() -> None:
     candidate = _candidate()
-    assert candidate.over(NOON) == timedelta(minutes=1)
-    assert candidate.over(NOON - timedelta(minutes=2)) == timedelta(minutes=-1)
+    assert candidate.over_threshold(NOON) == timedelta(minutes=1)
+    assert candidate.over_threshold(NOON - timedelta(minutes=2)) == timedelta(minutes=-1)
 
 
 def test_a_task_that_nobody_holds_is_reckoned_from_the_end_of_its_time() -> None:
     candidate = _candidate(
-        state=TaskStatus.PENDING, owner_id=None, last_beat_age=None, effective_threshold=None,
-        overdue_by=timedelta(minutes=22), decision=Decision.EXPIRE,
-    )  # fmt: skip
+        state=TaskStatus.PENDING,
+        owner_id=None,
+        last_beat_age=None,
+        effective_threshold=None,
+        overdue_by=timedelta(minutes=22),
+        decision=DecisionKind.EXPIRE,
+    )
     assert candidate.silence(NOON) is None
-    assert candidate.over(NOON) == timedelta(minutes=22)
-    assert owner(candidate, NOON) == "-"
+    assert candidate.over_threshold(NOON) == timedelta(minutes=22)
+    assert owner_text(candidate, NOON) == "-"
 
 
 def test_an_owner_whose_row_is_gone_is_named_by_its_state() -> None:
-    assert owner(_candidate(owner_state="missing"), NOON) == "000000a7 missing"
+    assert owner_text(_candidate(owner_state="missing"), NOON) == "000000a7 missing"
 
 
 @pytest.mark.parametrize(
@@ -100,28 +120,28 @@ def test_an_owner_whose_row_is_gone_is_named_by_its_state() -> None:
     ],
 )
 def test_the_evidence_says_whether_anybody_acts_unasked(config: RecoveryConfig | None, said: str) -> None:
-    lines = list(why(_candidate(), None, replace(UPKEEP, config=config), NOON))
+    lines = list(evidence_lines(_candidate(), None, replace(UPKEEP, config=config), NOON))
     assert said in lines[-1]
 
 
 def test_the_evidence_of_a_live_owner_warns() -> None:
-    lines = list(why(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), None, UPKEEP, NOON))
+    lines = list(evidence_lines(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), None, UPKEEP, NOON))
     assert any("still at work" in line for line in lines)
 
 
 def test_an_owner_that_is_as_silent_as_its_task_is_not_said_to_report() -> None:
     silent = make_worker(last_heartbeat_at=NOON - timedelta(minutes=6), heartbeat_age=timedelta(minutes=6))
     candidate = replace(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), owner=silent)
-    lines = list(why(candidate, None, UPKEEP, NOON))
-    assert f"its worker is silent as well, since {clock(silent.last_heartbeat_at)}" in lines
+    lines = list(evidence_lines(candidate, None, UPKEEP, NOON))
+    assert f"its worker is silent as well, since {format_time(silent.last_heartbeat_at)}" in lines
     assert not any("still reports" in line for line in lines)
-    assert verdict(candidate, NOON) == "retry, 2 left"
+    assert decision_text(candidate, NOON) == "retry, 2 left"
 
 
 async def test_what_ran_comes_first_and_of_that_what_is_furthest_past_its_limit() -> None:
-    found = await staleness(DemoSource(still(), read_only=True, pace_s=None), SweepOptions())
+    found = await load_stale_candidates(DemoSource(frozen_system(), read_only=True, pace_s=None), SweepOptions())
     states = [each.task.state for each in found.stale]
     assert states == sorted(states, key=[TaskStatus.RUNNING, TaskStatus.CLAIMED].index)
-    running = [each.over(NOON) for each in found.stale if each.task.state is TaskStatus.RUNNING]
+    running = [each.over_threshold(NOON) for each in found.stale if each.task.state is TaskStatus.RUNNING]
     assert running == sorted(running, reverse=True)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    assert [verdict(each, NOON) for each in found.near] == ["watch"]
+    assert [decision_text(each, NOON) for each in found.near_threshold] == ["watch"]

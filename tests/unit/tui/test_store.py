@@ -7,33 +7,33 @@ import pytest
 
 from horsies.errors import DatabaseUnreachable
 from horsies_ops.reads.live import Topic
-from horsies_tui.data.queries import Store, Want
+from horsies_tui.data.queries import LiveQueries, LiveQuery
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.messages import Fetched, FetchFailed
-from tests.support.tui import still
+from tests.support.tui import frozen_system
 
 if TYPE_CHECKING:
     from textual.message import Message
 
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
 
 
 class Desk:
     """A store, somebody who wants something, and the answers."""
 
     def __init__(self, *, tick_s: float = 0.0, **want: float) -> None:
-        self.store = Store(tick_s=tick_s)
+        self.store = LiveQueries(tick_s=tick_s)
         self.asked = 0
         self.may_answer = asyncio.Semaphore(0)
         self.fails: Exception | None = None
         self.told: asyncio.Queue[Message] = asyncio.Queue()
         self.most_at_once = 0
         self._at_once = 0
-        wanted = Want(name="tasks", fetch=self._fetch, touched_by=frozenset({Topic.TASKS}), **want)
-        self.store.show([wanted], self.told.put_nowait)
-        self.store.connect(DemoSource(still(10), read_only=False, pace_s=None))
+        wanted = LiveQuery(name="tasks", fetch=self._fetch, invalidated_by=frozenset({Topic.STATUS_CHANGE}), **want)
+        self.store.set_queries([wanted], self.told.put_nowait)
+        self.store.connect(DemoSource(frozen_system(10), read_only=False, pace_s=None))
 
-    async def _fetch(self, _: Source) -> int:
+    async def _fetch(self, _: DataSource) -> int:
         self.asked += 1
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
@@ -59,7 +59,7 @@ async def test_a_storm_of_changes_makes_one_further_question() -> None:
     desk = Desk()
     await asyncio.sleep(0)
     for _ in range(500):
-        desk.store.touch(Topic.TASKS)
+        desk.store.invalidate(Topic.STATUS_CHANGE)
     await desk.answer()
     second = await desk.answer()
     assert isinstance(second, Fetched)
@@ -70,7 +70,7 @@ async def test_a_storm_of_changes_makes_one_further_question() -> None:
 async def test_a_change_of_something_else_asks_nothing() -> None:
     desk = Desk()
     await desk.answer()
-    desk.store.touch(Topic.EVENT)
+    desk.store.invalidate(Topic.EVENT)
     desk.may_answer.release()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(desk.told.get(), 0.05)
@@ -80,16 +80,16 @@ async def test_while_paused_only_a_hand_asks_and_what_waits_is_counted() -> None
     desk = Desk()
     await desk.answer()
     desk.store.pause()
-    desk.store.touch(Topic.TASKS, count=212)
-    assert desk.store.waiting == 212
+    desk.store.invalidate(Topic.STATUS_CHANGE, count=212)
+    assert desk.store.pending_changes == 212
     desk.store.refresh()
     await desk.answer()
     assert desk.asked == 2
-    assert desk.store.waiting == 0
+    assert desk.store.pending_changes == 0
 
 
 async def test_without_a_word_it_is_asked_for_again_when_its_poll_is_due() -> None:
-    desk = Desk(every_s=0.01)
+    desk = Desk(poll_s=0.01)
     await desk.answer()
     assert isinstance(await desk.answer(), Fetched)
 
@@ -115,7 +115,7 @@ async def test_a_fault_of_ours_is_told_as_well_and_asked_again() -> None:
 async def test_an_answer_for_a_screen_that_was_left_is_kept_from_the_next() -> None:
     desk = Desk()
     await asyncio.sleep(0)
-    desk.store.show([], desk.told.put_nowait)
+    desk.store.set_queries([], desk.told.put_nowait)
     desk.may_answer.release()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(desk.told.get(), 0.05)

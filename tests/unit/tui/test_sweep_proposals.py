@@ -8,26 +8,26 @@ from uuid import uuid4
 
 import pytest
 
-from horsies.model.recovery.decision import Decision
+from horsies.model.recovery.decision import DecisionKind
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.report import SweepStatus
-from horsies_ops.reads.stale import Silent
-from horsies_tui.format import clock
-from horsies_tui.proposals.sweep import for_sweep
-from tests.support.rows import NOON, WORKER, a_sweep, make_worker, swept
+from horsies_ops.reads.stale import SilentTasks
+from horsies_tui.format import format_time
+from horsies_tui.proposals.sweep import propose_sweep
+from tests.support.rows import NOON, WORKER, make_sweep_report, make_swept_task, make_worker
 
 if TYPE_CHECKING:
     from horsies.recovery.report import SweepReport
     from horsies_ops.reads.workers import WorkerRow
-    from horsies_tui.data.source import Source
-    from horsies_tui.proposals.model import Outcome, Proposal
+    from horsies_tui.data.source import DataSource
+    from horsies_tui.proposals.model import Proposal, ProposalReport
 
 ONE = SweepOptions(worker_id=WORKER)
-SILENT = Silent(count=2, longest=timedelta(minutes=2, seconds=19), stale_at=NOON)
+SILENT = SilentTasks(count=2, longest=timedelta(minutes=2, seconds=19), stale_at=NOON)
 WELL = make_worker()
-BLOCKED = swept(owner_state="running", reason="HEARTBEAT_LOST")
+BLOCKED = make_swept_task(owner_state="running", reason="HEARTBEAT_LOST")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Swept:
         del threshold
         return (self.owner,)
 
-    async def not_yet_stale(self, options: SweepOptions) -> Silent:
+    async def silent_tasks(self, options: SweepOptions) -> SilentTasks:
         del options
         return SILENT
 
@@ -58,46 +58,50 @@ class Swept:
 
 
 async def _proposal(found: SweepReport, done: SweepReport | None = None) -> Proposal:
-    return await for_sweep(cast("Source", Swept(found, done)), ONE)
+    return await propose_sweep(cast("DataSource", Swept(found, done)), ONE)
 
 
-async def _outcome(found: SweepReport, done: SweepReport) -> Outcome:
+async def _outcome(found: SweepReport, done: SweepReport) -> ProposalReport:
     return await (await _proposal(found, done)).apply(None, lambda _: None, asyncio.Event())
 
 
 async def test_a_sweep_of_few_tasks_of_the_dead_needs_a_key_and_warns_of_what_had_begun() -> None:
-    proposal = await _proposal(a_sweep(swept(), swept(TaskStatus.CLAIMED, decision=Decision.REQUEUE)))
-    assert (proposal.to_type, proposal.verb) == (None, "sweep 2")
+    proposal = await _proposal(
+        make_sweep_report(make_swept_task(), make_swept_task(TaskStatus.CLAIMED, decision=DecisionKind.REQUEUE))
+    )
+    assert (proposal.confirmation_text, proposal.apply_label) == (None, "sweep 2")
     assert proposal.warnings == ("side effects may happen again: 1 of these did start",)
     assert proposal.command == f"horsies sweep --worker {WORKER}"
 
 
 @pytest.mark.parametrize(
     ("found", "typed"),
-    [(a_sweep(*[swept()] * 26), "26"), (a_sweep(BLOCKED), "1")],
+    [(make_sweep_report(*[make_swept_task()] * 26), "26"), (make_sweep_report(BLOCKED), "1")],
     ids=["many", "its worker lives"],
 )
 async def test_many_tasks_or_one_whose_worker_lives_need_their_number_typed(found: SweepReport, typed: str) -> None:
-    assert (await _proposal(found)).to_type == typed
+    assert (await _proposal(found)).confirmation_text == typed
 
 
 async def test_a_worker_as_silent_as_its_task_is_not_said_to_report() -> None:
-    silent = Swept(a_sweep(BLOCKED), owner=make_worker(heartbeat_age=timedelta(minutes=6)))
-    proposal = await for_sweep(cast("Source", silent), ONE)
-    assert proposal.to_type is None
+    silent = Swept(make_sweep_report(BLOCKED), owner=make_worker(heartbeat_age=timedelta(minutes=6)))
+    proposal = await propose_sweep(cast("DataSource", silent), ONE)
+    assert proposal.confirmation_text is None
     assert not any("still reports" in warning for warning in proposal.warnings)
 
 
 async def test_where_nothing_is_stale_the_silent_are_counted_and_it_is_said_from_when_they_will_be() -> None:
-    assert (await _proposal(a_sweep())).warnings == (f"2 tasks silent for 2m19s, stale from {clock(NOON)}",)
+    assert (await _proposal(make_sweep_report())).warnings == (
+        f"2 tasks silent for 2m19s, stale from {format_time(NOON)}",
+    )
 
 
 async def test_where_something_is_stale_that_alone_is_told() -> None:
-    assert not any("silent for" in each for each in (await _proposal(a_sweep(swept()))).warnings)
+    assert not any("silent for" in each for each in (await _proposal(make_sweep_report(make_swept_task()))).warnings)
 
 
 async def test_what_is_held_back_is_shown_and_not_counted() -> None:
-    proposal = await _proposal(a_sweep(swept(decision=Decision.HOLD, reason="hook_skip")))
+    proposal = await _proposal(make_sweep_report(make_swept_task(decision=DecisionKind.HOLD, reason="hook_skip")))
     assert proposal.is_empty
     assert [(line.count, line.kind) for line in proposal.lines] == [(1, "RUNNING  hook_skip")]
 
@@ -105,18 +109,23 @@ async def test_what_is_held_back_is_shown_and_not_counted() -> None:
 @pytest.mark.parametrize(
     ("done", "told"),
     [
-        (a_sweep(swept(applied=True), swept(), status=SweepStatus.DONE), "retried 1   1 had moved meanwhile"),
-        (a_sweep(status=SweepStatus.NOTHING), "nothing was stale any more"),
-        (replace(a_sweep(status=SweepStatus.NOTHING), held=(uuid4(),)), "1 workflow held by others"),
-        (a_sweep(status=SweepStatus.BUSY), "somebody else is sweeping; try again in a minute"),
+        (
+            make_sweep_report(make_swept_task(applied=True), make_swept_task(), status=SweepStatus.DONE),
+            "retried 1   1 had moved meanwhile",
+        ),
+        (make_sweep_report(status=SweepStatus.NOTHING), "nothing was stale any more"),
+        (replace(make_sweep_report(status=SweepStatus.NOTHING), locked_runs=(uuid4(),)), "1 workflow held by others"),
+        (make_sweep_report(status=SweepStatus.BUSY), "somebody else is sweeping; try again in a minute"),
     ],
 )
 async def test_the_result_says_what_was_done_and_not_what_was_planned(done: SweepReport, told: str) -> None:
-    outcome = await _outcome(a_sweep(swept(), swept()), replace(done, dry_run=False))
+    outcome = await _outcome(make_sweep_report(make_swept_task(), make_swept_task()), replace(done, dry_run=False))
     assert outcome.lines == (told,)
 
 
 async def test_a_sweep_that_was_stopped_says_so() -> None:
-    done = replace(a_sweep(swept(applied=True), status=SweepStatus.DONE), dry_run=False, was_stopped=True)
-    outcome = await _outcome(a_sweep(swept(), swept()), done)
+    done = replace(
+        make_sweep_report(make_swept_task(applied=True), status=SweepStatus.DONE), dry_run=False, was_stopped=True
+    )
+    outcome = await _outcome(make_sweep_report(make_swept_task(), make_swept_task()), done)
     assert outcome.lines[:2] == ("retried 1", "stopped before the end; the rest is as it was")

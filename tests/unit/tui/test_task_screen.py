@@ -7,15 +7,25 @@ from textual.message import Message
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
-from horsies_tui.demo import Demo
+from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import ACTIONS, Place, actions_at
-from horsies_tui.messages import RunWanted, TasksWanted, TaskWanted
-from horsies_tui.screens.tasks.detail import TaskScreen
+from horsies_tui.messages import OpenTask, ShowRun, ShowTasks
+from horsies_tui.screens.tasks.detail import TaskDetailScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.screens.workflows.screen import FlowsScreen
+from horsies_tui.screens.workflows.screen import WorkflowsScreen
 from horsies_tui.widgets.page import Page, Section
-from tests.support.tui import NOON, compare, dialog, eventually, lines, running, settled, shown, still
+from tests.support.tui import (
+    NOON,
+    assert_matches_picture,
+    eventually,
+    frozen_system,
+    lines,
+    running_app,
+    screen_text,
+    until_plan_dialog,
+    until_stable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,89 +33,91 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from horsies_ops.reads.tasks import TaskFacts
-    from horsies_tui.demo.system import System
+    from horsies_ops.reads.tasks import TaskRecord
+    from horsies_tui.demo.system import DemoSystem
 
 
-def _stale(system: System) -> TaskFacts:
+def _stale(system: DemoSystem) -> TaskRecord:
     """The task of a worker that is gone, in its second attempt."""
     return next(task for task in system.in_state(TaskStatus.RUNNING) if task.attempt_count == 1)
 
 
-async def _open(pilot: Pilot[None], task_id: UUID, among: Sequence[UUID] = ()) -> TaskScreen:
-    pilot.app.screen.post_message(TaskWanted(task_id, among))
-    await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskScreen) and pilot.app.screen.detail is not None)
-    await settled(pilot)
+async def _open(pilot: Pilot[None], task_id: UUID, among: Sequence[UUID] = ()) -> TaskDetailScreen:
+    pilot.app.screen.post_message(OpenTask(task_id, among))
+    await eventually(
+        pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen) and pilot.app.screen.detail is not None
+    )
+    await until_stable(pilot)
     screen = pilot.app.screen
-    assert isinstance(screen, TaskScreen)
+    assert isinstance(screen, TaskDetailScreen)
     return screen
 
 
 async def test_enter_opens_the_task_under_the_cursor_and_esc_closes_it() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         tasks = pilot.app.screen
         assert isinstance(tasks, TasksScreen)
         await pilot.press("j", "enter")
-        await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskScreen))
-        assert isinstance(pilot.app.screen, TaskScreen)
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, TaskDetailScreen))
+        assert isinstance(pilot.app.screen, TaskDetailScreen)
         assert pilot.app.screen.task_id == tasks.list.rows[1].id
         await pilot.press("escape")
         await eventually(pilot, lambda: pilot.app.screen is tasks)
 
 
 async def test_a_stale_task_shows_its_silence_and_what_a_sweep_would_do() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _open(pilot, _stale(system).id)
         assert "✖ STALE" in lines(pilot)[2]
-        assert "silent" in shown(pilot)
-        assert "┄┄┄┄" in shown(pilot)
-        assert "a sweep would retry it" in shown(pilot)
+        assert "silent" in screen_text(pilot)
+        assert "┄┄┄┄" in screen_text(pilot)
+        assert "a sweep would retry it" in screen_text(pilot)
 
 
 async def test_what_is_searched_in_a_task_is_marked_and_the_next_hit_is_scrolled_to() -> None:
-    system = still()
+    system = frozen_system()
     task_id = next(task.id for task in system.tasks.values() if task.name == "mail.send")
-    async with running(Demo(system, pace_s=None), size=(80, 15)) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), size=(80, 15)) as pilot:
         screen = await _open(pilot, task_id)
         page = screen.query_one(Page)
-        assert "ada@example.org" not in shown(pilot)
+        assert "ada@example.org" not in screen_text(pilot)
         await pilot.press("slash", *"ADA@example", "enter")
-        await eventually(pilot, lambda: "ada@example.org" in shown(pilot))
+        await eventually(pilot, lambda: "ada@example.org" in screen_text(pilot))
         assert page.has_focus
         await pilot.press("slash", *["backspace"] * 11, *"mail", "enter")
-        await eventually(pilot, lambda: "Search ▸ mail" in shown(pilot) and "1 of " in shown(pilot))
+        await eventually(pilot, lambda: "Search ▸ mail" in screen_text(pilot) and "1 of " in screen_text(pilot))
         await pilot.press("N")
         count = len([hit for section in page.query(Section) for hit in section.hits])
-        await eventually(pilot, lambda: f"{count} of {count}" in shown(pilot))
+        await eventually(pilot, lambda: f"{count} of {count}" in screen_text(pilot))
         await pilot.press("n")
-        await eventually(pilot, lambda: f"1 of {count}" in shown(pilot))
+        await eventually(pilot, lambda: f"1 of {count}" in screen_text(pilot))
         await pilot.press("escape")
-        await eventually(pilot, lambda: "Search" not in shown(pilot))
-        assert isinstance(pilot.app.screen, TaskScreen)
+        await eventually(pilot, lambda: "Search" not in screen_text(pilot))
+        assert isinstance(pilot.app.screen, TaskDetailScreen)
 
 
 async def test_secrets_among_the_arguments_are_masked_also_in_copies() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None), size=(80, 40)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None), size=(80, 40)) as pilot:
         screen = await _open(pilot, next(task.id for task in system.tasks.values() if task.name == "mail.send"))
-        assert '"api_token": "••••••"' in shown(pilot)
+        assert '"api_token": "••••••"' in screen_text(pilot)
         screen.action_copy_json()
         assert "ada@example.org" in pilot.app.clipboard
         assert "s3cret" not in pilot.app.clipboard
 
 
 async def test_arguments_are_not_shown_at_all_where_the_settings_say_so() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None), settings=TuiConfig(show_args="never")) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None), settings=TuiConfig(show_args="never")) as pilot:
         await _open(pilot, next(task.id for task in system.tasks.values() if task.name == "mail.send"))
-        assert "ada@example.org" not in shown(pilot)
+        assert "ada@example.org" not in screen_text(pilot)
 
 
 async def test_brackets_go_through_the_list_as_it_was_when_the_task_was_opened() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
-        among = system.order[-3:]
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+        among = system.task_ids[-3:]
         screen = await _open(pilot, among[0], among)
         assert "1 of 3" in lines(pilot)[-2]
         system.send(KINDS[0])
@@ -118,109 +130,109 @@ async def test_brackets_go_through_the_list_as_it_was_when_the_task_was_opened()
 
 
 async def test_a_key_hits_only_a_task_that_is_seen() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
-        screen = await _open(pilot, system.order[-1], system.order[-2:])
-        screen.task_id = system.order[-2]
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
+        screen = await _open(pilot, system.task_ids[-1], system.task_ids[-2:])
+        screen.task_id = system.task_ids[-2]
         assert screen.selector() is None
 
 
 async def test_a_failed_task_is_retried_from_its_page() -> None:
-    system = still()
+    system = frozen_system()
     failed = next(task for task in system.in_state(TaskStatus.FAILED) if task.workflow_id is None)
-    async with running(Demo(system, pace_s=None)) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         screen = await _open(pilot, failed.id)
         before = len(system.tasks)
         await pilot.press("R")
-        await dialog(pilot)
-        assert "Retry 1 task" in shown(pilot)
+        await until_plan_dialog(pilot)
+        assert "Retry 1 task" in screen_text(pilot)
         await pilot.press("y")
-        await eventually(pilot, lambda: "changed 1" in shown(pilot))
+        await eventually(pilot, lambda: "changed 1" in screen_text(pilot))
         await pilot.press("enter")
         await eventually(pilot, lambda: pilot.app.screen is screen)
         assert len(system.tasks) == before + 1
 
 
 async def test_read_only_leaves_every_change_off() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None), read_only=True) as pilot:
-        screen = await _open(pilot, system.order[-1])
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
+        screen = await _open(pilot, system.task_ids[-1])
         for action in ACTIONS:
-            if action.mutates and Place.TASK in action.where:
+            if action.mutates and Place.TASK in action.places:
                 await pilot.press(*action.keys)
                 assert pilot.app.screen is screen
 
 
 async def test_the_owner_of_a_workflow_task_is_its_run() -> None:
-    system, heard = still(), list[Message]()
+    system, heard = frozen_system(), list[Message]()
     task = next(task for task in system.tasks.values() if task.workflow_id is not None)
-    async with running(Demo(system, pace_s=None), hook=heard.append) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None), hook=heard.append) as pilot:
         await _open(pilot, task.id)
         await pilot.press("o")
-        await eventually(pilot, lambda: isinstance(pilot.app.screen, FlowsScreen))
-        wanted = next(message for message in heard if isinstance(message, RunWanted))
+        await eventually(pilot, lambda: isinstance(pilot.app.screen, WorkflowsScreen))
+        wanted = next(message for message in heard if isinstance(message, ShowRun))
         assert wanted.workflow_id == task.workflow_id
         flows = pilot.app.screen
-        assert isinstance(flows, FlowsScreen)
+        assert isinstance(flows, WorkflowsScreen)
         await eventually(pilot, lambda: flows.detail is not None and flows.detail.run.id == task.workflow_id)
 
 
 async def test_the_owner_of_another_task_is_its_worker_and_closes_the_page_over_the_list() -> None:
-    system, heard = still(), list[Message]()
-    async with running(Demo(system, pace_s=None), hook=heard.append) as pilot:
+    system, heard = frozen_system(), list[Message]()
+    async with running_app(DemoOpener(system, pace_s=None), hook=heard.append) as pilot:
         stale = _stale(system)
         await _open(pilot, stale.id)
         await pilot.press("o")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, TasksScreen))
-        wanted = next(message for message in heard if isinstance(message, TasksWanted))
+        wanted = next(message for message in heard if isinstance(message, ShowTasks))
         assert wanted.filter == TaskFilter(worker_id=str(stale.worker_id))
 
 
 async def test_events_and_timeline_take_turns() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _open(pilot, _stale(system).id)
-        assert "#2 started" in shown(pilot)
+        assert "#2 started" in screen_text(pilot)
         await pilot.press("l")
-        assert "Events" in shown(pilot)
-        assert "task_retry" in shown(pilot)
+        assert "Events" in screen_text(pilot)
+        assert "task_retry" in screen_text(pilot)
 
 
 async def test_a_task_that_is_gone_is_said_to_be() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         gone = system.send(KINDS[0]).id
         await _open(pilot, gone)
         del system.tasks[gone]
         await pilot.press("r")
-        await eventually(pilot, lambda: "there is no such task" in shown(pilot))
+        await eventually(pilot, lambda: "there is no such task" in screen_text(pilot))
 
 
 async def test_a_huge_document_is_cut_and_does_not_hold_up_the_screen() -> None:
-    system = still(20)
+    system = frozen_system(20)
     big = system.send(KINDS[0], kwargs_json='{"text": "' + "x" * 2_000_000 + '"}').id
-    async with running(Demo(system, pace_s=None)) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _open(pilot, big)
-        assert "1.9 MiB" in shown(pilot) or "2 MiB" in shown(pilot)
+        assert "1.9 MiB" in screen_text(pilot) or "2 MiB" in screen_text(pilot)
 
 
 async def test_what_a_task_was_given_cannot_obey_or_be_markup() -> None:
-    system = still(20)
+    system = frozen_system(20)
     evil = system.send(KINDS[0], at=NOON, kwargs_json='{"[/red]": "\\u001b]52;c;aGk=\\u0007 \\u009b31m \\u202e"}').id
-    async with running(Demo(system, pace_s=None)) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _open(pilot, evil)
-        assert "[/red]" in shown(pilot)
-        assert not set(shown(pilot)) & set("\x1b\x07\x9b\u202e")
+        assert "[/red]" in screen_text(pilot)
+        assert not set(screen_text(pilot)) & set("\x1b\x07\x9b\u202e")
 
 
 def test_every_action_of_the_page_has_its_method() -> None:
     for action in actions_at(Place.TASK):
-        assert callable(getattr(TaskScreen, f"action_{action.method}", None)), action.id
+        assert callable(getattr(TaskDetailScreen, f"action_{action.method}", None)), action.id
 
 
 async def test_the_page_looks_as_in_its_picture() -> None:
-    system = still()
+    system = frozen_system()
     for width, height in ((80, 24), (120, 36)):
-        async with running(Demo(system, pace_s=None), size=(width, height)) as pilot:
+        async with running_app(DemoOpener(system, pace_s=None), size=(width, height)) as pilot:
             await _open(pilot, _stale(system).id)
-            compare(pilot, f"task-{width}")
+            assert_matches_picture(pilot, f"task-{width}")

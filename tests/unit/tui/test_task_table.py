@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
-from horsies_tui.demo import Demo
+from horsies_tui.demo import DemoOpener
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.widgets.facets import FacetDock, FacetPopup
-from tests.support.tui import eventually, lines, running, settled, shown, still
+from horsies_tui.widgets.facets import FacetPopup, FacetSidebar
+from tests.support.tui import eventually, frozen_system, lines, running_app, screen_text, until_stable
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -25,14 +25,14 @@ def _screen(pilot: Pilot[None]) -> TasksScreen:
 
 
 async def test_facets_are_beside_the_list_where_there_is_room() -> None:
-    async with running(size=LARGE) as pilot:
-        await eventually(pilot, lambda: "─── queue" in shown(pilot))
-        assert _screen(pilot).query_one(FacetDock).display
+    async with running_app(size=LARGE) as pilot:
+        await eventually(pilot, lambda: "─── queue" in screen_text(pilot))
+        assert _screen(pilot).query_one(FacetSidebar).display
 
 
 async def test_what_is_picked_beside_the_list_narrows_it_down_and_the_keyboard_stays_there() -> None:
-    async with running(size=LARGE) as pilot:
-        await eventually(pilot, lambda: "COMPLETED" in shown(pilot))
+    async with running_app(size=LARGE) as pilot:
+        await eventually(pilot, lambda: "COMPLETED" in screen_text(pilot))
         await pilot.press("f", "space")
         await eventually(pilot, lambda: {row.status for row in _screen(pilot).list.rows} == {"COMPLETED"})
         assert list(_screen(pilot).filter.statuses) == ["COMPLETED"]
@@ -43,38 +43,38 @@ async def test_what_is_picked_beside_the_list_narrows_it_down_and_the_keyboard_s
 
 
 async def test_marks_of_the_list_are_not_touched_by_picks() -> None:
-    async with running(size=LARGE) as pilot:
+    async with running_app(size=LARGE) as pilot:
         await pilot.press("space")
         marked = set(_screen(pilot).list.selection.marks)
         await pilot.press("f", "j", "space")
-        await settled(pilot)
+        await until_stable(pilot)
         assert _screen(pilot).list.selection.marks == marked
 
 
 async def test_where_there_is_no_room_facets_open_over_the_list() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await pilot.press("f")
         await eventually(pilot, lambda: isinstance(pilot.app.screen, FacetPopup))
 
 
 async def test_the_arguments_of_the_rows_on_the_screen_are_excerpted_and_masked() -> None:
-    async with running(size=(200, 36)) as pilot:
-        _screen(pilot).show_only(TaskFilter(names=("mail.send",)))
-        await eventually(pilot, lambda: shown(pilot).count('{"to": "ada@example.org"') > 5)
-        assert "s3cret" not in shown(pilot)
+    async with running_app(size=(200, 36)) as pilot:
+        _screen(pilot).apply_filter(TaskFilter(names=("mail.send",)))
+        await eventually(pilot, lambda: screen_text(pilot).count('{"to": "ada@example.org"') > 5)
+        assert "s3cret" not in screen_text(pilot)
 
 
 async def test_arguments_that_are_never_to_be_shown_are_not() -> None:
-    async with running(size=(200, 36), settings=TuiConfig(show_args="never")) as pilot:
-        await eventually(pilot, lambda: "••••" in shown(pilot))
-        assert "ada@example" not in shown(pilot)
+    async with running_app(size=(200, 36), settings=TuiConfig(show_args="never")) as pilot:
+        await eventually(pilot, lambda: "••••" in screen_text(pilot))
+        assert "ada@example" not in screen_text(pilot)
 
 
 async def test_a_narrow_list_can_be_moved_sideways_and_its_ids_stay() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         assert "ARGS" not in _screen(pilot).list.titles
         await pilot.press("w", *["right"] * 12)
-        await eventually(pilot, lambda: "ada@exam" in shown(pilot))
+        await eventually(pilot, lambda: "ada@exam" in screen_text(pilot))
         assert _screen(pilot).list.titles[0] == "ID"
         assert _screen(pilot).list.titles[-1] == "ARGS"
         await pilot.press(*["left"] * 12)
@@ -82,7 +82,7 @@ async def test_a_narrow_list_can_be_moved_sideways_and_its_ids_stay() -> None:
 
 
 async def test_the_list_can_have_the_screen_to_itself() -> None:
-    async with running(size=LARGE) as pilot:
+    async with running_app(size=LARGE) as pilot:
         before = _screen(pilot).list.size
         await pilot.press("m")
         await eventually(pilot, lambda: _screen(pilot).list.size.height > before.height)
@@ -92,61 +92,61 @@ async def test_the_list_can_have_the_screen_to_itself() -> None:
 
 
 async def test_loaded_rows_are_sorted_by_a_column_and_the_other_way_round() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await pilot.press("s", "down", "enter")
-        await eventually(pilot, lambda: "sorted by TASK" in shown(pilot))
+        await eventually(pilot, lambda: "sorted by TASK" in screen_text(pilot))
         names = [row.name for row in _screen(pilot).list.rows]
         assert names == sorted(names, reverse=True)
         await pilot.press("s", "s")
-        await eventually(pilot, lambda: "ascending" in shown(pilot))
+        await eventually(pilot, lambda: "ascending" in screen_text(pilot))
         assert [row.name for row in _screen(pilot).list.rows] == sorted(names)
 
 
 async def test_the_last_key_leads_to_the_oldest_task_of_all_and_the_first_one_back() -> None:
-    system = still(2000)
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system(2000)
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await pilot.press("G")
-        await eventually(pilot, lambda: _screen(pilot).list.selection.cursor == system.order[0])
+        await eventually(pilot, lambda: _screen(pilot).list.selection.cursor == system.task_ids[0])
         await pilot.press("g")
-        await eventually(pilot, lambda: _screen(pilot).list.selection.cursor == system.order[-1])
+        await eventually(pilot, lambda: _screen(pilot).list.selection.cursor == system.task_ids[-1])
 
 
 async def test_rows_are_copied_as_json_without_secrets_and_shown() -> None:
-    async with running(notifies=True) as pilot:
-        _screen(pilot).show_only(TaskFilter(names=("mail.send",)))
+    async with running_app(notifies=True) as pilot:
+        _screen(pilot).apply_filter(TaskFilter(names=("mail.send",)))
         await eventually(pilot, lambda: {row.name for row in _screen(pilot).list.rows} == {"mail.send"})
         await pilot.press("Y")
-        await eventually(pilot, lambda: "copied as JSON" in shown(pilot))
+        await eventually(pilot, lambda: "copied as JSON" in screen_text(pilot))
         (copied,) = json.loads(pilot.app.clipboard)
         assert copied["id"] == str(_screen(pilot).list.selection.cursor)
         assert copied["arguments"]["api_token"] == "••••••"
 
 
 async def test_what_no_clipboard_of_a_terminal_takes_is_not_copied() -> None:
-    async with running(notifies=True) as pilot:
-        _screen(pilot).copy("x" * 100_000, "everything")
-        await eventually(pilot, lambda: "did not copy everything" in shown(pilot))
+    async with running_app(notifies=True) as pilot:
+        _screen(pilot).copy_text("x" * 100_000, "everything")
+        await eventually(pilot, lambda: "did not copy everything" in screen_text(pilot))
         assert pilot.app.clipboard == ""
 
 
 async def test_no_control_is_copied() -> None:
-    async with running() as pilot:
-        _screen(pilot).copy("one\ntwo\x1b[201~rm -rf\r", "lines")
+    async with running_app() as pilot:
+        _screen(pilot).copy_text("one\ntwo\x1b[201~rm -rf\r", "lines")
         assert pilot.app.clipboard == "one\ntwo\\x1b[201~rm -rf⏎"
 
 
 async def test_the_cursor_of_the_facets_is_seen_only_with_the_keyboard_there() -> None:
-    async with running(size=LARGE) as pilot:
-        await eventually(pilot, lambda: "─── queue" in shown(pilot))
+    async with running_app(size=LARGE) as pilot:
+        await eventually(pilot, lambda: "─── queue" in screen_text(pilot))
         assert sum(line.count("▌") for line in lines(pilot)) == 1
         await pilot.press("f")
         await eventually(pilot, lambda: sum(line.count("▌") for line in lines(pilot)) == 2)
 
 
 async def test_the_end_of_the_facets_is_not_the_end_of_the_list() -> None:
-    async with running(Demo(still(1000), pace_s=None), size=LARGE) as pilot:
-        await eventually(pilot, lambda: "COMPLETED" in shown(pilot))
+    async with running_app(DemoOpener(frozen_system(1000), pace_s=None), size=LARGE) as pilot:
+        await eventually(pilot, lambda: "COMPLETED" in screen_text(pilot))
         before = _screen(pilot).window.ids
         await pilot.press("f", "G")
-        await settled(pilot)
+        await until_stable(pilot)
         assert _screen(pilot).window.ids == before

@@ -9,26 +9,26 @@ import pytest
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.tasks import Order, TaskPage
-from horsies_tui.demo import Demo
+from horsies_ops.reads.tasks import TaskOrder, TaskPage
+from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import ACTIONS, Place, actions_at
 from horsies_tui.screens import SCREENS, screen_class
 from horsies_tui.screens.tasks.screen import TasksScreen
-from horsies_tui.widgets.filter_bar import FilterLine
+from horsies_tui.widgets.filter_bar import TaskFilterBar
 from horsies_tui.widgets.row_list import RowList
 from tests.support.tui import (
     EVERYTHING,
     HITS,
     NOON,
-    Hurried,
-    dialog,
+    TimeLimitedSource,
     eventually,
+    frozen_system,
     make_hits,
-    running,
-    settled,
-    shown,
-    still,
+    running_app,
+    screen_text,
+    until_plan_dialog,
+    until_stable,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from horsies_tui.demo.system import System
+    from horsies_tui.demo.system import DemoSystem
 
 
 MUTATING = [action for action in ACTIONS if action.mutates]
@@ -51,40 +51,40 @@ def _screen(pilot: Pilot[None]) -> TasksScreen:
 
 
 async def _narrow(pilot: Pilot[None], wanted: TaskFilter) -> None:
-    _screen(pilot).show_only(wanted)
+    _screen(pilot).apply_filter(wanted)
     await eventually(pilot, lambda: _screen(pilot).window.filter == wanted)
-    await settled(pilot)
+    await until_stable(pilot)
 
 
 async def test_a_filter_is_read_as_it_is_typed() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await pilot.press("slash", *"status:failed queue:mail")
         await eventually(pilot, lambda: list(_screen(pilot).filter.queues) == ["mail"])
-        await settled(pilot)
+        await until_stable(pilot)
         rows = _screen(pilot).list.rows
         assert rows
         assert {(row.status, row.queue) for row in rows} == {("FAILED", "mail")}
 
 
 async def test_a_filter_that_makes_no_sense_is_said_and_changes_nothing() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         before = _screen(pilot).list.rows
         await pilot.press("slash", *"colour:red", "enter")
-        assert pilot.app.screen.query_one(FilterLine).has_class("-faulty")
+        assert pilot.app.screen.query_one(TaskFilterBar).has_class("-faulty")
         assert _screen(pilot).list.rows == before
 
 
 async def test_marked_rows_are_retried_after_a_key_and_their_marks_go() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _narrow(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("space", "space", "R")
-        await dialog(pilot)
-        assert "Retry 2 tasks" in shown(pilot)
+        await until_plan_dialog(pilot)
+        assert "Retry 2 tasks" in screen_text(pilot)
         assert len(system.tasks) == before
         await pilot.press("y")
-        await eventually(pilot, lambda: "changed 2" in shown(pilot))
+        await eventually(pilot, lambda: "changed 2" in screen_text(pilot))
         await pilot.press("enter")
         await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
         assert len(system.tasks) == before + 2
@@ -92,72 +92,72 @@ async def test_marked_rows_are_retried_after_a_key_and_their_marks_go() -> None:
 
 
 async def test_enter_in_a_preview_is_cancel() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("R")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         await pilot.press("enter")
         await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
         assert system.tasks == before
 
 
 async def test_a_preview_that_has_just_appeared_is_deaf_to_keys_typed_for_what_was_there_before() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("R")
-        preview = await dialog(pilot)
-        preview.heeds.clear()
+        preview = await until_plan_dialog(pilot)
+        preview.keys_enabled.clear()
         await pilot.press("y", "enter")
         assert pilot.app.screen is preview
         assert system.tasks == before
 
 
 async def test_everything_that_matches_needs_its_number_typed() -> None:
-    system = still()
+    system = frozen_system()
     wanted = TaskFilter(statuses=("PENDING",), due_later=True)
-    async with running(Demo(system, pace_s=None)) as pilot:
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _narrow(pilot, wanted)
         count = len(_screen(pilot).list.rows)
         await pilot.press("ctrl+a")
-        await eventually(pilot, lambda: "everything that matches" in shown(pilot))
+        await eventually(pilot, lambda: "everything that matches" in screen_text(pilot))
         await pilot.press("C")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         await pilot.press("y")
         assert system.in_state(TaskStatus.CANCELLED) == []
         await pilot.press(*str(count), "enter")
-        await eventually(pilot, lambda: f"changed {count}" in shown(pilot))
+        await eventually(pilot, lambda: f"changed {count}" in screen_text(pilot))
         assert len(system.in_state(TaskStatus.CANCELLED)) == count
 
 
 async def test_a_wrong_number_is_cancel() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
         before = dict(system.tasks)
         await pilot.press("ctrl+a")
-        await eventually(pilot, lambda: "everything that matches" in shown(pilot))
+        await eventually(pilot, lambda: "everything that matches" in screen_text(pilot))
         await pilot.press("R")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         await pilot.press("0", "enter")
         await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
         assert system.tasks == before
 
 
 async def test_a_row_that_moved_on_during_the_preview_is_skipped_and_stays_marked() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         await _narrow(pilot, TaskFilter(statuses=("PENDING",), due_later=True))
         first, second = [row.id for row in _screen(pilot).list.rows[:2]]
         await pilot.press("space", "space", "C")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         system.move(first, TaskStatus.RUNNING)
         await pilot.press("y")
-        await eventually(pilot, lambda: "changed 1" in shown(pilot))
-        assert "TASK_STATE_MOVED" in shown(pilot)
+        await eventually(pilot, lambda: "changed 1" in screen_text(pilot))
+        assert "TASK_STATE_MOVED" in screen_text(pilot)
         await pilot.press("enter")
         await eventually(pilot, lambda: pilot.app.screen is _screen(pilot))
         assert system.tasks[first].status == TaskStatus.RUNNING
@@ -166,20 +166,20 @@ async def test_a_row_that_moved_on_during_the_preview_is_skipped_and_stays_marke
 
 
 async def test_marked_rows_hold_the_list_while_new_ones_arrive() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None)) as pilot:
         before = [row.id for row in _screen(pilot).list.rows]
         await pilot.press("space")
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
-        _screen(pilot).desk.store.resync()
-        await eventually(pilot, lambda: "1 newer waiting" in shown(pilot))
+        _screen(pilot).context.queries.invalidate_all()
+        await eventually(pilot, lambda: "1 newer waiting" in screen_text(pilot))
         assert [row.id for row in _screen(pilot).list.rows] == before
         await pilot.press("u")
         await eventually(pilot, lambda: _screen(pilot).list.rows[1].id == before[0])
 
 
 async def test_esc_leaves_the_filter_then_clears_it_then_the_marks_and_never_quits() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
         await pilot.press("space", "slash", "escape")
         assert pilot.app.focused is _screen(pilot).list
@@ -194,10 +194,10 @@ async def test_esc_leaves_the_filter_then_clears_it_then_the_marks_and_never_qui
 
 
 async def test_read_only_refuses_every_action_that_changes_something() -> None:
-    system = still(50)
-    async with running(Demo(system, pace_s=None), read_only=True) as pilot:
+    system = frozen_system(50)
+    async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
         before = dict(system.tasks)
-        assert "RO" in shown(pilot)
+        assert "RO" in screen_text(pilot)
         for action in MUTATING:
             await pilot.press(*action.keys)
             assert pilot.app.screen is _screen(pilot)
@@ -206,32 +206,32 @@ async def test_read_only_refuses_every_action_that_changes_something() -> None:
 
 
 async def test_read_only_is_left_by_typing_which_database_it_is() -> None:
-    async with running(read_only=True) as pilot:
+    async with running_app(read_only=True) as pilot:
         await pilot.press("exclamation_mark", *"db2", "enter")
-        assert "RO" in shown(pilot)
+        assert "RO" in screen_text(pilot)
         await pilot.press("exclamation_mark", *"db1/app", "enter")
-        await eventually(pilot, lambda: "RW" in shown(pilot))
+        await eventually(pilot, lambda: "RW" in screen_text(pilot))
 
 
 async def test_read_only_of_the_settings_cannot_be_left() -> None:
-    async with running(settings=TuiConfig(read_only=True)) as pilot:
+    async with running_app(settings=TuiConfig(read_only=True)) as pilot:
         await pilot.press("exclamation_mark")
         await pilot.pause()
         assert pilot.app.screen is _screen(pilot)
-        assert "RO" in shown(pilot)
+        assert "RO" in screen_text(pilot)
 
 
 async def test_a_reason_is_asked_for_where_the_settings_require_one() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None), settings=TuiConfig(require_reason=True)) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None), settings=TuiConfig(require_reason=True)) as pilot:
         await _narrow(pilot, FAILED_MAIL)
         before = len(system.tasks)
         await pilot.press("R")
-        await dialog(pilot)
+        await until_plan_dialog(pilot)
         await pilot.press("y")
         assert len(system.tasks) == before
         await pilot.press(*"smtp is back", "enter", "y")
-        await eventually(pilot, lambda: "changed 1" in shown(pilot))
+        await eventually(pilot, lambda: "changed 1" in screen_text(pilot))
 
 
 @pytest.mark.parametrize("place", SCREENS)
@@ -248,56 +248,56 @@ def test_every_action_of_a_list_has_its_method() -> None:
 
 
 async def test_a_fault_stays_said_and_nothing_more_can_be_selected_by_it() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
         await pilot.press("slash", *" colour:red", "enter", "escape")
-        _screen(pilot).desk.store.refresh("count")
-        await settled(pilot)
-        assert "match " not in shown(pilot).splitlines()[2]
+        _screen(pilot).context.queries.refresh("count")
+        await until_stable(pilot)
+        assert "match " not in screen_text(pilot).splitlines()[2]
         await pilot.press("ctrl+a")
-        await settled(pilot)
-        assert "everything that matches" not in shown(pilot)
+        await until_stable(pilot)
+        assert "everything that matches" not in screen_text(pilot)
 
 
 async def test_an_id_does_not_stand_for_everything_that_matches() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await _narrow(pilot, TaskFilter(statuses=("FAILED",)))
         await pilot.press("ctrl+a")
-        await eventually(pilot, lambda: "everything that matches" in shown(pilot))
+        await eventually(pilot, lambda: "everything that matches" in screen_text(pilot))
         await pilot.press("y")
         assert pilot.app.clipboard == ""
 
 
 async def test_what_is_typed_behind_the_filter_key_is_text_however_fast_it_comes() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         for key in ("slash", *"mail"):
             pilot.app.simulate_key(key)
-        await eventually(pilot, lambda: _screen(pilot).query_one(FilterLine).text == "mail")
+        await eventually(pilot, lambda: _screen(pilot).query_one(TaskFilterBar).text == "mail")
         assert not _screen(pilot).list.selection.marks
 
 
 async def test_the_filter_key_within_the_filter_is_a_character() -> None:
-    async with running() as pilot:
+    async with running_app() as pilot:
         await pilot.press("slash", *"mail", "slash", "x")
-        assert _screen(pilot).query_one(FilterLine).text == "mail/x"
+        assert _screen(pilot).query_one(TaskFilterBar).text == "mail/x"
 
 
 async def test_a_dry_run_says_what_would_be_done_to_the_marked_rows_and_does_not_do_it() -> None:
-    system = still()
-    async with running(Demo(system, pace_s=None), read_only=True) as pilot:
+    system = frozen_system()
+    async with running_app(DemoOpener(system, pace_s=None), read_only=True) as pilot:
         await _narrow(pilot, FAILED_MAIL)
         before = dict(system.tasks)
         await pilot.press("space", "space", "d")
-        await dialog(pilot)
-        assert "Retry 2 tasks — dry run" in shown(pilot)
+        await until_plan_dialog(pilot)
+        assert "Retry 2 tasks — dry run" in screen_text(pilot)
         await pilot.press("y")
         assert system.tasks == before
 
 
-class Stepping(Hurried):
+class Stepping(TimeLimitedSource):
     """Goes on with a search upwards only when it may."""
 
-    def __init__(self, system: System, may_go_on: asyncio.Event) -> None:
+    def __init__(self, system: DemoSystem, may_go_on: asyncio.Event) -> None:
         super().__init__(system, looks_at=300)
         self._may_go_on = may_go_on
 
@@ -305,24 +305,24 @@ class Stepping(Hurried):
         self,
         filter: TaskFilter = EVERYTHING,  # noqa: A002
         *,
-        order: Order = Order.NEWEST_FIRST,
+        order: TaskOrder = TaskOrder.NEWEST_FIRST,
         after: UUID | None = None,
         limit: int = 50,
     ) -> TaskPage:
-        if order is Order.OLDEST_FIRST and after is not None:
+        if order is TaskOrder.OLDEST_FIRST and after is not None:
             await self._may_go_on.wait()
         return await super().list_tasks(filter, order=order, after=after, limit=limit)
 
 
 async def test_the_oldest_match_is_searched_for_as_long_as_it_takes() -> None:
-    system, may_go_on = still(1500), asyncio.Event()
+    system, may_go_on = frozen_system(1500), asyncio.Event()
     hits = make_hits(system, range(-400, 0))
-    async with running(Stepping(system, may_go_on), size=(120, 24)) as pilot:
+    async with running_app(Stepping(system, may_go_on), size=(120, 24)) as pilot:
         await _narrow(pilot, HITS)
         await pilot.press("G")
-        await eventually(pilot, lambda: "searched up to" in shown(pilot))
-        assert "still searching" in shown(pilot)
-        assert "nothing matches" not in shown(pilot)
+        await eventually(pilot, lambda: "searched up to" in screen_text(pilot))
+        assert "still searching" in screen_text(pilot)
+        assert "nothing matches" not in screen_text(pilot)
         may_go_on.set()
         await eventually(pilot, lambda: bool(_screen(pilot).window.rows))
         assert _screen(pilot).window.ids[-1] == hits[-1]

@@ -8,123 +8,123 @@ import pytest
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.data import pages
-from horsies_tui.data.pages import PAGE, TaskWindow
+from horsies_tui.data.pages import PAGE_SIZE, TaskWindow
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.workflows import KINDS
-from tests.support.tui import EVERYTHING, HITS, NOON, Hurried, make_hits, still
+from tests.support.tui import EVERYTHING, HITS, NOON, TimeLimitedSource, frozen_system, make_hits
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from horsies_tui.demo.system import System
+    from horsies_tui.demo.system import DemoSystem
 
 RARE = TaskFilter(text="such a word is nowhere")
 
 
 async def _searched(source: DemoSource, wanted: TaskFilter, times: int) -> TaskWindow:
-    window = await pages.newest(source, wanted)
+    window = await pages.load_newest(source, wanted)
     for _ in range(times):
-        window = await pages.older(source, window, most=500)
+        window = await pages.load_older(source, window, max_rows=500)
     return window
 
 
 async def test_scrolling_on_searches_on_until_the_end_also_where_nothing_was_found_yet() -> None:
-    source = Hurried(still(1000))
+    source = TimeLimitedSource(frozen_system(1000))
     halfway, whole = await _searched(source, RARE, 4), await _searched(source, RARE, 20)
     assert (halfway.rows, halfway.has_older, halfway.searched_to) == ((), True, NOON)
     assert (whole.rows, whole.has_older, whole.searched_to) == ((), False, None)
 
 
 async def test_what_was_found_further_back_stays_when_a_search_anew_does_not_come_as_far() -> None:
-    source = Hurried(still(1000))
+    source = TimeLimitedSource(frozen_system(1000))
     failed = TaskFilter(statuses=(TaskStatus.FAILED,))
     window = await _searched(source, failed, 4)
-    fresh = await pages.again(source, window, cursor=None)
-    assert len(window.rows) > len((await pages.newest(source, failed)).rows)
-    assert (fresh.ids, fresh.next, fresh.searched_to) == (window.ids, window.next, NOON)
+    fresh = await pages.reload(source, window, cursor=None)
+    assert len(window.rows) > len((await pages.load_newest(source, failed)).rows)
+    assert (fresh.ids, fresh.older_cursor, fresh.searched_to) == (window.ids, window.older_cursor, NOON)
 
 
 async def test_the_oldest_are_searched_for_until_one_is_found() -> None:
-    system = still(1000)
+    system = frozen_system(1000)
     hits = make_hits(system, range(450, 460))
-    source = Hurried(system)
-    window = await pages.oldest(source, HITS)
-    assert (window.rows, window.is_at_top, window.searched_up_to, window.newer) == ((), False, NOON, 0)
+    source = TimeLimitedSource(system)
+    window = await pages.load_oldest(source, HITS)
+    assert (window.rows, window.is_at_top, window.searched_newer_to, window.newer_count) == ((), False, NOON, 0)
     for _ in range(4):
-        window = await pages.again(source, window, cursor=None)
+        window = await pages.reload(source, window, cursor=None)
     assert (window.ids, window.has_older) == (hits, False)
 
 
 async def test_a_search_upwards_that_ended_early_is_no_sign_that_nothing_is_there() -> None:
-    system = still(1000)
+    system = frozen_system(1000)
     hits = make_hits(system, (0, 1, 500, 990))
-    source = Hurried(system)
-    window = await pages.oldest(source, HITS)
+    source = TimeLimitedSource(system)
+    window = await pages.load_oldest(source, HITS)
     for _ in range(8):
-        window = await pages.again(source, window, cursor=window.ids[0])
+        window = await pages.reload(source, window, cursor=window.ids[0])
         assert window.ids == hits[-2:]
-    assert (window.is_at_top, window.newer) == (False, 1)
+    assert (window.is_at_top, window.newer_count) == (False, 1)
     while not window.is_at_top:
-        window = await pages.newer(source, window, most=500)
+        window = await pages.load_newer(source, window, max_rows=500)
     assert window.ids == hits
 
 
 async def test_the_top_is_known_once_everything_above_was_searched() -> None:
-    system = still(1000)
+    system = frozen_system(1000)
     make_hits(system, (0,))
-    source = Hurried(system)
-    window = await pages.oldest(source, HITS)
-    for _ in range(len(system.order) // 100):
-        window = await pages.again(source, window, cursor=window.ids[0])
-    assert (len(window.rows), window.is_at_top, window.searched_up_to) == (1, True, None)
+    source = TimeLimitedSource(system)
+    window = await pages.load_oldest(source, HITS)
+    for _ in range(len(system.task_ids) // 100):
+        window = await pages.reload(source, window, cursor=window.ids[0])
+    assert (len(window.rows), window.is_at_top, window.searched_newer_to) == (1, True, None)
 
 
 @pytest.mark.parametrize("place", [0, -1])
 async def test_so_many_new_rows_that_a_search_does_not_meet_the_old_ones_leave_no_gap(place: int) -> None:
-    system = still(1000)
+    system = frozen_system(1000)
     make_hits(system, (-150, -50))
-    source = Hurried(system)
+    source = TimeLimitedSource(system)
     old = await _searched(source, HITS, 1)
     for _ in range(350):
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
     hits = make_hits(system, (-320, -10, -400, -500))
-    window = await pages.again(source, old, cursor=old.ids[place])
+    window = await pages.reload(source, old, cursor=old.ids[place])
     assert (window.ids, window.is_at_top) == (old.ids, False)
-    fresh = await pages.again(source, old, cursor=None)
+    fresh = await pages.reload(source, old, cursor=None)
     assert (fresh.ids, fresh.has_older) == (hits[:1], True)
 
 
 async def test_what_was_searched_without_a_hit_is_not_searched_again_when_some_rows_came_in() -> None:
-    system = still(1000)
-    source = Hurried(system)
+    system = frozen_system(1000)
+    source = TimeLimitedSource(system)
     old = await _searched(source, HITS, 5)
     for _ in range(30):
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
     hits = make_hits(system, (-1,))
-    window = await pages.again(source, old, cursor=None)
-    assert (window.ids, window.next, window.is_at_top) == (hits, old.next, True)
+    window = await pages.reload(source, old, cursor=None)
+    assert (window.ids, window.older_cursor, window.is_at_top) == (hits, old.older_cursor, True)
 
 
-def _source(size: int = 1000) -> tuple[System, DemoSource]:
-    system = still(size)
+def _source(size: int = 1000) -> tuple[DemoSystem, DemoSource]:
+    system = frozen_system(size)
     return system, DemoSource(system, read_only=False, pace_s=None)
 
 
-def _newest_first(system: System) -> list[UUID]:
-    return system.order[::-1]
+def _newest_first(system: DemoSystem) -> list[UUID]:
+    return system.task_ids[::-1]
 
 
 async def _grown(source: DemoSource, times: int, *, most: int = 500) -> TaskWindow:
-    window = await pages.newest(source, EVERYTHING)
+    window = await pages.load_newest(source, EVERYTHING)
     for _ in range(times):
-        window = await pages.older(source, window, most=most)
+        window = await pages.load_older(source, window, max_rows=most)
     return window
 
 
 async def test_pages_follow_one_another_without_a_gap() -> None:
     system, source = _source()
     window = await _grown(source, 1)
-    assert list(window.ids) == _newest_first(system)[: 2 * PAGE]
+    assert list(window.ids) == _newest_first(system)[: 2 * PAGE_SIZE]
     assert window.is_at_top
     assert window.has_older
 
@@ -132,7 +132,7 @@ async def test_pages_follow_one_another_without_a_gap() -> None:
 async def test_a_window_that_is_full_gives_up_its_other_end() -> None:
     system, source = _source()
     window = await _grown(source, 3, most=500)
-    assert list(window.ids) == _newest_first(system)[4 * PAGE - 500 : 4 * PAGE]
+    assert list(window.ids) == _newest_first(system)[4 * PAGE_SIZE - 500 : 4 * PAGE_SIZE]
     assert not window.is_at_top
 
 
@@ -140,51 +140,51 @@ async def test_one_gets_back_up_the_way_one_came() -> None:
     system, source = _source()
     window = await _grown(source, 3, most=500)
     while not window.is_at_top:
-        window = await pages.newer(source, window, most=500)
+        window = await pages.load_newer(source, window, max_rows=500)
     assert list(window.ids) == _newest_first(system)[:500]
     assert window.has_older
 
 
 async def test_the_last_page_is_reached_at_once() -> None:
     system, source = _source()
-    window = await pages.oldest(source, EVERYTHING)
-    assert list(window.ids) == _newest_first(system)[-PAGE:]
+    window = await pages.load_oldest(source, EVERYTHING)
+    assert list(window.ids) == _newest_first(system)[-PAGE_SIZE:]
     assert not window.has_older
 
 
 async def test_at_the_top_new_rows_come_in() -> None:
     system, source = _source()
-    window = await pages.newest(source, EVERYTHING)
+    window = await pages.load_newest(source, EVERYTHING)
     new = system.send(KINDS[0], at=NOON + timedelta(seconds=1))
-    window = await pages.again(source, window, cursor=window.ids[3])
+    window = await pages.reload(source, window, cursor=window.ids[3])
     assert window.ids[0] == new.id
     assert window.is_at_top
 
 
 async def test_new_rows_never_push_out_the_one_under_the_cursor() -> None:
     system, source = _source()
-    window = await pages.newest(source, EVERYTHING)
+    window = await pages.load_newest(source, EVERYTHING)
     cursor = window.ids[-1]
     for _ in range(7):
         system.send(KINDS[0], at=NOON + timedelta(seconds=1))
-    window = await pages.again(source, window, cursor=cursor)
+    window = await pages.reload(source, window, cursor=cursor)
     assert cursor in window.ids
-    assert window.newer == 7
+    assert window.newer_count == 7
 
 
 async def test_held_rows_stay_where_they_are_and_show_what_became_of_them() -> None:
     system, source = _source()
-    window = await pages.newest(source, TaskFilter(statuses=(TaskStatus.FAILED,)))
+    window = await pages.load_newest(source, TaskFilter(statuses=(TaskStatus.FAILED,)))
     first, second = window.ids[:2]
     system.move(first, TaskStatus.CANCELLED)
     del system.tasks[second]
-    held = await pages.held(source, window)
+    held = await pages.reload_in_place(source, window)
     assert held.ids == tuple(each for each in window.ids if each != second)
     assert held.rows[0].status == TaskStatus.CANCELLED
-    assert held.gone == {second}
+    assert held.deleted_ids == {second}
 
 
 async def test_rows_to_which_nothing_happened_are_equal_to_themselves() -> None:
     _, source = _source()
-    window = await pages.newest(source, EVERYTHING)
-    assert (await pages.again(source, window, cursor=None)).rows == window.rows
+    window = await pages.load_newest(source, EVERYTHING)
+    assert (await pages.reload(source, window, cursor=None)).rows == window.rows

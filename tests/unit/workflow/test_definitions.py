@@ -20,7 +20,7 @@ from horsies import (
     WorkflowSpec,
     from_node,
 )
-from tests.support.workflows import add, app, post, queued, refusal_of
+from tests.support.workflows import add, app, app_with_queues, fault_codes, post
 
 META = {"workflow_id": "w", "task_index": 0, "task_name": "fan"}
 
@@ -114,11 +114,11 @@ def test_nor_is_one_that_builds_something_of_theirs() -> None:
         @classmethod
         def build_with(cls, app: Horsies) -> WorkflowSpec[Any]:
             del app
-            return queued.workflow("theirs", [post.node()(to="you")], definition_key=cls.definition_key)
+            return app_with_queues.workflow("theirs", [post.node()(to="you")], definition_key=cls.definition_key)
 
     for key in (Theirs.definition_key, TheirsAlone.definition_key):
         assert app.definitions.build(key, {}, {}) is None
-        assert queued.definitions.build(key, {}, {}) is not None
+        assert app_with_queues.definitions.build(key, {}, {}) is not None
 
 
 def test_what_a_definition_raises_is_raised() -> None:
@@ -135,7 +135,7 @@ def test_a_key_belongs_to_one_class() -> None:
 
         del Doubled
 
-    assert refusal_of(again) == [ErrorCode.WORKFLOW_DUPLICATE_DEFINITION_KEY]
+    assert fault_codes(again) == [ErrorCode.WORKFLOW_DUPLICATE_DEFINITION_KEY]
 
 
 def test_the_same_place_imported_again_is_no_second_class() -> None:
@@ -188,7 +188,7 @@ def test_a_definition_inherits_nodes() -> None:
 
 def codes_of(**given: Any) -> list[object]:
     node = SubWorkflowNode(Fan, **given)
-    return refusal_of(lambda: app.workflow("w", [*node.waits_for, node], definition_key="w"))
+    return fault_codes(lambda: app.workflow("w", [*node.waits_for, node], definition_key="w"))
 
 
 def test_the_arguments_of_a_sub_workflow_are_those_of_build_with() -> None:
@@ -214,8 +214,8 @@ def test_a_definition_without_build_with_takes_no_arguments() -> None:
 
     node = SubWorkflowNode(Plain, {"width": 1})
     unwanted = ErrorCode.WORKFLOW_SUBWORKFLOW_PARAMS_REQUIRE_BUILD_WITH
-    assert refusal_of(lambda: app.workflow("w", [node], definition_key="w")) == [unwanted]
-    assert refusal_of(lambda: Plain.build_with(app, width=1)) == [unwanted]
+    assert fault_codes(lambda: app.workflow("w", [node], definition_key="w")) == [unwanted]
+    assert fault_codes(lambda: Plain.build_with(app, width=1)) == [unwanted]
     assert len(Plain.build_with(app).tasks) == 1
 
 
@@ -228,7 +228,7 @@ def test_the_output_is_of_the_declared_type() -> None:
         class Meta:
             output = NodeKey[str]("one")
 
-    assert refusal_of(lambda: Wrong.build(app)) == [ErrorCode.WORKFLOW_OUTPUT_TYPE_MISMATCH]
+    assert fault_codes(lambda: Wrong.build(app)) == [ErrorCode.WORKFLOW_OUTPUT_TYPE_MISMATCH]
 
 
 def test_a_sub_workflow_without_a_key_cannot_be_found_again() -> None:
@@ -238,4 +238,4 @@ def test_a_sub_workflow_without_a_key_cannot_be_found_again() -> None:
 
     node = SubWorkflowNode(Keyless)
     missing = [ErrorCode.WORKFLOW_NO_DEFINITION_KEY]
-    assert refusal_of(lambda: app.workflow("w", [node], definition_key="w")) == missing
+    assert fault_codes(lambda: app.workflow("w", [node], definition_key="w")) == missing

@@ -20,11 +20,11 @@ from horsies import (
     WorkflowValidationError,
     from_node,
 )
-from tests.support.workflows import add, app, post, queued, refusal_of, report, spell, total
+from tests.support.workflows import add, app, app_with_queues, fault_codes, post, report, spell, total
 
 
 def codes_for(*nodes: Any, name: str = "w", key: str | None = "w", **given: Any) -> list[object]:
-    return refusal_of(lambda: WorkflowSpec(name, nodes, definition_key=key, app=app, **given))
+    return fault_codes(lambda: WorkflowSpec(name, nodes, definition_key=key, app=app, **given))
 
 
 def number(**settings: Any) -> TaskNode[int]:
@@ -62,7 +62,7 @@ def test_values_of_the_wrong_kind_are_faults_too() -> None:
     assert codes_for(number(), success_policy=SuccessPolicy(cases=["x"])) == [  # pyright: ignore[reportArgumentType]
         ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY
     ]
-    assert refusal_of(lambda: TaskNode(add, None)) == [ErrorCode.WORKFLOW_INVALID_KWARG_KEY]  # pyright: ignore[reportArgumentType]
+    assert fault_codes(lambda: TaskNode(add, None)) == [ErrorCode.WORKFLOW_INVALID_KWARG_KEY]  # pyright: ignore[reportArgumentType]
 
 
 def test_nodes_that_cannot_be_told_apart_come_first_and_alone() -> None:
@@ -100,7 +100,7 @@ def test_a_workflow_without_a_task_says_whose_it_is() -> None:
         definition_key = "tests.faults.child"
         one = number()
 
-    assert refusal_of(lambda: WorkflowSpec("w", [SubWorkflowNode(Child)], definition_key="w")) == [
+    assert fault_codes(lambda: WorkflowSpec("w", [SubWorkflowNode(Child)], definition_key="w")) == [
         ErrorCode.WORKFLOW_SUBWORKFLOW_APP_MISSING
     ]
 
@@ -130,7 +130,7 @@ def test_definitions_that_contain_each_other_never_end() -> None:
         outer = SubWorkflowNode(Outer)
 
     Outer.back = SubWorkflowNode(Inner)  # pyright: ignore[reportAttributeAccessIssue]
-    assert refusal_of(lambda: Inner.build(app)) == [ErrorCode.WORKFLOW_CYCLE_DETECTED]
+    assert fault_codes(lambda: Inner.build(app)) == [ErrorCode.WORKFLOW_CYCLE_DETECTED]
 
 
 def test_results_are_taken_from_what_is_waited_for() -> None:
@@ -196,7 +196,9 @@ def test_a_result_that_may_be_missing_needs_a_default() -> None:
 
 def test_a_queue_must_be_configured() -> None:
     nodes = [post.node(queue="fax")(to="a")]
-    assert refusal_of(lambda: queued.workflow("w", nodes, definition_key="w")) == [ErrorCode.WORKFLOW_UNRESOLVED_QUEUE]
+    assert fault_codes(lambda: app_with_queues.workflow("w", nodes, definition_key="w")) == [
+        ErrorCode.WORKFLOW_UNRESOLVED_QUEUE
+    ]
     assert codes_for(number(queue="mail")) == [ErrorCode.WORKFLOW_UNRESOLVED_QUEUE]
 
 

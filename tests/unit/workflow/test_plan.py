@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from horsies import NodeKey, OnError, SubWorkflowNode, SuccessCase, SuccessPolicy, WorkflowDefinition, from_node
 from horsies.model.workflow.plan import JoinType, SuccessRule
-from tests.support.workflows import add, app, post, queued, report, total
+from tests.support.workflows import add, app, app_with_queues, post, report, total
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -47,7 +47,7 @@ def test_queue_priority_and_options_come_from_node_task_and_queue() -> None:
         post.node(queue="slow")(to="b"),
         post.node(priority=1, good_until=SOON)(to="c"),
     ]
-    plan = queued.workflow("mail", nodes, definition_key="mail").plan()
+    plan = app_with_queues.workflow("mail", nodes, definition_key="mail").plan()
     assert [(each.queue_name, each.priority, each.good_until) for each in plan.nodes] == [
         ("mail", 7, None),
         ("slow", 50, None),
@@ -67,7 +67,7 @@ def test_joins_and_success_cases_are_carried_over() -> None:
     assert (plan.nodes[2].join, plan.nodes[2].min_success) == (JoinType.QUORUM, 1)
     assert plan.nodes[2].allow_failed_deps
     assert plan.on_error is OnError.PAUSE
-    assert plan.success == SuccessRule(cases=((0, 2), (1,)), optional=(1,))
+    assert plan.success_rule == SuccessRule(cases=((0, 2), (1,)), optional=(1,))
 
 
 def test_a_sub_workflow_has_a_key_and_no_queue() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from horsies import ErrorCode, WorkflowValidationError, start_workflow_async
 from horsies.model.workflow.views import WorkflowStartError, WorkflowStartErrorCode, WorkflowStartResult
-from horsies.task_modules import VARIABLE
+from horsies.task_modules import SUPPRESS_VARIABLE
 from tests.support.workflows import add, app
 
 SPEC = app.workflow("refused", [add.node()(a=1)], definition_key="refused")
@@ -34,7 +34,7 @@ async def test_an_id_that_is_no_uuid_is_refused(start: Start) -> None:
 
 @pytest.mark.parametrize("start", STARTS)
 async def test_nothing_starts_while_sends_are_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE.decode(), "1")
+    monkeypatch.setenv(SUPPRESS_VARIABLE.decode(), "1")
     refused = (await start(None)).unwrap_err()
     assert (refused.code, refused.retryable) == (WorkflowStartErrorCode.VALIDATION_FAILED, False)
     assert "suppressed" in refused.message

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from horsies.model.settings import TuiConfig
-    from horsies_tui.data.queries import Store
+    from horsies_tui.data.queries import LiveQueries
     from horsies_tui.data.session import Session
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
     from horsies_tui.theme import Glyphs
 
 
@@ -32,63 +32,63 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class SavedState:
     theme: str | None = None
     is_wide: bool = False
     filters: Mapping[str, str] = field(default_factory=dict[str, str])
     """By database."""
 
 
-class Memory:
+class StateFile:
     """The newest that was remembered; without a path it is forgotten in the end."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self.known = Remembered() if path is None else _read(path)
+        self.state = SavedState() if path is None else _read(path)
 
-    def keep(self, **changes: object) -> None:
+    def update(self, **changes: object) -> None:
         """Remember this as well."""
-        known = replace(self.known, **changes)  # pyright: ignore[reportArgumentType]
-        if known != self.known:
-            self.known = known
+        known = replace(self.state, **changes)  # pyright: ignore[reportArgumentType]
+        if known != self.state:
+            self.state = known
             self._write()
 
-    def keep_filter(self, database: str, text: str) -> None:
+    def save_filter(self, database: str, text: str) -> None:
         """Remember the filter that is used there; an empty one is not worth it."""
-        others = {name: each for name, each in self.known.filters.items() if name != database}
-        self.keep(filters={**others, database: text} if text else others)
+        others = {name: each for name, each in self.state.filters.items() if name != database}
+        self.update(filters={**others, database: text} if text else others)
 
     def _write(self) -> None:
         if self._path is not None:
             with contextlib.suppress(OSError):
-                _replace(self._path, tomli_w.dumps(_document(self.known)))
+                _write_atomically(self._path, tomli_w.dumps(_document(self.state)))
 
 
-def usual_path() -> Path:
+def default_state_path() -> Path:
     """`$XDG_STATE_HOME/horsies/tui.toml`, or where the system keeps such things."""
     return user_state_path("horsies", appauthor=False) / "tui.toml"
 
 
-def _document(known: Remembered) -> dict[str, Any]:
+def _document(known: SavedState) -> dict[str, Any]:
     theme = {} if known.theme is None else {"theme": known.theme}
     return {**theme, "wide": known.is_wide, "filters": dict(known.filters)}
 
 
-def _read(path: Path) -> Remembered:
+def _read(path: Path) -> SavedState:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return Remembered()
+        return SavedState()
     theme, filters = document.get("theme"), document.get("filters")
     entries = cast("dict[str, object]", filters).items() if isinstance(filters, dict) else ()
-    return Remembered(
+    return SavedState(
         theme=theme if isinstance(theme, str) else None,
         is_wide=document.get("wide") is True,
         filters={name: text for name, text in entries if isinstance(text, str)},
     )
 
 
-def _replace(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     """Write the file so that whoever reads it finds the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
@@ -98,22 +98,22 @@ def _replace(path: Path, text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class AppContext:
     """One for all screens of an app; it is made before the first of them."""
 
-    store: Store
+    queries: LiveQueries
     session: Session
     clock: DatabaseClock
     glyphs: Glyphs
     settings: TuiConfig
-    database: str
+    database_name: str
     """Which one, for the header and for those who must type its name."""
     actor: str
-    memory: Memory = field(default_factory=Memory)
+    state_file: StateFile = field(default_factory=StateFile)
     """What is remembered from one time to the next."""
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> DataSource | None:
         """Whom to ask; None while there is no connection."""
         return self.session.source
 
@@ -136,19 +136,19 @@ class DatabaseClock:
     def __init__(
         self, ticks: Callable[[], float] = time.monotonic, local: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self.ticks = ticks
+        self.monotonic = ticks
         """Seconds that pass here, from no point in particular."""
         self._local = local
-        self._said_at = local()
-        self._heard = ticks()
+        self._database_time = local()
+        self._synced_at = ticks()
 
-    def heard(self, at: datetime, *, delay: timedelta = timedelta(0)) -> None:
+    def synchronize(self, at: datetime, *, round_trip: timedelta = timedelta(0)) -> None:
         """The database said that it is `at`; its answer took `delay`, half of it on the way here."""
-        self._said_at = at + delay / 2
-        self._heard = self.ticks()
+        self._database_time = at + round_trip / 2
+        self._synced_at = self.monotonic()
 
     def now(self) -> datetime:
-        return self._said_at + timedelta(seconds=self.ticks() - self._heard)
+        return self._database_time + timedelta(seconds=self.monotonic() - self._synced_at)
 
     @property
     def offset(self) -> timedelta:

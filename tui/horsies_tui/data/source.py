@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 
     from horsies.model.operator_actions import Action, ActionOptions
     from horsies.model.recovery.fleet import SweepOptions
-    from horsies.model.retention import Cleaned
+    from horsies.model.retention import CleanupSummary
     from horsies.model.settings import AppConfig
     from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.actions.plan import Plan, Selector
-    from horsies_ops.actions.report import ActionReport, Progress
+    from horsies_ops.actions.report import ActionProgress, ActionReport
     from horsies_ops.cleanup import CleanupReport
     from horsies_ops.reads.changes import Change
     from horsies_ops.reads.events import AuditRow, EventRow
-    from horsies_ops.reads.filters import Found, TaskFilter
+    from horsies_ops.reads.filters import ShortIdMatch, TaskFilter
     from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
     from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.schedules import ScheduleRow
     from horsies_ops.reads.search import Count, Facets
     from horsies_ops.reads.server import Storage
-    from horsies_ops.reads.stale import Silent
-    from horsies_ops.reads.tasks import Order, Payload, TaskDetail, TaskPage, TaskSummary
-    from horsies_ops.reads.workers import Snapshot, Upkeep, WorkerRow
+    from horsies_ops.reads.stale import SilentTasks
+    from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskOrder, TaskPage, TaskSummary
+    from horsies_ops.reads.workers import MaintenanceStatus, SnapshotRow, WorkerRow
     from horsies_ops.reads.workflows import WorkflowDetail, WorkflowFilter, WorkflowPage
 
 
-class Source(Protocol):
+class DataSource(Protocol):
     """Reads, changes and the feed. A failure raises `HorsiesError`."""
 
-    async def clock(self) -> datetime: ...
+    async def database_time(self) -> datetime: ...
 
     def listen(self) -> AsyncIterator[Change]: ...
 
@@ -46,7 +46,7 @@ class Source(Protocol):
         self,
         filter: TaskFilter = ...,  # noqa: A002  # as in `Ops`
         *,
-        order: Order = ...,
+        order: TaskOrder = ...,
         after: UUID | None = None,
         limit: int = 50,
     ) -> TaskPage: ...
@@ -57,16 +57,16 @@ class Source(Protocol):
 
     async def tasks_by_id(self, ids: Iterable[UUID]) -> tuple[TaskSummary, ...]: ...
 
-    async def payloads_of(self, ids: Iterable[UUID]) -> dict[UUID, Payload]: ...
+    async def payload_previews(self, ids: Iterable[UUID]) -> dict[UUID, PayloadPreview]: ...
 
     async def task(self, task_id: str | UUID) -> TaskDetail | None: ...
 
-    async def tasks_ending(self, short_form: str) -> tuple[Found, ...]: ...
+    async def tasks_by_short_id(self, short_id: str) -> tuple[ShortIdMatch, ...]: ...
 
-    async def plan(self, action: Action, which: Selector, options: ActionOptions | None = None) -> Plan: ...
+    async def plan(self, action: Action, selector: Selector, options: ActionOptions | None = None) -> Plan: ...
 
     async def apply(
-        self, plan: Plan, *, progress: Callable[[Progress], None] | None = None, stop: asyncio.Event | None = None
+        self, plan: Plan, *, progress: Callable[[ActionProgress], None] | None = None, stop: asyncio.Event | None = None
     ) -> ActionReport: ...
 
     async def undo_retry(self, report: ActionReport) -> ActionReport: ...
@@ -100,7 +100,7 @@ class Source(Protocol):
 
     async def list_active_workers(self, threshold: timedelta) -> tuple[WorkerRow, ...]: ...
 
-    async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[Snapshot, ...]: ...
+    async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[SnapshotRow, ...]: ...
 
     async def throughput(self, window: timedelta, buckets: int = 30) -> Throughput: ...
 
@@ -122,23 +122,23 @@ class Source(Protocol):
         self, options: SweepOptions = ..., *, reason: str | None = None, stop: asyncio.Event | None = None
     ) -> SweepReport: ...
 
-    async def near_limit(self, within: timedelta, options: SweepOptions = ...) -> tuple[SweptTask, ...]: ...
+    async def nearly_stale_tasks(self, within: timedelta, options: SweepOptions = ...) -> tuple[SweptTask, ...]: ...
 
-    async def not_yet_stale(self, options: SweepOptions = ...) -> Silent | None: ...
+    async def silent_tasks(self, options: SweepOptions = ...) -> SilentTasks | None: ...
 
-    async def upkeep(self) -> Upkeep: ...
+    async def maintenance_status(self) -> MaintenanceStatus: ...
 
     async def storage(self) -> Storage: ...
 
     async def events(self, *, limit: int = 100) -> tuple[EventRow, ...]: ...
 
-    async def cleanup_candidates(self) -> Cleaned: ...
+    async def cleanup_candidates(self) -> CleanupSummary: ...
 
     async def cleanup(
         self,
         *,
         reason: str | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[ActionProgress], None] | None = None,
         stop: asyncio.Event | None = None,
     ) -> CleanupReport: ...
 
@@ -146,4 +146,4 @@ class Source(Protocol):
 class Opener(Protocol):
     """Opens the source; what may be changed through it is decided here, and by the database."""
 
-    def __call__(self, *, read_only: bool) -> AbstractAsyncContextManager[Source]: ...
+    def __call__(self, *, read_only: bool) -> AbstractAsyncContextManager[DataSource]: ...

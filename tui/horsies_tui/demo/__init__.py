@@ -10,23 +10,23 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from horsies_tui.demo.source import DemoSource
-from horsies_tui.demo.system import System
+from horsies_tui.demo.system import DemoSystem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.source import DataSource
 
-NAME = "demo"
+DATABASE_NAME = "demo"
 
 
-class Demo:
+class DemoOpener:
     """An opener over one system, which lives as long as this does."""
 
-    def __init__(self, system: System | None = None, *, pace_s: float | None = 0.25) -> None:
-        self.system = system or System.busy()
+    def __init__(self, system: DemoSystem | None = None, *, pace_s: float | None = 0.25) -> None:
+        self.system = system or DemoSystem.with_history()
         self._pace_s = pace_s
 
     @asynccontextmanager
-    async def __call__(self, *, read_only: bool) -> AsyncGenerator[Source]:
+    async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
         yield DemoSource(self.system, read_only=read_only, pace_s=self._pace_s)

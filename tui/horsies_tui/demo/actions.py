@@ -10,17 +10,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from horsies.errors import Refused
-from horsies.model.operator_actions import Accept, Action, Candidate, Refusal, Refuse, judge
-from horsies.model.recovery.decision import Decision, Ears, RecoveryPolicy
-from horsies.model.recovery.fleet import Ruling, Source
+from horsies.model.operator_actions import Action, ActionTarget, Allowed, Rejected, SkipReason, check_action
+from horsies.model.recovery.decision import DecisionKind, ListeningWindow, RecoveryPolicy
+from horsies.model.recovery.fleet import EffectivePolicy, ThresholdSource
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
-from horsies.recovery.decide import Case
+from horsies.recovery.decide import StaleTask
 from horsies.recovery.report import SweepReport, SweepStatus
 from horsies.store.recovery import StaleRow
-from horsies_ops.actions.plan import Plan, PlanGroup, Sample, Skipped, Target
-from horsies_ops.actions.report import ActionReport, Progress
-from horsies_ops.reads.stale import silent_of
+from horsies_ops.actions.plan import Plan, PlanGroup, PlanSample, Skipped, Target
+from horsies_ops.actions.report import ActionProgress, ActionReport
+from horsies_ops.reads.stale import summarize_silent
 from horsies_tui.demo.workflows import KINDS, WORKERS
 
 if TYPE_CHECKING:
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from horsies.model.operator_actions import ActionOptions, Verdict
+    from horsies.model.operator_actions import ActionCheck, ActionOptions
     from horsies.model.recovery.fleet import SweepOptions
     from horsies.recovery.report import SweptTask
     from horsies_ops.actions.plan import Selector
-    from horsies_ops.reads.stale import Silent
-    from horsies_ops.reads.tasks import TaskFacts
-    from horsies_tui.demo.system import System
+    from horsies_ops.reads.stale import SilentTasks
+    from horsies_ops.reads.tasks import TaskRecord
+    from horsies_tui.demo.system import DemoSystem
 
 
 BATCH = 500
 _KINDS = {kind.name: kind for kind in KINDS}
-_ALIVE = {member.id for member in WORKERS if not member.is_gone}
+_ALIVE = {member.id for member in WORKERS if not member.is_lost}
 _ENDS = {Action.FAIL: TaskStatus.FAILED, Action.CANCEL: TaskStatus.CANCELLED, Action.EXPIRE: TaskStatus.EXPIRED}
 
 
-def plan(action: Action, selector: Selector, options: ActionOptions, tasks: Sequence[TaskFacts]) -> Plan:
+def build_plan(action: Action, selector: Selector, options: ActionOptions, tasks: Sequence[TaskRecord]) -> Plan:
     now = selector.as_of
-    judged = [(task, judge(action, _candidate(task, now), options)) for task in tasks]
+    judged = [(task, check_action(action, _candidate(task, now), options)) for task in tasks]
     groups = Counter((task.status, task.error_code, verdict.effect, _refusal(verdict)) for task, verdict in judged)
-    moved = [task for task, verdict in judged if isinstance(verdict, Accept)]
-    refused = [Skipped(task.id, verdict.refusal) for task, verdict in judged if isinstance(verdict, Refuse)]
+    moved = [task for task, verdict in judged if isinstance(verdict, Allowed)]
+    refused = [Skipped(task.id, verdict.reason) for task, verdict in judged if isinstance(verdict, Rejected)]
     return Plan(
         action=action,
         selector=selector,
@@ -63,15 +63,15 @@ def plan(action: Action, selector: Selector, options: ActionOptions, tasks: Sequ
         targets=tuple(Target(id=task.id, status=task.status, claim_token=task.claim_token) for task in moved),
         refused=tuple(refused[:1000]),
         refused_count=len(refused),
-        has_live_runs=any(task.status == TaskStatus.RUNNING and task.worker_id in _ALIVE for task in moved),
+        has_running_tasks=any(task.status == TaskStatus.RUNNING and task.worker_id in _ALIVE for task in moved),
     )
 
 
-async def apply(
-    system: System,
+async def apply_plan(
+    system: DemoSystem,
     plan: Plan,
     *,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[ActionProgress], None] | None,
     stop: asyncio.Event | None,
     read_only: bool,
 ) -> ActionReport:
@@ -90,33 +90,46 @@ async def apply(
                 new += _move(system, plan.action, task)
                 moved.append(task.id)
             else:
-                skipped.append(Skipped(task.id, Refusal.TASK_STATE_MOVED))
+                skipped.append(Skipped(task.id, SkipReason.TASK_STATE_MOVED))
         if progress is not None:
             done = min(start + BATCH, len(plan.targets))
             affected, ids = len(moved), tuple(moved)
             progress(
-                Progress(done=done, total=len(plan.targets), affected=affected, skipped=len(skipped), task_ids=ids)
+                ActionProgress(
+                    done=done, total=len(plan.targets), affected=affected, skipped=len(skipped), task_ids=ids
+                )
             )
         await asyncio.sleep(0)
-    about = plan.selector.document()
-    audit_id = system.record.write(
-        plan.action, affected=len(moved), skipped=len(skipped), reason=plan.options.reason, about=about, task_ids=moved
+    about = plan.selector.to_audit()
+    audit_id = system.audit_log.append(
+        plan.action,
+        affected=len(moved),
+        skipped=len(skipped),
+        reason=plan.options.reason,
+        filter_document=about,
+        task_ids=moved,
     )
     return ActionReport(
-        action=plan.action, matched=plan.matched, affected=len(moved), skipped=tuple(skipped),
-        skipped_count=len(skipped), task_ids=tuple(moved), audit_id=audit_id, new_ids=tuple(new),
+        action=plan.action,
+        matched=plan.matched,
+        affected=len(moved),
+        skipped=tuple(skipped),
+        skipped_count=len(skipped),
+        task_ids=tuple(moved),
+        audit_id=audit_id,
+        new_ids=tuple(new),
         was_stopped=was_stopped,
-    )  # fmt: skip
+    )
 
 
-def undo(system: System, report: ActionReport) -> ActionReport:
+def undo_retry(system: DemoSystem, report: ActionReport) -> ActionReport:
     waiting = [each for each in report.new_ids if system.tasks[each].status == TaskStatus.PENDING]
     for task_id in waiting:
         system.move(task_id, TaskStatus.CANCELLED, finished_at=system.now())
     return ActionReport(action="cancel", matched=len(report.new_ids), affected=len(waiting), task_ids=tuple(waiting))
 
 
-def _move(system: System, action: Action, task: TaskFacts) -> list[UUID]:
+def _move(system: DemoSystem, action: Action, task: TaskRecord) -> list[UUID]:
     """Carry it out on one task; the ids of what was sent anew."""
     match action:
         case Action.RETRY:
@@ -136,27 +149,32 @@ def _move(system: System, action: Action, task: TaskFacts) -> list[UUID]:
     return []
 
 
-def _candidate(task: TaskFacts, now: datetime | None) -> Candidate:
+def _candidate(task: TaskRecord, now: datetime | None) -> ActionTarget:
     later = task.enqueued_at - (now or task.enqueued_at) > timedelta(0)
-    return Candidate(
+    return ActionTarget(
         status=TaskStatus(task.status),
         is_workflow_task=task.workflow_id is not None,
         is_delayed=later and task.status == TaskStatus.PENDING,
     )
 
 
-def _sample(task: TaskFacts, verdict: Verdict) -> Sample:
-    return Sample(
-        id=task.id, name=task.name, queue=task.queue, status=task.status, error_code=task.error_code,
-        effect=verdict.effect, refusal=_refusal(verdict),
-    )  # fmt: skip
+def _sample(task: TaskRecord, verdict: ActionCheck) -> PlanSample:
+    return PlanSample(
+        id=task.id,
+        name=task.name,
+        queue=task.queue,
+        status=task.status,
+        error_code=task.error_code,
+        effect=verdict.effect,
+        refusal=_refusal(verdict),
+    )
 
 
-def _refusal(verdict: Verdict) -> str | None:
-    return verdict.refusal if isinstance(verdict, Refuse) else None
+def _refusal(verdict: ActionCheck) -> str | None:
+    return verdict.reason if isinstance(verdict, Rejected) else None
 
 
-def _warnings(action: Action, moved: Sequence[TaskFacts]) -> tuple[str, ...]:
+def _warnings(action: Action, moved: Sequence[TaskRecord]) -> tuple[str, ...]:
     begun = sum(task.attempt_count > 0 for task in moved)
     if action in (Action.RETRY, Action.REQUEUE) and begun:
         return (f"side effects may happen again: {begun:,} of these did start",)
@@ -165,52 +183,62 @@ def _warnings(action: Action, moved: Sequence[TaskFacts]) -> tuple[str, ...]:
 
 # The sweep of the invented system: the verdicts are those of the real one, for the same function decides.
 
-MISSED = timedelta(seconds=45)
+MISSED_BEAT = timedelta(seconds=45)
 """A beat and a half."""
 
 _RETRIES = {"max_retries": 3, "intervals": [60, 60, 60], "auto_retry_for": ["WORKER_CRASHED"]}
 
 
-def candidates(system: System, options: SweepOptions) -> SweepReport:
+def stale_candidates(system: DemoSystem, options: SweepOptions) -> SweepReport:
     """What a sweep would do."""
-    ruling = _ruling(options)
+    ruling = _effective_policy(options)
     live = system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING)
-    cases = [Case.of(_row(system, task), ruling) for task in live if options.worker_id in (None, task.worker_id)]
-    return _report(ruling, tuple(case.swept(applied=False) for case in cases if not case.is_fresh), dry_run=True)
-
-
-def near_limit(system: System, options: SweepOptions, within: timedelta) -> tuple[SweptTask, ...]:
-    """What is not stale yet, and will be after so much more of silence."""
     cases = [
-        Case.of(_row(system, task), _ruling(options))
-        for task in system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING)
+        StaleTask.from_row(_stale_row(system, task), ruling)
+        for task in live
+        if options.worker_id in (None, task.worker_id)
     ]
-    return tuple(
-        case.swept(applied=False) for case in cases if case.is_fresh and case.silence >= case.threshold - within
+    return _report(
+        ruling, tuple(case.to_swept_task(applied=False) for case in cases if not case.is_fresh), dry_run=True
     )
 
 
-def not_yet_stale(system: System, options: SweepOptions) -> Silent | None:
+def nearly_stale_tasks(system: DemoSystem, options: SweepOptions, within: timedelta) -> tuple[SweptTask, ...]:
+    """What is not stale yet, and will be after so much more of silence."""
+    cases = [
+        StaleTask.from_row(_stale_row(system, task), _effective_policy(options))
+        for task in system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING)
+    ]
+    return tuple(
+        case.to_swept_task(applied=False) for case in cases if case.is_fresh and case.silence >= case.threshold - within
+    )
+
+
+def silent_tasks(system: DemoSystem, options: SweepOptions) -> SilentTasks | None:
     """What has missed a beat, and is not stale yet."""
-    ruling, live = _ruling(options), system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING)
-    cases = [Case.of(_row(system, task), ruling) for task in live if options.worker_id in (None, task.worker_id)]
-    return silent_of(case for case in cases if case.is_fresh and case.silence >= MISSED)
+    ruling, live = _effective_policy(options), system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING)
+    cases = [
+        StaleTask.from_row(_stale_row(system, task), ruling)
+        for task in live
+        if options.worker_id in (None, task.worker_id)
+    ]
+    return summarize_silent(case for case in cases if case.is_fresh and case.silence >= MISSED_BEAT)
 
 
-def sweep(system: System, options: SweepOptions, *, reason: str | None, read_only: bool) -> SweepReport:
+def sweep(system: DemoSystem, options: SweepOptions, *, reason: str | None, read_only: bool) -> SweepReport:
     if read_only:
         raise Refused("this connection is read-only")
-    found = candidates(system, options)
-    swept = tuple(_settle(system, task) if task.is_due else task for task in found.tasks)
+    found = stale_candidates(system, options)
+    swept = tuple(_apply_decision(system, task) if task.changes_state else task for task in found.tasks)
     moved = [task.task_id for task in swept if task.applied]
     about = {} if options.worker_id is None else {"worker_id": str(options.worker_id)}
     if moved:
-        system.record.write("sweep", affected=len(moved), reason=reason, about=about, task_ids=moved)
-    return _report(_ruling(options), swept, dry_run=False)
+        system.audit_log.append("sweep", affected=len(moved), reason=reason, filter_document=about, task_ids=moved)
+    return _report(_effective_policy(options), swept, dry_run=False)
 
 
-def _report(ruling: Ruling, tasks: tuple[SweptTask, ...], *, dry_run: bool) -> SweepReport:
-    due = [task for task in tasks if task.is_due]
+def _report(ruling: EffectivePolicy, tasks: tuple[SweptTask, ...], *, dry_run: bool) -> SweepReport:
+    due = [task for task in tasks if task.changes_state]
     acted = SweepStatus.WOULD_ACT if dry_run else SweepStatus.DONE
     return SweepReport(
         status=acted if due else SweepStatus.NOTHING,
@@ -222,41 +250,62 @@ def _report(ruling: Ruling, tasks: tuple[SweptTask, ...], *, dry_run: bool) -> S
     )
 
 
-def _ruling(options: SweepOptions) -> Ruling:
-    policy = RecoveryPolicy.of(RecoveryConfig())
+def _effective_policy(options: SweepOptions) -> EffectivePolicy:
+    policy = RecoveryPolicy.from_config(RecoveryConfig())
     if (threshold := options.sweep_threshold) is not None:
         policy = replace(policy, claimed_threshold=threshold, running_threshold=threshold)
-    source = Source.FLEET if options.sweep_threshold is None else Source.OPTIONS
-    return Ruling(policy=policy, ears=Ears(), source=source)
+    source = ThresholdSource.FLEET if options.sweep_threshold is None else ThresholdSource.OPTIONS
+    return EffectivePolicy(policy=policy, listening=ListeningWindow(), source=source)
 
 
-def _row(system: System, task: TaskFacts) -> StaleRow:
+def _stale_row(system: DemoSystem, task: TaskRecord) -> StaleRow:
     owner = next((each for each in WORKERS if each.id == task.worker_id), None)
     options = {"retry_policy": _RETRIES} if task.max_retries > 1 else {}
-    seen = None if owner is None else system.last_seen if owner.is_gone else system.now()
+    seen = None if owner is None else system.lost_worker_seen_at if owner.is_lost else system.now()
     return StaleRow(
-        id=task.id, task_name=task.name, status=task.status, queue_name=task.queue, priority=task.priority,
-        claim_token=task.claim_token, retry_count=task.retry_count, max_retries=task.max_retries,
-        crash_count=task.crash_count, flags=task.flags_json, task_options=json.dumps(options), sent_at=task.sent_at,
-        enqueued_at=task.enqueued_at, claimed_at=task.claimed_at, started_at=task.started_at,
-        good_until=task.good_until, owner_id=task.worker_id, worker_hostname=task.worker_hostname,
-        worker_pid=task.worker_pid, worker_process_name=None, failed_reason=task.failed_reason,
-        workflow_id=task.workflow_id, retry_of=task.retry_of, recovery_hold_until=task.recovery_hold_until,
-        no_restart=task.no_restart, last_beat_at=task.last_beat_at or system.now(), now=system.now(),
-        owner_state=owner and ("lost" if owner.is_gone else "running"), owner_seen_at=seen, owner_config=None,
-    )  # fmt: skip
+        id=task.id,
+        task_name=task.name,
+        status=task.status,
+        queue_name=task.queue,
+        priority=task.priority,
+        claim_token=task.claim_token,
+        retry_count=task.retry_count,
+        max_retries=task.max_retries,
+        crash_count=task.crash_count,
+        flags=task.flags_json,
+        task_options=json.dumps(options),
+        sent_at=task.sent_at,
+        enqueued_at=task.enqueued_at,
+        claimed_at=task.claimed_at,
+        started_at=task.started_at,
+        good_until=task.good_until,
+        owner_id=task.worker_id,
+        worker_hostname=task.worker_hostname,
+        worker_pid=task.worker_pid,
+        worker_process_name=None,
+        failed_reason=task.failed_reason,
+        workflow_id=task.workflow_id,
+        retry_of=task.retry_of,
+        recovery_hold_until=task.recovery_hold_until,
+        no_restart=task.no_restart,
+        last_heartbeat_at=task.last_beat_at or system.now(),
+        now=system.now(),
+        owner_state=owner and ("lost" if owner.is_lost else "running"),
+        owner_seen_at=seen,
+        owner_config=None,
+    )
 
 
-def _settle(system: System, task: SweptTask) -> SweptTask:
+def _apply_decision(system: DemoSystem, task: SweptTask) -> SweptTask:
     """Carry a verdict out."""
     gone = {"claimed_at": None, "started_at": None, "last_beat_at": None, "worker_id": None}
     match task.decision:
-        case Decision.REQUEUE:
+        case DecisionKind.REQUEUE:
             system.move(task.task_id, TaskStatus.PENDING, **gone)
-        case Decision.RETRY:
+        case DecisionKind.RETRY:
             retries = system.tasks[task.task_id].retry_count + 1
             system.move(task.task_id, TaskStatus.PENDING, enqueued_at=task.run_at, retry_count=retries, **gone)
-        case Decision.FAIL:
+        case DecisionKind.FAIL:
             system.move(
                 task.task_id, TaskStatus.FAILED, finished_at=system.now(), last_beat_at=None, error_code=task.code
             )

@@ -12,22 +12,31 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.errors import Refused
-from horsies.model.operator_actions import ActionOptions, Refusal
-from horsies.model.recovery.decision import Decision, RecoveryReason
+from horsies.model.operator_actions import ActionOptions, SkipReason
+from horsies.model.recovery.decision import DecisionKind, RecoveryReason
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies_ops.actions.plan import Skipped
-from horsies_ops.actions.report import ActionReport, Progress
+from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.cleanup import ACTION, CleanupReport
-from horsies_ops.reads.changes import Change, Feed, Topic
-from horsies_ops.reads.filters import Found, TaskFilter
+from horsies_ops.reads.changes import Change, FeedStatus, Topic
+from horsies_ops.reads.filters import ShortIdMatch, TaskFilter
 from horsies_ops.reads.overview import Overview
 from horsies_ops.reads.schedules import ScheduleRow
 from horsies_ops.reads.search import Count, Facet, Facets
-from horsies_ops.reads.stale import TaskVerdict
-from horsies_ops.reads.tasks import NEWEST_SHOWN, AttemptRow, Beat, Order, Payload, TaskDetail, TaskEvent, TaskPage
+from horsies_ops.reads.stale import RecoveryDecision
+from horsies_ops.reads.tasks import (
+    NEWEST_SHOWN,
+    AttemptRow,
+    HeartbeatRow,
+    PayloadPreview,
+    TaskDetail,
+    TaskEventRow,
+    TaskOrder,
+    TaskPage,
+)
 from horsies_ops.reads.workflows import EVERY_WORKFLOW, WorkflowDetail, WorkflowFilter, WorkflowPage
 from horsies_tui.demo import actions
 from horsies_tui.demo import system as fleet
@@ -39,67 +48,76 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from horsies.model.operator_actions import Action
-    from horsies.model.retention import Cleaned
+    from horsies.model.retention import CleanupSummary
     from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.actions.plan import Plan, Selector
     from horsies_ops.reads.events import AuditRow, EventRow
     from horsies_ops.reads.overview import ErrorCount, QueueBucket, Throughput
     from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.server import Storage
-    from horsies_ops.reads.stale import Silent
-    from horsies_ops.reads.tasks import TaskFacts, TaskSummary
-    from horsies_ops.reads.workers import Snapshot, Upkeep, WorkerRow
-    from horsies_ops.reads.workflows import NodeRow, WorkflowFacts
-    from horsies_tui.demo.system import System
-    from horsies_tui.demo.workflows import Flows
+    from horsies_ops.reads.stale import SilentTasks
+    from horsies_ops.reads.tasks import TaskRecord, TaskSummary
+    from horsies_ops.reads.workers import MaintenanceStatus, SnapshotRow, WorkerRow
+    from horsies_ops.reads.workflows import NodeRow, WorkflowRecord
+    from horsies_tui.demo.system import DemoSystem
+    from horsies_tui.demo.workflows import DemoRuns
 
 
 # A filter, applied to invented tasks: what the statements of the real reads do, in a few lines of Python.
 
 
-def matches(task: TaskFacts, wanted: TaskFilter, now: datetime) -> bool:
+def matches(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> bool:
     """Whether every part holds and nothing that is excluded does."""
-    return all(_parts(task, wanted, now)) and not any(matches(task, each, now) for each in wanted.excluded)
+    return all(_conditions(task, task_filter, now)) and not any(
+        matches(task, each, now) for each in task_filter.excluded
+    )
 
 
-def _parts(task: TaskFacts, wanted: TaskFilter, now: datetime) -> Iterator[bool]:
-    yield not wanted.statuses or task.status in wanted.statuses
-    yield not wanted.queues or task.queue in wanted.queues
-    yield not wanted.names or _fits(task.name, wanted.names)
-    yield not wanted.error_codes or _fits(task.error_code or "", wanted.error_codes)
-    yield not wanted.ids or any(_is(task.id, each) for each in wanted.ids)
-    yield wanted.worker_id is None or _is(task.worker_id, wanted.worker_id)
-    yield wanted.workflow_id is None or _is(task.workflow_id, wanted.workflow_id)
-    yield wanted.text is None or wanted.text.lower() in f"{task.name} {task.kwargs_json} {task.error_code}".lower()
-    yield wanted.min_attempts is None or task.attempt_count >= wanted.min_attempts
-    yield wanted.due_later is None or wanted.due_later == (task.status == TaskStatus.PENDING and task.enqueued_at > now)
-    yield from _times(task, wanted, now)
+def _conditions(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> Iterator[bool]:
+    yield not task_filter.statuses or task.status in task_filter.statuses
+    yield not task_filter.queues or task.queue in task_filter.queues
+    yield not task_filter.names or _matches_any(task.name, task_filter.names)
+    yield not task_filter.error_codes or _matches_any(task.error_code or "", task_filter.error_codes)
+    yield not task_filter.ids or any(_id_matches(task.id, each) for each in task_filter.ids)
+    yield task_filter.worker_id is None or _id_matches(task.worker_id, task_filter.worker_id)
+    yield task_filter.workflow_id is None or _id_matches(task.workflow_id, task_filter.workflow_id)
+    yield (
+        task_filter.text is None
+        or task_filter.text.lower() in f"{task.name} {task.kwargs_json} {task.error_code}".lower()
+    )
+    yield task_filter.min_attempts is None or task.attempt_count >= task_filter.min_attempts
+    yield task_filter.due_later is None or task_filter.due_later == (
+        task.status == TaskStatus.PENDING and task.enqueued_at > now
+    )
+    yield from _times(task, task_filter, now)
 
 
-def _times(task: TaskFacts, wanted: TaskFilter, now: datetime) -> Iterator[bool]:
-    yield wanted.older_than is None or now - task.sent_at > wanted.older_than
-    yield wanted.newer_than is None or now - task.sent_at < wanted.newer_than
-    yield _at_least((task.claimed_at or now) - task.enqueued_at, wanted.min_wait)
-    yield _at_least(None if task.started_at is None else (task.finished_at or now) - task.started_at, wanted.min_run)
-    yield _at_least(None if task.last_beat_at is None else now - task.last_beat_at, wanted.min_silence)
+def _times(task: TaskRecord, task_filter: TaskFilter, now: datetime) -> Iterator[bool]:
+    yield task_filter.older_than is None or now - task.sent_at > task_filter.older_than
+    yield task_filter.newer_than is None or now - task.sent_at < task_filter.newer_than
+    yield _at_least((task.claimed_at or now) - task.enqueued_at, task_filter.min_wait)
+    yield _at_least(
+        None if task.started_at is None else (task.finished_at or now) - task.started_at, task_filter.min_run
+    )
+    yield _at_least(None if task.last_beat_at is None else now - task.last_beat_at, task_filter.min_silence)
 
 
 def _at_least(span: timedelta | None, least: timedelta | None) -> bool:
     return least is None or (span is not None and span >= least)
 
 
-def _fits(text: str, globs: Sequence[str]) -> bool:
+def _matches_any(text: str, globs: Sequence[str]) -> bool:
     return any(fnmatchcase(text, glob) for glob in globs)
 
 
-def _is(identity: UUID | None, named: str) -> bool:
+def _id_matches(identity: UUID | None, named: str) -> bool:
     return identity is not None and str(identity).endswith(named.lower())
 
 
 # What starts by the clock in the invented system.
 
 
-def schedules(system: System) -> tuple[ScheduleRow, ...]:
+def schedules(system: DemoSystem) -> tuple[ScheduleRow, ...]:
     """Three that run and one that is switched off; none where nothing was ever sent."""
     if not system.tasks:
         return ()
@@ -121,7 +139,7 @@ def schedules(system: System) -> tuple[ScheduleRow, ...]:
 
 
 def _row(
-    system: System,
+    system: DemoSystem,
     name: str,
     task_name: str,
     pattern: str,
@@ -134,12 +152,19 @@ def _row(
     now = system.now()
     last = next((task for task in reversed(system.in_state(*_ENDED)) if task.name == task_name), None)
     return ScheduleRow(
-        name=name, task_name=task_name, pattern=pattern, timezone=timezone, is_enabled=next_s is not None,
+        name=name,
+        task_name=task_name,
+        pattern=pattern,
+        timezone=timezone,
+        is_enabled=next_s is not None,
         next_run_at=None if next_s is None else now + timedelta(seconds=next_s),
-        due_in=None if next_s is None else timedelta(seconds=next_s), last_run_at=now - timedelta(seconds=last_s),
-        last_task_id=last.id if last else None, last_status=last.status if last else None,
-        last_error_code=last.error_code if last else None, run_count=runs,
-    )  # fmt: skip
+        due_in=None if next_s is None else timedelta(seconds=next_s),
+        last_run_at=now - timedelta(seconds=last_s),
+        last_task_id=last.id if last else None,
+        last_status=last.status if last else None,
+        last_error_code=last.error_code if last else None,
+        run_count=runs,
+    )
 
 
 _ENDED = (TaskStatus.COMPLETED, TaskStatus.FAILED)
@@ -147,15 +172,15 @@ _ENDED = (TaskStatus.COMPLETED, TaskStatus.FAILED)
 
 # What an invented task has been through: attempts, beats and events that fit its row.
 
-EVERY: Final = timedelta(seconds=30)
-PAUSE: Final = timedelta(seconds=60)
+BEAT_INTERVAL: Final = timedelta(seconds=30)
+RETRY_DELAY: Final = timedelta(seconds=60)
 """Between an attempt that failed and the next."""
 
 _KINDS = {kind.name: kind for kind in KINDS}
-_GONE = {member.id for member in WORKERS if member.is_gone}
+_GONE = {member.id for member in WORKERS if member.is_lost}
 
 
-def detail(task: TaskFacts, now: datetime) -> TaskDetail:
+def task_detail(task: TaskRecord, now: datetime) -> TaskDetail:
     """Everything about it."""
     attempts = _attempts(task)
     return TaskDetail(
@@ -163,11 +188,11 @@ def detail(task: TaskFacts, now: datetime) -> TaskDetail:
         attempts=attempts,
         beats=_beats(task, attempts),
         events=_events(attempts),
-        verdict=_verdict(task, now),
+        recovery_decision=_decision(task, now),
     )
 
 
-def _attempts(task: TaskFacts) -> tuple[AttemptRow, ...]:
+def _attempts(task: TaskRecord) -> tuple[AttemptRow, ...]:
     """Those that have ended, the newest first; the last one ended with the task."""
     is_over = task.finished_at is not None
     began, ended = task.started_at or task.sent_at, task.finished_at
@@ -175,53 +200,66 @@ def _attempts(task: TaskFacts) -> tuple[AttemptRow, ...]:
     for number in range(task.attempt_count, 0, -1):
         is_last = number == task.attempt_count and is_over
         if not is_last or ended is None:
-            ended = began - PAUSE
+            ended = began - RETRY_DELAY
             began = ended - timedelta(seconds=_KINDS[task.name].run_s * 40)
         found.append(_attempt(task, number, began, ended, is_last=is_last))
     return tuple(found)
 
 
-def _attempt(task: TaskFacts, number: int, began: datetime, ended: datetime, *, is_last: bool) -> AttemptRow:
+def _attempt(task: TaskRecord, number: int, began: datetime, ended: datetime, *, is_last: bool) -> AttemptRow:
     kind, is_done = _KINDS[task.name], is_last and task.status == TaskStatus.COMPLETED
     return AttemptRow(
-        task_id=task.id, attempt=number, claim_token=number, outcome="COMPLETED" if is_done else "FAILED",
-        will_retry=not is_last, started_at=began, finished_at=ended,
-        error_code=None if is_done else kind.error, error_message=None if is_done else kind.message,
-        failed_reason=None, worker_id=task.worker_id, worker_hostname=task.worker_hostname,
-        worker_pid=task.worker_pid, worker_process_name="child-2",
-    )  # fmt: skip
+        task_id=task.id,
+        attempt=number,
+        claim_token=number,
+        outcome="COMPLETED" if is_done else "FAILED",
+        will_retry=not is_last,
+        started_at=began,
+        finished_at=ended,
+        error_code=None if is_done else kind.error_code,
+        error_message=None if is_done else kind.message,
+        failed_reason=None,
+        worker_id=task.worker_id,
+        worker_hostname=task.worker_hostname,
+        worker_pid=task.worker_pid,
+        worker_process_name="child-2",
+    )
 
 
-def _beats(task: TaskFacts, attempts: tuple[AttemptRow, ...]) -> tuple[Beat, ...]:
+def _beats(task: TaskRecord, attempts: tuple[AttemptRow, ...]) -> tuple[HeartbeatRow, ...]:
     """One every half minute while it ran, the newest first."""
-    beats = [beat for each in attempts for beat in _between(each.started_at, each.finished_at, each.attempt)]
+    beats = [beat for each in attempts for beat in _beats_between(each.started_at, each.finished_at, each.attempt)]
     if task.last_beat_at is not None and task.started_at is not None:
-        beats += _between(task.started_at, task.last_beat_at + timedelta(seconds=1), task.claim_token)
+        beats += _beats_between(task.started_at, task.last_beat_at + timedelta(seconds=1), task.claim_token)
     return tuple(sorted(beats, key=lambda beat: beat.at, reverse=True)[:NEWEST_SHOWN])
 
 
-def _between(began: datetime, ended: datetime, token: int) -> list[Beat]:
-    count = int((ended - began) / EVERY)
+def _beats_between(began: datetime, ended: datetime, token: int) -> list[HeartbeatRow]:
+    count = int((ended - began) / BEAT_INTERVAL)
     return [
-        Beat(role="runner", sender_id="w", claim_token=token, at=began + EVERY * number, age=timedelta(0))
+        HeartbeatRow(
+            role="runner", sender_id="w", claim_token=token, at=began + BEAT_INTERVAL * number, age=timedelta(0)
+        )
         for number in range(1, count + 1)
     ]
 
 
-def _events(attempts: tuple[AttemptRow, ...]) -> tuple[TaskEvent, ...]:
+def _events(attempts: tuple[AttemptRow, ...]) -> tuple[TaskEventRow, ...]:
     retried = [each for each in attempts if each.will_retry]
-    return tuple(TaskEvent(at=each.finished_at, kind="task_retry", evidence_json='{"delay_s": 60}') for each in retried)
+    return tuple(
+        TaskEventRow(at=each.finished_at, kind="task_retry", evidence_json='{"delay_s": 60}') for each in retried
+    )
 
 
-def _verdict(task: TaskFacts, now: datetime) -> TaskVerdict | None:
+def _decision(task: TaskRecord, now: datetime) -> RecoveryDecision | None:
     limit = STALE_AFTER.get(TaskStatus(task.status))
     if limit is None or task.last_beat_at is None:
         return None
     is_gone = task.worker_id in _GONE
-    decision = Decision.LEAVE
+    decision = DecisionKind.LEAVE
     if now - task.last_beat_at > limit:
-        decision = Decision.RETRY if task.status == TaskStatus.RUNNING else Decision.REQUEUE
-    return TaskVerdict(
+        decision = DecisionKind.RETRY if task.status == TaskStatus.RUNNING else DecisionKind.REQUEUE
+    return RecoveryDecision(
         decision=decision,
         reason=RecoveryReason.OWNER_LOST if is_gone else None,
         threshold=limit,
@@ -231,14 +269,14 @@ def _verdict(task: TaskFacts, now: datetime) -> TaskVerdict | None:
 
 # What the invented system answers about itself as a whole, about queues and workers, and what is done to those.
 
-_AS_USUAL: Final = SweepOptions()
+_DEFAULT_OPTIONS: Final = SweepOptions()
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
-class FleetAnswers:
+class FleetSourceMixin:
     """A part of the source."""
 
-    system: System
+    system: DemoSystem
     _read_only: bool
 
     settings = AppConfig()
@@ -266,9 +304,9 @@ class FleetAnswers:
             longest_running=max(held[TaskStatus.RUNNING], default=None),
             stale_claimed=sum(each > STALE_AFTER[TaskStatus.CLAIMED] for each in silences[TaskStatus.CLAIMED]),
             stale_running=sum(each > STALE_AFTER[TaskStatus.RUNNING] for each in silences[TaskStatus.RUNNING]),
-            workers=Counter("lost" if member.is_gone else "running" for member in WORKERS),
-            workflows={status: Count(number=number) for status, number in system.flows.counts.items()},
-            slots=sum(member.processes for member in WORKERS if not member.is_gone),
+            workers=Counter("lost" if member.is_lost else "running" for member in WORKERS),
+            workflows={status: Count(number=number) for status, number in system.workflow_runs.counts.items()},
+            slots=sum(member.processes for member in WORKERS if not member.is_lost),
             running=counts[TaskStatus.RUNNING],
         )
 
@@ -279,9 +317,9 @@ class FleetAnswers:
         del threshold
         return fleet.worker_rows(self.system)
 
-    async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[Snapshot, ...]:
+    async def worker_history(self, worker_id: str | UUID, window: timedelta) -> tuple[SnapshotRow, ...]:
         member = next(each for each in WORKERS if str(each.id) == str(worker_id))
-        return fleet.history(self.system, member.id, window)
+        return fleet.worker_history(self.system, member.id, window)
 
     async def throughput(self, window: timedelta, buckets: int = 30) -> Throughput:
         return rates.throughput(self.system, window, buckets)
@@ -295,61 +333,67 @@ class FleetAnswers:
     async def audit(
         self, *, after: int | None = None, before: int | None = None, limit: int = 100
     ) -> tuple[AuditRow, ...]:
-        rows = self.system.record.rows
+        rows = self.system.audit_log.rows
         if after is not None:
             return tuple(row for row in rows if row.id > after)[:limit]
         return tuple(row for row in rows if before is None or row.id < before)[-limit:]
 
-    async def stale_candidates(self, options: SweepOptions = _AS_USUAL) -> SweepReport:
-        return actions.candidates(self.system, options)
+    async def stale_candidates(self, options: SweepOptions = _DEFAULT_OPTIONS) -> SweepReport:
+        return actions.stale_candidates(self.system, options)
 
     async def sweep(
-        self, options: SweepOptions = _AS_USUAL, *, reason: str | None = None, stop: asyncio.Event | None = None
+        self, options: SweepOptions = _DEFAULT_OPTIONS, *, reason: str | None = None, stop: asyncio.Event | None = None
     ) -> SweepReport:
         del stop  # it is done at once
         return actions.sweep(self.system, options, reason=reason, read_only=self._read_only)
 
     async def pause_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
-        return self._turned("pause_queue", queue, reason, change=lambda: self.system.record.pause(queue, reason))
+        return self._apply_queue_change(
+            "pause_queue", queue, reason, change=lambda: self.system.audit_log.pause(queue, reason)
+        )
 
     async def resume_queue(self, queue: str, *, reason: str | None = None) -> ActionReport:
-        return self._turned("resume_queue", queue, reason, change=lambda: self.system.record.resume(queue))
+        return self._apply_queue_change(
+            "resume_queue", queue, reason, change=lambda: self.system.audit_log.resume(queue)
+        )
 
-    def _turned(self, action: str, queue: str, reason: str | None, *, change: Callable[[], bool]) -> ActionReport:
+    def _apply_queue_change(
+        self, action: str, queue: str, reason: str | None, *, change: Callable[[], bool]
+    ) -> ActionReport:
         if self._read_only:
             raise Refused("this connection is read-only")
         affected = int(change())
-        audit_id = self.system.record.write(
-            action, affected=affected, skipped=1 - affected, reason=reason, about={"queue": queue}
+        audit_id = self.system.audit_log.append(
+            action, affected=affected, skipped=1 - affected, reason=reason, filter_document={"queue": queue}
         )
         return ActionReport(action=action, matched=1, affected=affected, skipped_count=1 - affected, audit_id=audit_id)
 
 
-def _silences(system: System, status: TaskStatus) -> list[timedelta]:
+def _silences(system: DemoSystem, status: TaskStatus) -> list[timedelta]:
     now = system.now()
     return [now - task.last_beat_at for task in system.in_state(status) if task.last_beat_at]
 
 
-def _ages(system: System, status: TaskStatus) -> list[timedelta]:
+def _ages(system: DemoSystem, status: TaskStatus) -> list[timedelta]:
     now = system.now()
     return [now - (task.started_at or task.claimed_at or now) for task in system.in_state(status)]
 
 
 # What the invented system answers about runs, and what can be done to them.
 
-_OPEN = {WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, WorkflowTaskStatus.ENQUEUED}
-_LOST = {WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED}
+_NOT_STARTED = {WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, WorkflowTaskStatus.ENQUEUED}
+_FAILED_OR_SKIPPED = {WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED}
 
 
-class FlowAnswers:
+class WorkflowSourceMixin:
     """A part of the source."""
 
-    system: System
+    system: DemoSystem
     _read_only: bool
 
     @property
-    def _flows(self) -> Flows:
-        return self.system.flows
+    def _flows(self) -> DemoRuns:
+        return self.system.workflow_runs
 
     async def list_workflows(
         self,
@@ -367,35 +411,39 @@ class FlowAnswers:
         return self._flows.detail(UUID(str(workflow_id)))
 
     async def pause_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-        return self._turn("pause_workflow", workflow_id, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED, reason)
+        return self._apply_run_change(
+            "pause_workflow", workflow_id, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED, reason
+        )
 
     async def resume_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
-        return self._turn("resume_workflow", workflow_id, WorkflowStatus.PAUSED, WorkflowStatus.RUNNING, reason)
+        return self._apply_run_change(
+            "resume_workflow", workflow_id, WorkflowStatus.PAUSED, WorkflowStatus.RUNNING, reason
+        )
 
     async def cancel_workflow(
         self, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
     ) -> ActionReport:
         del kill, reason
-        run = self._may_change(workflow_id)
+        run = self._writable_run(workflow_id)
         is_open = not WorkflowStatus(run.status).is_terminal
         if is_open:
-            self._give(run, _OPEN, WorkflowTaskStatus.SKIPPED)
+            self._set_node_statuses(run, _NOT_STARTED, WorkflowTaskStatus.SKIPPED)
             self._flows.change(run.id, status=WorkflowStatus.CANCELLED, completed_at=self.system.now())
         return _report("cancel_workflow", run, is_changed=is_open)
 
     async def retry_workflow(self, workflow_id: str | UUID, *, reason: str | None = None) -> ActionReport:
         del reason
-        run = self._may_change(workflow_id)
-        lost = sum(node.status in _LOST for node in self._flows.nodes[run.id])
+        run = self._writable_run(workflow_id)
+        lost = sum(node.status in _FAILED_OR_SKIPPED for node in self._flows.nodes[run.id])
         is_over = WorkflowStatus(run.status).is_terminal and lost > 0
         if is_over:
-            self._give(run, _LOST, WorkflowTaskStatus.PENDING)
+            self._set_node_statuses(run, _FAILED_OR_SKIPPED, WorkflowTaskStatus.PENDING)
             self._flows.change(
                 run.id, status=WorkflowStatus.RUNNING, completed_at=None, error_code=None, generation=run.generation + 1
             )
         return _report("retry_workflow", run, is_changed=is_over, nodes=lost)
 
-    def _turn(
+    def _apply_run_change(
         self,
         action: str,
         workflow_id: str | UUID,
@@ -403,24 +451,27 @@ class FlowAnswers:
         after: WorkflowStatus,
         reason: str | None,  # noqa: ARG002  # nobody reads the log of an invented system
     ) -> ActionReport:
-        run = self._may_change(workflow_id)
+        run = self._writable_run(workflow_id)
         if run.status == before:
             paused_at = self.system.now() if after is WorkflowStatus.PAUSED else None
             self._flows.change(run.id, status=after, paused_at=paused_at)
         return _report(action, run, is_changed=run.status == before)
 
-    def _give(self, run: WorkflowFacts, which: set[WorkflowTaskStatus], status: WorkflowTaskStatus) -> None:
+    def _set_node_statuses(
+        self, run: WorkflowRecord, which: set[WorkflowTaskStatus], status: WorkflowTaskStatus
+    ) -> None:
         self._flows.set_nodes(
-            run.id, {node.index: _as(node, status) for node in self._flows.nodes[run.id] if node.status in which}
+            run.id,
+            {node.index: _reset_node(node, status) for node in self._flows.nodes[run.id] if node.status in which},
         )
 
-    def _may_change(self, workflow_id: str | UUID) -> WorkflowFacts:
+    def _writable_run(self, workflow_id: str | UUID) -> WorkflowRecord:
         if self._read_only:
             raise Refused("this connection is read-only")
         return self._flows.runs[UUID(str(workflow_id))]
 
 
-def _run_fits(run: WorkflowFacts, wanted: WorkflowFilter) -> bool:
+def _run_fits(run: WorkflowRecord, wanted: WorkflowFilter) -> bool:
     return (
         (not wanted.statuses or run.status in wanted.statuses)
         and (not wanted.names or any(fnmatchcase(run.name, name) for name in wanted.names))
@@ -428,84 +479,91 @@ def _run_fits(run: WorkflowFacts, wanted: WorkflowFilter) -> bool:
     )
 
 
-def _identity(run: WorkflowFacts) -> UUID:
+def _identity(run: WorkflowRecord) -> UUID:
     return run.id
 
 
-def _as(node: NodeRow, status: WorkflowTaskStatus) -> NodeRow:
+def _reset_node(node: NodeRow, status: WorkflowTaskStatus) -> NodeRow:
     return replace(
         node, status=status, task_id=None, started_at=None, completed_at=None, error_code=None, error_message=None
     )
 
 
-def _report(action: str, run: WorkflowFacts, *, is_changed: bool, nodes: int = 0) -> ActionReport:
-    skipped = () if is_changed else (Skipped(run.id, Refusal.WORKFLOW_STATE_NOT_ALLOWED),)
+def _report(action: str, run: WorkflowRecord, *, is_changed: bool, nodes: int = 0) -> ActionReport:
+    skipped = () if is_changed else (Skipped(run.id, SkipReason.WORKFLOW_STATE_NOT_ALLOWED),)
     return ActionReport(
-        action=action, matched=1, affected=int(is_changed), skipped=skipped, skipped_count=len(skipped),
-        audit_id=5522, nodes=nodes if is_changed else 0,
-    )  # fmt: skip
+        action=action,
+        matched=1,
+        affected=int(is_changed),
+        skipped=skipped,
+        skipped_count=len(skipped),
+        audit_id=5522,
+        retried_nodes=nodes if is_changed else 0,
+    )
 
 
 # What the invented system answers about its housekeeping.
 
 
-class KeepingAnswers:
+class MaintenanceSourceMixin:
     """A part of the source."""
 
-    system: System
+    system: DemoSystem
     _read_only: bool
 
-    async def near_limit(self, within: timedelta, options: SweepOptions = _AS_USUAL) -> tuple[SweptTask, ...]:
-        return actions.near_limit(self.system, options, within)
+    async def nearly_stale_tasks(
+        self, within: timedelta, options: SweepOptions = _DEFAULT_OPTIONS
+    ) -> tuple[SweptTask, ...]:
+        return actions.nearly_stale_tasks(self.system, options, within)
 
-    async def not_yet_stale(self, options: SweepOptions = _AS_USUAL) -> Silent | None:
-        return actions.not_yet_stale(self.system, options)
+    async def silent_tasks(self, options: SweepOptions = _DEFAULT_OPTIONS) -> SilentTasks | None:
+        return actions.silent_tasks(self.system, options)
 
-    async def upkeep(self) -> Upkeep:
-        return self.system.keeping.upkeep()
+    async def maintenance_status(self) -> MaintenanceStatus:
+        return self.system.maintenance.maintenance_status()
 
     async def storage(self) -> Storage:
-        return self.system.keeping.storage()
+        return self.system.maintenance.storage()
 
     async def events(self, *, limit: int = 100) -> tuple[EventRow, ...]:
-        return tuple(self.system.keeping.events[-limit:])
+        return tuple(self.system.maintenance.events[-limit:])
 
-    async def cleanup_candidates(self) -> Cleaned:
-        return self.system.keeping.candidates()
+    async def cleanup_candidates(self) -> CleanupSummary:
+        return self.system.maintenance.candidates()
 
     async def cleanup(
         self,
         *,
         reason: str | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[ActionProgress], None] | None = None,
         stop: asyncio.Event | None = None,
     ) -> CleanupReport:
         del stop
         if self._read_only:
             raise Refused("this connection is read-only")
-        cleaned = self.system.keeping.clean()
+        cleaned = self.system.maintenance.cleanup()
         if progress is not None:
-            progress(Progress(done=cleaned.rows, total=cleaned.rows, affected=cleaned.rows, skipped=0))
-        audit_id = self.system.record.write(ACTION, affected=cleaned.rows, reason=reason)
+            progress(ActionProgress(done=cleaned.rows, total=cleaned.rows, affected=cleaned.rows, skipped=0))
+        audit_id = self.system.audit_log.append(ACTION, affected=cleaned.rows, reason=reason)
         return CleanupReport(is_dry_run=False, matched=cleaned.rows, cleaned=cleaned, audit_id=audit_id)
 
 
 _EVERY = TaskFilter()
 
 
-class DemoSource(FleetAnswers, FlowAnswers, KeepingAnswers):
+class DemoSource(FleetSourceMixin, WorkflowSourceMixin, MaintenanceSourceMixin):
     """Reads and actions over a `System`; `pace_s` is how often it moves, None for never."""
 
-    def __init__(self, system: System, *, read_only: bool, pace_s: float | None) -> None:
+    def __init__(self, system: DemoSystem, *, read_only: bool, pace_s: float | None) -> None:
         self.system = system
         self._read_only = read_only
         self._pace_s = pace_s
 
-    async def clock(self) -> datetime:
+    async def database_time(self) -> datetime:
         return self.system.now()
 
     async def listen(self) -> AsyncIterator[Change]:
-        yield Change(topic=Topic.FEED, kind=Feed.LIVE, at=self.system.now())
+        yield Change(topic=Topic.FEED, kind=FeedStatus.LIVE, at=self.system.now())
         while self._pace_s is not None:
             await asyncio.sleep(self._pace_s)
             self.system.step()
@@ -513,26 +571,26 @@ class DemoSource(FleetAnswers, FlowAnswers, KeepingAnswers):
                 yield change
         await asyncio.Event().wait()
 
-    def _matching(self, wanted: TaskFilter, ids: Iterable[UUID]) -> Iterator[TaskFacts]:
+    def _matching(self, task_filter: TaskFilter, ids: Iterable[UUID]) -> Iterator[TaskRecord]:
         now = self.system.now()
         tasks = (self.system.tasks[each] for each in ids)
-        return tasks if wanted.is_empty else (task for task in tasks if matches(task, wanted, now))
+        return tasks if task_filter.is_empty else (task for task in tasks if matches(task, task_filter, now))
 
     async def list_tasks(
         self,
         filter: TaskFilter = _EVERY,  # noqa: A002
         *,
-        order: Order = Order.NEWEST_FIRST,
+        order: TaskOrder = TaskOrder.NEWEST_FIRST,
         after: UUID | None = None,
         limit: int = 50,
     ) -> TaskPage:
-        ids = self.system.order
-        if order is Order.OLDEST_FIRST:
+        ids = self.system.task_ids
+        if order is TaskOrder.OLDEST_FIRST:
             following = iter(ids[bisect_right(ids, after or UUID(int=0)) :])
         else:
             last = len(ids) if after is None else bisect_left(ids, after)
             following = (ids[index] for index in range(last - 1, -1, -1))
-        found: list[TaskFacts] = []
+        found: list[TaskRecord] = []
         for task in self._matching(filter, following):
             found.append(task)
             if len(found) > limit:
@@ -541,13 +599,13 @@ class DemoSource(FleetAnswers, FlowAnswers, KeepingAnswers):
 
     async def count_tasks(self, filter: TaskFilter = _EVERY, *, cap: int = 10_000) -> Count:  # noqa: A002
         if filter.is_empty:
-            number = len(self.system.order)
+            number = len(self.system.task_ids)
         else:
-            number = sum(1 for _ in self._matching(filter, self.system.order))
+            number = sum(1 for _ in self._matching(filter, self.system.task_ids))
         return Count(number=min(number, cap), is_capped=number > cap)
 
     async def facets(self, filter: TaskFilter = _EVERY) -> Facets:  # noqa: A002
-        found = list(self._matching(filter, self.system.order[-10_000:]))
+        found = list(self._matching(filter, self.system.task_ids[-10_000:]))
         return Facets(
             statuses=_counted(task.status for task in found),
             queues=_counted(task.queue for task in found),
@@ -559,10 +617,10 @@ class DemoSource(FleetAnswers, FlowAnswers, KeepingAnswers):
         known = (self.system.tasks.get(each) for each in sorted(ids, reverse=True))
         return tuple(task for task in known if task is not None)
 
-    async def payloads_of(self, ids: Iterable[UUID]) -> dict[UUID, Payload]:
+    async def payload_previews(self, ids: Iterable[UUID]) -> dict[UUID, PayloadPreview]:
         known = (self.system.tasks[each] for each in ids if each in self.system.tasks)
         return {
-            task.id: Payload(
+            task.id: PayloadPreview(
                 id=task.id, size=len(task.kwargs_json), args_json=task.args_json, kwargs_json=task.kwargs_json
             )
             for task in known
@@ -570,31 +628,32 @@ class DemoSource(FleetAnswers, FlowAnswers, KeepingAnswers):
 
     async def task(self, task_id: str | UUID) -> TaskDetail | None:
         task = self.system.tasks.get(UUID(str(task_id)))
-        return None if task is None else detail(task, self.system.now())
+        return None if task is None else task_detail(task, self.system.now())
 
     async def list_schedules(self) -> tuple[ScheduleRow, ...]:
         return schedules(self.system)
 
-    async def tasks_ending(self, short_form: str) -> tuple[Found, ...]:
-        wanted = replace(_EVERY, ids=(short_form,))
+    async def tasks_by_short_id(self, short_id: str) -> tuple[ShortIdMatch, ...]:
+        wanted = replace(_EVERY, ids=(short_id,))
         return tuple(
-            Found(id=task.id, name=task.name, status=task.status) for task in self._matching(wanted, self.system.order)
+            ShortIdMatch(id=task.id, name=task.name, status=task.status)
+            for task in self._matching(wanted, self.system.task_ids)
         )
 
-    async def plan(self, action: Action, which: Selector, options: ActionOptions | None = None) -> Plan:
-        if which.ids is not None:
-            tasks = [self.system.tasks[each] for each in which.ids if each in self.system.tasks]
+    async def plan(self, action: Action, selector: Selector, options: ActionOptions | None = None) -> Plan:
+        if selector.ids is not None:
+            tasks = [self.system.tasks[each] for each in selector.ids if each in self.system.tasks]
         else:
-            tasks = list(self._matching(which.filter or _EVERY, self.system.order))
-        return actions.plan(action, replace(which, as_of=self.system.now()), options or ActionOptions(), tasks)
+            tasks = list(self._matching(selector.filter or _EVERY, self.system.task_ids))
+        return actions.build_plan(action, replace(selector, as_of=self.system.now()), options or ActionOptions(), tasks)
 
     async def apply(
-        self, plan: Plan, *, progress: Callable[[Progress], None] | None = None, stop: asyncio.Event | None = None
+        self, plan: Plan, *, progress: Callable[[ActionProgress], None] | None = None, stop: asyncio.Event | None = None
     ) -> ActionReport:
-        return await actions.apply(self.system, plan, progress=progress, stop=stop, read_only=self._read_only)
+        return await actions.apply_plan(self.system, plan, progress=progress, stop=stop, read_only=self._read_only)
 
     async def undo_retry(self, report: ActionReport) -> ActionReport:
-        return actions.undo(self.system, report)
+        return actions.undo_retry(self.system, report)
 
 
 def _counted(values: Iterable[str]) -> tuple[Facet, ...]:

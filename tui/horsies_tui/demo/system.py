@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.model.events import EventKind
-from horsies.model.retention import Category, Cleaned, Portion, Windows
+from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionCategory, RetentionWindows
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Change, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
-from horsies_ops.reads.overview import Bucket, ErrorCount, QueueBucket, Throughput, Times
+from horsies_ops.reads.overview import ErrorCount, QueueBucket, Throughput, ThroughputBucket, TimePercentiles
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.server import OpenTransaction, Storage, TableStorage
-from horsies_ops.reads.tasks import TaskFacts
-from horsies_ops.reads.workers import Snapshot, Upkeep, WorkerRow
+from horsies_ops.reads.tasks import TaskRecord
+from horsies_ops.reads.workers import MaintenanceStatus, SnapshotRow, WorkerRow
 from horsies_tui.demo import workflows
-from horsies_tui.demo.workflows import KINDS, QUEUES, WORKERS, Flows, Kind, Member
+from horsies_tui.demo.workflows import KINDS, QUEUES, WORKERS, DemoRuns, DemoWorker, TaskKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from horsies_tui.demo.workflows import Queue
+    from horsies_tui.demo.workflows import DemoQueue
 
 
 # What operators did to the invented system: its audit, and which queues they paused.
 
-YOU = "you"
+OPERATOR = "you"
 FIRST_ID = 5521
 
 
@@ -44,7 +44,7 @@ class Pause:
     reason: str | None
 
 
-class Record:
+class DemoAuditLog:
     """Rows of the audit, the oldest first."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -52,24 +52,34 @@ class Record:
         self.paused: dict[str, Pause] = {}
         self._now = now
 
-    def write(
+    def append(
         self,
         action: str,
         *,
         affected: int,
         skipped: int = 0,
         reason: str | None = None,
-        about: Mapping[str, object] | None = None,
+        filter_document: Mapping[str, object] | None = None,
         task_ids: Sequence[UUID] = (),
-        actor: str = YOU,
+        actor: str = OPERATOR,
         at: datetime | None = None,
     ) -> int:
         """Put an action on record; what it is filed under."""
         row = AuditRow(
-            id=FIRST_ID + len(self.rows), at=at or self._now(), actor=actor, host="demo", action=action, reason=reason,
-            filter_json=None if about is None else json.dumps(about), dry_run=False, matched=affected + skipped,
-            affected=affected, skipped=skipped, via="tui", task_ids=tuple(task_ids),
-        )  # fmt: skip
+            id=FIRST_ID + len(self.rows),
+            at=at or self._now(),
+            actor=actor,
+            host="demo",
+            action=action,
+            reason=reason,
+            filter_json=None if filter_document is None else json.dumps(filter_document),
+            dry_run=False,
+            matched=affected + skipped,
+            affected=affected,
+            skipped=skipped,
+            via="tui",
+            task_ids=tuple(task_ids),
+        )
         self.rows.append(row)
         return row.id
 
@@ -90,60 +100,65 @@ LAST_PASS: Final = timedelta(seconds=14)
 LAST_RETENTION: Final = timedelta(minutes=41)
 BYTES_A_ROW: Final = 900
 
-_OLD = {Category.HEARTBEATS: 88_210, Category.WORKER_STATES: 51_004, Category.TASKS: 412_377, Category.EVENTS: 12_120}
+_EXPIRED_ROWS = {
+    RetentionCategory.HEARTBEATS: 88_210,
+    RetentionCategory.WORKER_STATES: 51_004,
+    RetentionCategory.TASKS: 412_377,
+    RetentionCategory.EVENTS: 12_120,
+}
 _BLOCKED_S = (331, 302, 281)
 _LOST = WORKERS[-1].id
 
 
-class Keeping:
+class DemoMaintenance:
     """What lies about: rows that are past their time, and events that nobody has cleaned up."""
 
-    def __init__(self, system: System) -> None:
-        self.old = dict(_OLD)
+    def __init__(self, system: DemoSystem) -> None:
+        self.expired_rows = dict(_EXPIRED_ROWS)
         self.events: list[EventRow] = []
-        self.blocked: set[UUID] = set()
+        self.blocked_ids: set[UUID] = set()
         """Tasks that neither beat nor end, though their worker is well."""
         self._system = system
 
-    def remember(self) -> None:
+    def seed(self) -> None:
         """Invent what has been."""
-        self._block_some()
-        self._write(timedelta(minutes=58), EventKind.RETENTION_FINISHED, {"heartbeats": 4_112, "events": 310})
-        self._write(
+        self._seed_blocked_tasks()
+        self._record_event(timedelta(minutes=58), EventKind.RETENTION_FINISHED, {"heartbeats": 4_112, "events": 310})
+        self._record_event(
             timedelta(minutes=6), EventKind.WORKER_LOST, {"silence_s": 301, "state": "running"}, worker_id=_LOST
         )
-        for ago_s, task_id in zip((340, 338, 75), self._system.order[-40:], strict=False):
+        for ago_s, task_id in zip((340, 338, 75), self._system.task_ids[-40:], strict=False):
             evidence = {"decision": "retry", "reason": "OWNER_LOST", "silence_s": 304.2}
-            self._write(timedelta(seconds=ago_s), EventKind.TASK_RECOVERED, evidence, task_id=task_id)
-        self._write(timedelta(seconds=70), EventKind.SWEEP_FINISHED, {"retry": 3}, worker_id=WORKERS[0].id)
+            self._record_event(timedelta(seconds=ago_s), EventKind.TASK_RECOVERED, evidence, task_id=task_id)
+        self._record_event(timedelta(seconds=70), EventKind.SWEEP_FINISHED, {"retry": 3}, worker_id=WORKERS[0].id)
 
-    def clean(self) -> Cleaned:
+    def cleanup(self) -> CleanupSummary:
         """Delete all of it; what that was."""
         taken = self.candidates()
-        self.old.clear()
-        self._write(timedelta(0), EventKind.RETENTION_FINISHED, taken.counts)
+        self.expired_rows.clear()
+        self._record_event(timedelta(0), EventKind.RETENTION_FINISHED, taken.counts)
         return taken
 
-    def candidates(self) -> Cleaned:
+    def candidates(self) -> CleanupSummary:
         """What is past its window."""
         settings, now = AppConfig(), self._system.now()
         portions = [
-            Portion(
+            CategoryCleanup(
                 category=category,
                 window=window,
-                rows=self.old.get(category, 0),
-                bytes=self.old.get(category, 0) * BYTES_A_ROW,
-                oldest_at=now - window * 1.04 if window and category in self.old else None,
-                tables={category.table: self.old[category]} if category in self.old else {},
+                rows=self.expired_rows.get(category, 0),
+                bytes=self.expired_rows.get(category, 0) * BYTES_A_ROW,
+                oldest_at=now - window * 1.04 if window and category in self.expired_rows else None,
+                tables={category.table: self.expired_rows[category]} if category in self.expired_rows else {},
             )
-            for category, window in Windows.of(settings.recovery, settings.retention)
+            for category, window in RetentionWindows.of(settings.recovery, settings.retention)
         ]
-        return Cleaned(portions=tuple(portions))
+        return CleanupSummary(categories=tuple(portions))
 
-    def upkeep(self) -> Upkeep:
+    def maintenance_status(self) -> MaintenanceStatus:
         now = self._system.now()
         deleted = [row.at for row in self.events if row.kind == EventKind.RETENTION_FINISHED]
-        return Upkeep(
+        return MaintenanceStatus(
             at=now,
             config=AppConfig().recovery,
             last_pass_at=now - LAST_PASS,
@@ -162,13 +177,13 @@ class Keeping:
                 TableStorage(name=name, bytes=size, rows=rows, dead_rows=dead, last_vacuum_at=vacuumed)
                 for name, size, rows, dead in tables
             ),
-            notify_queue=0.0,
+            notify_queue_usage=0.0,
             longest_transaction=OpenTransaction(
                 pid=8123, application_name="psql", state="idle in transaction", age=timedelta(seconds=41)
             ),
         )
 
-    def _write(
+    def _record_event(
         self,
         ago: timedelta,
         kind: EventKind,
@@ -179,12 +194,19 @@ class Keeping:
     ) -> None:
         self.events.append(
             EventRow(
-                id=len(self.events) + 1, at=self._system.now() - ago, kind=kind, task_id=task_id, workflow_id=None,
-                worker_id=worker_id, claim_token=None, queue=None, evidence_json=json.dumps(evidence),
+                id=len(self.events) + 1,
+                at=self._system.now() - ago,
+                kind=kind,
+                task_id=task_id,
+                workflow_id=None,
+                worker_id=worker_id,
+                claim_token=None,
+                queue=None,
+                evidence_json=json.dumps(evidence),
             )
-        )  # fmt: skip
+        )
 
-    def _block_some(self) -> None:
+    def _seed_blocked_tasks(self) -> None:
         """Loads that wait for a lock, or compute without ever coming up for air."""
         system, holder = self._system, WORKERS[2]
         kind = next(each for each in KINDS if each.name == "etl.load")
@@ -193,81 +215,116 @@ class Keeping:
             task = system.send(kind, at=then - timedelta(minutes=9))
             began = then - timedelta(minutes=8)
             system.move(
-                task.id, TaskStatus.RUNNING, claimed_at=began, started_at=began, last_beat_at=then, claim_token=1,
-                worker_id=holder.id, worker_hostname=holder.hostname, worker_pid=holder.pid,
-            )  # fmt: skip
-            self.blocked.add(task.id)
+                task.id,
+                TaskStatus.RUNNING,
+                claimed_at=began,
+                started_at=began,
+                last_beat_at=then,
+                claim_token=1,
+                worker_id=holder.id,
+                worker_hostname=holder.hostname,
+                worker_pid=holder.pid,
+            )
+            self.blocked_ids.add(task.id)
 
 
 BEAT_EVERY = timedelta(seconds=5)
-LAST_SEEN = timedelta(minutes=6, seconds=10)
+LOST_WORKER_SILENCE = timedelta(minutes=6, seconds=10)
 """How long the worker that is gone had been silent at the beginning."""
 _NOTHING = timedelta(0)
 _PRIORITIES = {queue.name: queue.priority for queue in QUEUES}
 _KINDS = {kind.name: kind for kind in KINDS}
 
 
-class System:
+class DemoSystem:
     """Tasks by id, and the moves between their states. Time comes from `now`, chance from the seed."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, seed: int = 7) -> None:
         self.now = now
-        self.tasks: dict[UUID, TaskFacts] = {}
-        self.order: list[UUID] = []
-        self.flows = Flows(self)
-        self.record = Record(now)
-        self.keeping = Keeping(self)
-        self.began = now()
-        self.last_seen = self.began - LAST_SEEN
+        self.tasks: dict[UUID, TaskRecord] = {}
+        self.task_ids: list[UUID] = []
+        self.workflow_runs = DemoRuns(self)
+        self.audit_log = DemoAuditLog(now)
+        self.maintenance = DemoMaintenance(self)
+        self.started_at = now()
+        self.lost_worker_seen_at = self.started_at - LOST_WORKER_SILENCE
         """Of the worker that is gone."""
         self._random = Random(seed)  # noqa: S311  # invented data
-        self._moves: Counter[tuple[str, str, str]] = Counter()
-        self._moved: dict[tuple[str, str, str], list[UUID]] = {}
+        self._move_counts: Counter[tuple[str, str, str]] = Counter()
+        self._moved_ids: dict[tuple[str, str, str], list[UUID]] = {}
         self._steps = 0
 
     @classmethod
-    def busy(
+    def with_history(
         cls, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, size: int = 2000, seed: int = 7
-    ) -> System:
+    ) -> DemoSystem:
         """One with a past of an hour: `size` tasks, most of them done, some stale, some waiting."""
         system = cls(now, seed=seed)
         for number in range(size, 0, -1):
-            system._remember(timedelta(seconds=3600 * number / size + 30))
-        system._leave_stale_tasks()
+            system._seed_task(timedelta(seconds=3600 * number / size + 30))
+        system._seed_stale_tasks()
         for _ in range(40):
             system.step()
-        workflows.remember(system)
-        system._remember_operators()
-        system.keeping.remember()
+        workflows.seed_runs(system)
+        system._seed_audit_log()
+        system.maintenance.seed()
         system.changes()
         return system
 
     def send(
-        self, kind: Kind, *, at: datetime | None = None, delay: timedelta = _NOTHING, **fields: object
-    ) -> TaskFacts:
+        self, kind: TaskKind, *, at: datetime | None = None, delay: timedelta = _NOTHING, **fields: object
+    ) -> TaskRecord:
         sent_at = at or self.now()
-        task = TaskFacts(
-            id=self._identity(sent_at), name=kind.name, queue=kind.queue, status=TaskStatus.PENDING,
-            priority=_PRIORITIES[kind.queue], attempt_count=0, retry_count=0, max_retries=kind.max_retries,
-            crash_count=0, error_code=None, sent_at=sent_at, enqueued_at=sent_at + delay, claimed_at=None,
-            started_at=None, finished_at=None, good_until=None, next_retry_at=None, worker_id=None,
-            worker_hostname=None, worker_pid=None, workflow_id=None, flags_json="{}", age=_NOTHING,
-            last_beat_at=None, silence=None, args_json="[]",
-            kwargs_json=kind.kwargs_json, result_json=None, failed_reason=None, claim_token=0, claim_expires_at=None,
-            recovery_hold_until=None, overlap_possible=False, no_restart=None, options_json="{}", idempotency_key=None,
+        task = TaskRecord(
+            id=self._new_task_id(sent_at),
+            name=kind.name,
+            queue=kind.queue,
+            status=TaskStatus.PENDING,
+            priority=_PRIORITIES[kind.queue],
+            attempt_count=0,
+            retry_count=0,
+            max_retries=kind.max_retries,
+            crash_count=0,
+            error_code=None,
+            sent_at=sent_at,
+            enqueued_at=sent_at + delay,
+            claimed_at=None,
+            started_at=None,
+            finished_at=None,
+            good_until=None,
+            next_retry_at=None,
+            worker_id=None,
+            worker_hostname=None,
+            worker_pid=None,
+            workflow_id=None,
+            flags_json="{}",
+            age=_NOTHING,
+            last_beat_at=None,
+            silence=None,
+            args_json="[]",
+            kwargs_json=kind.kwargs_json,
+            result_json=None,
+            failed_reason=None,
+            claim_token=0,
+            claim_expires_at=None,
+            recovery_hold_until=None,
+            overlap_possible=False,
+            no_restart=None,
+            options_json="{}",
+            idempotency_key=None,
             retry_of=None,
-        )  # fmt: skip
+        )
         task = replace(task, **fields)
         self.tasks[task.id] = task
-        self.order.insert(bisect_left(self.order, task.id), task.id)
+        self.task_ids.insert(bisect_left(self.task_ids, task.id), task.id)
         return task
 
-    def move(self, task_id: UUID, status: TaskStatus, **fields: object) -> TaskFacts:
+    def move(self, task_id: UUID, status: TaskStatus, **fields: object) -> TaskRecord:
         """Put a task into another state."""
         task = self.tasks[task_id]
         key = (task.queue, task.status, status.value)
-        self._moves[key] += 1
-        self._moved.setdefault(key, []).append(task_id)
+        self._move_counts[key] += 1
+        self._moved_ids.setdefault(key, []).append(task_id)
         moved = replace(task, **{"status": status, **fields})
         self.tasks[task_id] = moved
         return moved
@@ -281,34 +338,40 @@ class System:
         for _ in range(sent):
             delay = timedelta(minutes=self._random.randint(1, 90)) if self._random.random() < 0.03 else _NOTHING
             self.send(self._kind(), delay=delay)
-        self._end_some(now)
-        self._begin_some(now)
+        self._finish_some(now)
+        self._start_some(now)
         self._beat(now)
-        self.flows.step()
+        self.workflow_runs.step()
 
     def changes(self) -> list[Change]:
         """What has moved since they were last asked for, added up as a worker does it."""
         moved = [
             Change(
-                topic=Topic.TASKS, kind="moved", at=self.now(), queue=queue, from_status=before, to_status=after,
-                count=count, ids=tuple(self._moved[queue, before, after][:16]),
+                topic=Topic.STATUS_CHANGE,
+                kind="moved",
+                at=self.now(),
+                queue=queue,
+                from_status=before,
+                to_status=after,
+                count=count,
+                ids=tuple(self._moved_ids[queue, before, after][:16]),
             )
-            for (queue, before, after), count in self._moves.items()
-        ]  # fmt: skip
-        self._moves.clear()
-        self._moved.clear()
+            for (queue, before, after), count in self._move_counts.items()
+        ]
+        self._move_counts.clear()
+        self._moved_ids.clear()
         return moved
 
-    def in_state(self, *statuses: TaskStatus) -> list[TaskFacts]:
+    def in_state(self, *statuses: TaskStatus) -> list[TaskRecord]:
         return [task for task in self.tasks.values() if task.status in statuses]
 
-    def _begin_some(self, now: datetime) -> None:
-        room = {member.id: member.processes for member in WORKERS if not member.is_gone}
+    def _start_some(self, now: datetime) -> None:
+        room = {member.id: member.processes for member in WORKERS if not member.is_lost}
         for task in self.in_state(TaskStatus.RUNNING, TaskStatus.CLAIMED):
             if task.worker_id is not None and task.worker_id in room:
                 room[task.worker_id] -= 1
         waiting = self.in_state(TaskStatus.PENDING)
-        due = [task for task in waiting if task.enqueued_at <= now and task.queue not in self.record.paused]
+        due = [task for task in waiting if task.enqueued_at <= now and task.queue not in self.audit_log.paused]
         for task in sorted(due, key=lambda each: (each.priority, each.id))[:8]:
             takers = [member for member in WORKERS if room.get(member.id, 0) > 0 and task.queue in member.queues]
             if takers:
@@ -317,66 +380,80 @@ class System:
                 self._start(task, member, now)
 
     def _start(
-        self, task: TaskFacts, member: Member, now: datetime, *, status: TaskStatus = TaskStatus.RUNNING
+        self, task: TaskRecord, member: DemoWorker, now: datetime, *, status: TaskStatus = TaskStatus.RUNNING
     ) -> None:
         is_started = status is TaskStatus.RUNNING
         self.move(
-            task.id, status, claimed_at=now, started_at=now if is_started else None, last_beat_at=now,
-            claim_token=task.claim_token + 1, worker_id=member.id,
-            worker_hostname=member.hostname, worker_pid=member.pid,
-        )  # fmt: skip
+            task.id,
+            status,
+            claimed_at=now,
+            started_at=now if is_started else None,
+            last_beat_at=now,
+            claim_token=task.claim_token + 1,
+            worker_id=member.id,
+            worker_hostname=member.hostname,
+            worker_pid=member.pid,
+        )
 
-    def _end_some(self, now: datetime) -> None:
-        gone = {member.id for member in WORKERS if member.is_gone}
+    def _finish_some(self, now: datetime) -> None:
+        gone = {member.id for member in WORKERS if member.is_lost}
         for task in self.in_state(TaskStatus.RUNNING):
             kind = _KINDS[task.name]
             # A quarter of a second of a task that takes so long: the chance that it ends in it.
-            is_at_work = task.worker_id not in gone and task.id not in self.keeping.blocked
+            is_at_work = task.worker_id not in gone and task.id not in self.maintenance.blocked_ids
             if is_at_work and self._random.random() < 0.25 / kind.run_s:
-                self._end(task, kind, now)
+                self._finish(task, kind, now)
 
-    def _end(self, task: TaskFacts, kind: Kind, now: datetime) -> None:
+    def _finish(self, task: TaskRecord, kind: TaskKind, now: datetime) -> None:
         task = self.tasks[task.id] = replace(task, attempt_count=task.attempt_count + 1)
-        if self._random.random() >= kind.failures:
+        if self._random.random() >= kind.failure_rate:
             self.move(task.id, TaskStatus.COMPLETED, finished_at=now, last_beat_at=None, result_json='{"ok": true}')
         elif task.attempt_count <= task.max_retries and self._random.random() < 0.5:
             retry_at = now + timedelta(seconds=60)
             self.move(
-                task.id, TaskStatus.PENDING, enqueued_at=retry_at, retry_count=task.retry_count + 1, last_beat_at=None,
+                task.id,
+                TaskStatus.PENDING,
+                enqueued_at=retry_at,
+                retry_count=task.retry_count + 1,
+                last_beat_at=None,
                 next_retry_at=retry_at,
-            )  # fmt: skip
+            )
         else:
             self.move(
-                task.id, TaskStatus.FAILED, finished_at=now, last_beat_at=None, error_code=kind.error,
+                task.id,
+                TaskStatus.FAILED,
+                finished_at=now,
+                last_beat_at=None,
+                error_code=kind.error_code,
                 failed_reason=kind.message,
-            )  # fmt: skip
+            )
 
     def _beat(self, now: datetime) -> None:
-        gone = {member.id for member in WORKERS if member.is_gone}
+        gone = {member.id for member in WORKERS if member.is_lost}
         for task in self.in_state(TaskStatus.RUNNING, TaskStatus.CLAIMED):
-            is_mute = task.worker_id in gone or task.id in self.keeping.blocked
+            is_mute = task.worker_id in gone or task.id in self.maintenance.blocked_ids
             if not is_mute and task.last_beat_at is not None and now - task.last_beat_at > BEAT_EVERY:
                 self.tasks[task.id] = replace(task, last_beat_at=now)
 
-    def _remember(self, ago: timedelta) -> None:
+    def _seed_task(self, ago: timedelta) -> None:
         """A task of the past that has run its course."""
         kind, sent_at = self._kind(), self.now() - ago
         task = self.send(kind, at=sent_at)
         started = sent_at + timedelta(seconds=self._random.random() * 4)
         self._start(task, self._random.choice(WORKERS[:3]), started)
         ended = started + timedelta(seconds=kind.run_s * (0.5 + self._random.random()))
-        self._end(self.tasks[task.id], kind, ended)
+        self._finish(self.tasks[task.id], kind, ended)
 
-    def _remember_operators(self) -> None:
-        ago = self.began - timedelta(minutes=17)
-        self.record.write("sweep", affected=6, reason="hourly", actor="cron", at=ago)
+    def _seed_audit_log(self) -> None:
+        ago = self.started_at - timedelta(minutes=17)
+        self.audit_log.append("sweep", affected=6, reason="hourly", actor="cron", at=ago)
         failed = {"filter": [{"is_wanted": True, "statuses": ["FAILED"], "names": ["mail.send"]}]}
-        ago = self.began - timedelta(minutes=3, seconds=23)
-        self.record.write("retry", affected=41, reason="smtp is back", about=failed, actor="ana", at=ago)
+        ago = self.started_at - timedelta(minutes=3, seconds=23)
+        self.audit_log.append("retry", affected=41, reason="smtp is back", filter_document=failed, actor="ana", at=ago)
 
-    def _leave_stale_tasks(self) -> None:
+    def _seed_stale_tasks(self) -> None:
         """What the worker that is gone had in its hands."""
-        gone = next(member for member in WORKERS if member.is_gone)
+        gone = next(member for member in WORKERS if member.is_lost)
         silences = {"mail.send": 680, "report.build": 542, "scrape.page": 464}
         for name, silence_s in silences.items():
             then = self.now() - timedelta(seconds=silence_s)
@@ -390,10 +467,10 @@ class System:
             task = self.send(_KINDS["mail.send"], at=then - timedelta(seconds=9))
             self._start(task, gone, then, status=TaskStatus.CLAIMED)
 
-    def _kind(self) -> Kind:
-        return self._random.choices(KINDS, weights=[kind.share for kind in KINDS])[0]
+    def _kind(self) -> TaskKind:
+        return self._random.choices(KINDS, weights=[kind.weight for kind in KINDS])[0]
 
-    def _identity(self, at: datetime) -> UUID:
+    def _new_task_id(self, at: datetime) -> UUID:
         """A UUIDv7: a clock in milliseconds, then chance."""
         clock = int(at.timestamp() * 1000) << 80
         chance = self._random.getrandbits(74)
@@ -405,17 +482,20 @@ class System:
 _HOUR = timedelta(hours=1)
 
 
-def throughput(system: System, window: timedelta, count: int) -> Throughput:
+def throughput(system: DemoSystem, window: timedelta, count: int) -> Throughput:
     ended = [task for _, task in _ended(system, window)]
-    starts = _starts(system.now(), window, count)
-    done, failed = _tally(ended, TaskStatus.COMPLETED, window / count), _tally(ended, TaskStatus.FAILED, window / count)
+    starts = _bucket_starts(system.now(), window, count)
+    done, failed = (
+        _count_by_bucket(ended, TaskStatus.COMPLETED, window / count),
+        _count_by_bucket(ended, TaskStatus.FAILED, window / count),
+    )
     return Throughput(
-        buckets=tuple(Bucket(at=at, done=done[at], failed=failed[at]) for at in starts), times=_times(ended)
+        buckets=tuple(ThroughputBucket(at=at, done=done[at], failed=failed[at]) for at in starts), times=_times(ended)
     )
 
 
-def queue_throughput(system: System, window: timedelta, count: int) -> tuple[QueueBucket, ...]:
-    groups: dict[tuple[str, datetime], list[TaskFacts]] = {}
+def queue_throughput(system: DemoSystem, window: timedelta, count: int) -> tuple[QueueBucket, ...]:
+    groups: dict[tuple[str, datetime], list[TaskRecord]] = {}
     for at, task in _ended(system, window):
         groups.setdefault((task.queue, _floor(at, window / count)), []).append(task)
     return tuple(
@@ -430,7 +510,7 @@ def queue_throughput(system: System, window: timedelta, count: int) -> tuple[Que
     )
 
 
-def error_summary(system: System, window: timedelta) -> tuple[ErrorCount, ...]:
+def error_summary(system: DemoSystem, window: timedelta) -> tuple[ErrorCount, ...]:
     failed = [(at, task) for at, task in _ended(system, window) if task.error_code is not None]
     counts = Counter((task.name, task.error_code or "", task.status) for _, task in failed)
     recent = Counter(
@@ -442,12 +522,12 @@ def error_summary(system: System, window: timedelta) -> tuple[ErrorCount, ...]:
     )
 
 
-def ended_since(system: System, window: timedelta, *, queue: str | None = None) -> Counter[str]:
+def ended_since(system: DemoSystem, window: timedelta, *, queue: str | None = None) -> Counter[str]:
     """How many ended in each state."""
     return Counter(task.status for _, task in _ended(system, window) if queue in (None, task.queue))
 
 
-def _ended(system: System, window: timedelta) -> Iterator[tuple[datetime, TaskFacts]]:
+def _ended(system: DemoSystem, window: timedelta) -> Iterator[tuple[datetime, TaskRecord]]:
     since = system.now() - window
     for task in system.tasks.values():
         if task.finished_at is not None and since < task.finished_at <= system.now():
@@ -459,28 +539,33 @@ def _floor(at: datetime, step: timedelta) -> datetime:
     return at - timedelta(seconds=at.timestamp() % seconds)
 
 
-def _starts(now: datetime, window: timedelta, count: int) -> list[datetime]:
+def _bucket_starts(now: datetime, window: timedelta, count: int) -> list[datetime]:
     last = _floor(now, window / count)
     return [last - back * (window / count) for back in range(count - 1, -1, -1)]
 
 
-def _tally(ended: Sequence[TaskFacts], status: TaskStatus, step: timedelta) -> Counter[datetime]:
+def _count_by_bucket(ended: Sequence[TaskRecord], status: TaskStatus, step: timedelta) -> Counter[datetime]:
     return Counter(_floor(task.finished_at, step) for task in ended if task.status == status and task.finished_at)
 
 
-def _wait(task: TaskFacts) -> timedelta:
+def _wait(task: TaskRecord) -> timedelta:
     return (task.started_at or task.enqueued_at) - task.enqueued_at
 
 
-def _times(ended: Sequence[TaskFacts]) -> Times:
+def _times(ended: Sequence[TaskRecord]) -> TimePercentiles:
     waits = sorted(_wait(task).total_seconds() for task in ended)
     runs = sorted(
         (task.finished_at - task.started_at).total_seconds() for task in ended if task.finished_at and task.started_at
     )
-    return Times(wait_p50=_at(waits, 50), wait_p95=_at(waits, 95), run_p50=_at(runs, 50), run_p95=_at(runs, 95))
+    return TimePercentiles(
+        wait_p50=_percentile(waits, 50),
+        wait_p95=_percentile(waits, 95),
+        run_p50=_percentile(runs, 50),
+        run_p95=_percentile(runs, 95),
+    )
 
 
-def _at(values: Sequence[float], percent: int) -> timedelta | None:
+def _percentile(values: Sequence[float], percent: int) -> timedelta | None:
     return timedelta(seconds=quantiles(values, n=100)[percent - 1]) if len(values) > 1 else None
 
 
@@ -491,12 +576,12 @@ _MINUTE = timedelta(minutes=1)
 _VERSION = "0.4.1"
 
 
-def queue_rows(system: System) -> tuple[QueueRow, ...]:
+def queue_rows(system: DemoSystem) -> tuple[QueueRow, ...]:
     return tuple(_queue_row(system, queue) for queue in QUEUES)
 
 
-def _queue_row(system: System, queue: Queue) -> QueueRow:
-    now, pause = system.now(), system.record.paused.get(queue.name)
+def _queue_row(system: DemoSystem, queue: DemoQueue) -> QueueRow:
+    now, pause = system.now(), system.audit_log.paused.get(queue.name)
     pending = [task.enqueued_at for task in system.in_state(TaskStatus.PENDING) if task.queue == queue.name]
     due = [at for at in pending if at <= now]
     later = [at for at in pending if at > now]
@@ -506,7 +591,7 @@ def _queue_row(system: System, queue: Queue) -> QueueRow:
         priority=queue.priority,
         max_concurrency=queue.cap,
         paused_at=pause and pause.at,
-        paused_by=YOU if pause else None,
+        paused_by=OPERATOR if pause else None,
         pause_reason=pause and pause.reason,
         pending=len(due),
         delayed=len(later),
@@ -516,70 +601,70 @@ def _queue_row(system: System, queue: Queue) -> QueueRow:
         next_due_in=min(later) - now if later else None,
         finished_last_minute=ended.total(),
         failed_last_minute=ended[TaskStatus.FAILED],
-        served_by=sum(queue.name in member.queues for member in WORKERS if not member.is_gone),
+        served_by=sum(queue.name in member.queues for member in WORKERS if not member.is_lost),
     )
 
 
-def worker_rows(system: System) -> tuple[WorkerRow, ...]:
+def worker_rows(system: DemoSystem) -> tuple[WorkerRow, ...]:
     """The newest beat first."""
     return tuple(sorted((_worker_row(system, member) for member in WORKERS), key=lambda row: row.heartbeat_age))
 
 
-def _worker_row(system: System, member: Member) -> WorkerRow:
+def _worker_row(system: DemoSystem, member: DemoWorker) -> WorkerRow:
     now = system.now()
     held = [task for task in system.in_state(TaskStatus.CLAIMED, TaskStatus.RUNNING) if task.worker_id == member.id]
     running = sum(task.status == TaskStatus.RUNNING for task in held)
-    newest = history(system, member.id, timedelta(hours=1))[-1]
-    beat_at = system.last_seen if member.is_gone else now - timedelta(seconds=WORKERS.index(member) + 1)
+    newest = worker_history(system, member.id, timedelta(hours=1))[-1]
+    beat_at = system.lost_worker_seen_at if member.is_lost else now - timedelta(seconds=WORKERS.index(member) + 1)
     return WorkerRow(
         worker_id=member.id,
         hostname=member.hostname,
         pid=member.pid,
         version=_VERSION,
-        state="lost" if member.is_gone else "running",
+        state="lost" if member.is_lost else "running",
         queues=member.queues,
         processes=member.processes,
-        started_at=system.began - timedelta(days=3, hours=4) / (WORKERS.index(member) + 1),
+        started_at=system.started_at - timedelta(days=3, hours=4) / (WORKERS.index(member) + 1),
         last_heartbeat_at=beat_at,
         heartbeat_age=now - beat_at,
-        is_stale=member.is_gone,
+        is_stale=member.is_lost,
         tasks_running=running,
         tasks_claimed=sum(task.status == TaskStatus.CLAIMED for task in held),
         children_busy=min(running, member.processes),
-        cpu_percent=None if member.is_gone else newest.cpu_percent,
+        cpu_percent=None if member.is_lost else newest.cpu_percent,
         memory_mb=newest.memory_mb,
-        memory_percent=None if member.is_gone else newest.memory_percent,
+        memory_percent=None if member.is_lost else newest.memory_percent,
         listener="live",
-        listening_since=system.began - timedelta(hours=1),
+        listening_since=system.started_at - timedelta(hours=1),
         amnesty_until=None,
         last_pass_at=now - timedelta(seconds=14),
-        is_silent=member.is_gone,
+        is_silent=member.is_lost,
         disabled_operations=(),
         warnings=(),
     )
 
 
-def history(system: System, worker_id: UUID, window: timedelta) -> tuple[Snapshot, ...]:
+def worker_history(system: DemoSystem, worker_id: UUID, window: timedelta) -> tuple[SnapshotRow, ...]:
     member = next(each for each in WORKERS if each.id == worker_id)
-    last = system.last_seen if member.is_gone else system.now()
+    last = system.lost_worker_seen_at if member.is_lost else system.now()
     first = system.now() - window
     count = int((last - first) / SNAPSHOT_EVERY)
     return tuple(_snapshot(member, last, last - back * SNAPSHOT_EVERY) for back in range(count, -1, -1) if count >= 0)
 
 
-def _snapshot(member: Member, last: datetime, at: datetime) -> Snapshot:
+def _snapshot(member: DemoWorker, last: datetime, at: datetime) -> SnapshotRow:
     """Load that comes and goes; the worker that is gone ran out of memory."""
     chance = Random(f"{member.id} {int(at.timestamp()) // 30}")  # noqa: S311  # invented data
     load = 0.35 + 0.5 * chance.random()
     lead = min((last - at) / timedelta(minutes=20), 1.0)
-    memory = 96.0 - 50.0 * lead if member.is_gone else 30.0 + 20.0 * load
+    memory = 96.0 - 50.0 * lead if member.is_lost else 30.0 + 20.0 * load
     hot = 25.0 if member.pid == 1402 else 0.0
-    return Snapshot(
+    return SnapshotRow(
         at=at,
         processes=member.processes,
         tasks_running=round(member.processes * load),
         tasks_claimed=chance.randint(0, 3),
-        cpu_percent=round(min(100.0, 70.0 * load + hot + (40.0 * (1 - lead) if member.is_gone else 0.0)), 1),
+        cpu_percent=round(min(100.0, 70.0 * load + hot + (40.0 * (1 - lead) if member.is_lost else 0.0)), 1),
         memory_percent=round(memory, 1),
         memory_mb=round(memory * 40.96, 1),
     )

@@ -15,8 +15,8 @@ from textual.widgets import Button, Input, ProgressBar, Static
 
 from horsies.errors import HorsiesError
 from horsies_tui.format import safe
-from horsies_tui.proposals.model import Line, Outcome, Proposal
-from horsies_tui.system import copy
+from horsies_tui.proposals.model import Proposal, ProposalLine, ProposalReport
+from horsies_tui.system import copy_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from horsies_ops.actions.report import Progress
+    from horsies_ops.actions.report import ActionProgress
 
-DEAF_S: Final = 0.3
+KEY_DELAY_S: Final = 0.3
 """Keys are ignored for so long after the preview appears: they were typed for what was there before."""
 
 UNDO_S: Final = 30.0
 
-COMMAND: Final = 120
+MAX_COMMAND_WIDTH: Final = 120
 """So much of the command is shown; it may name hundreds of ids. The copy is whole."""
 
 
-class PlanDialog(ModalScreen[Outcome | None]):
+class ProposalDialog(ModalScreen[ProposalReport | None]):
     """Ends with what came of it, or None where nothing was done."""
 
     AUTO_FOCUS = ""
@@ -50,39 +50,39 @@ class PlanDialog(ModalScreen[Outcome | None]):
     ]
 
     def __init__(
-        self, proposal: Proposal, *, where: str, must_give_reason: bool = False, is_dry_run: bool = False
+        self, proposal: Proposal, *, database_name: str, requires_reason: bool = False, is_dry_run: bool = False
     ) -> None:
         super().__init__()
-        self.heeds = asyncio.Event()
+        self.keys_enabled = asyncio.Event()
         """Set once keys are heeded."""
         self._proposal = proposal
-        self._where = where
-        self._must_give_reason = must_give_reason
+        self._where = database_name
+        self._must_give_reason = requires_reason
         self._is_dry_run = is_dry_run
         self._stop: asyncio.Event | None = None
-        self._outcome: Outcome | None = None
-        self._moved: tuple[UUID, ...] = ()
+        self._report: ProposalReport | None = None
+        self._changed_ids: tuple[UUID, ...] = ()
 
     def compose(self) -> ComposeResult:
         with Vertical(id="plan"):
             with VerticalScroll(can_focus=False):
                 yield Static(id="plan-text")
             yield Input(placeholder="reason, kept in the operator log", compact=True, id="plan-reason")
-            yield Confirmation(compact=True, id="plan-typed")
+            yield ConfirmationInput(compact=True, id="plan-typed")
             yield Static(id="plan-said")
             yield ProgressBar(show_eta=False, id="plan-progress")
             with Horizontal(id="plan-buttons"):
-                yield _for_the_mouse("Cancel", "plan-cancel")
-                yield _for_the_mouse("", "plan-go")
+                yield _mouse_only_button("Cancel", "plan-cancel")
+                yield _mouse_only_button("", "plan-go")
                 yield Static("", id="plan-keys")
 
     def on_mount(self) -> None:
         self.query_one(ProgressBar).display = False
         self._show()
-        self.set_timer(DEAF_S, self.heeds.set)
+        self.set_timer(KEY_DELAY_S, self.keys_enabled.set)
 
     @property
-    def _can_go(self) -> bool:
+    def _can_apply(self) -> bool:
         return not (self._is_dry_run or self._proposal.is_empty)
 
     @property
@@ -95,24 +95,24 @@ class PlanDialog(ModalScreen[Outcome | None]):
         proposal = self._proposal
         kind = "dry run, nothing is changed" if self._is_dry_run else "preview, nothing changed yet"
         self.query_one("#plan").border_title = safe(f"{proposal.title} — {kind}")
-        self.query_one("#plan-text", Static).update(_described(proposal, self._where, self._command))
-        typed = self.query_one(Confirmation)
-        typed.wants_digits = (proposal.to_type or "").isdigit()
-        typed.display = proposal.to_type is not None and self._can_go
-        typed.placeholder = f"type {proposal.to_type} to go on"
-        self.query_one("#plan-reason", Input).display = self._can_go
+        self.query_one("#plan-text", Static).update(_proposal_content(proposal, self._where, self._command))
+        typed = self.query_one(ConfirmationInput)
+        typed.wants_digits = (proposal.confirmation_text or "").isdigit()
+        typed.display = proposal.confirmation_text is not None and self._can_apply
+        typed.placeholder = f"type {proposal.confirmation_text} to go on"
+        self.query_one("#plan-reason", Input).display = self._can_apply
         go = self.query_one("#plan-go", Button)
-        go.label = safe(f"y  {proposal.verb}")
-        go.display = proposal.to_type is None and self._can_go
-        self.query_one("#plan-keys", Static).update(_keys(proposal, can_go=self._can_go))
+        go.label = safe(f"y  {proposal.apply_label}")
+        go.display = proposal.confirmation_text is None and self._can_apply
+        self.query_one("#plan-keys", Static).update(_keys(proposal, can_go=self._can_apply))
         # The number is what is waited for; elsewhere nothing has the focus, and Enter is Cancel.
         self.set_focus(typed if typed.display else None)
 
-    def say(self, text: str) -> None:
+    def set_status(self, text: str) -> None:
         self.query_one("#plan-said", Static).update(safe(text))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("go", "leave", "edit", "copy", "undo") and not self.heeds.is_set():
+        if action in ("go", "leave", "edit", "copy", "undo") and not self.keys_enabled.is_set():
             return False
         return super().check_action(action, parameters)
 
@@ -123,130 +123,130 @@ class PlanDialog(ModalScreen[Outcome | None]):
             self.action_go()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if not self.heeds.is_set():
+        if not self.keys_enabled.is_set():
             return
         if event.input.id == "plan-reason":
-            self._after_reason()
-        elif event.value.strip() == self._proposal.to_type:
-            self._go()
+            self._focus_confirmation()
+        elif event.value.strip() == self._proposal.confirmation_text:
+            self._start_apply()
         else:
             self.action_leave()
 
-    def _after_reason(self) -> None:
-        typed = self.query_one(Confirmation)
+    def _focus_confirmation(self) -> None:
+        typed = self.query_one(ConfirmationInput)
         self.set_focus(typed if typed.display else None)
 
     def action_go(self) -> None:
         """The key is enough only for small and harmless changes."""
-        if self._proposal.to_type is None:
-            self._go()
+        if self._proposal.confirmation_text is None:
+            self._start_apply()
 
-    def _go(self) -> None:
-        if self._stop is not None or not self._can_go:
+    def _start_apply(self) -> None:
+        if self._stop is not None or not self._can_apply:
             return
         reason = self.query_one("#plan-reason", Input).value.strip()
         if self._must_give_reason and not reason:
-            self.say("a reason is required here")
+            self.set_status("a reason is required here")
             self.query_one("#plan-reason", Input).focus()
             return
         self._stop = asyncio.Event()
-        self.run_worker(self._carry_out(reason or None, self._stop), group="apply", exit_on_error=False)
+        self.run_worker(self._apply(reason or None, self._stop), group="apply", exit_on_error=False)
 
-    async def _carry_out(self, reason: str | None, stop: asyncio.Event) -> None:
+    async def _apply(self, reason: str | None, stop: asyncio.Event) -> None:
         for name in ("#plan-reason", "#plan-typed", "#plan-buttons"):
             self.query_one(name).display = False
         self.set_focus(None)
         self.query_one(ProgressBar).display = True
-        self.say("Esc stops after the batch that is under way")
+        self.set_status("Esc stops after the batch that is under way")
         try:
-            self._finish(await self._proposal.apply(reason, self._progressed, stop))
+            self._finish(await self._proposal.apply(reason, self._show_progress, stop))
         except HorsiesError as error:
             lines = (error.message, "what was done before is in the operator log")
             # What is done must not be done again by whoever tries the rest once more.
-            self._finish(Outcome(title="Failed", lines=lines, changed=self._moved))
+            self._finish(ProposalReport(title="Failed", lines=lines, changed_ids=self._changed_ids))
 
-    def _progressed(self, progress: Progress) -> None:
-        self._moved = progress.task_ids
+    def _show_progress(self, progress: ActionProgress) -> None:
+        self._changed_ids = progress.task_ids
         self.query_one(ProgressBar).update(total=max(progress.total, 1), progress=progress.done)
 
-    def _finish(self, outcome: Outcome) -> None:
-        self._outcome = outcome
+    def _finish(self, outcome: ProposalReport) -> None:
+        self._report = outcome
         self.query_one(ProgressBar).display = False
         self.query_one("#plan").border_title = safe(outcome.title)
         self.query_one("#plan-text", Static).update(safe_lines(outcome.lines))
-        self.say("u takes it back   Enter closes" if outcome.undo else "Enter closes")
+        self.set_status("u takes it back   Enter closes" if outcome.undo else "Enter closes")
         if outcome.undo is not None:
-            self.set_timer(UNDO_S, self._too_late)
+            self.set_timer(UNDO_S, self._expire_undo)
 
-    def _too_late(self) -> None:
-        if self._outcome is not None:
-            self._outcome = replace(self._outcome, undo=None)
-            self.say("Enter closes")
+    def _expire_undo(self) -> None:
+        if self._report is not None:
+            self._report = replace(self._report, undo=None)
+            self.set_status("Enter closes")
 
     def action_leave(self) -> None:
         """Stop what is under way; else close. Before anything was done, that is Cancel."""
-        if self._stop is not None and self._outcome is None:
+        if self._stop is not None and self._report is None:
             self._stop.set()
         else:
-            self.dismiss(self._outcome)
+            self.dismiss(self._report)
 
     async def action_edit(self) -> None:
-        if self._proposal.edited is None or self._stop is not None:
+        if self._proposal.with_next_option is None or self._stop is not None:
             return
         with contextlib.suppress(HorsiesError):
-            self._proposal = await self._proposal.edited()
+            self._proposal = await self._proposal.with_next_option()
             self._show()
 
     def action_copy(self) -> None:
         if self._command is not None:
-            copy(self, self._command, "the command")
+            copy_text(self, self._command, "the command")
 
     async def action_undo(self) -> None:
-        if self._outcome is None or self._outcome.undo is None:
+        if self._report is None or self._report.undo is None:
             return
         try:
-            self.say(await self._outcome.undo())
+            self.set_status(await self._report.undo())
         except HorsiesError as error:
-            self.say(error.message)
+            self.set_status(error.message)
 
 
-class Confirmation(Input):
+class ConfirmationInput(Input):
     """Where a number is to be typed, letters are left to the keys of the dialog."""
 
     wants_digits = False
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        return super().check_consume_key(key, character) and not self._is_a_key_of_the_dialog(character)
+        return super().check_consume_key(key, character) and not self._is_dialog_key(character)
 
     def on_key(self, event: events.Key) -> None:
-        if self._is_a_key_of_the_dialog(event.character):
+        if self._is_dialog_key(event.character):
             event.prevent_default()
 
-    def _is_a_key_of_the_dialog(self, character: str | None) -> bool:
+    def _is_dialog_key(self, character: str | None) -> bool:
         return self.wants_digits and character is not None and character.isalpha()
 
 
-def _for_the_mouse(label: str, name: str) -> Button:
+def _mouse_only_button(label: str, name: str) -> Button:
     """A button that the keyboard passes by: Enter must not press whatever happens to have the focus."""
     button = Button(label, id=name, compact=True)
     button.can_focus = False
     return button
 
 
-def _described(proposal: Proposal, where: str, command_line: str | None) -> Content:
+def _proposal_content(proposal: Proposal, where: str, command_line: str | None) -> Content:
     warnings = [Content.assemble(("! ", "bold $text-warning"), safe(warning)) for warning in proposal.warnings]
     command = (
-        [Content(""), Content.assemble(("CLI  ", "bold"), safe(command_line, cells=COMMAND), "  c copies")]
+        [Content(""), Content.assemble(("CLI  ", "bold"), safe(command_line, cells=MAX_COMMAND_WIDTH), "  c copies")]
         if command_line
         else []
     )
     head = Content.assemble(("Selected by  ", "bold"), safe(proposal.selected_by), ("   on  ", "bold"), safe(where))
     return Content("\n").join(
-        [head, Content(""), *_counted(proposal.lines), *([Content("")] if warnings else []), *warnings, *command]
+        [head, Content(""), *_effect_lines(proposal.lines), *([Content("")] if warnings else []), *warnings, *command]
     )
 
 
-def _counted(lines: Sequence[Line]) -> list[Content]:
+def _effect_lines(lines: Sequence[ProposalLine]) -> list[Content]:
     """What would happen, each time with how many of which kind it would happen to."""
     width = max((len(f"{line.count:,}") for line in lines), default=1)
     counted: list[Content] = []
@@ -259,10 +259,10 @@ def _counted(lines: Sequence[Line]) -> list[Content]:
 
 def _keys(proposal: Proposal, *, can_go: bool) -> Content:
     """Enter, and how the option stands: also where nothing would change, for that may be why."""
-    is_key_enough = proposal.to_type is None
+    is_key_enough = proposal.confirmation_text is None
     parts = ["Enter closes" if not can_go else "Enter cancels" if is_key_enough else "Enter cancels until it is typed"]
-    if proposal.option is not None:
-        parts.append(f"e {proposal.option}")
+    if proposal.option_text is not None:
+        parts.append(f"e {proposal.option_text}")
     return Content("  ") + safe("   ".join(parts))
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from horsies.model.operator_actions import Action, ActionOptions
-from horsies_ops.reads.filters import filter_text
-from horsies_tui.format import clock, plural, short_id
+from horsies_ops.reads.filters import format_filter
+from horsies_tui.format import format_time, plural, short_id
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies_ops.actions.plan import Plan, Selector
-    from horsies_ops.actions.report import ActionReport, Progress
-    from horsies_tui.data.source import Source
+    from horsies_ops.actions.report import ActionProgress, ActionReport
+    from horsies_tui.data.source import DataSource
 
-NAMED = 2
+MAX_SAMPLES = 2
 """So many tasks are named, to recognise the others by."""
 
 _DONE = {
@@ -31,7 +31,7 @@ _DONE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ProposalLine:
     """So many things of a kind, and what would become of them."""
 
     count: int
@@ -41,12 +41,12 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProposalReport:
     """What came of it."""
 
     title: str
     lines: tuple[str, ...]
-    changed: tuple[UUID, ...] = ()
+    changed_ids: tuple[UUID, ...] = ()
     undo: Callable[[], Awaitable[str]] | None = None
     """Takes it back as far as that is still possible, and says how far that was."""
 
@@ -56,20 +56,20 @@ class Proposal:
     """What would be done, to what, and how sure one must be. Nothing has been changed yet."""
 
     title: str
-    verb: str
+    apply_label: str
     """What the key does, with the number: `retry 3`."""
     selected_by: str
-    lines: tuple[Line, ...]
+    lines: tuple[ProposalLine, ...]
     warnings: tuple[str, ...] = ()
     command: str | None = None
     """The command line that does the same."""
-    to_type: str | None = None
+    confirmation_text: str | None = None
     """What must be typed before it is done; None where a key is enough."""
-    option: str | None = None
+    option_text: str | None = None
     """How the option stands that can be changed, where there is one."""
-    edited: Callable[[], Awaitable[Proposal]] | None = None
+    with_next_option: Callable[[], Awaitable[Proposal]] | None = None
     """The same with that option changed."""
-    apply: Callable[[str | None, Callable[[Progress], None], asyncio.Event], Awaitable[Outcome]]
+    apply: Callable[[str | None, Callable[[ActionProgress], None], asyncio.Event], Awaitable[ProposalReport]]
     """Do it, for this reason; the event stops it between two batches."""
 
     @property
@@ -78,8 +78,8 @@ class Proposal:
         return all(line.is_skipped for line in self.lines)
 
 
-async def for_tasks(
-    source: Source,
+async def propose_task_action(
+    source: DataSource,
     action: Action,
     selector: Selector,
     options: ActionOptions | None = None,
@@ -88,25 +88,27 @@ async def for_tasks(
 ) -> Proposal:
     """What an action would do to these tasks; `cautions` are warnings beyond those of the plan."""
     plan = await source.plan(action, selector, options or ActionOptions())
-    count, further = len(plan.targets), _further(action, plan.options)
+    count, further = len(plan.targets), _next_options(action, plan.options)
 
     async def edited() -> Proposal:
-        return await for_tasks(source, action, selector, further, cautions=cautions)
+        return await propose_task_action(source, action, selector, further, cautions=cautions)
 
-    async def apply(reason: str | None, progress: Callable[[Progress], None], stop: asyncio.Event) -> Outcome:
+    async def apply(
+        reason: str | None, progress: Callable[[ActionProgress], None], stop: asyncio.Event
+    ) -> ProposalReport:
         decided = replace(plan, options=replace(plan.options, reason=reason or None))
-        return _outcome(source, action, await source.apply(decided, progress=progress, stop=stop))
+        return _task_report(source, action, await source.apply(decided, progress=progress, stop=stop))
 
     return Proposal(
         title=f"{action.capitalize()} {plural(count, 'task')}",
-        verb=f"{action} {count:,}",
+        apply_label=f"{action} {count:,}",
         selected_by=_selected_by(plan),
         lines=_lines(plan),
         warnings=(*cautions, *plan.warnings),
         command=plan.command,
-        to_type=str(count) if plan.tier > 1 else None,
-        option=_option(plan.options) if further != plan.options else None,
-        edited=edited if further != plan.options else None,
+        confirmation_text=str(count) if plan.confirmation_tier > 1 else None,
+        option_text=_option(plan.options) if further != plan.options else None,
+        with_next_option=edited if further != plan.options else None,
         apply=apply,
     )
 
@@ -114,16 +116,16 @@ async def for_tasks(
 def _selected_by(plan: Plan) -> str:
     selector = plan.selector
     if selector.filter is None:
-        named = ", ".join(f"{short_id(sample.id)} {sample.name}" for sample in plan.samples[:NAMED])
-        more = ", …" if plan.matched > NAMED and named else ""
+        named = ", ".join(f"{short_id(sample.id)} {sample.name}" for sample in plan.samples[:MAX_SAMPLES])
+        more = ", …" if plan.matched > MAX_SAMPLES and named else ""
         return f"{plural(len(selector.ids or ()), 'row')}  {named}{more}"
     # Rows that come to match later are not meant, and the one who decides must know that.
-    return f"filter  {filter_text(selector.filter)}   as of {clock(selector.as_of)}, later ones are left out"
+    return f"filter  {format_filter(selector.filter)}   as of {format_time(selector.as_of)}, later ones are left out"
 
 
-def _lines(plan: Plan) -> tuple[Line, ...]:
+def _lines(plan: Plan) -> tuple[ProposalLine, ...]:
     return tuple(
-        Line(
+        ProposalLine(
             count=group.count,
             kind=f"{group.status}  {group.error_code or ''}".rstrip(),
             effect=group.effect,
@@ -133,7 +135,7 @@ def _lines(plan: Plan) -> tuple[Line, ...]:
     )
 
 
-def _further(action: Action, options: ActionOptions) -> ActionOptions:
+def _next_options(action: Action, options: ActionOptions) -> ActionOptions:
     """The next way of treating tasks that run: leave them, take them too, and for cancel also kill them."""
     if action in (Action.RETRY, Action.EXPIRE):
         return options
@@ -150,7 +152,7 @@ def _option(options: ActionOptions) -> str:
     return "running ones: included" if options.include_running else "running ones: left alone"
 
 
-def _outcome(source: Source, action: Action, report: ActionReport) -> Outcome:
+def _task_report(source: DataSource, action: Action, report: ActionReport) -> ProposalReport:
     reasons: dict[str, int] = {}
     for skipped in report.skipped:
         reasons[skipped.why] = reasons.get(skipped.why, 0) + 1
@@ -164,9 +166,9 @@ def _outcome(source: Source, action: Action, report: ActionReport) -> Outcome:
         undone = await source.undo_retry(report)
         return f"{undone.affected:,} of {len(report.new_ids):,} new tasks taken back"
 
-    return Outcome(
+    return ProposalReport(
         title=_DONE[action],
         lines=(*lines, *report.warnings),
-        changed=report.task_ids,
+        changed_ids=report.task_ids,
         undo=undo if report.new_ids else None,
     )

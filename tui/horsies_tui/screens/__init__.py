@@ -5,7 +5,7 @@
    tabs, notice, status line and keys.
 2. Say what the screen `wants`: each a name, a coroutine function of the source, the topics that make it out of date,
    and where it is costly a `rest_s`. The store asks while the screen is seen, once at a time, and again when touched.
-   A read that `Source` does not have yet is a line there, and an answer of the invented system in `demo/`.
+   A read that `DataSource` does not have yet is a line there, and an answer of the invented system in `demo/`.
 3. Show what comes in `take(name, value)`. Values are frozen; give rows to a `RowList`, which paints only what changed.
    Set the status line by `say(…)`. Draw nothing that did not go through `safe`, `fit` or `clean`.
 4. Give each action of the place its method, `action_op_pause` for `op.pause`; take out of the table what a place does
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from horsies_tui.screens.base import MainScreen
 
 SCREENS: Final = {
-    Place.DASH: "dashboard.DashboardScreen",
+    Place.DASHBOARD: "dashboard.DashboardScreen",
     Place.QUEUES: "queues.QueuesScreen",
     Place.TASKS: "tasks.screen.TasksScreen",
     Place.STALE: "stale.StaleScreen",
     Place.WORKERS: "workers.WorkersScreen",
-    Place.FLOWS: "workflows.screen.FlowsScreen",
-    Place.SCHED: "schedules.SchedulesScreen",
+    Place.WORKFLOWS: "workflows.screen.WorkflowsScreen",
+    Place.SCHEDULES: "schedules.SchedulesScreen",
     Place.EVENTS: "events.EventsScreen",
-    Place.MAINT: "maintenance.MaintenanceScreen",
+    Place.MAINTENANCE: "maintenance.MaintenanceScreen",
 }
 """By name: nobody should wait for eight screens before the first is painted."""
 

@@ -9,12 +9,12 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from horsies_ops.reads.changes import Topic
-from horsies_tui.data.queries import Want
-from horsies_tui.data.session import Connection, State
-from horsies_tui.format import age, clock, plural, safe, seconds
-from horsies_tui.keys import BY_METHOD, TABS, Place
-from horsies_tui.system import copy
-from horsies_tui.widgets.frame import Header, KeyLine, StatusLine, Tabs
+from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.session import ConnectionState, ConnectionStatus
+from horsies_tui.format import format_age, format_seconds, format_time, plural, safe
+from horsies_tui.keys import ACTIONS_BY_METHOD, TABS, Place
+from horsies_tui.system import copy_text
+from horsies_tui.widgets.frame import AppHeader, KeyLine, ScreenTabs, StatusLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from horsies_ops.reads.overview import Overview
-    from horsies_tui.data.context import Desk
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.context import AppContext
+    from horsies_tui.data.source import DataSource
     from horsies_tui.messages import Fetched, FetchFailed
 
-ANY_TASK = frozenset({Topic.TASKS, Topic.TASK_NEW, Topic.TASK_DONE})
+TASK_TOPICS = frozenset({Topic.STATUS_CHANGE, Topic.TASK_NEW, Topic.TASK_DONE})
 """The changes that move tasks."""
 
 OVERVIEW = "overview"
 
 
-async def _overview(source: Source) -> Overview:
+async def _overview(source: DataSource) -> Overview:
     return await source.overview()
 
 
@@ -41,7 +41,7 @@ class MainScreen(Screen[None]):
     """A tab. A subclass names its `place`, composes its `body`, says what it `wants` and shows it in `take`."""
 
     place: ClassVar[Place]
-    overview_rest_s: ClassVar[float] = 5.0
+    overview_min_interval_s: ClassVar[float] = 5.0
     """How often the whole system is looked at, at most."""
     AUTO_FOCUS = "RowList"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  # Textual has it so
@@ -53,21 +53,21 @@ class MainScreen(Screen[None]):
     ]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-low"), (20, "-high")]  # noqa: RUF012  # the same
 
-    def __init__(self, desk: Desk, tabs: frozenset[Place] = frozenset(TABS)) -> None:
+    def __init__(self, context: AppContext, tabs: frozenset[Place] = frozenset(TABS)) -> None:
         super().__init__()
-        self.desk = desk
+        self.context = context
         self._tabs = tabs
         self._could_act: bool | None = None
         """Whether actions were to be had when the keys were last drawn."""
 
     def compose(self) -> ComposeResult:
         yield Static("horsies needs 60 × 15 characters", id="too-small")
-        yield Header(self.desk)
-        yield Tabs(self.tab, self._tabs)
+        yield AppHeader(self.context)
+        yield ScreenTabs(self.tab, self._tabs)
         yield Static("", id="notice")
         yield from self.body()
         yield StatusLine()
-        yield KeyLine(self.desk.glyphs)
+        yield KeyLine(self.context.glyphs)
 
     @property
     def tab(self) -> Place:
@@ -78,11 +78,11 @@ class MainScreen(Screen[None]):
         """The widgets between tabs and status line."""
         raise NotImplementedError
 
-    def wants(self) -> Sequence[Want]:
+    def live_queries(self) -> Sequence[LiveQuery]:
         """What is to be fetched for as long as this screen is seen."""
         raise NotImplementedError
 
-    def take(self, name: str, value: object) -> None:
+    def show_result(self, name: str, value: object) -> None:
         """Show what was wanted under `name`."""
         raise NotImplementedError
 
@@ -90,26 +90,28 @@ class MainScreen(Screen[None]):
         """Go one step back within the screen; False where there is none to go."""
         return False
 
-    def say(self, *parts: str) -> None:
+    def set_status(self, *parts: str) -> None:
         """What the status line shows."""
         self.query_one(StatusLine).parts = parts
 
-    def copy(self, text: str, what: str) -> None:
+    def copy_text(self, text: str, what: str) -> None:
         """To the clipboard of whoever sits there, and say so."""
-        copy(self, text, what)
+        copy_text(self, text, what)
 
-    def ask(self) -> None:
+    def start_queries(self) -> None:
         """Have everything that the screen wants fetched, from now on."""
         # The number of stale tasks stands in the tabs of every screen.
-        overview = Want(name=OVERVIEW, fetch=_overview, touched_by=ANY_TASK, rest_s=self.overview_rest_s)
-        self.desk.store.show([*self.wants(), overview], self.post_message)
+        overview = LiveQuery(
+            name=OVERVIEW, fetch=_overview, invalidated_by=TASK_TOPICS, min_interval_s=self.overview_min_interval_s
+        )
+        self.context.queries.set_queries([*self.live_queries(), overview], self.post_message)
 
     def on_mount(self) -> None:
         self.set_interval(1.0, self._tick)
 
     def on_screen_resume(self) -> None:
-        self.ask()
-        self.show_connection(self.desk.session.connection)
+        self.start_queries()
+        self.show_connection(self.context.session.connection)
 
     @property
     def is_drawn(self) -> bool:
@@ -120,25 +122,27 @@ class MainScreen(Screen[None]):
         if not self.is_drawn:
             return
         if message.name == OVERVIEW:
-            self.query_one(Tabs).stale = cast("Overview", message.value).stale
-        self.query_one(Header).as_of = self.desk.clock.now()
-        self.take(message.name, message.value)
+            self.query_one(ScreenTabs).stale = cast("Overview", message.value).stale
+        self.query_one(AppHeader).as_of = self.context.clock.now()
+        self.show_result(message.name, message.value)
 
     def on_fetch_failed(self, message: FetchFailed) -> None:
-        self.desk.session.failed(message.error)
-        if self.desk.session.connection.is_up and self.is_drawn:
-            self.say(f"{message.name}: {message.error.message}", "r tries again")
+        self.context.session.report_error(message.error)
+        if self.context.session.connection.is_up and self.is_drawn:
+            self.set_status(f"{message.name}: {message.error.message}", "r tries again")
 
-    def show_connection(self, connection: Connection) -> None:
+    def show_connection(self, connection: ConnectionStatus) -> None:
         """Say how the connection stands: rows are dimmed while they may be old."""
         if not self.is_drawn:
             return
-        self.query_one(Header).renew()
-        is_away = connection.state in (State.LOST, State.REFUSED)
+        self.query_one(AppHeader).refresh_if_changed()
+        is_away = connection.state in (ConnectionState.LOST, ConnectionState.REFUSED)
         self.set_class(is_away, "-offline")
-        self.query_one("#notice", Static).update(_notice(connection, self.desk.clock.now()) if is_away else "")
-        if self.desk.can_act != self._could_act:
-            self._could_act = self.desk.can_act
+        self.query_one("#notice", Static).update(
+            _connection_notice(connection, self.context.clock.now()) if is_away else ""
+        )
+        if self.context.can_act != self._could_act:
+            self._could_act = self.context.can_act
             self.refresh_bindings()
 
     def _tick(self) -> None:
@@ -150,29 +154,29 @@ class MainScreen(Screen[None]):
         """Bring up to date what changes with time alone."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        known = BY_METHOD.get(action)
-        if known is not None and known.mutates and not self.desk.can_act:
+        known = ACTIONS_BY_METHOD.get(action)
+        if known is not None and known.mutates and not self.context.can_act:
             return None
-        if known is not None and known.takes_keyboard and isinstance(self.focused, Input):
+        if known is not None and known.opens_text_input and isinstance(self.focused, Input):
             return False
         return super().check_action(action, parameters)
 
 
-def _notice(connection: Connection, now: datetime) -> Content:
+def _connection_notice(connection: ConnectionStatus, now: datetime) -> Content:
     """What is wrong, what can be done about it, and when it is tried again."""
-    lines = _refusal(connection) if connection.state is State.REFUSED else _absence(connection, now)
+    lines = _refused_lines(connection) if connection.state is ConnectionState.REFUSED else _lost_lines(connection, now)
     return Content("\n").join([safe(f" {line}") for line in lines])
 
 
-def _refusal(connection: Connection) -> list[str]:
-    return [connection.why, *filter(None, [connection.hint]), "r looks again, q leaves"]
+def _refused_lines(connection: ConnectionStatus) -> list[str]:
+    return [connection.reason, *filter(None, [connection.hint]), "r looks again, q leaves"]
 
 
-def _absence(connection: Connection, now: datetime) -> list[str]:
-    soon = f"trying again in {seconds(connection.retry_in)}" if connection.retry_in else "trying again"
-    tries = f"{soon}, {plural(connection.attempt, 'attempt')} failed; r tries now"
+def _lost_lines(connection: ConnectionStatus, now: datetime) -> list[str]:
+    soon = f"trying again in {format_seconds(connection.retry_in)}" if connection.retry_in else "trying again"
+    tries = f"{soon}, {plural(connection.failed_tries, 'attempt')} failed; r tries now"
     if not connection.has_been_up:
-        return [f"Cannot connect: {connection.why}", tries]
-    away = age(now - connection.since) if connection.since else "some time"
-    lost = f"Connection lost {clock(connection.since)}, {away} ago: {connection.why}"
+        return [f"Cannot connect: {connection.reason}", tries]
+    away = format_age(now - connection.lost_since) if connection.lost_since else "some time"
+    lost = f"Connection lost {format_time(connection.lost_since)}, {away} ago: {connection.reason}"
     return [lost, f"Rows may be old, actions are off; {tries}"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.tasks import Order
-from horsies_tui.screens.fleet import BUCKETS, HOUR, WINDOW, workers_of
+from horsies_ops.reads.tasks import TaskOrder
+from horsies_tui.screens.fleet import BUCKET_COUNT, HOUR, THROUGHPUT_WINDOW, load_workers
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from horsies_ops.reads.overview import QueueBucket
     from horsies_ops.reads.search import Facet
     from horsies_ops.reads.tasks import TaskSummary
-    from horsies_ops.reads.workers import Snapshot, WorkerRow
-    from horsies_tui.data.source import Source
+    from horsies_ops.reads.workers import SnapshotRow, WorkerRow
+    from horsies_tui.data.source import DataSource
 
 MOST_HELD: Final = 40
 
@@ -29,24 +29,24 @@ class QueueDetail:
 
     name: str
     buckets: tuple[QueueBucket, ...]
-    waiting: tuple[Facet, ...]
+    pending_names: tuple[Facet, ...]
     """Names of tasks that wait, among the newest."""
-    failing: tuple[Facet, ...]
+    error_codes: tuple[Facet, ...]
     """Error codes of tasks sent within the hour."""
-    servers: tuple[WorkerRow, ...]
+    workers: tuple[WorkerRow, ...]
 
 
-async def queue_detail(source: Source, name: str) -> QueueDetail:
-    buckets = await source.queue_throughput(WINDOW, BUCKETS)
+async def load_queue_detail(source: DataSource, name: str) -> QueueDetail:
+    buckets = await source.queue_throughput(THROUGHPUT_WINDOW, BUCKET_COUNT)
     waiting = await source.facets(TaskFilter(queues=(name,), statuses=(TaskStatus.PENDING,)))
     failed = await source.facets(TaskFilter(queues=(name,), statuses=(TaskStatus.FAILED,), newer_than=HOUR))
-    workers = await workers_of(source)
+    workers = await load_workers(source)
     return QueueDetail(
         name=name,
         buckets=tuple(bucket for bucket in buckets if bucket.queue == name),
-        waiting=waiting.names,
-        failing=failed.error_codes,
-        servers=tuple(worker for worker in workers if worker.is_alive and name in worker.queues),
+        pending_names=waiting.names,
+        error_codes=failed.error_codes,
+        workers=tuple(worker for worker in workers if worker.is_alive and name in worker.queues),
     )
 
 
@@ -56,13 +56,13 @@ class WorkerDetail:
 
     worker_id: UUID
     window: timedelta
-    history: tuple[Snapshot, ...]
-    held: tuple[TaskSummary, ...]
+    snapshots: tuple[SnapshotRow, ...]
+    tasks: tuple[TaskSummary, ...]
     """The first ones, the oldest first."""
 
 
-async def worker_detail(source: Source, worker_id: UUID, window: timedelta) -> WorkerDetail:
+async def load_worker_detail(source: DataSource, worker_id: UUID, window: timedelta) -> WorkerDetail:
     held = TaskFilter(worker_id=str(worker_id), statuses=(TaskStatus.CLAIMED, TaskStatus.RUNNING))
-    page = await source.list_tasks(held, order=Order.OLDEST_FIRST, limit=MOST_HELD)
+    page = await source.list_tasks(held, order=TaskOrder.OLDEST_FIRST, limit=MOST_HELD)
     history = await source.worker_history(worker_id, window)
-    return WorkerDetail(worker_id=worker_id, window=window, history=history, held=page.tasks)
+    return WorkerDetail(worker_id=worker_id, window=window, snapshots=history, tasks=page.tasks)

@@ -12,16 +12,16 @@ from textual.widgets import Static
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
-from horsies_tui.data.queries import Want
-from horsies_tui.format import age, clean, number, plural, safe, short_age, short_id
+from horsies_tui.data.queries import LiveQuery
+from horsies_tui.format import format_age, format_count, format_short_age, plural, safe, sanitize, short_id
 from horsies_tui.keys import Place, bindings
-from horsies_tui.messages import TasksWanted
-from horsies_tui.proposals.workflows import for_queue
-from horsies_tui.screens.base import ANY_TASK
-from horsies_tui.screens.fleet import TARGET_WAIT, QueueHealth, drain_time, placed, queue_health
-from horsies_tui.screens.fleet_details import QueueDetail, queue_detail
-from horsies_tui.screens.lists import SortedScreen
-from horsies_tui.theme import sampled, spark
+from horsies_tui.messages import ShowTasks
+from horsies_tui.proposals.workflows import propose_queue_pause_toggle
+from horsies_tui.screens.base import TASK_TOPICS
+from horsies_tui.screens.fleet import TARGET_WAIT, QueueHealth, align_buckets, drain_time, queue_health
+from horsies_tui.screens.fleet_details import QueueDetail, load_queue_detail
+from horsies_tui.screens.lists import SortedListScreen
+from horsies_tui.theme import downsample, sparkline
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.search import Facet
     from horsies_ops.reads.workers import WorkerRow
-    from horsies_tui.data.context import Desk
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.context import AppContext
+    from horsies_tui.data.source import DataSource
     from horsies_tui.proposals.model import Proposal
     from horsies_tui.theme import Glyphs
 
@@ -46,9 +46,9 @@ _TONES = {
     QueueHealth.OK: Tone.GOOD,
     QueueHealth.BACKLOG: Tone.WARN,
     QueueHealth.PAUSED: Tone.DIM,
-    QueueHealth.NOBODY: Tone.BAD,
+    QueueHealth.UNSERVED: Tone.BAD,
 }
-_STEP = timedelta(seconds=10)
+_OLDEST_STEP = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +65,10 @@ class QueueLine:
 
 def _oldest(line: QueueLine) -> int:
     """In steps: queues that are well would change places every second."""
-    return 0 if line.row.oldest_due_age is None else line.row.oldest_due_age // _STEP
+    return 0 if line.row.oldest_due_age is None else line.row.oldest_due_age // _OLDEST_STEP
 
 
-QUEUE_SORTS: Final[Mapping[str, Callable[[QueueLine], Any]]] = {
+QUEUE_SORT_KEYS: Final[Mapping[str, Callable[[QueueLine], Any]]] = {
     "OLDEST": _oldest,
     "QUEUE": lambda line: line.row.name,
     "PRI": lambda line: -1 if line.row.priority is None else line.row.priority,
@@ -80,7 +80,7 @@ QUEUE_SORTS: Final[Mapping[str, Callable[[QueueLine], Any]]] = {
 
 
 def queue_columns(glyphs: Glyphs) -> tuple[Column[QueueLine], ...]:
-    signs = {QueueHealth.BACKLOG: glyphs.warn, QueueHealth.PAUSED: glyphs.paused, QueueHealth.NOBODY: glyphs.bad}
+    signs = {QueueHealth.BACKLOG: glyphs.warn, QueueHealth.PAUSED: glyphs.paused, QueueHealth.UNSERVED: glyphs.bad}
 
     def state(line: QueueLine, _: datetime) -> Cell:
         health = queue_health(line.row)
@@ -88,28 +88,31 @@ def queue_columns(glyphs: Glyphs) -> tuple[Column[QueueLine], ...]:
 
     return (
         Column(title="QUEUE", width=13, grows=1, cell=lambda line, _: Cell(line.row.name)),
-        Column(title="PRI", width=3, right=True, rank=4, cell=lambda line, _: Cell(_or_dash(line.row.priority))),
-        Column(title="PEND", width=6, right=True, cell=lambda line, _: _count(line.row.pending)),
-        Column(title="DUE+", width=5, right=True, rank=3, cell=lambda line, _: _count(line.row.delayed)),
-        Column(title="CLAIM", width=5, right=True, rank=2, cell=lambda line, _: _count(line.row.claimed)),
+        Column(title="PRI", width=3, right=True, drop_rank=4, cell=lambda line, _: Cell(_or_dash(line.row.priority))),
+        Column(title="PEND", width=6, right=True, cell=lambda line, _: _count_health(line.row.pending)),
+        Column(title="DUE+", width=5, right=True, drop_rank=3, cell=lambda line, _: _count_health(line.row.delayed)),
+        Column(title="CLAIM", width=5, right=True, drop_rank=2, cell=lambda line, _: _count_health(line.row.claimed)),
         Column(title="RUN/CAP", width=8, right=True, cell=lambda line, _: Cell(_of_cap(line.row))),
         Column(title="OLDEST", width=7, right=True, ticks=True, cell=_waiting),
-        Column(title="DONE/m", width=6, right=True, rank=1, cell=lambda line, _: _count(_done(line.row))),
+        Column(title="DONE/m", width=6, right=True, drop_rank=1, cell=lambda line, _: _count_health(_done(line.row))),
         Column(
-            title="FAIL/m", width=6, right=True, rank=1,
-            cell=lambda line, _: _count(line.row.failed_last_minute, tone=Tone.BAD),
+            title="FAIL/m",
+            width=6,
+            right=True,
+            drop_rank=1,
+            cell=lambda line, _: _count_health(line.row.failed_last_minute, tone=Tone.BAD),
         ),
         Column(title="STATE", width=9, cell=state),
-    )  # fmt: skip
+    )
 
 
 def _waiting(line: QueueLine, now: datetime) -> Cell:
     is_late = queue_health(line.row) is QueueHealth.BACKLOG
     waited = None if line.due_since is None else now - line.due_since
-    return Cell(age(waited), Tone.WARN if is_late else Tone.PLAIN)
+    return Cell(format_age(waited), Tone.WARN if is_late else Tone.PLAIN)
 
 
-def _count(number: int, *, tone: Tone = Tone.PLAIN) -> Cell:
+def _count_health(number: int, *, tone: Tone = Tone.PLAIN) -> Cell:
     return Cell(f"{number:,}", tone if number else Tone.DIM)
 
 
@@ -127,8 +130,8 @@ def _done(queue: QueueRow) -> int:
 
 # The lines below the list that say more about the queue under the cursor.
 
-NAMED: Final = 5
-CHART: Final = 20
+MAX_FACETS: Final = 5
+CHART_WIDTH: Final = 20
 
 
 class QueueView(Static):
@@ -141,25 +144,25 @@ class QueueView(Static):
             return
         lines = [
             _wait(queue, detail, now, glyphs),
-            f"tasks      {_counted(detail.waiting) or 'none waiting'}",
-            f"served by  {_served_by(detail.servers)}",
-            f"failing    {_counted(detail.failing) or 'nothing in the last hour'}",
+            f"tasks      {_facet_text(detail.pending_names) or 'none waiting'}",
+            f"served by  {_served_by(detail.workers)}",
+            f"failing    {_facet_text(detail.error_codes) or 'nothing in the last hour'}",
             _pause(queue, now),
         ]
         self.update(Content("\n").join([safe(line) for line in lines if line]))
 
 
 def _wait(queue: QueueRow, detail: QueueDetail, now: datetime, glyphs: Glyphs) -> str:
-    waits = [each and each.longest_wait for each in placed(detail.buckets, now)]
-    chart = spark(sampled([wait.total_seconds() if wait else 0.0 for wait in waits], CHART), glyphs)
+    waits = [each and each.longest_wait for each in align_buckets(detail.buckets, now)]
+    chart = sparkline(downsample([wait.total_seconds() if wait else 0.0 for wait in waits], CHART_WIDTH), glyphs)
     drained = drain_time(queue)
-    drain = f"  drains in ~{short_age(drained)}" if queue.pending and drained else ""
-    return f"wait       {chart}  oldest {age(queue.oldest_due_age)} (target {age(TARGET_WAIT)}){drain}"
+    drain = f"  drains in ~{format_short_age(drained)}" if queue.pending and drained else ""
+    return f"wait       {chart}  oldest {format_age(queue.oldest_due_age)} (target {format_age(TARGET_WAIT)}){drain}"
 
 
-def _counted(facets: Sequence[Facet]) -> str:
-    more = f" · {len(facets) - NAMED} more" if len(facets) > NAMED else ""
-    return " · ".join(f"{clean(facet.value, limit=40)} {facet.count:,}" for facet in facets[:NAMED]) + more
+def _facet_text(facets: Sequence[Facet]) -> str:
+    more = f" · {len(facets) - MAX_FACETS} more" if len(facets) > MAX_FACETS else ""
+    return " · ".join(f"{sanitize(facet.value, limit=40)} {facet.count:,}" for facet in facets[:MAX_FACETS]) + more
 
 
 def _served_by(servers: Sequence[WorkerRow]) -> str:
@@ -174,42 +177,42 @@ def _pause(queue: QueueRow, now: datetime) -> str:
     if queue.paused_at is None:
         return ""
     why = f": {queue.pause_reason}" if queue.pause_reason else ""
-    return f"paused     {age(now - queue.paused_at)} ago by {queue.paused_by}{why}"
+    return f"paused     {format_age(now - queue.paused_at)} ago by {queue.paused_by}{why}"
 
 
-class QueuesScreen(SortedScreen[QueueLine]):
+class QueuesScreen(SortedListScreen[QueueLine]):
     """The list, and below it more about the queue under the cursor."""
 
     place = Place.QUEUES
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.QUEUES)]
-    sorts = QUEUE_SORTS
+    sort_keys = QUEUE_SORT_KEYS
 
-    def __init__(self, desk: Desk, tabs: frozenset[Place]) -> None:
-        super().__init__(desk, tabs, queue_columns(desk.glyphs), key=lambda line: line.row.name)
+    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
+        super().__init__(context, tabs, queue_columns(context.glyphs), key=lambda line: line.row.name)
         self._detail: QueueDetail | None = None
 
     def body(self) -> ComposeResult:
-        yield self.narrowing
+        yield self.search_bar
         yield self.list
         yield QueueView(classes="detail")
 
-    def wants(self) -> Sequence[Want]:
-        moves = ANY_TASK | {Topic.EVENT}
+    def live_queries(self) -> Sequence[LiveQuery]:
+        moves = TASK_TOPICS | {Topic.EVENT}
         return (
-            Want(name="queues", fetch=self._fetch, touched_by=moves, every_s=5.0, rest_s=1.0),
-            Want(name="detail", fetch=self._fetch_detail, touched_by=ANY_TASK, rest_s=3.0),
+            LiveQuery(name="queues", fetch=self._fetch, invalidated_by=moves, poll_s=5.0, min_interval_s=1.0),
+            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=TASK_TOPICS, min_interval_s=3.0),
         )
 
-    async def _fetch(self, source: Source) -> tuple[QueueLine, ...]:
+    async def _fetch(self, source: DataSource) -> tuple[QueueLine, ...]:
         queues = await source.list_queues()
-        now = self.desk.clock.now()
+        now = self.context.clock.now()
         return tuple(QueueLine.of(queue, now) for queue in queues)
 
-    async def _fetch_detail(self, source: Source) -> QueueDetail | None:
+    async def _fetch_detail(self, source: DataSource) -> QueueDetail | None:
         line = self.list.current
-        return None if line is None else await queue_detail(source, line.row.name)
+        return None if line is None else await load_queue_detail(source, line.row.name)
 
-    def take(self, name: str, value: object) -> None:
+    def show_result(self, name: str, value: object) -> None:
         if name == "queues":
             self.show_rows(cast("tuple[QueueLine, ...]", value))
             self._say()
@@ -220,22 +223,22 @@ class QueuesScreen(SortedScreen[QueueLine]):
     def show_detail(self) -> None:
         line = self.list.current
         self.query_one(QueueView).show(
-            line and line.row, self._detail, now=self.desk.clock.now(), glyphs=self.desk.glyphs
+            line and line.row, self._detail, now=self.context.clock.now(), glyphs=self.context.glyphs
         )
 
     def _say(self) -> None:
         rows = [line.row for line in self.list.rows]
         ill = [
-            f"{number(count)} {health}"
+            f"{format_count(count)} {health}"
             for health in QueueHealth
             if (count := _count_with_health(self.list.rows, health))
         ]
-        self.say(plural(len(rows), "queue"), str(self.order), *ill)
+        self.set_status(plural(len(rows), "queue"), str(self.order), *ill)
 
     def on_row_list_opened(self) -> None:
         if (line := self.list.current) is not None:
             live = tuple(status for status in TaskStatus if not status.is_terminal)
-            self.post_message(TasksWanted(TaskFilter(queues=(line.row.name,), statuses=live)))
+            self.post_message(ShowTasks(TaskFilter(queues=(line.row.name,), statuses=live)))
 
     def action_op_pause(self) -> None:
         if (line := self.list.current) is None:
@@ -243,14 +246,14 @@ class QueuesScreen(SortedScreen[QueueLine]):
             return
         name = line.row.name
 
-        def proposal(source: Source) -> Awaitable[Proposal]:
-            return for_queue(source, name, self.desk.clock.now())
+        def proposal(source: DataSource) -> Awaitable[Proposal]:
+            return propose_queue_pause_toggle(source, name, self.context.clock.now())
 
         self.propose(proposal)
 
     def action_copy_id(self) -> None:
         if (line := self.list.current) is not None:
-            self.copy(line.row.name, "the name")
+            self.copy_text(line.row.name, "the name")
 
 
 def _count_with_health(lines: Sequence[QueueLine], health: QueueHealth) -> int:

@@ -11,13 +11,13 @@ from textual.widgets import Static
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskPage
-from horsies_tui.data.queries import Want
-from horsies_tui.format import age, clock, plural, short_age, short_id
+from horsies_tui.data.queries import LiveQuery
+from horsies_tui.format import format_age, format_short_age, format_time, plural, short_id
 from horsies_tui.keys import Place, bindings
-from horsies_tui.messages import TasksWanted
-from horsies_tui.screens.base import ANY_TASK
-from horsies_tui.screens.lists import NarrowedScreen
-from horsies_tui.screens.tasks.table import tone_of
+from horsies_tui.messages import ShowTasks
+from horsies_tui.screens.base import TASK_TOPICS
+from horsies_tui.screens.lists import FilteredListScreen
+from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.widgets.page import Section
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
     from horsies_ops.reads.schedules import ScheduleRow
     from horsies_ops.reads.tasks import TaskSummary
-    from horsies_tui.data.context import Desk
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.context import AppContext
+    from horsies_tui.data.source import DataSource
     from horsies_tui.theme import Glyphs
 
 
 # Schedules in columns.
 
-UNKNOWN: Final = "not in these settings"
+NOT_CONFIGURED: Final = "not in these settings"
 
 
-def when(schedule: ScheduleRow) -> str:
+def schedule_text(schedule: ScheduleRow) -> str:
     """Its pattern, and the zone where that is not UTC."""
     if schedule.pattern is None:
-        return UNKNOWN
+        return NOT_CONFIGURED
     zone = "" if schedule.timezone in (None, "UTC") else f" {schedule.timezone}"
     return f"{schedule.pattern}{zone}"
 
@@ -55,87 +55,95 @@ def _next(schedule: ScheduleRow, now: datetime) -> Cell:
         return Cell("-", Tone.DIM)
     left = schedule.next_run_at - now
     is_late = left.total_seconds() < 0
-    return Cell(f"late {age(-left)}", Tone.WARN) if is_late else Cell(f"in {age(left)}")
+    return Cell(f"late {format_age(-left)}", Tone.WARN) if is_late else Cell(f"in {format_age(left)}")
 
 
 def _last(schedule: ScheduleRow, now: datetime) -> Cell:
-    return Cell("never" if schedule.last_run_at is None else f"{short_age(now - schedule.last_run_at)} ago")
+    return Cell("never" if schedule.last_run_at is None else f"{format_short_age(now - schedule.last_run_at)} ago")
 
 
 def _result(schedule: ScheduleRow) -> Cell:
     if schedule.last_status is None:
         return Cell("-", Tone.DIM)
-    return Cell(schedule.last_error_code or schedule.last_status, tone_of(schedule.last_status))
+    return Cell(schedule.last_error_code or schedule.last_status, status_tone(schedule.last_status))
 
 
-def fortunes(tasks: Sequence[TaskSummary], signs: Glyphs) -> str:
+def status_glyphs(tasks: Sequence[TaskSummary], glyphs: Glyphs) -> str:
     """A sign for each task, the oldest first."""
     known = {
-        TaskStatus.COMPLETED: signs.done, TaskStatus.FAILED: signs.failed, TaskStatus.RUNNING: signs.running,
-        TaskStatus.CANCELLED: signs.skipped, TaskStatus.EXPIRED: signs.skipped,
-    }  # fmt: skip
-    return "".join(known.get(TaskStatus(task.status), signs.waiting) for task in reversed(tasks))
+        TaskStatus.COMPLETED: glyphs.done,
+        TaskStatus.FAILED: glyphs.failed,
+        TaskStatus.RUNNING: glyphs.running,
+        TaskStatus.CANCELLED: glyphs.skipped,
+        TaskStatus.EXPIRED: glyphs.skipped,
+    }
+    return "".join(known.get(TaskStatus(task.status), glyphs.waiting) for task in reversed(tasks))
 
 
 SCHEDULE_COLUMNS: Final[tuple[Column[ScheduleRow], ...]] = (
     Column(title="SCHEDULE", width=14, grows=2, cell=lambda row, _: Cell(row.name)),
-    Column(title="WHEN", width=20, grows=2, rank=1, cell=lambda row, _: Cell(when(row))),
+    Column(title="WHEN", width=20, grows=2, drop_rank=1, cell=lambda row, _: Cell(schedule_text(row))),
     Column(title="NEXT RUN", width=11, ticks=True, cell=_next),
-    Column(title="LAST RUN", width=8, rank=2, ticks=True, cell=_last),
+    Column(title="LAST RUN", width=8, drop_rank=2, ticks=True, cell=_last),
     Column(title="RESULT", width=11, grows=1, cell=lambda row, _: _result(row)),
-    Column(title="RUNS", width=6, right=True, rank=3, cell=lambda row, _: Cell(f"{row.run_count:,}")),
+    Column(title="RUNS", width=6, right=True, drop_rank=3, cell=lambda row, _: Cell(f"{row.run_count:,}")),
 )
 
 
-RECENT = 20
-NONE_YET = """There are no schedules.
+RECENT_LIMIT = 20
+NO_SCHEDULES_TEXT = """There are no schedules.
 
 They are written in horsies.toml, as [[schedule.entries]], or given to the app,
 and listed here with what the database remembers of them.
 No command runs them yet."""
 
 
-class SchedulesScreen(NarrowedScreen):
+class SchedulesScreen(FilteredListScreen):
     """The soonest first. Nothing can be changed here: schedules belong to the settings."""
 
-    place = Place.SCHED
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SCHED)]
+    place = Place.SCHEDULES
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SCHEDULES)]
 
-    def __init__(self, desk: Desk, tabs: frozenset[Place]) -> None:
-        super().__init__(desk, tabs)
+    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
+        super().__init__(context, tabs)
         self.list: RowList[ScheduleRow] = RowList(
-            SCHEDULE_COLUMNS, key=lambda schedule: schedule.name, now=desk.clock.now, glyphs=desk.glyphs
+            SCHEDULE_COLUMNS, key=lambda schedule: schedule.name, now=context.clock.now, glyphs=context.glyphs
         )
         self._schedules: tuple[ScheduleRow, ...] = ()
         self._recent = ""
-        self._is_brief = False
+        self._hides_disabled = False
         """Whether those that are switched off are left out."""
 
     def body(self) -> ComposeResult:
-        yield Static(NONE_YET, id="no-schedules")
-        yield self.narrowing
+        yield Static(NO_SCHEDULES_TEXT, id="no-schedules")
+        yield self.search_bar
         yield self.list
         yield Section(name="schedule")
 
     def on_mount(self) -> None:
         self.list.focus()
 
-    def wants(self) -> Sequence[Want]:
+    def live_queries(self) -> Sequence[LiveQuery]:
         return (
-            Want(name="schedules", fetch=lambda source: source.list_schedules(), touched_by=ANY_TASK, rest_s=2.0),
-            Want(name="recent", fetch=self._fetch_recent, touched_by=ANY_TASK, rest_s=2.0),
+            LiveQuery(
+                name="schedules",
+                fetch=lambda source: source.list_schedules(),
+                invalidated_by=TASK_TOPICS,
+                min_interval_s=2.0,
+            ),
+            LiveQuery(name="recent", fetch=self._fetch_recent, invalidated_by=TASK_TOPICS, min_interval_s=2.0),
         )
 
-    async def _fetch_recent(self, source: Source) -> TaskPage:
+    async def _fetch_recent(self, source: DataSource) -> TaskPage:
         """The newest tasks of the name that the schedule sends; others may send it too."""
         current = self.list.current
         if current is None or current.task_name is None:
             return TaskPage(tasks=(), next=None)
-        return await source.list_tasks(TaskFilter(names=(current.task_name,)), limit=RECENT)
+        return await source.list_tasks(TaskFilter(names=(current.task_name,)), limit=RECENT_LIMIT)
 
-    def take(self, name: str, value: object) -> None:
+    def show_result(self, name: str, value: object) -> None:
         if isinstance(value, TaskPage):
-            self._recent = fortunes(value.tasks, self.desk.glyphs)
+            self._recent = status_glyphs(value.tasks, self.context.glyphs)
             self._describe()
         elif name == "schedules" and isinstance(value, tuple):
             # How long it is until the next run is reckoned when it is drawn.
@@ -143,24 +151,24 @@ class SchedulesScreen(NarrowedScreen):
             self._show()
 
     def _show(self) -> None:
-        listed = [row for row in self._schedules if not (self._is_brief and row.is_enabled is False)]
-        shown = self.narrowed(listed)
+        listed = [row for row in self._schedules if not (self._hides_disabled and row.is_enabled is False)]
+        shown = self.matching_rows(listed)
         self.list.show(shown)
         self.set_class(not self._schedules, "-none")
         self._describe()
         hidden = len(self._schedules) - len(listed)
-        self.say(
+        self.set_status(
             plural(len(shown), "schedule"),
             f"{hidden} disabled hidden" if hidden else "",
             "view only",
             self._offset(),
         )
 
-    def narrow(self) -> None:
+    def apply_search(self) -> None:
         self._show()
 
     def _offset(self) -> str:
-        return f"clock offset {self.desk.clock.offset.total_seconds():+.1f}s"
+        return f"clock offset {self.context.clock.offset.total_seconds():+.1f}s"
 
     def _describe(self) -> None:
         section, row = self.query_one("#schedule", Section), self.list.current
@@ -170,14 +178,14 @@ class SchedulesScreen(NarrowedScreen):
         last = (
             "never run"
             if row.last_run_at is None
-            else f"last {clock(row.last_run_at)} task {short_id(row.last_task_id)}"
+            else f"last {format_time(row.last_run_at)} task {short_id(row.last_task_id)}"
         )
-        upcoming = f"next {clock(row.next_run_at)}" if row.next_run_at is not None else "no next run"
+        upcoming = f"next {format_time(row.next_run_at)}" if row.next_run_at is not None else "no next run"
         section.show(
             [
-                f"sends  {row.task_name or UNKNOWN}   {when(row)}",
+                f"sends  {row.task_name or NOT_CONFIGURED}   {schedule_text(row)}",
                 f"{upcoming}   {last}   {plural(row.run_count, 'run')}",
-                f"newest {RECENT} of that task  {self._recent}" if self._recent else "",
+                f"newest {RECENT_LIMIT} of that task  {self._recent}" if self._recent else "",
             ],
             title=row.name,
         )
@@ -187,17 +195,17 @@ class SchedulesScreen(NarrowedScreen):
 
     def on_row_list_cursor_moved(self) -> None:
         self._describe()
-        self.desk.store.refresh("recent")
+        self.context.queries.refresh("recent")
 
     def on_row_list_opened(self) -> None:
         """The tasks of the name that it sends."""
         if (row := self.list.current) is not None and row.task_name is not None:
-            self.post_message(TasksWanted(TaskFilter(names=(row.task_name,))))
+            self.post_message(ShowTasks(TaskFilter(names=(row.task_name,))))
 
     def action_view_exclude(self) -> None:
-        self._is_brief = not self._is_brief
+        self._hides_disabled = not self._hides_disabled
         self._show()
 
     def action_copy_id(self) -> None:
         if (row := self.list.current) is not None:
-            self.copy(row.name, "the name")
+            self.copy_text(row.name, "the name")

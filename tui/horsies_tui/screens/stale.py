@@ -11,22 +11,31 @@ from textual.widgets import Input, Static
 
 from horsies.errors import HorsiesError
 from horsies.model.operator_actions import Action, ActionOptions
-from horsies.model.recovery.decision import Decision
-from horsies.model.recovery.fleet import Source as Origin
-from horsies.model.recovery.fleet import SweepOptions
+from horsies.model.recovery.decision import DecisionKind
+from horsies.model.recovery.fleet import SweepOptions, ThresholdSource
 from horsies_ops.actions.plan import Selector
 from horsies_ops.reads.changes import Topic
-from horsies_ops.reads.filters import duration_text, parse_duration
+from horsies_ops.reads.filters import format_duration, parse_duration
 from horsies_ops.reads.tasks import TaskDetail
-from horsies_tui.data.queries import Want
-from horsies_tui.format import age, clean, plural, safe, short_id
+from horsies_tui.data.queries import LiveQuery
+from horsies_tui.format import format_age, plural, safe, sanitize, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.proposals import model
-from horsies_tui.proposals.sweep import NEAR, Candidate, Staleness, command, for_sweep, owner, staleness, verdict, why
-from horsies_tui.screens.base import ANY_TASK
-from horsies_tui.screens.lists import MarkingScreen
-from horsies_tui.screens.tasks.table import tone_of
-from horsies_tui.widgets.dialogs import AskDialog
+from horsies_tui.proposals.sweep import (
+    NEAR_MARGIN,
+    StaleCandidate,
+    StaleCandidates,
+    decision_text,
+    evidence_lines,
+    load_stale_candidates,
+    owner_text,
+    propose_sweep,
+    sweep_command,
+)
+from horsies_tui.screens.base import TASK_TOPICS
+from horsies_tui.screens.lists import MarkableTaskScreen
+from horsies_tui.screens.tasks.table import status_tone
+from horsies_tui.widgets.dialogs import PromptDialog
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
 if TYPE_CHECKING:
@@ -36,72 +45,76 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from horsies_tui.data.context import Desk
-    from horsies_tui.data.source import Source
+    from horsies_tui.data.context import AppContext
+    from horsies_tui.data.source import DataSource
     from horsies_tui.proposals.model import Proposal
 
 
 # Stale tasks in columns.
 
 _TONES = {
-    Decision.REQUEUE: Tone.GOOD,
-    Decision.RETRY: Tone.WARN,
-    Decision.FAIL: Tone.BAD,
-    Decision.EXPIRE: Tone.WARN,
-    Decision.HOLD: Tone.DIM,
-    Decision.LEAVE: Tone.DIM,
+    DecisionKind.REQUEUE: Tone.GOOD,
+    DecisionKind.RETRY: Tone.WARN,
+    DecisionKind.FAIL: Tone.BAD,
+    DecisionKind.EXPIRE: Tone.WARN,
+    DecisionKind.HOLD: Tone.DIM,
+    DecisionKind.LEAVE: Tone.DIM,
 }
 
 
-def _over(candidate: Candidate, now: datetime) -> Cell:
-    over = candidate.over(now)
+def _over_threshold_cell(candidate: StaleCandidate, now: datetime) -> Cell:
+    over = candidate.over_threshold(now)
     if over is None:
         return Cell("-", Tone.DIM)
     if over < timedelta(0):
-        return Cell(f"-{age(-over)}", Tone.DIM)
-    return Cell(f"+{age(over)}", Tone.BAD)
+        return Cell(f"-{format_age(-over)}", Tone.DIM)
+    return Cell(f"+{format_age(over)}", Tone.BAD)
 
 
-def _verdict(candidate: Candidate, now: datetime) -> Cell:
-    tone = Tone.WARN if candidate.is_alive else _TONES[candidate.task.decision]
-    return Cell(verdict(candidate, now), Tone.DIM if candidate.is_near else tone)
+def _decision_cell(candidate: StaleCandidate, now: datetime) -> Cell:
+    tone = Tone.WARN if candidate.has_live_owner else _TONES[candidate.task.decision]
+    return Cell(decision_text(candidate, now), Tone.DIM if candidate.is_near_threshold else tone)
 
 
-STALE_COLUMNS: Final[tuple[Column[Candidate], ...]] = (
+STALE_COLUMNS: Final[tuple[Column[StaleCandidate], ...]] = (
     Column(title="ID", width=8, cell=lambda each, _: Cell(short_id(each.id))),
     Column(title="TASK", width=11, grows=3, cell=lambda each, _: Cell(each.task.task_name)),
-    Column(title="QUEUE", width=8, grows=1, rank=3, cell=lambda each, _: Cell(each.task.queue_name)),
-    Column(title="STATE", width=7, cell=lambda each, _: Cell(each.task.state, tone_of(each.task.state))),
-    Column(title="SILENT", width=6, right=True, ticks=True, cell=lambda each, now: Cell(age(each.silence(now)))),
-    Column(title="OVER", width=7, right=True, ticks=True, cell=_over),
-    Column(title="WORKER", width=17, rank=1, ticks=True, cell=lambda each, now: Cell(owner(each, now), Tone.DIM)),
-    Column(title="VERDICT", width=13, grows=1, ticks=True, cell=_verdict),
-    Column(title="REASON", width=14, rank=4, cell=lambda each, _: Cell(each.task.reason, Tone.DIM)),
+    Column(title="QUEUE", width=8, grows=1, drop_rank=3, cell=lambda each, _: Cell(each.task.queue_name)),
+    Column(title="STATE", width=7, cell=lambda each, _: Cell(each.task.state, status_tone(each.task.state))),
+    Column(title="SILENT", width=6, right=True, ticks=True, cell=lambda each, now: Cell(format_age(each.silence(now)))),
+    Column(title="OVER", width=7, right=True, ticks=True, cell=_over_threshold_cell),
+    Column(
+        title="WORKER", width=17, drop_rank=1, ticks=True, cell=lambda each, now: Cell(owner_text(each, now), Tone.DIM)
+    ),
+    Column(title="VERDICT", width=13, grows=1, ticks=True, cell=_decision_cell),
+    Column(title="REASON", width=14, drop_rank=4, cell=lambda each, _: Cell(each.task.reason, Tone.DIM)),
 )
 
 
-WHOSE: Final = {
-    Origin.FLEET: "workers'",
-    Origin.SETTINGS: "settings",
-    Origin.OPTIONS: "this session",
-    Origin.WORKER: "worker's",
+THRESHOLD_SOURCES: Final = {
+    ThresholdSource.FLEET: "workers'",
+    ThresholdSource.SETTINGS: "settings",
+    ThresholdSource.OPTIONS: "this session",
+    ThresholdSource.WORKER: "worker's",
 }
 
-LIMIT: Final = "How long may a task be silent, as 90s or 5m? For this session; empty leaves it to the workers."
+THRESHOLD_PROMPT: Final = (
+    "How long may a task be silent, as 90s or 5m? For this session; empty leaves it to the workers."
+)
 
 
-class StaleScreen(MarkingScreen):
+class StaleScreen(MarkableTaskScreen):
     """The list is the dry run of a sweep; below it the evidence for the row under the cursor."""
 
     place = Place.STALE
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.STALE)]
 
-    def __init__(self, desk: Desk, tabs: frozenset[Place]) -> None:
-        super().__init__(desk, tabs)
+    def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:
+        super().__init__(context, tabs)
         self.options = SweepOptions()
-        self.found: Staleness | None = None
-        self.list: RowList[Candidate] = RowList(
-            STALE_COLUMNS, key=lambda each: each.id, now=desk.clock.now, glyphs=desk.glyphs
+        self.candidates: StaleCandidates | None = None
+        self.list: RowList[StaleCandidate] = RowList(
+            STALE_COLUMNS, key=lambda each: each.id, now=context.clock.now, glyphs=context.glyphs
         )
         self._detail: TaskDetail | None = None
 
@@ -110,23 +123,23 @@ class StaleScreen(MarkingScreen):
         yield self.list
         yield Static("", id="why")
 
-    def wants(self) -> Sequence[Want]:
-        alive = ANY_TASK | {Topic.BEATS, Topic.EVENT}
+    def live_queries(self) -> Sequence[LiveQuery]:
+        alive = TASK_TOPICS | {Topic.HEARTBEATS, Topic.EVENT}
         return (
-            Want(name="stale", fetch=self._fetch, touched_by=alive, rest_s=1.0, every_s=5.0),
-            Want(name="detail", fetch=self._fetch_detail, touched_by=ANY_TASK, rest_s=1.0),
+            LiveQuery(name="stale", fetch=self._fetch, invalidated_by=alive, min_interval_s=1.0, poll_s=5.0),
+            LiveQuery(name="detail", fetch=self._fetch_detail, invalidated_by=TASK_TOPICS, min_interval_s=1.0),
         )
 
-    async def _fetch(self, source: Source) -> Staleness:
-        return await staleness(source, self.options)
+    async def _fetch(self, source: DataSource) -> StaleCandidates:
+        return await load_stale_candidates(source, self.options)
 
-    async def _fetch_detail(self, source: Source) -> TaskDetail | None:
+    async def _fetch_detail(self, source: DataSource) -> TaskDetail | None:
         current = self.list.current
         return None if current is None else await source.task(current.id)
 
-    def take(self, name: str, value: object) -> None:
+    def show_result(self, name: str, value: object) -> None:
         match value:
-            case Staleness():
+            case StaleCandidates():
                 self._show(value)
             case TaskDetail() | None if name == "detail":
                 self._detail = value
@@ -134,46 +147,47 @@ class StaleScreen(MarkingScreen):
             case _:
                 return
 
-    def _show(self, found: Staleness) -> None:
-        self.found = found
-        listed = {each.id for each in (*found.stale, *found.near)}
+    def _show(self, found: StaleCandidates) -> None:
+        self.candidates = found
+        listed = {each.id for each in (*found.stale, *found.near_threshold)}
         if gone := [key for key in self.list.selection.marks if key not in listed]:
             self.list.selection.unmark(gone)
             # Below a preview, it is most likely what was decided there.
             if self.is_current:
                 self.notify(f"{plural(len(gone), 'marked row')} no longer stale")
-        near = Heading(f"{plural(len(found.near), 'task')} less than {age(NEAR)} from stale")
-        self.list.show([*found.stale, *([near, *found.near] if found.near else [])])
+        near = Heading(f"{plural(len(found.near_threshold), 'task')} less than {format_age(NEAR_MARGIN)} from stale")
+        self.list.show([*found.stale, *([near, *found.near_threshold] if found.near_threshold else [])])
         limits = found.thresholds
-        text = f" Limits ({WHOSE[limits.source]}): claimed {age(limits.claimed)} · running {age(limits.running)}"
+        source = THRESHOLD_SOURCES[limits.source]
+        text = f" Limits ({source}): claimed {format_age(limits.claimed)} · running {format_age(limits.running)}"
         self.query_one("#limits", Static).update(safe(f"{text} · pending past good_until"))
         self._explain()
         self._say()
 
     def _explain(self) -> None:
         """Say what speaks for the verdict on the row under the cursor."""
-        current, found, pane = self.list.current, self.found, self.query_one("#why", Static)
+        current, found, pane = self.list.current, self.candidates, self.query_one("#why", Static)
         if current is None or found is None:
             pane.border_title = ""
-            pane.update(safe(_calm(found)))
+            pane.update(safe(_empty_text(found)))
             return
         facts = self._detail.task if self._detail is not None and self._detail.task.id == current.id else None
-        lines = why(current, facts, found.upkeep, self.desk.clock.now())
+        lines = evidence_lines(current, facts, found.maintenance_status, self.context.clock.now())
         pane.border_title = safe(f" Why {short_id(current.id)} {current.task.task_name} ", cells=60)
         pane.update(Content("\n").join([safe(line) for line in lines]))
 
     def _say(self) -> None:
-        found, marks = self.found, self.list.selection.marks
+        found, marks = self.candidates, self.list.selection.marks
         if found is None:
             return
         runs = len(found.report.workflows)
-        self.say(
+        self.set_status(
             f"{len(marks)} marked" if marks else "",
             f"{len(found.stale):,} stale",
-            f"{len(found.near):,} near limit",
+            f"{len(found.near_threshold):,} near limit",
             f"{plural(runs, 'workflow')} to heal" if runs else "",
             *found.report.warnings,
-            f"ages by the database's clock (offset {self.desk.clock.offset.total_seconds():+.1f}s)",
+            f"ages by the database's clock (offset {self.context.clock.offset.total_seconds():+.1f}s)",
         )
 
     def tick(self) -> None:
@@ -182,7 +196,7 @@ class StaleScreen(MarkingScreen):
 
     def on_row_list_cursor_moved(self) -> None:
         self._explain()
-        self.desk.store.refresh("detail")
+        self.context.queries.refresh("detail")
 
     def on_row_list_marks_changed(self) -> None:
         self._say()
@@ -198,20 +212,20 @@ class StaleScreen(MarkingScreen):
         return True
 
     def selector(self) -> Selector | None:
-        return Selector.of_ids(self.chosen) if self.chosen else None
+        return Selector.of_ids(self.selected_ids) if self.selected_ids else None
 
-    def fitting(self) -> Action:
+    def requeue_or_retry(self) -> Action:
         return Action.REQUEUE
 
-    def proposal(self, action: Action, selector: Selector) -> Callable[[Source], Awaitable[Proposal]]:
+    def proposal_factory(self, action: Action, selector: Selector) -> Callable[[DataSource], Awaitable[Proposal]]:
         """As elsewhere, but running tasks are meant too, and those that may not be dead are pointed out."""
         options, cautions = ActionOptions(include_running=action is not Action.EXPIRE), self._cautions()
-        return lambda source: model.for_tasks(source, action, selector, options, cautions=cautions)
+        return lambda source: model.propose_task_action(source, action, selector, options, cautions=cautions)
 
     def _cautions(self) -> tuple[str, ...]:
-        chosen = set(self.list.selection.chosen)
+        chosen = set(self.list.selection.selected)
         meant = [each for each in self.list.rows if each.id in chosen]
-        alive, near = sum(each.is_alive for each in meant), sum(each.is_near for each in meant)
+        alive, near = sum(each.has_live_owner for each in meant), sum(each.is_near_threshold for each in meant)
         said = {
             "silent though the worker still reports: perhaps blocked, and still at work": alive,
             "not stale yet": near,
@@ -219,46 +233,46 @@ class StaleScreen(MarkingScreen):
         return tuple(f"{count} {what}" for what, count in said.items() if count)
 
     def action_op_sweep(self) -> None:
-        self.propose(self._sweep)
+        self.propose(self._propose_sweep)
 
     def action_plan_dry(self) -> None:
         """What requeue would do to the marked rows; where none are marked, what a sweep would do."""
         if self.list.selection.marks:
             super().action_plan_dry()
         else:
-            self.dry_run(self._sweep)
+            self.dry_run(self._propose_sweep)
 
-    async def _sweep(self, source: Source) -> Proposal:
-        return await for_sweep(source, self.options)
+    async def _propose_sweep(self, source: DataSource) -> Proposal:
+        return await propose_sweep(source, self.options)
 
     async def action_view_limits(self) -> None:
         """Ask by which limit to judge; the next key is not looked at before there is a line that it can go to."""
         now = self.options.sweep_threshold
-        asked = AskDialog(LIMIT, "" if now is None else duration_text(now))
-        await self.app.push_screen(asked, self._answered)
+        asked = PromptDialog(THRESHOLD_PROMPT, "" if now is None else format_duration(now))
+        await self.app.push_screen(asked, self._on_threshold_entered)
         asked.set_focus(asked.query_one(Input))
 
-    def _answered(self, text: str | None) -> None:
-        source = self.desk.source
+    def _on_threshold_entered(self, text: str | None) -> None:
+        source = self.context.source
         if text is not None and source is not None:
-            self._judge_by(text, source)
+            self._set_threshold(text, source)
 
     @work(group="limits", exclusive=True, exit_on_error=False)
-    async def _judge_by(self, text: str, source: Source) -> None:
+    async def _set_threshold(self, text: str, source: DataSource) -> None:
         """Judge by another limit from now on, unless it would condemn tasks that are well."""
         try:
             options = SweepOptions(sweep_threshold=parse_duration(text) if text else None)
             await source.stale_candidates(options)
         except (ValueError, HorsiesError) as error:
             why = error.message if isinstance(error, HorsiesError) else error
-            self.notify(clean(why), severity="error", markup=False)
+            self.notify(sanitize(why), severity="error", markup=False)
             return
         self.options = options
-        self.desk.store.refresh("stale")
+        self.context.queries.refresh("stale")
 
     def action_copy_cli(self) -> None:
-        self.copy(f"{command(self.options)} --dry-run", "the command")
+        self.copy_text(f"{sweep_command(self.options)} --dry-run", "the command")
 
 
-def _calm(found: Staleness | None) -> str:
+def _empty_text(found: StaleCandidates | None) -> str:
     return "" if found is None else " nothing is stale, and nothing is near its limit"

@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from horsies_tui.format import fit, safe
-from horsies_tui.keys import RULES, TABS, Action, Place, actions_at, shown_key
+from horsies_tui.keys import KEY_RULES, TABS, KeyAction, Place, actions_at, key_label
 from horsies_tui.theme import UNICODE, Glyphs
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
-class AskDialog(ModalScreen[str | None]):
+class PromptDialog(ModalScreen[str | None]):
     """Ends with what was typed, or with None where the question was left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "cancel")]
 
-    def __init__(self, question: str, answer: str = "") -> None:
+    def __init__(self, question: str, default: str = "") -> None:
         super().__init__()
         self._question = question
-        self._answer = answer
+        self._answer = default
 
     def compose(self) -> ComposeResult:
         with Vertical(id="ask"):
@@ -48,15 +48,15 @@ class AskDialog(ModalScreen[str | None]):
 # A question that a single key cannot answer: a name must be typed.
 
 
-class TypeDialog(ModalScreen[bool]):
+class TypedConfirmDialog(ModalScreen[bool]):
     """Ends with True only where exactly `to_type` was typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "cancel")]
 
-    def __init__(self, to_type: str, what: str) -> None:
+    def __init__(self, confirmation_text: str, purpose: str) -> None:
         super().__init__()
-        self._to_type = to_type
-        self._what = what
+        self._to_type = confirmation_text
+        self._what = purpose
 
     def compose(self) -> ComposeResult:
         with Vertical(id="type"):
@@ -78,22 +78,22 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class SortOrder:
     """By which column a list is sorted, and which way round."""
 
-    by: str
+    column: str
     is_descending: bool = True
 
-    def picked(self, by: str) -> Order:
+    def with_column(self, by: str) -> SortOrder:
         """Another column; the same one again the other way round."""
-        return Order(by=by, is_descending=not self.is_descending if by == self.by else True)
+        return SortOrder(column=by, is_descending=not self.is_descending if by == self.column else True)
 
     def sort(self, rows: Sequence[T], keys: Mapping[str, Callable[[T], Any]]) -> list[T]:
         """Rows that are equal in that column keep their order."""
-        return sorted(rows, key=keys[self.by], reverse=self.is_descending)
+        return sorted(rows, key=keys[self.column], reverse=self.is_descending)
 
     def __str__(self) -> str:
-        return f"sorted by {self.by} {'descending' if self.is_descending else 'ascending'}"
+        return f"sorted by {self.column} {'descending' if self.is_descending else 'ascending'}"
 
 
 class SortPicker(ModalScreen[str | None]):
@@ -104,10 +104,10 @@ class SortPicker(ModalScreen[str | None]):
         Binding("escape,q", "leave", "close"),
     ]
 
-    def __init__(self, names: Sequence[str], present: str) -> None:
+    def __init__(self, names: Sequence[str], current: str) -> None:
         super().__init__()
         self._names = names
-        self._present = present
+        self._present = current
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sort"):
@@ -131,20 +131,20 @@ class SortPicker(ModalScreen[str | None]):
 # The help page of a place, from the table of actions: what it lists is what there is.
 
 
-class Help(ModalScreen[None]):
+class HelpDialog(ModalScreen[None]):
     """The three rules, then the keys of the place, of lists, and of everywhere."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1,enter", "leave", "close")]
 
-    def __init__(self, place: Place, keymap: Mapping[str, str], signs: Glyphs) -> None:
+    def __init__(self, place: Place, keymap: Mapping[str, str], glyphs: Glyphs) -> None:
         super().__init__()
         self._place = place
         self._keymap = keymap
-        self._signs = signs
+        self._glyphs = glyphs
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
-            yield Static(page(self._place, self._keymap, self._signs))
+            yield Static(help_content(self._place, self._keymap, self._glyphs))
 
     def on_mount(self) -> None:
         self.query_one("#help").border_title = f"Keys of {TABS.get(self._place, self._place)}"
@@ -153,20 +153,20 @@ class Help(ModalScreen[None]):
         self.dismiss(None)
 
 
-def page(place: Place, keymap: Mapping[str, str], signs: Glyphs = UNICODE) -> Content:
+def help_content(place: Place, keymap: Mapping[str, str], glyphs: Glyphs = UNICODE) -> Content:
     """The whole page as text; keys that the user has changed are shown as they are now."""
-    rules = [Content.styled(f"• {rule}", "$text-muted") for rule in RULES]
+    rules = [Content.styled(f"• {rule}", "$text-muted") for rule in KEY_RULES]
     parts = {TABS.get(place, place.capitalize()): place, "Lists": Place.LIST, "Everywhere": Place.APP}
-    keys = [line for title, where in parts.items() for line in _part(title, actions_at(where), keymap, signs)]
+    keys = [line for title, where in parts.items() for line in _part(title, actions_at(where), keymap, glyphs)]
     return Content("\n").join([*rules, *keys])
 
 
-def _part(title: str, actions: Sequence[Action], keymap: Mapping[str, str], signs: Glyphs) -> list[Content]:
+def _part(title: str, actions: Sequence[KeyAction], keymap: Mapping[str, str], glyphs: Glyphs) -> list[Content]:
     lines = [Content(""), Content.styled(title, "bold")]
     for action in actions:
         changed = keymap.get(action.id)
         keys = action.keys if changed is None else tuple(filter(None, changed.split(",")))
-        shown = fit(" ".join(shown_key(key, signs) for key in keys) or "(off)", 9)
+        shown = fit(" ".join(key_label(key, glyphs) for key in keys) or "(off)", 9)
         lines.append(
             Content.assemble(
                 ("  " + shown, "bold $text-accent"), (fit(action.id, 14), "$text-muted"), safe(action.help)

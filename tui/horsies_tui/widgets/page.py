@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from horsies_tui.format import clean, safe
+from horsies_tui.format import safe, sanitize
 from horsies_tui.keys import Place, bindings
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from horsies.model.settings import TuiConfig
-    from horsies_ops.reads.tasks import TaskFacts
+    from horsies_ops.reads.tasks import TaskRecord
 
 
 class Page(VerticalScroll, can_focus=True):
@@ -32,14 +32,14 @@ class Page(VerticalScroll, can_focus=True):
         super().__init__()
         self._hit = 0
 
-    def seek(self, text: str) -> None:
+    def search(self, text: str) -> None:
         """Mark where this text stands, upper or lower case alike; nothing where it is empty."""
         sought = re.compile(re.escape(text), re.IGNORECASE) if text else None
         for section in self.query(Section):
-            section.seek(sought)
+            section.set_search(sought)
         self._hit = 0
 
-    def go_to_hit(self, step: int = 0) -> tuple[int, int]:
+    def show_hit(self, step: int = 0) -> tuple[int, int]:
         """Show the hit so many further on, round and round; which it is, and of how many."""
         hits = [(section, hit) for section in self.query(Section) for hit in section.hits]
         if not hits:
@@ -47,8 +47,8 @@ class Page(VerticalScroll, can_focus=True):
         self._hit = (self._hit + step) % len(hits)
         here, hit = hits[self._hit]
         for section in self.query(Section):
-            section.stress(hit if section is here else None)
-        line = here.virtual_region.y + here.gutter.top + here.line_of(hit)
+            section.highlight_hit(hit if section is here else None)
+        line = here.virtual_region.y + here.gutter.top + here.line_of_hit(hit)
         self.scroll_to(y=max(line - self.size.height // 2, 0), animate=False)
         return self._hit + 1, len(hits)
 
@@ -84,8 +84,8 @@ class Section(Static):
         super().__init__("", id=name, classes="section")
         self.border_title = title
         self._shown = Content("")
-        self._sought: re.Pattern[str] | None = None
-        self._stressed: tuple[int, int] | None = None
+        self._pattern: re.Pattern[str] | None = None
+        self._current_hit: tuple[int, int] | None = None
 
     def show(self, lines: Sequence[Content | str], *, title: str | None = None) -> None:
         """Show these lines; plain ones are made harmless."""
@@ -96,30 +96,30 @@ class Section(Static):
             self._shown = text
             self._paint()
 
-    def seek(self, sought: re.Pattern[str] | None) -> None:
+    def set_search(self, sought: re.Pattern[str] | None) -> None:
         """Mark what is sought, from now on."""
-        self._sought, self._stressed = sought, None
+        self._pattern, self._current_hit = sought, None
         self._paint()
 
-    def stress(self, hit: tuple[int, int] | None) -> None:
+    def highlight_hit(self, hit: tuple[int, int] | None) -> None:
         """One of the hits stands out from the others."""
-        if hit != self._stressed:
-            self._stressed = hit
+        if hit != self._current_hit:
+            self._current_hit = hit
             self._paint()
 
     @property
     def hits(self) -> list[tuple[int, int]]:
         """Where in the text the hits begin and end."""
-        return [] if self._sought is None else [found.span() for found in self._sought.finditer(self._shown.plain)]
+        return [] if self._pattern is None else [found.span() for found in self._pattern.finditer(self._shown.plain)]
 
-    def line_of(self, hit: tuple[int, int]) -> int:
+    def line_of_hit(self, hit: tuple[int, int]) -> int:
         """On which of the lines that are drawn it begins; long ones are folded."""
         return len(self._shown[: hit[0] + 1].wrap(max(self.content_size.width, 1))) - 1
 
     def _paint(self) -> None:
         text = self._shown
         for start, end in self.hits:
-            text = text.stylize("bold reverse" if (start, end) == self._stressed else "underline", start, end)
+            text = text.stylize("bold reverse" if (start, end) == self._current_hit else "underline", start, end)
         self.update(text)
 
 
@@ -132,7 +132,7 @@ _LONGEST_SIGN: Final = 6
 """How many characters stand for one that a terminal would obey."""
 
 
-def shown(value: Any, settings: TuiConfig) -> Any:
+def redact(value: Any, settings: TuiConfig) -> Any:
     """`value` as `tui.show_args` allows it to be seen: whole, masked or not at all."""
     match settings.show_args:
         case "all":
@@ -140,42 +140,42 @@ def shown(value: Any, settings: TuiConfig) -> Any:
         case "never":
             return MASK
         case "masked":
-            return masked(value, [re.compile(pattern, re.IGNORECASE) for pattern in settings.mask_keys])
+            return mask_values(value, [re.compile(pattern, re.IGNORECASE) for pattern in settings.mask_keys])
 
 
-def masked(value: Any, patterns: Sequence[re.Pattern[str]]) -> Any:
+def mask_values(value: Any, patterns: Sequence[re.Pattern[str]]) -> Any:
     """`value` with everything under a name that one of the patterns is found in replaced, at any depth."""
     match value:
         case Mapping():
             entries = cast("Mapping[object, Any]", value).items()
             return {
-                str(key): MASK if any(pattern.search(str(key)) for pattern in patterns) else masked(item, patterns)
+                str(key): MASK if any(pattern.search(str(key)) for pattern in patterns) else mask_values(item, patterns)
                 for key, item in entries
             }
         case list() | tuple():
-            return [masked(item, patterns) for item in cast("Sequence[Any]", value)]
+            return [mask_values(item, patterns) for item in cast("Sequence[Any]", value)]
         case _:
             return value
 
 
-def one_line(value: Any, settings: TuiConfig) -> str:
+def compact_json(value: Any, settings: TuiConfig) -> str:
     """As JSON on one line; whoever draws it cuts it."""
-    return json.dumps(shown(value, settings), ensure_ascii=False, default=str)
+    return json.dumps(redact(value, settings), ensure_ascii=False, default=str)
 
 
-def given(task: TaskFacts) -> Any:
+def task_arguments(task: TaskRecord) -> Any:
     """The arguments of a task as one document."""
     return task.kwargs if not task.args else {"args": task.args, **task.kwargs}
 
 
-def whole(value: Any, settings: TuiConfig) -> str:
+def indented_json(value: Any, settings: TuiConfig) -> str:
     """As indented JSON, harmless line by line."""
-    text = json.dumps(shown(value, settings), ensure_ascii=False, indent=2, default=str)
-    return "\n".join(clean(line, limit=_LONGEST_SIGN * len(line) + 1) for line in text.split("\n"))
+    text = json.dumps(redact(value, settings), ensure_ascii=False, indent=2, default=str)
+    return "\n".join(sanitize(line, limit=_LONGEST_SIGN * len(line) + 1) for line in text.split("\n"))
 
 
-def pretty(value: Any, settings: TuiConfig) -> str:
+def truncated_json(value: Any, settings: TuiConfig) -> str:
     """The same, but no more than a screen can bear."""
-    lines = whole(value, settings)[:MOST_CHARACTERS].split("\n")
+    lines = indented_json(value, settings)[:MOST_CHARACTERS].split("\n")
     more = ["…"] if len(lines) > MOST_LINES else []
     return "\n".join([*lines[:MOST_LINES], *more])

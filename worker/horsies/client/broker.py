@@ -12,39 +12,39 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from horsies.client.delivery import KeyTurns
-from horsies.client.notify import Announcements
-from horsies.client.waiter import Waiters, is_at_rest, is_settled
+from horsies.client.delivery import KeyedSendLimiter
+from horsies.client.notify import NotifyCoalescer
+from horsies.client.waiter import ResultWaiters, is_run_terminal_or_paused, is_task_terminal
 from horsies.embedded import other_clusters
 from horsies.model.settings import RecoveryConfig
 from horsies.store.connection import STATEMENT_TIMEOUT_S
-from horsies.store.database import Database, PoolSize
-from horsies.store.endpoint import Reached, reach
-from horsies.store.listen import TASK_DONE, WORKFLOW_DONE
+from horsies.store.database import Database, PoolSettings
+from horsies.store.endpoint import Endpoint, resolve_database
+from horsies.store.listen import TASK_DONE_CHANNEL, WORKFLOW_DONE_CHANNEL
 from horsies.store.tasks import TaskStore
-from horsies.store.workflows import FlowReadStore
+from horsies.store.workflows import WorkflowReader
 from horsies.sync import BRIDGE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-    from horsies.codec.values import Value
+    from horsies.codec.values import ValueCodec
     from horsies.model.settings import PostgresConfig
-    from horsies.model.workflow.plan import Definitions
-    from horsies.recovery.hooks import Asking
-    from horsies.store.connection import Link
-    from horsies.store.endpoint import Links
-    from horsies.store.tasks import OutcomeRow
-    from horsies.store.workflows import RunOutcomeRow
+    from horsies.model.workflow.plan import WorkflowDefinitions
+    from horsies.recovery.hooks import HookCaller
+    from horsies.store.connection import ConnectionSpec
+    from horsies.store.endpoint import ConnectionSpecs
+    from horsies.store.tasks import TaskResultRow
+    from horsies.store.workflows import RunResultRow
 
 
 # A database within reach of all event loops of a process.
 
 
-class SharedReach:
+class SharedEndpoint:
     """What sessions share: an embedded server is let go of when this is closed and the last of them has left."""
 
-    def __init__(self, reached: Reached) -> None:
+    def __init__(self, reached: Endpoint) -> None:
         self._reached = reached
         self.lease = reached.lease
         self._sharing = threading.Lock()
@@ -52,8 +52,8 @@ class SharedReach:
         self._is_closed = False
 
     @property
-    def links(self) -> Links:
-        return self._reached.links
+    def connection_specs(self) -> ConnectionSpecs:
+        return self._reached.connection_specs
 
     @property
     def is_lost(self) -> bool:
@@ -86,7 +86,7 @@ class SharedReach:
 # What a child made by `fork` must not take over from its parent.
 
 
-def in_each_child(renew: Callable[[], None]) -> None:
+def call_after_fork(renew: Callable[[], None]) -> None:
     """Call the bound method `renew` in every forked child while its object lives, which this does not prolong."""
     method = weakref.WeakMethod(renew)
 
@@ -101,7 +101,7 @@ def in_each_child(renew: Callable[[], None]) -> None:
 
 R = TypeVar("R")
 
-_OF_THE_PARENT: list[object] = []
+_PARENT_RESOURCES: list[object] = []
 _NOBODY = (None, None)
 
 
@@ -117,19 +117,19 @@ class PerLoop(Generic[R]):
         self._close = close
         self._abandon = abandon
         self._begin()
-        in_each_child(self._begin_in_child)
+        call_after_fork(self._begin_in_child)
 
     @property
-    def are_any(self) -> bool:
+    def has_any(self) -> bool:
         """Whether any loop has one, running or not."""
         return bool(self._kept)
 
-    def here(self) -> R | None:
+    def get(self) -> R | None:
         """The resource of the running loop; None where it has none."""
         loop, latest = asyncio.get_running_loop(), self.latest  # read once: another thread may have the next
         return latest[1] if loop is latest[0] else self._kept.get(loop)
 
-    async def keep(self, resource: R) -> None:
+    async def set(self, resource: R) -> None:
         """Keep this one for the running loop, which has none; no other task runs before `here` finds it."""
         self._abandon_those_of_closed_loops()
         loop = asyncio.get_running_loop()
@@ -168,7 +168,7 @@ class PerLoop(Generic[R]):
 
     def _begin_in_child(self) -> None:
         # Let go of here, they would be closed here: with a goodbye on sockets that the parent still uses.
-        _OF_THE_PARENT.append((self._kept, self._guards))
+        _PARENT_RESOURCES.append((self._kept, self._guards))
         self._begin()
 
     def _begin(self) -> None:
@@ -187,7 +187,7 @@ def no_hooks() -> None:
     """Nobody is asked."""
 
 
-class NothingDefined:
+class NoDefinitions:
     """The workflow definitions of a broker without an app: none."""
 
     def build(self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]) -> None:
@@ -195,12 +195,12 @@ class NothingDefined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryTerms:
+class RecoveryDependencies:
     """What a broker knows of its app: settings for where no worker lives, hooks to ask, workflows to build."""
 
     local: RecoveryConfig = field(default_factory=RecoveryConfig)
-    hooks: Callable[[], Asking | None] = no_hooks
-    definitions: Definitions = field(default_factory=NothingDefined)
+    hooks: Callable[[], HookCaller | None] = no_hooks
+    definitions: WorkflowDefinitions = field(default_factory=NoDefinitions)
 
 
 Role = Literal["producer", "worker", "scheduler"]
@@ -209,38 +209,38 @@ logger = logging.getLogger("horsies.broker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class BrokerSession:
     """What one event loop uses: its pool, the way past a pooler, and everyone who waits in it.
 
     Connections cannot change loops, so a program with several has a pool and, once it waits for results, a listener in
     each of them; blocking calls from all threads share those of the bridge.
     """
 
-    reach: SharedReach
+    endpoint: SharedEndpoint
     database: Database
-    direct: Link
+    direct: ConnectionSpec
     tasks: TaskStore
-    waiters: Waiters[OutcomeRow]
-    runs: Waiters[RunOutcomeRow]
-    announcements: Announcements
-    key_turns: KeyTurns
+    task_waiters: ResultWaiters[TaskResultRow]
+    run_waiters: ResultWaiters[RunResultRow]
+    notify_coalescer: NotifyCoalescer
+    key_limiter: KeyedSendLimiter
 
     async def close(self) -> None:
         try:
-            await self.waiters.close()
-            await self.runs.close()
-            await self.announcements.close()
+            await self.task_waiters.close()
+            await self.run_waiters.close()
+            await self.notify_coalescer.close()
             await self.database.close()
         finally:
-            if self.reach.leave():
-                await asyncio.to_thread(self.reach.release)
+            if self.endpoint.leave():
+                await asyncio.to_thread(self.endpoint.release)
 
     def abandon(self) -> None:
         """Let go of everything without the event loop, which is closed; what stays open goes with its memory."""
         with suppress(RuntimeError):  # the driver asks the loop to close its end
             self.database.terminate()
-        if self.reach.leave():
-            self.reach.release()
+        if self.endpoint.leave():
+            self.endpoint.release()
 
 
 class PostgresBroker:
@@ -249,12 +249,12 @@ class PostgresBroker:
     def __init__(self, settings: PostgresConfig, *, role: Role = "producer") -> None:
         self.settings = settings
         self.role: Role = role
-        self.ok_of: Callable[[str], Value | None] = lambda _: None
+        self.result_codec_for: Callable[[str], ValueCodec | None] = lambda _: None
         """How the ok value of a task is read, by the task's name; None where the task is not known here."""
-        self.recovery_terms = RecoveryTerms()
-        self._sessions = PerLoop(Session.close, Session.abandon)
-        self._forget()
-        in_each_child(self._forget)
+        self.recovery_dependencies = RecoveryDependencies()
+        self._sessions = PerLoop(BrokerSession.close, BrokerSession.abandon)
+        self._reset()
+        call_after_fork(self._reset)
 
     @property
     def key_wait_s(self) -> float:
@@ -262,21 +262,21 @@ class PostgresBroker:
         statement wait."""
         return min(self.settings.pool_timeout, STATEMENT_TIMEOUT_S)
 
-    def session_here(self) -> Session | None:
+    def ready_session(self) -> BrokerSession | None:
         """The session of the running loop, where it is open and its database is known to be ready."""
         loop, session = self._sessions.latest
         if loop is not asyncio.get_running_loop():
-            session = self._sessions.here()
-        if session is None or session.reach is not self._prepared:
+            session = self._sessions.get()
+        if session is None or session.endpoint is not self._prepared_endpoint:
             return None
-        return None if session.reach.lease is not None and session.reach.is_lost else session
+        return None if session.endpoint.lease is not None and session.endpoint.is_lost else session
 
-    async def session(self) -> Session:
+    async def session(self) -> BrokerSession:
         """The session of the running loop."""
-        session = self._sessions.here()
-        if session is None or session.reach.is_lost:
+        session = self._sessions.get()
+        if session is None or session.endpoint.is_lost:
             session = await self._open()
-        if session.reach is not self._prepared:
+        if session.endpoint is not self._prepared_endpoint:
             await self._prepare(session)
         return session
 
@@ -284,22 +284,22 @@ class PostgresBroker:
         """RUNNING tasks without a sign of life for so long, the longest silent first."""
         from horsies.client import recovery
 
-        silence = recovery.silence_of(stale_threshold_minutes, unit=timedelta(minutes=1))
+        silence = recovery.parse_threshold(stale_threshold_minutes, unit=timedelta(minutes=1))
         return await recovery.stale_tasks(self, silence)
 
     async def mark_stale_tasks_as_failed(self, stale_threshold_ms: float = 300_000) -> int:
         """Settle RUNNING tasks that were silent for so long, as their retry policies say; returns how many."""
         from horsies.client import recovery
 
-        silence = recovery.silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1))
-        return await recovery.settle(self, recovery.Step.RUNNING, silence)
+        silence = recovery.parse_threshold(stale_threshold_ms, unit=timedelta(milliseconds=1))
+        return await recovery.run_sweep_step(self, recovery.SweepStep.RUNNING, silence)
 
     async def requeue_stale_claimed(self, stale_threshold_ms: float = 120_000) -> int:
         """Put CLAIMED tasks back whose owner was silent for so long; returns how many."""
         from horsies.client import recovery
 
-        silence = recovery.silence_of(stale_threshold_ms, unit=timedelta(milliseconds=1))
-        return await recovery.settle(self, recovery.Step.CLAIMED, silence)
+        silence = recovery.parse_threshold(stale_threshold_ms, unit=timedelta(milliseconds=1))
+        return await recovery.run_sweep_step(self, recovery.SweepStep.CLAIMED, silence)
 
     async def recover_stuck_workflows(self) -> int:
         """Put right runs of workflows that nobody would advance any more; returns how many."""
@@ -317,7 +317,7 @@ class PostgresBroker:
         """End those; returns how many."""
         from horsies.client import recovery
 
-        return await recovery.settle(self, recovery.Step.PENDING)
+        return await recovery.run_sweep_step(self, recovery.SweepStep.PENDING)
 
     async def close(self) -> None:
         """Close what the running loop has open; safe twice.
@@ -325,62 +325,69 @@ class PostgresBroker:
         An embedded server is let go of with the last session, which may be another loop's.
         """
         await self._sessions.close()
-        shared, self._shared = self._shared, None
+        shared, self._endpoint = self._endpoint, None
         if shared is not None and shared.close():
             await asyncio.to_thread(shared.release)
 
     def close_blocking(self) -> None:
         """The same for callers without an event loop."""
-        if self._shared is not None or self._sessions.are_any:
+        if self._endpoint is not None or self._sessions.has_any:
             BRIDGE.run(self.close())
 
-    async def _open(self) -> Session:
+    async def _open(self) -> BrokerSession:
         await self._sessions.close()  # of a server that is lost
-        while (session := self._sessions.here()) is None:
-            shared = self._shared
+        while (session := self._sessions.get()) is None:
+            shared = self._endpoint
             if shared is None or shared.is_lost:
                 shared = await asyncio.to_thread(self._reach)
             # Another task may have come first, or another loop may have closed what was reached.
-            if self._sessions.here() is None and shared.join():
-                await self._sessions.keep(self._session_over(shared))
+            if self._sessions.get() is None and shared.join():
+                await self._sessions.set(self._make_session(shared))
         return session
 
-    def _reach(self) -> SharedReach:
-        with self._reaching:
-            shared = self._shared
+    def _reach(self) -> SharedEndpoint:
+        with self._resolve_lock:
+            shared = self._endpoint
             if shared is None or shared.is_lost:
-                reached = reach(self.settings)
-                shared = self._shared = SharedReach(reached)
+                reached = resolve_database(self.settings)
+                shared = self._endpoint = SharedEndpoint(reached)
                 if reached.lease is not None:
                     _say_where(reached, is_named=self.settings.database_url.embedded_folder is not None)
             return shared
 
-    async def _prepare(self, session: Session) -> None:
+    async def _prepare(self, session: BrokerSession) -> None:
         # The embedded database is this user's own, so it is brought up to date; any other is left to its operators.
         if self.settings.database_url.is_embedded:
             from horsies.store.migrate import migrate
 
             await migrate(session.database)
-        self._prepared = session.reach
+        self._prepared_endpoint = session.endpoint
 
-    def _session_over(self, shared: SharedReach) -> Session:
-        links = shared.links
+    def _make_session(self, shared: SharedEndpoint) -> BrokerSession:
+        links = shared.connection_specs
         size = self._pool_size()
-        link = replace(links.pooled, says_itself=not links.pooled.pooled)
+        link = replace(links.main, notifies_explicitly=not links.main.is_pooled)
         database = Database(link, size)
         tasks = TaskStore(database)
-        return Session(
-            reach=shared,
+        return BrokerSession(
+            endpoint=shared,
             database=database,
             direct=links.direct,
             tasks=tasks,
-            waiters=Waiters(links.direct, tasks.outcomes, channel=TASK_DONE, is_settled=is_settled),
-            runs=Waiters(links.direct, FlowReadStore(database).outcomes, channel=WORKFLOW_DONE, is_settled=is_at_rest),
-            announcements=Announcements(tasks.announce, are_left_to_us=link.says_itself),
-            key_turns=KeyTurns(most=max(1, size.largest // 2), wait_s=self.key_wait_s),
+            task_waiters=ResultWaiters(
+                links.direct, tasks.results, channel=TASK_DONE_CHANNEL, is_done=is_task_terminal
+            ),
+            run_waiters=ResultWaiters(
+                links.direct,
+                WorkflowReader(database).run_results,
+                channel=WORKFLOW_DONE_CHANNEL,
+                is_done=is_run_terminal_or_paused,
+            ),
+            notify_coalescer=NotifyCoalescer(tasks.notify_queues, notifies_explicitly=link.notifies_explicitly),
+            key_limiter=KeyedSendLimiter(limit=max(1, size.max_size // 2), wait_s=self.key_wait_s),
         )
 
-    def _pool_size(self) -> PoolSize:
+    def _pool_size(self) -> PoolSettings:
         settings = self.settings
         if "HORSIES_CHILD_PROCESS" in os.environ:
             smallest, largest = settings.worker_child_pool_min_size, settings.worker_child_pool_max_size
@@ -391,24 +398,24 @@ class PostgresBroker:
         else:
             smallest, largest = 0, settings.pool_size + settings.max_overflow
             setting = "broker.pool_size"
-        return PoolSize(
-            smallest=smallest,
-            largest=largest,
-            wait_s=settings.pool_timeout,
+        return PoolSettings(
+            min_size=smallest,
+            max_size=largest,
+            acquire_timeout_s=settings.pool_timeout,
             idle_s=settings.pool_recycle,
             check_idle=settings.pool_pre_ping,
-            setting=setting,
+            setting_name=setting,
         )
 
-    def _forget(self) -> None:
-        self._reaching = threading.Lock()
-        self._shared: SharedReach | None = None
-        self._prepared: SharedReach | None = None
+    def _reset(self) -> None:
+        self._resolve_lock = threading.Lock()
+        self._endpoint: SharedEndpoint | None = None
+        self._prepared_endpoint: SharedEndpoint | None = None
 
 
-def _say_where(reached: Reached, *, is_named: bool) -> None:
+def _say_where(reached: Endpoint, *, is_named: bool) -> None:
     """Log the folder, and any other where it was taken by default: whoever names one knows which they mean."""
-    folder = reached.links.embedded_folder
+    folder = reached.connection_specs.embedded_folder
     assert folder is not None  # noqa: S101  # a lease is of an embedded server
     logger.info("using the embedded PostgreSQL in %s", folder)
     for other in () if is_named else other_clusters(folder):

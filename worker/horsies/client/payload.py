@@ -11,19 +11,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from horsies.codec.arguments import EncodedArguments
-from horsies.codec.canonical_json import SHORT_CHARACTERS, canonical, short_text
-from horsies.codec.fingerprint import EnqueueSeal, command_sha, enqueue_sha, in_utc, now_in_utc
-from horsies.codec.ids import IDS
+from horsies.codec.canonical_json import SHORT_CHARACTERS, canonical_json, encode_short_scalars
+from horsies.codec.fingerprint import Fingerprint, command_sha, enqueue_sha, format_utc, format_utc_now
+from horsies.codec.ids import ID_GENERATOR
 from horsies.model.result import Err, Ok
-from horsies.model.send import PlainSend, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.model.send import CompactPayload, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
 from horsies.model.task import check_good_until, effective_priority, is_priority
-from horsies.registry.definition import flag_faults, flags_of, is_stored_text
-from horsies.store.tasks import Batch
+from horsies.registry.definition import flag_faults, is_storable_text, normalize_flags
+from horsies.store.tasks import InsertBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from horsies.codec.arguments import Shape, TaskCodec
+    from horsies.codec.arguments import CallSignature, TaskCodec
     from horsies.model.settings import AppConfig
     from horsies.registry import TaskDefinition
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class SendTemplate:
     """What all sends of one task with the same options have in common."""
 
     task_name: str
@@ -44,17 +44,17 @@ class Pattern:
     flags: str
     max_retries: int
     idempotency_key: str | None
-    seal: EnqueueSeal
-    shape: Shape
-    is_plain: bool
+    fingerprint: Fingerprint
+    shape: CallSignature
+    is_compact: bool
     """Whether its sends are due at once, never end and have no key."""
 
-    def send(self, task_id: str, encoded: EncodedArguments, sent_at: datetime) -> PlainSend | TaskSendPayload:
+    def build(self, task_id: str, encoded: EncodedArguments, sent_at: datetime) -> CompactPayload | TaskSendPayload:
         """A call of this pattern, as it is sent."""
-        if not self.is_plain:
-            return self.payload(task_id, encoded, sent_at)
-        sent_at_text = in_utc(sent_at)
-        return PlainSend(
+        if not self.is_compact:
+            return self.build_payload(task_id, encoded, sent_at)
+        sent_at_text = format_utc(sent_at)
+        return CompactPayload(
             task_id,
             self.task_name,
             self.queue_name,
@@ -65,32 +65,34 @@ class Pattern:
             self.max_retries,
             self.task_options,
             self.flags,
-            self.seal.sha(encoded, sent_at_text),
+            self.fingerprint.sha(encoded, sent_at_text),
         )
 
-    def quick(self, codec: TaskCodec) -> Callable[[tuple[Any, ...]], PlainSend | None]:
+    def compact_builder(self, codec: TaskCodec) -> Callable[[tuple[Any, ...]], CompactPayload | None]:
         """Makes plain sends of short arguments by position; None where a call needs a closer look.
 
         Between two sends the processor's caches belong to others, and each function that has to be fetched again costs
         a microsecond and more: hence one, with all that it needs at hand.
         """
-        plain_calls, sha = codec.plain_calls, self.seal.of_args_alone()
+        plain_calls, sha = codec.plain_call_types, self.fingerprint.positional_hasher()
         name, queue, priority, retries = self.task_name, self.queue_name, self.priority, self.max_retries
         options, flags = self.task_options, self.flags
 
-        def cast(args: tuple[Any, ...]) -> PlainSend | None:
+        def cast(args: tuple[Any, ...]) -> CompactPayload | None:
             try:
-                if tuple(map(type, args)) not in plain_calls or (text := short_text(args)) is None:
+                if tuple(map(type, args)) not in plain_calls or (text := encode_short_scalars(args)) is None:
                     return None
             except TypeError:  # there are types that have no hash
                 return None
-            sent_at = now_in_utc()
+            sent_at = format_utc_now()
             digest = sha(text, sent_at)
-            return PlainSend(IDS.text(), name, queue, priority, text, "{}", sent_at, retries, options, flags, digest)
+            return CompactPayload(
+                ID_GENERATOR.next_id(), name, queue, priority, text, "{}", sent_at, retries, options, flags, digest
+            )
 
         return cast
 
-    def payload(self, task_id: str, encoded: EncodedArguments, sent_at: datetime) -> TaskSendPayload:
+    def build_payload(self, task_id: str, encoded: EncodedArguments, sent_at: datetime) -> TaskSendPayload:
         return TaskSendPayload(
             task_id=task_id,
             task_name=self.task_name,
@@ -106,15 +108,15 @@ class Pattern:
             max_retries=self.max_retries,
             idempotency_key=self.idempotency_key,
             command_sha=None if self.idempotency_key is None else command_sha(self.task_name, encoded, self.shape),
-            enqueue_sha=self.seal.sha(encoded, in_utc(sent_at)),
+            enqueue_sha=self.fingerprint.sha(encoded, format_utc(sent_at)),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bulk(Sequence[TaskSendPayload]):
+class BulkSend(Sequence[TaskSendPayload]):
     """The payloads of one bulk send. Thousands of them share all but a few fields, so each is made when looked at."""
 
-    pattern: Pattern
+    template: SendTemplate
     sent_at: datetime
     ids: Sequence[str]
     arguments: Sequence[EncodedArguments]
@@ -129,7 +131,7 @@ class Bulk(Sequence[TaskSendPayload]):
     def __getitem__(self, index: int | slice) -> TaskSendPayload | list[TaskSendPayload]:
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
-        return self.pattern.payload(self.ids[index], self.arguments[index], self.sent_at)
+        return self.template.build_payload(self.ids[index], self.arguments[index], self.sent_at)
 
 
 # What a send says beside its arguments, and what makes no sense there.
@@ -151,7 +153,7 @@ class SendOptions:
     connection: object | None = None
 
 
-PLAIN = SendOptions()
+DEFAULT_OPTIONS = SendOptions()
 _NO_KEYWORDS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -190,7 +192,7 @@ def check_options(options: SendOptions) -> None:
         raise ValueError("priority must be a whole number of 1 to 100")
     delay_seconds(options.delay)
     key = options.idempotency_key
-    if key is not None and not (is_stored_text(key) and len(key.encode()) <= LONGEST_KEY_BYTES):
+    if key is not None and not (is_storable_text(key) and len(key.encode()) <= LONGEST_KEY_BYTES):
         raise ValueError(f"idempotency_key must be text of 1 to {LONGEST_KEY_BYTES} bytes")
     check_connection(options.connection)
 
@@ -214,13 +216,13 @@ def delay_seconds(delay: float | timedelta | None) -> float | None:
     return float(seconds)
 
 
-def sealed_options(*, task_options: str, flags: str, max_retries: int, idempotency_key: str | None) -> str:
+def fingerprint_options(*, task_options: str, flags: str, max_retries: int, idempotency_key: str | None) -> str:
     """All options of a send that its fingerprint covers, as one canonical document."""
-    key = canonical(idempotency_key)
+    key = canonical_json(idempotency_key)
     return f'{{"flags":{flags},"idempotency_key":{key},"max_retries":{max_retries},"task":{task_options}}}'
 
 
-def resealed(payload: TaskSendPayload, shape: Shape) -> TaskSendPayload:
+def refingerprint(payload: TaskSendPayload, shape: CallSignature) -> TaskSendPayload:
     """The payload with fingerprints of what it holds now: whoever changed it sends another payload.
 
     ValueError when its arguments are no longer JSON.
@@ -237,7 +239,7 @@ def resealed(payload: TaskSendPayload, shape: Shape) -> TaskSendPayload:
             sent_at=payload.sent_at,
             good_until=payload.good_until,
             delay_seconds=payload.enqueue_delay_seconds,
-            options_json=sealed_options(
+            options_json=fingerprint_options(
                 task_options=payload.task_options,
                 flags=payload.flags,
                 max_retries=payload.max_retries,
@@ -247,7 +249,7 @@ def resealed(payload: TaskSendPayload, shape: Shape) -> TaskSendPayload:
     )
 
 
-def refusal(message: str, *, exception: BaseException | None = None) -> TaskSendError:
+def validation_error(message: str, *, exception: BaseException | None = None) -> TaskSendError:
     return TaskSendError(code=TaskSendErrorCode.VALIDATION_FAILED, message=message, exception=exception)
 
 
@@ -273,60 +275,71 @@ def _never_quick(_: tuple[Any, ...]) -> None:
     return None
 
 
-class Mould:
+class PayloadBuilder:
     """Turns calls of one task into payloads, before the database is asked for anything."""
 
     def __init__(self, task: TaskDefinition, config: AppConfig) -> None:
         self._task = task
         self._limits = config.payload
         limits = [each for each in (config.payload.warn_bytes, config.payload.reject_bytes) if each is not None]
-        self._unnoticed = min(limits, default=inf) / LONGEST_UTF8
+        self._max_unchecked_characters = min(limits, default=inf) / LONGEST_UTF8
         """Characters of arguments that are surely below every limit."""
         self._queue_priority = next((q.priority for q in config.custom_queues or () if q.name == task.queue_name), None)
-        self._options_json = task.stored_options
-        self._plain = self._pattern(PLAIN)
-        self.quick = self._plain.quick(task.codec) if self._unnoticed >= SHORT_CHARACTERS else _never_quick
+        self._options_json = task.options_json
+        self._plain = self._template(DEFAULT_OPTIONS)
+        self.try_build_compact = (
+            self._plain.compact_builder(task.codec)
+            if self._max_unchecked_characters >= SHORT_CHARACTERS
+            else _never_quick
+        )
         """One call by position as it is sent, made in a third of the time; None where it takes a closer look."""
 
-    def cast(
+    def build(
         self, options: SendOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> PlainSend | TaskSendPayload | Err[TaskSendError]:
+    ) -> CompactPayload | TaskSendPayload | Err[TaskSendError]:
         """One call as it is sent, or why it cannot be."""
         try:
-            pattern = self._plain if options is PLAIN else self._pattern(options)
+            pattern = self._plain if options is DEFAULT_OPTIONS else self._template(options)
             encoded = self._task.codec.encode(args, kwargs)
         except ValueError as refused:
-            return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
-        is_large = len(encoded.args_json) + len(encoded.kwargs_json) > self._unnoticed
+            return Err(validation_error(f"{self._task.name}: {refused}", exception=refused))
+        is_large = len(encoded.args_json) + len(encoded.kwargs_json) > self._max_unchecked_characters
         if is_large and (too_large := self._size_error(encoded)) is not None:
             return Err(too_large)
-        return pattern.send(IDS.text(), encoded, datetime.now(UTC))
+        return pattern.build(ID_GENERATOR.next_id(), encoded, datetime.now(UTC))
 
-    def cast_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[Bulk]:
+    def build_many(self, options: SendOptions, items: Iterable[object]) -> TaskSendResult[BulkSend]:
         """The payloads of a bulk send; the first item that cannot be sent is named by its index.
 
         Each item is written down before the next is asked for: whoever makes them may use one and the same row again.
         """
         if options.idempotency_key is not None:
-            return Err(refusal(f"{self._task.name}: idempotency_key is for single sends"))
+            return Err(validation_error(f"{self._task.name}: idempotency_key is for single sends"))
         try:
-            pattern = self._plain if options is PLAIN else self._pattern(options)
+            pattern = self._plain if options is DEFAULT_OPTIONS else self._template(options)
             each = iter(items)
         except (ValueError, TypeError) as refused:
-            return Err(refusal(f"{self._task.name}: {refused}", exception=refused))
+            return Err(validation_error(f"{self._task.name}: {refused}", exception=refused))
         arguments: list[EncodedArguments] = []
-        encode, unnoticed = self._task.codec.encode, self._unnoticed
+        encode, unnoticed = self._task.codec.encode, self._max_unchecked_characters
         for index, item in enumerate(each):
             try:
                 # A tuple, as most items are, need not be asked what it is.
                 encoded = encode(item, {}) if type(item) is tuple else encode(*arguments_of(item))  # pyright: ignore[reportUnknownArgumentType]
             except ValueError as refused:
-                return Err(refusal(f"item {index}: {self._task.name}: {refused}", exception=refused))
+                return Err(validation_error(f"item {index}: {self._task.name}: {refused}", exception=refused))
             is_large = len(encoded.args_json) + len(encoded.kwargs_json) > unnoticed
             if is_large and (too_large := self._size_error(encoded, f"item {index}: ")) is not None:
                 return Err(too_large)
             arguments.append(encoded)
-        return Ok(Bulk(pattern=pattern, sent_at=datetime.now(UTC), ids=IDS.take(len(arguments)), arguments=arguments))
+        return Ok(
+            BulkSend(
+                template=pattern,
+                sent_at=datetime.now(UTC),
+                ids=ID_GENERATOR.next_ids(len(arguments)),
+                arguments=arguments,
+            )
+        )
 
     def _size_error(self, encoded: EncodedArguments, where: str = "") -> TaskSendError | None:
         """Refuse arguments above the limit; warn once of large ones. Asked only of those that may be."""
@@ -340,15 +353,15 @@ class Mould:
             logger.warning("%s: arguments of %d bytes; store large data elsewhere", name, size)
         return None
 
-    def _pattern(self, options: SendOptions) -> Pattern:
+    def _template(self, options: SendOptions) -> SendTemplate:
         """`ValueError` for an option that makes no sense."""
         check_options(options)
         task, delay = self._task, delay_seconds(options.delay)
         priority = effective_priority(
             sent_with=options.priority, task=task.options.priority, queue=self._queue_priority
         )
-        flags = canonical({**task.flags, **flags_of(() if options.flags is None else options.flags)})
-        return Pattern(
+        flags = canonical_json({**task.flags, **normalize_flags(() if options.flags is None else options.flags)})
+        return SendTemplate(
             task_name=task.name,
             queue_name=task.queue_name,
             priority=priority,
@@ -358,21 +371,21 @@ class Mould:
             flags=flags,
             max_retries=task.max_retries,
             idempotency_key=options.idempotency_key,
-            seal=EnqueueSeal.of(
+            fingerprint=Fingerprint.of(
                 task_name=task.name,
                 queue_name=task.queue_name,
                 priority=priority,
                 good_until=options.good_until,
                 delay_seconds=delay,
-                options_json=sealed_options(
+                options_json=fingerprint_options(
                     task_options=self._options_json,
                     flags=flags,
                     max_retries=task.max_retries,
                     idempotency_key=options.idempotency_key,
                 ),
             ),
-            shape=task.codec.shape,
-            is_plain=options.idempotency_key is None and options.good_until is None and delay is None,
+            shape=task.codec.signature,
+            is_compact=options.idempotency_key is None and options.good_until is None and delay is None,
         )
 
 
@@ -383,32 +396,32 @@ BATCH_CHARACTERS = 32_000_000
 """Text of a statement; much more would be held in memory by both sides several times over."""
 
 
-class Batches:
+class BulkBatches:
     """The batches of a bulk send, each made when its turn comes; they can be gone through again."""
 
-    def __init__(self, bulk: Bulk) -> None:
+    def __init__(self, bulk: BulkSend) -> None:
         self.bulk = bulk
-        self.are_begun = False
+        self.is_started = False
         """Whether any of them may have reached the server; before that, nothing can be stored."""
         self.may_be_stored = False
         """Whether the answer to one of the tries was lost: no later one tells what came of that."""
 
-    def __iter__(self) -> Iterator[Batch]:
-        self.are_begun = True
+    def __iter__(self) -> Iterator[InsertBatch]:
+        self.is_started = True
         bulk, like = self.bulk, self.bulk[0]
-        sent_at = in_utc(bulk.sent_at)
-        for span in spans(bulk.arguments):
+        sent_at = format_utc(bulk.sent_at)
+        for span in batch_slices(bulk.arguments):
             rows = bulk.arguments[span]
-            yield Batch(
-                like=like,
+            yield InsertBatch(
+                shared=like,
                 ids="\n".join(bulk.ids[span]),
                 args="\n".join([row.args_json for row in rows]),
                 kwargs="\n".join([row.kwargs_json for row in rows]),
-                shas="\n".join([bulk.pattern.seal.sha(row, sent_at) for row in rows]),
+                shas="\n".join([bulk.template.fingerprint.sha(row, sent_at) for row in rows]),
             )
 
 
-def spans(rows: Sequence[EncodedArguments]) -> Iterator[slice]:
+def batch_slices(rows: Sequence[EncodedArguments]) -> Iterator[slice]:
     """Where each batch begins and ends; only a row that is too long by itself makes one longer than it should be."""
     start = characters = 0
     for index, row in enumerate(rows):
@@ -423,40 +436,44 @@ def spans(rows: Sequence[EncodedArguments]) -> Iterator[slice]:
 
 # Sending once more what a failed send carries.
 
-REPLAYED = frozenset({TaskSendErrorCode.ENQUEUE_FAILED, TaskSendErrorCode.ASYNC_CONTEXT})
-SEND_ALL_AGAIN = "nothing is stored: call send_many again"
+RESENDABLE_CODES = frozenset({TaskSendErrorCode.ENQUEUE_FAILED, TaskSendErrorCode.ASYNC_CONTEXT})
+RESEND_ALL_HINT = "nothing is stored: call send_many again"
 
 
-def replayable(
+def payload_to_resend(
     error: TaskSendError, task: TaskDefinition, *, delayed: bool, connection: object | None
 ) -> TaskSendPayload | Err[TaskSendError]:
     """The payload that `task` may send again, as `retry_schedule` where it is `delayed`; else why it may not."""
     if not isinstance(cast("object", error), TaskSendError):
-        return Err(refusal(f"what is sent again is a TaskSendError, got {type(error).__qualname__}"))
+        return Err(validation_error(f"what is sent again is a TaskSendError, got {type(error).__qualname__}"))
     payload = error.payload
     if payload is None and error.code is TaskSendErrorCode.ENQUEUE_FAILED:
-        advice = SEND_ALL_AGAIN if error.task_id is None else look_for(error.task_id)
-        return Err(refusal(f"this is the error of a send_many; {advice}"))
-    if payload is None or error.code not in REPLAYED:
-        return Err(refusal(f"{error.code} carries nothing that can be sent again"))
+        advice = RESEND_ALL_HINT if error.task_id is None else lookup_hint(error.task_id)
+        return Err(validation_error(f"this is the error of a send_many; {advice}"))
+    if payload is None or error.code not in RESENDABLE_CODES:
+        return Err(validation_error(f"{error.code} carries nothing that can be sent again"))
     if payload.task_name != task.name:
-        return Err(refusal(f"the error is of task {payload.task_name!r}, not of {task.name!r}"))
+        return Err(validation_error(f"the error is of task {payload.task_name!r}, not of {task.name!r}"))
     if (payload.enqueue_delay_seconds is not None) is not delayed:
-        return Err(refusal("use retry_schedule for a delayed send, and retry_send for any other"))
+        return Err(validation_error("use retry_schedule for a delayed send, and retry_send for any other"))
     if error.needs_connection and connection is None:
-        return Err(refusal(f"it was part of a transaction; use with_options(connection=…).{async_retry_of(payload)}"))
+        return Err(
+            validation_error(
+                f"it was part of a transaction; use with_options(connection=…).{retry_method_name(payload)}"
+            )
+        )
     try:
         check_connection(connection)
-        return resealed(payload, task.codec.shape)
+        return refingerprint(payload, task.codec.signature)
     except ValueError as refused:
-        return Err(refusal(f"{task.name}: {refused}", exception=refused))
+        return Err(validation_error(f"{task.name}: {refused}", exception=refused))
 
 
-def async_retry_of(payload: TaskSendPayload) -> str:
+def retry_method_name(payload: TaskSendPayload) -> str:
     """The name of the method that sends it again."""
     return "retry_send_async" if payload.enqueue_delay_seconds is None else "retry_schedule_async"
 
 
-def look_for(first: str) -> str:
+def lookup_hint(first: str) -> str:
     """What to do about a bulk of which nobody knows whether it is stored."""
     return f"look for task {first}, the first of them"

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
-from horsies.model.recovery.fleet import OperatorJudge, SweepOptions, check_threshold
+from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, check_threshold
 from horsies.model.task import TaskStatus
-from horsies.recovery.report import Step, SweepStatus
+from horsies.recovery.report import SweepStatus, SweepStep
 from horsies.recovery.sweep import sweep
-from horsies.store.recovery import EXPIRY_BATCH, PAGE, RecoveryStore, Scan
+from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, RecoveryStore, StaleScan
 from horsies.workflows.healing import heal
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from horsies.store.recovery import OverdueRow, StaleRow
 
 
-def silence_of(number: float, *, unit: timedelta) -> timedelta:
+def parse_threshold(number: float, *, unit: timedelta) -> timedelta:
     """A threshold as callers give it; what is no number above 0, or is beyond all patience, is refused in words."""
     try:
         silence = number * unit
@@ -37,41 +37,41 @@ def silence_of(number: float, *, unit: timedelta) -> timedelta:
 
 async def stale_tasks(broker: PostgresBroker, threshold: timedelta) -> list[dict[str, Any]]:
     """RUNNING tasks without a sign of life for `threshold`, the longest silent first."""
-    scan = Scan(status=TaskStatus.RUNNING, threshold=threshold, with_held=True)
+    scan = StaleScan(status=TaskStatus.RUNNING, threshold=threshold, include_on_hold=True)
     rows: list[StaleRow] = []
-    async with _recovering(broker) as store:
-        while len(page := await store.stale(scan, after=rows[-1].id if rows else None)) == PAGE:
+    async with _recovery_store(broker) as store:
+        while len(page := await store.stale(scan, after=rows[-1].id if rows else None)) == PAGE_SIZE:
             rows += page
-    quiet = [row for row in (*rows, *page) if row.now - row.last_beat_at >= threshold]
-    return [_stale(row) for row in sorted(quiet, key=lambda row: row.last_beat_at)]
+    quiet = [row for row in (*rows, *page) if row.now - row.last_heartbeat_at >= threshold]
+    return [_stale(row) for row in sorted(quiet, key=lambda row: row.last_heartbeat_at)]
 
 
 async def expired_tasks(broker: PostgresBroker) -> list[dict[str, Any]]:
     """PENDING tasks past their good_until, the longest expired first."""
     rows: list[OverdueRow] = []
-    async with _recovering(broker) as store:
+    async with _recovery_store(broker) as store:
         while len(page := await store.overdue(after=rows[-1] if rows else None)) == EXPIRY_BATCH:
             rows += page
     return [_expired(row) for row in (*rows, *page)]
 
 
-async def settle(broker: PostgresBroker, step: Step, threshold: timedelta | None = None) -> int:
+async def run_sweep_step(broker: PostgresBroker, step: SweepStep, threshold: timedelta | None = None) -> int:
     """Make one step of a sweep; returns how many tasks it moved. `SWEEP_BUSY` while somebody else sweeps."""
     options = SweepOptions(sweep_threshold=threshold, force=True)
-    terms = broker.recovery_terms
-    judge = OperatorJudge(local=terms.local)
-    async with _recovering(broker) as store:
-        return _moved(await sweep(store.database, options, judge=judge, hooks=terms.hooks(), steps={step}))
+    terms = broker.recovery_dependencies
+    judge = OperatorObserver(local_config=terms.local)
+    async with _recovery_store(broker) as store:
+        return _moved(await sweep(store.database, options, observer=judge, hooks=terms.hooks(), steps={step}))
 
 
 async def heal_workflows(broker: PostgresBroker) -> int:
     """Put right runs that nobody would advance any more; returns how many things were put right."""
-    async with _recovering(broker) as store:
-        return len(await heal(store.database, broker.recovery_terms.definitions))
+    async with _recovery_store(broker) as store:
+        return len(await heal(store.database, broker.recovery_dependencies.definitions))
 
 
 @asynccontextmanager
-async def _recovering(broker: PostgresBroker) -> AsyncGenerator[RecoveryStore]:
+async def _recovery_store(broker: PostgresBroker) -> AsyncGenerator[RecoveryStore]:
     """The store; whatever fails in it is a `BrokerError`."""
     try:
         yield RecoveryStore((await broker.session()).database)
@@ -86,7 +86,7 @@ def _moved(report: SweepReport) -> int:
         raise BrokerError(
             "somebody else is sweeping", code=BrokerErrorCode.SWEEP_BUSY, retryable=True, hint="try again in a minute"
         )
-    return sum(task.is_due and task.applied for task in report.tasks)
+    return sum(task.changes_state and task.applied for task in report.tasks)
 
 
 def _stale(row: StaleRow) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _stale(row: StaleRow) -> dict[str, Any]:
         "worker_pid": row.worker_pid,
         "worker_process_name": row.worker_process_name,
         "started_at": row.started_at,
-        "last_heartbeat": row.last_beat_at,
+        "last_heartbeat": row.last_heartbeat_at,
         "claim_token": row.claim_token,
         "retry_count": row.retry_count,
         "crash_count": row.crash_count,

@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
-from horsies.client.waiter import StillOpen
-from horsies.codec.results import AnyResult, read_result
+from horsies.client.waiter import WaitTimeout
+from horsies.codec.results import AnyResult, decode_result
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.result import BrokerOperationError, BrokerResult, DatabasePing, Err, Ok
 from horsies.model.task import TaskStatus, parse_id
@@ -23,49 +23,51 @@ from horsies.model.task_result import (
 )
 from horsies.store.migrate import SCHEMA
 from horsies.store.tasks import task_info
-from horsies.sync import BRIDGE, InsideEventLoop, NoBridge
+from horsies.sync import BRIDGE, BridgeUnavailable, InsideEventLoop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from horsies.client.broker import PostgresBroker
-    from horsies.codec.values import Value
+    from horsies.codec.values import ValueCodec
     from horsies.model.task import TaskInfo
-    from horsies.store.tasks import OutcomeRow
+    from horsies.store.tasks import TaskResultRow
 
 
 # From what is found in the database to the result that the caller gets.
 
 
-def result_of(task_id: str, row: OutcomeRow | None, ok: Value | None) -> AnyResult:
+def stored_task_result(task_id: str, row: TaskResultRow | None, ok: ValueCodec | None) -> AnyResult:
     """The result of a task that is terminal, or that there is no such task."""
     if row is None:
-        return failed(RetrievalCode.TASK_NOT_FOUND, f"there is no task {task_id}")
+        return error_result(RetrievalCode.TASK_NOT_FOUND, f"there is no task {task_id}")
     if TaskStatus(row.status) is TaskStatus.CANCELLED:
         return _cancelled(task_id, row.document)
     if row.document is not None:
-        return read_result(row.document, ok)
-    return failed(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {task_id} is {row.status} and has no stored result")
+        return decode_result(row.document, ok)
+    return error_result(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {task_id} is {row.status} and has no stored result")
 
 
 def _cancelled(task_id: str, document: str | None) -> AnyResult:
     """Cancelled, in the words of whoever did it; a result that a run before left behind is none."""
-    stored = None if document is None else read_result(document)
+    stored = None if document is None else decode_result(document)
     if stored is not None and stored.is_err() and stored.err_value.error_code is OutcomeCode.TASK_CANCELLED:
         return stored
-    return failed(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
+    return error_result(OutcomeCode.TASK_CANCELLED, f"task {task_id} was cancelled")
 
 
-def not_yet(task_id: str, status: str, *, seen_s_ago: float = 0) -> AnyResult:
+def wait_timeout_result(task_id: str, status: str, *, seen_s_ago: float = 0) -> AnyResult:
     """The time is over; how the task stood when it was last looked at, which may be a while ago."""
     when = f"when last looked at, {seen_s_ago * 1000:.0f} ms ago, it was" if seen_s_ago else "it is"
     text = f"task {task_id} has not ended in time; {when} {status}{_MEANING.get(status, '')}"
-    return failed(RetrievalCode.WAIT_TIMEOUT, text)
+    return error_result(RetrievalCode.WAIT_TIMEOUT, text)
 
 
-def no_look(task_id: str) -> AnyResult:
+def unread_timeout_result(task_id: str) -> AnyResult:
     """The time is over, and the database has not said how the task stands."""
-    return failed(RetrievalCode.WAIT_TIMEOUT, f"the database has not said in time whether task {task_id} has ended")
+    return error_result(
+        RetrievalCode.WAIT_TIMEOUT, f"the database has not said in time whether task {task_id} has ended"
+    )
 
 
 _MEANING: dict[str, str] = {
@@ -74,8 +76,8 @@ _MEANING: dict[str, str] = {
 }
 
 
-def unreachable(error: HorsiesError) -> AnyResult:
-    return failed(OperationalErrorCode.BROKER_ERROR, error.message)
+def broker_error_result(error: HorsiesError) -> AnyResult:
+    return error_result(OperationalErrorCode.BROKER_ERROR, error.message)
 
 
 def is_final(result: AnyResult) -> bool:
@@ -84,14 +86,14 @@ def is_final(result: AnyResult) -> bool:
     return result.is_ok() or result.err_value.error_code not in passing
 
 
-def failed(code: BuiltInTaskCode, message: str) -> AnyResult:
+def error_result(code: BuiltInTaskCode, message: str) -> AnyResult:
     return TaskResult(err=TaskError(error_code=code, message=message))
 
 
 T = TypeVar("T")
 
 
-async def answered(code: BrokerErrorCode, asked: Awaitable[T]) -> BrokerResult[T]:
+async def to_broker_result(code: BrokerErrorCode, asked: Awaitable[T]) -> BrokerResult[T]:
     """What was asked for, or the failure as a value: the one place where errors of the store become `Err`."""
     try:
         return Ok(await asked)
@@ -102,45 +104,47 @@ async def answered(code: BrokerErrorCode, asked: Awaitable[T]) -> BrokerResult[T
         return Err(BrokerOperationError(code=code, message=str(error), exception=error))
 
 
-def blocking(asked: Coroutine[Any, Any, BrokerResult[T]]) -> BrokerResult[T]:
+def run_blocking(asked: Coroutine[Any, Any, BrokerResult[T]]) -> BrokerResult[T]:
     """Wait for a `BrokerResult` without an event loop; inside one, the refusal is a value too."""
     try:
         return BRIDGE.run(asked)
     except InsideEventLoop as error:
         text = f"{error.message}; {error.help_text}"
         return Err(BrokerOperationError(code=BrokerErrorCode.ASYNC_CONTEXT, message=text, exception=error))
-    except NoBridge as error:
+    except BridgeUnavailable as error:
         return Err(BrokerOperationError(code=BrokerErrorCode.NO_BROKER, message=error.message, exception=error))
 
 
-class Results:
+class BrokerTaskReader:
     """Everything about tasks that a program can ask a broker."""
 
-    def __init__(self, broker: Callable[[], PostgresBroker], ok_of: Callable[[str], Value | None]) -> None:
+    def __init__(
+        self, broker: Callable[[], PostgresBroker], result_codec_for: Callable[[str], ValueCodec | None]
+    ) -> None:
         self._broker = broker
-        self._ok_of = ok_of
+        self._result_codec_for = result_codec_for
 
     async def result(self, task_id: str | UUID, timeout_ms: float | None) -> AnyResult:
         """The task's result once it has one; what keeps it from being had is an err result."""
-        timeout_s = seconds(timeout_ms)
+        timeout_s = parse_timeout(timeout_ms)
         try:
-            identity = _identity(task_id)
+            identity = _parse_task_id(task_id)
         except ValueError as refused:  # what is no id is the id of no task
-            return failed(RetrievalCode.TASK_NOT_FOUND, str(refused))
+            return error_result(RetrievalCode.TASK_NOT_FOUND, str(refused))
         try:
             session = await self._broker().session()
-            row = await session.waiters.until_settled(identity, timeout_s)
-        except StillOpen as open_task:
-            return not_yet(str(task_id), open_task.status, seen_s_ago=open_task.seen_s_ago)
+            row = await session.task_waiters.wait(identity, timeout_s)
+        except WaitTimeout as open_task:
+            return wait_timeout_result(str(task_id), open_task.status, seen_s_ago=open_task.seen_s_ago)
         except TimeoutError:
-            return no_look(str(task_id))
+            return unread_timeout_result(str(task_id))
         except HorsiesError as error:
-            return unreachable(error)
-        return result_of(str(task_id), row, self._ok_of(row.task_name) if row else None)
+            return broker_error_result(error)
+        return stored_task_result(str(task_id), row, self._result_codec_for(row.task_name) if row else None)
 
     async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         """The stored document as it is; None where there is no task or no document."""
-        found = await answered(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
+        found = await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
         return found.and_then(_as_object)
 
     async def info(
@@ -152,22 +156,22 @@ class Results:
             include_failed_reason=include_failed_reason,
             include_attempts=include_attempts,
         )
-        return await answered(BrokerErrorCode.TASK_INFO_QUERY_FAILED, asked)
+        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, asked)
 
     async def ping(self) -> BrokerResult[DatabasePing]:
         """One round trip."""
-        return await answered(BrokerErrorCode.DB_PING_FAILED, self._ping())
+        return await to_broker_result(BrokerErrorCode.DB_PING_FAILED, self._ping())
 
     async def _document(self, task_id: str | UUID) -> str | None:
-        identity = _identity(task_id)
+        identity = _parse_task_id(task_id)
         session = await self._broker().session()
-        rows = await session.tasks.outcomes([identity])
+        rows = await session.tasks.results([identity])
         return rows[0].document if rows else None
 
     async def _info(
         self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
     ) -> TaskInfo | None:
-        identity = _identity(task_id)
+        identity = _parse_task_id(task_id)
         session = await self._broker().session()
         row = await session.tasks.info(identity, with_document=include_result)
         if row is None:
@@ -178,18 +182,18 @@ class Results:
     async def _ping(self) -> DatabasePing:
         session = await self._broker().session()
         began = time.perf_counter()
-        await session.database.fetch_raw(SCHEMA.server)
+        await session.database.fetch_raw(SCHEMA.server_info)
         return DatabasePing(latency_ms=(time.perf_counter() - began) * 1000)
 
 
-def _identity(task_id: object) -> UUID:
+def _parse_task_id(task_id: object) -> UUID:
     """The id as a value; `ValueError` for what is none, whatever its type."""
     return (
         task_id if isinstance(task_id, UUID) else UUID(parse_id(task_id if isinstance(task_id, str) else repr(task_id)))
     )
 
 
-def seconds(timeout_ms: float | None) -> float | None:
+def parse_timeout(timeout_ms: float | None) -> float | None:
     """How long to wait, where None is for ever; anything but a number is a mistake in the program, so it is raised."""
     if timeout_ms is None:
         return None
@@ -213,10 +217,10 @@ def _as_object(document: str | None) -> BrokerResult[dict[str, object] | None]:
 
 # A task that was sent, seen from the sender's side.
 
-NO_BROKER = failed(OperationalErrorCode.BROKER_ERROR, "this handle has no broker")
+NO_BROKER = error_result(OperationalErrorCode.BROKER_ERROR, "this handle has no broker")
 
 
-class TaskReads(Protocol):
+class TaskReader(Protocol):
     """Where results and rows of tasks are looked up."""
 
     async def result(self, task_id: str | UUID, timeout_ms: float | None) -> AnyResult: ...
@@ -233,7 +237,7 @@ class TaskHandle(Generic[T]):
 
     __slots__ = ("__weakref__", "_known", "_results", "task_id")
 
-    def __init__(self, task_id: str, results: TaskReads | None = None, *, known: AnyResult | None = None) -> None:
+    def __init__(self, task_id: str, results: TaskReader | None = None, *, known: AnyResult | None = None) -> None:
         self.task_id = task_id
         self._results = results
         self._known = known
@@ -256,7 +260,7 @@ class TaskHandle(Generic[T]):
         self, *, include_result: bool = False, include_failed_reason: bool = False, include_attempts: bool = False
     ) -> BrokerResult[TaskInfo | None]:
         """The task's row as it stands; None where there is none."""
-        return blocking(
+        return run_blocking(
             self.info_async(
                 include_result=include_result,
                 include_failed_reason=include_failed_reason,

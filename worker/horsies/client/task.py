@@ -7,22 +7,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from horsies.client.payload import (
-    PLAIN,
+    DEFAULT_OPTIONS,
     BoundCall,
-    Mould,
+    PayloadBuilder,
     SendItem,
     SendOptions,
-    async_retry_of,
-    refusal,
-    replayable,
+    payload_to_resend,
+    retry_method_name,
+    validation_error,
     with_delay,
 )
-from horsies.client.workflow.nodes import FedNodeFactory, NodeFactory
-from horsies.codec.canonical_json import PayloadRefused
+from horsies.client.workflow.nodes import ArgsFromNodeFactory, NodeFactory
+from horsies.codec.canonical_json import PayloadError
 from horsies.model.result import Err
-from horsies.model.send import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult, payload_of
+from horsies.model.send import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult, to_full_payload
 from horsies.model.task_result import ExceptionRules
-from horsies.registry.invocation import call, call_async
+from horsies.registry.invocation import call_task, call_task_async
 from horsies.sync import is_inside_event_loop
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from horsies.client.broker import PostgresBroker
-    from horsies.client.delivery import AnySend, Delivery
-    from horsies.client.payload import Bulk
+    from horsies.client.delivery import AnyPayload, Delivery
+    from horsies.client.payload import BulkSend
     from horsies.client.results import TaskHandle
     from horsies.client.workflow.nodes import AnyNode, NodeSettings
     from horsies.model.settings import AppConfig
@@ -74,19 +74,19 @@ class TaskSendOptions(Generic[P, T]):
 
     async def retry_send_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
         """Send what a failed send carries once more on the connection given here; all else is as it was first sent."""
-        return await self._task.replay_with_async(self._options, error, delayed=False)
+        return await self._task.resend_with_async(self._options, error, delayed=False)
 
     async def retry_schedule_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
         """The same for a failed `schedule_async`; the delay counts from now."""
-        return await self._task.replay_with_async(self._options, error, delayed=True)
+        return await self._task.resend_with_async(self._options, error, delayed=True)
 
 
 H = TypeVar("H")
 
-NO_CONNECTION = "connection= works with the async sends only"
+CONNECTION_IS_ASYNC_ONLY = "connection= works with the async sends only"
 
 
-class Host(Protocol):
+class TaskApp(Protocol):
     """What a task, or a workflow of tasks, needs of its app."""
 
     @property
@@ -103,10 +103,10 @@ class Host(Protocol):
 class TaskFunction(Generic[P, T]):
     """A registered `def` task. Calling it runs it here; `send` and its kin put it into the queue."""
 
-    def __init__(self, host: Host, definition: TaskDefinition) -> None:
+    def __init__(self, app: TaskApp, definition: TaskDefinition) -> None:
         self.definition = definition
-        self.host = host
-        self.mould = Mould(definition, host.config)
+        self.app = app
+        self.payload_builder = PayloadBuilder(definition, app.config)
         self.__name__ = getattr(definition.function, "__name__", definition.name)
         self.__doc__ = definition.function.__doc__
         self.__wrapped__ = definition.function
@@ -131,41 +131,45 @@ class TaskFunction(Generic[P, T]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         """Run it in this process, without the queue; an exception becomes an err result, as in a worker."""
-        result = call(self.definition, args, kwargs, app=self._app_rules())
+        result = call_task(self.definition, args, kwargs, app=self._exception_rules())
         return cast("TaskResult[T, TaskError]", result)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         """Store the task; `Ok` means that it is committed."""
-        return self.send_with(PLAIN, args, kwargs)
+        return self.send_with(DEFAULT_OPTIONS, args, kwargs)
 
     def send_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
         # No coroutine of its own, and the short way first: each step between a call and the driver is felt in the rate
         # of sends one by one.
-        if not kwargs and not self.host.are_sends_suppressed() and (send := self.mould.quick(args)) is not None:
-            return self.host.delivery.one_async(self.definition, send, None)
-        return self.send_with_async(PLAIN, args, kwargs)
+        if (
+            not kwargs
+            and not self.app.are_sends_suppressed()
+            and (send := self.payload_builder.try_build_compact(args)) is not None
+        ):
+            return self.app.delivery.deliver_async(self.definition, send, None)
+        return self.send_with_async(DEFAULT_OPTIONS, args, kwargs)
 
     def schedule(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> TaskSendResult[TaskHandle[T]]:
         """Store the task, to be started `delay` seconds from now at the earliest."""
-        return self.schedule_with(PLAIN, delay, args, kwargs)
+        return self.schedule_with(DEFAULT_OPTIONS, delay, args, kwargs)
 
     async def schedule_async(
         self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs
     ) -> TaskSendResult[TaskHandle[T]]:
-        return await self.schedule_with_async(PLAIN, delay, args, kwargs)
+        return await self.schedule_with_async(DEFAULT_OPTIONS, delay, args, kwargs)
 
     def send_many(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
         """Store a task for each item (keyword arguments, a tuple, or a `bind` value): all of them or none."""
-        return self.send_many_with(PLAIN, items)
+        return self.send_many_with(DEFAULT_OPTIONS, items)
 
     async def send_many_async(self, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
-        return await self.send_many_with_async(PLAIN, items)
+        return await self.send_many_with_async(DEFAULT_OPTIONS, items)
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall:
         """Arguments for `send_many`, checked now; `ValueError` names the one that does not fit."""
         try:
             self.definition.codec.encode(args, kwargs)
-        except PayloadRefused as refused:
+        except PayloadError as refused:
             raise ValueError(f"{self.task_name}: {refused}") from None
         return BoundCall(args, kwargs)
 
@@ -193,49 +197,49 @@ class TaskFunction(Generic[P, T]):
     @overload
     def node(self, **settings: Unpack[NodeSettings]) -> NodeFactory[P, T]: ...
     @overload
-    def node(self, *, args_from: Mapping[str, AnyNode], **settings: Unpack[NodeSettings]) -> FedNodeFactory[T]: ...
+    def node(self, *, args_from: Mapping[str, AnyNode], **settings: Unpack[NodeSettings]) -> ArgsFromNodeFactory[T]: ...
     def node(
         self, *, args_from: Mapping[str, AnyNode] | None = None, **settings: Unpack[NodeSettings]
-    ) -> NodeFactory[P, T] | FedNodeFactory[T]:
+    ) -> NodeFactory[P, T] | ArgsFromNodeFactory[T]:
         """A node of a workflow, once called with the arguments of the task: `add.node(waits_for=[x])(a=1, b=2)`."""
-        return NodeFactory(self, settings) if args_from is None else FedNodeFactory(self, args_from, settings)
+        return NodeFactory(self, settings) if args_from is None else ArgsFromNodeFactory(self, args_from, settings)
 
     def retry_send(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
         """Send what a failed send carries once more, under the same id: it is stored at most once.
 
         What was sent with `connection=` is sent again with one: `with_options(connection=…).retry_send_async`.
         """
-        return self._replay(error, delayed=False)
+        return self._resend(error, delayed=False)
 
     async def retry_send_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
-        return await self.replay_with_async(PLAIN, error, delayed=False)
+        return await self.resend_with_async(DEFAULT_OPTIONS, error, delayed=False)
 
     def retry_schedule(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
         """The same for a failed `schedule`; the delay counts from now."""
-        return self._replay(error, delayed=True)
+        return self._resend(error, delayed=True)
 
     async def retry_schedule_async(self, error: TaskSendError) -> TaskSendResult[TaskHandle[T]]:
-        return await self.replay_with_async(PLAIN, error, delayed=True)
+        return await self.resend_with_async(DEFAULT_OPTIONS, error, delayed=True)
 
     def send_with(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> TaskSendResult[TaskHandle[T]]:
-        prepared = self._prepared(options, args, kwargs)
+        prepared = self._build(options, args, kwargs)
         if isinstance(prepared, Err):
             return prepared
         if options.connection is not None:
-            return Err(refusal(f"{self.task_name}: {NO_CONNECTION}"))
+            return Err(validation_error(f"{self.task_name}: {CONNECTION_IS_ASYNC_ONLY}"))
         return self._deliver(prepared)
 
     def send_with_async(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
-        prepared = self._prepared(options, args, kwargs)
+        prepared = self._build(options, args, kwargs)
         if isinstance(prepared, Err):
             return _known(prepared)
         if options.connection is not None:
             return self._deliver_async(prepared, options.connection)
-        return self.host.delivery.one_async(self.definition, prepared, None)
+        return self.app.delivery.deliver_async(self.definition, prepared, None)
 
     def schedule_with(
         self, options: SendOptions, delay: float | timedelta, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -249,76 +253,76 @@ class TaskFunction(Generic[P, T]):
         delayed = self._delayed(options, delay)
         return delayed if isinstance(delayed, Err) else await self.send_with_async(delayed, args, kwargs)
 
-    async def replay_with_async(
+    async def resend_with_async(
         self, options: SendOptions, error: TaskSendError, *, delayed: bool
     ) -> TaskSendResult[TaskHandle[T]]:
         """Send again what the error carries, on the connection of the options; their others were for new sends."""
-        payload = self._replayable(error, delayed=delayed, connection=options.connection)
+        payload = self._payload_to_resend(error, delayed=delayed, connection=options.connection)
         return payload if isinstance(payload, Err) else await self._deliver_async(payload, options.connection)
 
     def send_many_with(self, options: SendOptions, items: Iterable[SendItem]) -> TaskSendResult[list[TaskHandle[T]]]:
-        prepared = self._prepared_many(options, items)
+        prepared = self._build_many(options, items)
         if isinstance(prepared, Err):
             return prepared
         if options.connection is not None:
-            return Err(refusal(f"{self.task_name}: {NO_CONNECTION}"))
+            return Err(validation_error(f"{self.task_name}: {CONNECTION_IS_ASYNC_ONLY}"))
         if is_inside_event_loop():
             return Err(_async_context("await send_many_async instead"))
-        return self.host.delivery.many(self.definition, prepared.value)
+        return self.app.delivery.deliver_many(self.definition, prepared.value)
 
     async def send_many_with_async(
         self, options: SendOptions, items: Iterable[SendItem]
     ) -> TaskSendResult[list[TaskHandle[T]]]:
-        prepared = self._prepared_many(options, items)
+        prepared = self._build_many(options, items)
         if isinstance(prepared, Err):
             return prepared
-        return await self.host.delivery.many_async(self.definition, prepared.value, options.connection)
+        return await self.app.delivery.deliver_many_async(self.definition, prepared.value, options.connection)
 
     def _delayed(self, options: SendOptions, delay: float | timedelta) -> SendOptions | Err[TaskSendError]:
-        if self.host.are_sends_suppressed():
+        if self.app.are_sends_suppressed():
             return Err(_suppressed())
         try:
             return with_delay(options, delay)
         except ValueError as refused:
-            return Err(refusal(f"{self.task_name}: {refused}"))
+            return Err(validation_error(f"{self.task_name}: {refused}"))
 
-    def _prepared(
+    def _build(
         self, options: SendOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> AnySend | Err[TaskSendError]:
-        if self.host.are_sends_suppressed():
+    ) -> AnyPayload | Err[TaskSendError]:
+        if self.app.are_sends_suppressed():
             return Err(_suppressed())
-        return self.mould.cast(options, args, kwargs)
+        return self.payload_builder.build(options, args, kwargs)
 
-    def _prepared_many(self, options: SendOptions, items: Iterable[SendItem]) -> TaskSendResult[Bulk]:
-        if self.host.are_sends_suppressed():
+    def _build_many(self, options: SendOptions, items: Iterable[SendItem]) -> TaskSendResult[BulkSend]:
+        if self.app.are_sends_suppressed():
             return Err(_suppressed())
-        return self.mould.cast_many(options, items)
+        return self.payload_builder.build_many(options, items)
 
-    def _deliver(self, send: AnySend) -> TaskSendResult[TaskHandle[T]]:
+    def _deliver(self, send: AnyPayload) -> TaskSendResult[TaskHandle[T]]:
         if is_inside_event_loop():
-            payload = payload_of(send)
-            return Err(_async_context(f"await the _async twin, or {async_retry_of(payload)} this error", payload))
-        return self.host.delivery.one(self.definition, send)
+            payload = to_full_payload(send)
+            return Err(_async_context(f"await the _async twin, or {retry_method_name(payload)} this error", payload))
+        return self.app.delivery.deliver(self.definition, send)
 
     def _deliver_async(
-        self, send: AnySend, connection: object | None
+        self, send: AnyPayload, connection: object | None
     ) -> Coroutine[Any, Any, TaskSendResult[TaskHandle[T]]]:
-        delivered = self.host.delivery.one_async(self.definition, send, connection)
+        delivered = self.app.delivery.deliver_async(self.definition, send, connection)
         return delivered if connection is None else _within_transaction(delivered)
 
-    def _replay(self, error: TaskSendError, *, delayed: bool) -> TaskSendResult[TaskHandle[T]]:
-        payload = self._replayable(error, delayed=delayed, connection=None)
+    def _resend(self, error: TaskSendError, *, delayed: bool) -> TaskSendResult[TaskHandle[T]]:
+        payload = self._payload_to_resend(error, delayed=delayed, connection=None)
         return payload if isinstance(payload, Err) else self._deliver(payload)
 
-    def _replayable(
+    def _payload_to_resend(
         self, error: TaskSendError, *, delayed: bool, connection: object | None
     ) -> TaskSendPayload | Err[TaskSendError]:
-        if self.host.are_sends_suppressed():
+        if self.app.are_sends_suppressed():
             return Err(_suppressed())
-        return replayable(error, self.definition, delayed=delayed, connection=connection)
+        return payload_to_resend(error, self.definition, delayed=delayed, connection=connection)
 
-    def _app_rules(self) -> ExceptionRules:
-        config = self.host.config
+    def _exception_rules(self) -> ExceptionRules:
+        config = self.app.config
         return ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
 
     def __repr__(self) -> str:
@@ -331,8 +335,8 @@ class AsyncTaskFunction(TaskFunction[P, T]):
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
-        run: Callable[..., Any] = call_async
-        return run(self.definition, args, kwargs, app=self._app_rules())
+        run: Callable[..., Any] = call_task_async
+        return run(self.definition, args, kwargs, app=self._exception_rules())
 
 
 async def _within_transaction(delivered: Coroutine[Any, Any, TaskSendResult[H]]) -> TaskSendResult[H]:

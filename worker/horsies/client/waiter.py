@@ -16,9 +16,9 @@ from horsies.store.listen import Listener
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
-    from horsies.store.connection import Link
+    from horsies.store.connection import ConnectionSpec
 
-    class Standing(Protocol):
+    class HasStatus(Protocol):
         """A task or a run as it stands."""
 
         @property
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
         def status(self) -> str: ...
 
 
-R = TypeVar("R", bound="Standing")
+R = TypeVar("R", bound="HasStatus")
 
 POLL_S = 5.0
-POLL_WHILE_DEAF_S = 1.0
-FIRST_LOOK_S = 1.0
-LARGEST_LOOK = 1000
+POLL_NOT_LISTENING_S = 1.0
+FIRST_READ_TIMEOUT_S = 1.0
+MAX_READ_IDS = 1000
 
 
-class StillOpen(TimeoutError):
+class WaitTimeout(TimeoutError):
     """Time is over. How it stood at the last look, which nobody had a reason to repeat since."""
 
     def __init__(self, status: str, *, seen_s_ago: float) -> None:
@@ -45,7 +45,7 @@ class StillOpen(TimeoutError):
         self.seen_s_ago = seen_s_ago
 
 
-class Looks(Generic[R]):
+class BatchReader(Generic[R]):
     """Reads how tasks or runs stand. While one statement is on its way, whoever asks goes into the next one."""
 
     def __init__(self, read: Callable[[list[UUID]], Awaitable[list[R]]]) -> None:
@@ -53,7 +53,7 @@ class Looks(Generic[R]):
         self._asked: defaultdict[UUID, list[asyncio.Future[R | None]]] = defaultdict(list)
         self._reading: asyncio.Task[None] | None = None
 
-    async def at(self, task_id: UUID) -> R | None:
+    async def read(self, task_id: UUID) -> R | None:
         """The task's row as it stands; None where there is none."""
         answer: asyncio.Future[R | None] = asyncio.get_running_loop().create_future()
         self._asked[task_id].append(answer)
@@ -64,7 +64,7 @@ class Looks(Generic[R]):
     async def _read_all(self) -> None:
         try:
             while self._asked:
-                batch = {task_id: self._asked.pop(task_id) for task_id in list(self._asked)[:LARGEST_LOOK]}
+                batch = {task_id: self._asked.pop(task_id) for task_id in list(self._asked)[:MAX_READ_IDS]}
                 await self._answer(batch)
         finally:
             self._reading = None
@@ -84,7 +84,7 @@ class Looks(Generic[R]):
                     answer.set_result(found.get(task_id))
 
 
-class Waiters(Generic[R]):
+class ResultWaiters(Generic[R]):
     """All who wait in one event loop, be it for tasks or for runs.
 
     The first starts the listener, and the poll behind it; both run until `close`.
@@ -92,21 +92,21 @@ class Waiters(Generic[R]):
 
     def __init__(
         self,
-        link: Link,
+        link: ConnectionSpec,
         read: Callable[[list[UUID]], Awaitable[list[R]]],
         *,
         channel: str,
-        is_settled: Callable[[R], bool],
+        is_done: Callable[[R], bool],
     ) -> None:
-        self._looks = Looks(read)
-        self._is_settled = is_settled
-        self._woken_by: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
-        self._listener = Listener(link, {channel: self._hear}, on_change=self._set_hearing)
-        self._is_hearing = False
+        self._reader = BatchReader(read)
+        self._is_done = is_done
+        self._wake_events: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
+        self._listener = Listener(link, {channel: self._on_notification}, on_change=self._on_listening_change)
+        self._is_listening = False
         self._is_closed = False
-        self._at_work: list[asyncio.Task[None]] = []
+        self._background: list[asyncio.Task[None]] = []
 
-    async def until_settled(self, task_id: UUID, timeout_s: float | None) -> R | None:
+    async def wait(self, task_id: UUID, timeout_s: float | None) -> R | None:
         """The task's row once it is terminal, or None where there is no such row; `StillOpen` when time is over.
 
         However short the time, there is one look: what has ended is found, unless the database takes longer over it
@@ -116,29 +116,29 @@ class Waiters(Generic[R]):
             return await self._look_once(task_id)
         clock = asyncio.get_running_loop().time
         ends_at = None if timeout_s is None else clock() + timeout_s
-        with self._interest_in(task_id) as woken:
-            row = await self._first_look(task_id, timeout_s)
-            while row is not None and not self._is_settled(row):
+        with self._subscribed(task_id) as woken:
+            row = await self._read_first(task_id, timeout_s)
+            while row is not None and not self._is_done(row):
                 status, seen_at = row.status, clock()
                 try:
                     async with asyncio.timeout_at(ends_at):
                         row = await self._next_look(task_id, woken)
                 except TimeoutError:
-                    raise StillOpen(status, seen_s_ago=clock() - seen_at) from None
+                    raise WaitTimeout(status, seen_s_ago=clock() - seen_at) from None
         return row
 
     async def close(self) -> None:
         """Stop, and let everyone go who still waits."""
         self._is_closed = True
         self._wake_all()
-        for task in self._at_work:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._at_work, return_exceptions=True)
-        self._at_work.clear()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._background.clear()
 
-    async def _first_look(self, task_id: UUID, timeout_s: float | None) -> R | None:
-        async with asyncio.timeout(None if timeout_s is None else max(timeout_s, FIRST_LOOK_S)):
-            return await self._looks.at(task_id)
+    async def _read_first(self, task_id: UUID, timeout_s: float | None) -> R | None:
+        async with asyncio.timeout(None if timeout_s is None else max(timeout_s, FIRST_READ_TIMEOUT_S)):
+            return await self._reader.read(task_id)
 
     async def _next_look(self, task_id: UUID, woken: asyncio.Event) -> R | None:
         """The row, once there is a reason to read it again."""
@@ -146,47 +146,47 @@ class Waiters(Generic[R]):
         woken.clear()
         if self._is_closed:
             raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
-        return await self._looks.at(task_id)
+        return await self._reader.read(task_id)
 
     async def _look_once(self, task_id: UUID) -> R | None:
-        row = await self._first_look(task_id, 0)
-        if row is None or self._is_settled(row):
+        row = await self._read_first(task_id, 0)
+        if row is None or self._is_done(row):
             return row
-        raise StillOpen(row.status, seen_s_ago=0)
+        raise WaitTimeout(row.status, seen_s_ago=0)
 
     @contextmanager
-    def _interest_in(self, task_id: UUID) -> Generator[asyncio.Event]:
+    def _subscribed(self, task_id: UUID) -> Generator[asyncio.Event]:
         woken = asyncio.Event()
-        self._woken_by[task_id].add(woken)
+        self._wake_events[task_id].add(woken)
         self._start()
         try:
             yield woken
         finally:
-            self._woken_by[task_id].discard(woken)
-            if not self._woken_by[task_id]:
-                del self._woken_by[task_id]
+            self._wake_events[task_id].discard(woken)
+            if not self._wake_events[task_id]:
+                del self._wake_events[task_id]
 
     def _start(self) -> None:
-        if not self._at_work:
-            self._at_work = [asyncio.create_task(self._listener.run()), asyncio.create_task(self._poll())]
+        if not self._background:
+            self._background = [asyncio.create_task(self._listener.run()), asyncio.create_task(self._poll())]
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(POLL_S if self._is_hearing else POLL_WHILE_DEAF_S)
+            await asyncio.sleep(POLL_S if self._is_listening else POLL_NOT_LISTENING_S)
             self._wake_all()
 
-    def _hear(self, payload: str) -> None:
+    def _on_notification(self, payload: str) -> None:
         for text in payload.split(","):
-            for woken in self._woken_by.get(_id(text), ()):
+            for woken in self._wake_events.get(_id(text), ()):
                 woken.set()
 
-    def _set_hearing(self, hearing: bool) -> None:  # noqa: FBT001  # the listener's one message
-        self._is_hearing = hearing
+    def _on_listening_change(self, hearing: bool) -> None:  # noqa: FBT001  # the listener's one message
+        self._is_listening = hearing
         if hearing:
             self._wake_all()
 
     def _wake_all(self) -> None:
-        for events in self._woken_by.values():
+        for events in self._wake_events.values():
             for woken in events:
                 woken.set()
 
@@ -202,12 +202,12 @@ def _id(text: str) -> UUID:
         return _NOBODY
 
 
-def is_settled(row: Standing) -> bool:
+def is_task_terminal(row: HasStatus) -> bool:
     """Whether a task has ended."""
     return TaskStatus(row.status) in TASK_TERMINAL_STATES
 
 
-def is_at_rest(row: Standing) -> bool:
+def is_run_terminal_or_paused(row: HasStatus) -> bool:
     """Whether a run has ended, or goes on only when it is told to."""
     status = WorkflowStatus(row.status)
     return status in WORKFLOW_TERMINAL_STATES or status is WorkflowStatus.PAUSED

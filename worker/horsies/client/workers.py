@@ -8,20 +8,20 @@ import time
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from horsies.client.results import answered
+from horsies.client.results import to_broker_result
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerResult, WorkerPong, WorkerStateSnapshot
 from horsies.model.task import parse_id
-from horsies.store.workers import WorkerStore, pinging
+from horsies.store.workers import WorkerStore, open_ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horsies.client.broker import PostgresBroker
-    from horsies.store.workers import PingLine
+    from horsies.store.workers import PingReplies
 
 
-class Monitoring:
+class WorkerMonitor:
     """Everything about workers that a program can ask a broker."""
 
     def __init__(self, broker: Callable[[], PostgresBroker]) -> None:
@@ -32,27 +32,27 @@ class Monitoring:
     ) -> BrokerResult[list[WorkerPong]]:
         """The workers that answer in time, in the order of their answers; none is an answer too."""
         asked = self._ping(target_worker_id, timeout_seconds, min_responses)
-        return await answered(BrokerErrorCode.WORKER_PING_FAILED, asked)
+        return await to_broker_result(BrokerErrorCode.WORKER_PING_FAILED, asked)
 
     async def states(self) -> BrokerResult[list[WorkerStateSnapshot]]:
-        return await answered(BrokerErrorCode.MONITORING_QUERY_FAILED, self._states())
+        return await to_broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED, self._states())
 
     async def state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
-        return await answered(BrokerErrorCode.MONITORING_QUERY_FAILED, self._state(worker_id))
+        return await to_broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED, self._state(worker_id))
 
     async def history(self, worker_id: str, limit: int | None) -> BrokerResult[list[WorkerStateSnapshot]]:
-        return await answered(BrokerErrorCode.MONITORING_QUERY_FAILED, self._history(worker_id, limit))
+        return await to_broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED, self._history(worker_id, limit))
 
     async def _ping(self, target: str | None, timeout_s: float, enough: int | None) -> list[WorkerPong]:
         if timeout_s <= 0:
             raise ValueError("timeout_seconds must be above 0")
         if enough is not None and enough < 1:
             raise ValueError("min_responses must be at least 1")
-        roll_call = RollCall(target=None if target is None else parse_id(target), enough=enough)
+        roll_call = WorkerPing(target=None if target is None else parse_id(target), min_responses=enough)
         session = await self._broker().session()
-        async with pinging(session.direct, reply_channel=roll_call.reply_channel, message=roll_call.message) as line:
-            await roll_call.listen(line, timeout_s)
-        return list(roll_call.present.values())
+        async with open_ping(session.direct, reply_channel=roll_call.reply_channel, message=roll_call.message) as line:
+            await roll_call.collect(line, timeout_s)
+        return list(roll_call.pongs.values())
 
     async def _states(self) -> list[WorkerStateSnapshot]:
         return await (await self._store()).newest_states()
@@ -71,16 +71,16 @@ class Monitoring:
         return WorkerStore((await self._broker().session()).database)
 
 
-class RollCall:
+class WorkerPing:
     """One ping and who has answered it so far."""
 
-    def __init__(self, *, target: str | None, enough: int | None) -> None:
+    def __init__(self, *, target: str | None, min_responses: int | None) -> None:
         self._target = target
-        self._enough = 1 if target is not None else enough
+        self._min_responses = 1 if target is not None else min_responses
         self._correlation_id = str(uuid4())
         self._asked_at = time.perf_counter()
         self.reply_channel = f"horsies_pong_{uuid4().hex}"
-        self.present: dict[str, WorkerPong] = {}
+        self.pongs: dict[str, WorkerPong] = {}
 
     @property
     def message(self) -> str:
@@ -94,20 +94,20 @@ class RollCall:
             }
         )
 
-    async def listen(self, line: PingLine, timeout_s: float) -> None:
+    async def collect(self, line: PingReplies, timeout_s: float) -> None:
         """Note the answers until there are enough or the time is over."""
         self._asked_at = time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
-                while self._enough is None or len(self.present) < self._enough:
-                    self._note(await line.answer())
+                while self._min_responses is None or len(self.pongs) < self._min_responses:
+                    self._note(await line.next_reply())
         except TimeoutError:
             return
 
     def _note(self, payload: str) -> None:
         pong = self._read(payload)
         if pong is not None and self._target in {None, pong.worker_id}:
-            self.present.setdefault(pong.worker_id, pong)
+            self.pongs.setdefault(pong.worker_id, pong)
 
     def _read(self, payload: str) -> WorkerPong | None:
         """The answer in a notification; anyone may send one, so what is no answer to this call is nobody's."""

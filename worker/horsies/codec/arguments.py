@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError
 
-from horsies.codec.canonical_json import Part, PayloadRefused, parsed, short_text, stored_text
-from horsies.codec.results import upstream_value
-from horsies.codec.values import PlainValue, Value, value_of
+from horsies.codec.canonical_json import DocumentPart, PayloadError, encode_document, encode_short_scalars, parse_json
+from horsies.codec.results import workflow_parameter_codec
+from horsies.codec.values import PlainCodec, ValueCodec, codec_for
 from horsies.errors import ErrorCode
 from horsies.model.result import Err, Ok, Result
 from horsies.model.task_result import TaskError, TaskResult
@@ -31,67 +31,69 @@ _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class CallSignature:
     """The parameters of a function; `rest` and `extra` are the names behind `*` and `**`."""
 
     positional: tuple[str, ...]
     keywords: frozenset[str]
     required: tuple[str, ...]
-    rest: str | None
-    extra: str | None
-    _by_position: dict[int, tuple[str, ...]] = field(default_factory=dict["int", "tuple[str, ...]"], compare=False)
+    var_positional: str | None
+    var_keyword: str | None
+    _names_by_count: dict[int, tuple[str, ...]] = field(default_factory=dict["int", "tuple[str, ...]"], compare=False)
 
     @classmethod
-    def of(cls, signature: inspect.Signature) -> Shape:
+    def of(cls, signature: inspect.Signature) -> CallSignature:
         parameters = signature.parameters.values()
         return cls(
             positional=tuple(each.name for each in parameters if each.kind in _BY_POSITION),
             keywords=frozenset(each.name for each in parameters if each.kind in _BY_KEYWORD),
             required=tuple(each.name for each in parameters if _is_required(each)),
-            rest=next((each.name for each in parameters if each.kind is inspect.Parameter.VAR_POSITIONAL), None),
-            extra=next((each.name for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD), None),
+            var_positional=next(
+                (each.name for each in parameters if each.kind is inspect.Parameter.VAR_POSITIONAL), None
+            ),
+            var_keyword=next((each.name for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD), None),
         )
 
-    def check(self, count: int, keywords: Collection[str]) -> None:
+    def check_call(self, count: int, keywords: Collection[str]) -> None:
         """Refuse so many positional arguments with these keywords unless a call with them would bind."""
-        if count > len(self.positional) and self.rest is None:
-            raise PayloadRefused(f"{count} positional arguments given, at most {len(self.positional)} taken")
+        if count > len(self.positional) and self.var_positional is None:
+            raise PayloadError(f"{count} positional arguments given, at most {len(self.positional)} taken")
         filled = self.positional[:count]
         for name in keywords:
             if name in self.keywords:
                 if name in filled:
-                    raise PayloadRefused("given twice, by position and by name", parameter=name)
+                    raise PayloadError("given twice, by position and by name", parameter=name)
             elif not isinstance(name, str):
-                raise PayloadRefused("has a keyword that is not text")
-            elif self.extra is None:
-                raise PayloadRefused("unknown", parameter=name)
+                raise PayloadError("has a keyword that is not text")
+            elif self.var_keyword is None:
+                raise PayloadError("unknown", parameter=name)
         for name in self.required:
             if name not in filled and not (name in keywords and name in self.keywords):
-                raise PayloadRefused("missing", parameter=name)
+                raise PayloadError("missing", parameter=name)
 
-    def names_taken(self, count: int, keywords: Collection[str]) -> tuple[str, ...]:
+    def bind_names(self, count: int, keywords: Collection[str]) -> tuple[str, ...]:
         """Refuse as `check` does, else say as `names_of` does; for calls by position alone it is found out once."""
-        if not keywords and (names := self._by_position.get(count)) is not None:
+        if not keywords and (names := self._names_by_count.get(count)) is not None:
             return names
-        self.check(count, keywords)
-        names = self.names_of(count)
+        self.check_call(count, keywords)
+        names = self.positional_names(count)
         if not keywords and count <= len(self.positional):
-            self._by_position[count] = names
+            self._names_by_count[count] = names
         return names
 
-    def names_of(self, count: int) -> tuple[str, ...]:
+    def positional_names(self, count: int) -> tuple[str, ...]:
         """The parameter that takes each of so many positional arguments."""
-        return self.positional[:count] + (self.rest or "",) * (count - len(self.positional))
+        return self.positional[:count] + (self.var_positional or "",) * (count - len(self.positional))
 
-    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def prefer_keywords(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The same arguments, with all that can be given by name given so."""
-        pairs = list(zip(self.names_of(len(args)), args, strict=True))
+        pairs = list(zip(self.positional_names(len(args)), args, strict=True))
         by_name = {name: value for name, value in pairs if name in self.keywords}
         return [value for name, value in pairs if name not in self.keywords], {**by_name, **kwargs}
 
-    def name_of(self, keyword: str) -> str:
+    def parameter_for(self, keyword: str) -> str:
         """The parameter that takes this keyword."""
-        return keyword if keyword in self.keywords else self.extra or ""
+        return keyword if keyword in self.keywords else self.var_keyword or ""
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
@@ -101,7 +103,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 # The annotations of a function, each resolved by itself so that a fault can be laid to one parameter.
 
 RETURN = "return"
-RETURNS = "declare what it returns: -> TaskResult[int, TaskError]"
+RETURN_HINT = "declare what it returns: -> TaskResult[int, TaskError]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,41 +118,47 @@ class SignatureFault:
     """True when a name is not defined yet, as for a class that stands further down in the module."""
 
 
-def parameter_value(function: Callable[..., object], parameter: inspect.Parameter) -> Result[Value, SignatureFault]:
+def parameter_codec(
+    function: Callable[..., object], parameter: inspect.Parameter
+) -> Result[ValueCodec, SignatureFault]:
     """How arguments for this parameter are written and read."""
     if parameter.annotation is parameter.empty:
-        return Ok(PlainValue())
+        return Ok(PlainCodec())
     name = parameter.name
     return (
-        _resolved(function, name, parameter.annotation)
-        .and_then(lambda annotation: _adapted(annotation, name))
-        .and_then(lambda value: _fitting_default(value, parameter))
+        _resolve_annotation(function, name, parameter.annotation)
+        .and_then(lambda annotation: _build_codec(annotation, name))
+        .and_then(lambda value: _check_default(value, parameter))
     )
 
 
-def return_value(function: Callable[..., object], annotation: object) -> Result[Value, SignatureFault]:
+def return_codec(function: Callable[..., object], annotation: object) -> Result[ValueCodec, SignatureFault]:
     """How the ok value of this function is written and read."""
     if annotation is inspect.Signature.empty:
         reason = "has no return annotation"
-        return Err(SignatureFault(code=ErrorCode.TASK_NO_RETURN_TYPE, reason=reason, hint=RETURNS))
-    return _resolved(function, RETURN, annotation).and_then(_ok_type).and_then(lambda found: _adapted(found, None))
+        return Err(SignatureFault(code=ErrorCode.TASK_NO_RETURN_TYPE, reason=reason, hint=RETURN_HINT))
+    return (
+        _resolve_annotation(function, RETURN, annotation)
+        .and_then(_ok_type)
+        .and_then(lambda found: _build_codec(found, None))
+    )
 
 
 def _ok_type(annotation: object) -> Result[object, SignatureFault]:
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is TaskResult and len(arguments) == 2 and arguments[1] is TaskError:
         return Ok(arguments[0])
-    reason = f"must return TaskResult[T, TaskError], but returns {_written(annotation)}"
-    return Err(SignatureFault(code=ErrorCode.TASK_INVALID_RETURN_TYPE, reason=reason, hint=RETURNS))
+    reason = f"must return TaskResult[T, TaskError], but returns {_format_annotation(annotation)}"
+    return Err(SignatureFault(code=ErrorCode.TASK_INVALID_RETURN_TYPE, reason=reason, hint=RETURN_HINT))
 
 
-def _fitting_default(value: Value, parameter: inspect.Parameter) -> Result[Value, SignatureFault]:
+def _check_default(value: ValueCodec, parameter: inspect.Parameter) -> Result[ValueCodec, SignatureFault]:
     """Defaults are not stored, and so never checked when a task is sent or run."""
     if parameter.default is parameter.empty:
         return Ok(value)
     try:
-        value.check(parameter.default)
-    except PayloadRefused as refused:
+        value.validate(parameter.default)
+    except PayloadError as refused:
         reason = f"its default does not fit its annotation: {refused.reason}"
         hint = "change one of them, as in limit: int | None = None"
         code = ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION
@@ -158,22 +166,24 @@ def _fitting_default(value: Value, parameter: inspect.Parameter) -> Result[Value
     return Ok(value)
 
 
-def _resolved(function: Callable[..., object], name: str, annotation: object) -> Result[object, SignatureFault]:
+def _resolve_annotation(
+    function: Callable[..., object], name: str, annotation: object
+) -> Result[object, SignatureFault]:
     """The annotation with its forward references looked up in the function's module."""
     alone = SimpleNamespace(__annotations__={name: annotation})
     names = getattr(function, "__globals__", {})
     try:
         return Ok(typing.get_type_hints(alone, globalns=names, include_extras=True)[name])
     except Exception as error:  # noqa: BLE001 - evaluating an annotation runs whatever is written there
-        return Err(_unusable(name, error))
+        return Err(_annotation_fault(name, error))
 
 
-def _adapted(annotation: object, name: str | None) -> Result[Value, SignatureFault]:
+def _build_codec(annotation: object, name: str | None) -> Result[ValueCodec, SignatureFault]:
     try:
-        upstream = None if name is None else upstream_value(name, annotation)
-        return Ok(upstream or value_of(annotation))
+        upstream = None if name is None else workflow_parameter_codec(name, annotation)
+        return Ok(upstream or codec_for(annotation))
     except Exception as error:  # noqa: BLE001 - a class may build its own schema, and raise anything in it
-        return Err(_unusable(name, error))
+        return Err(_annotation_fault(name, error))
 
 
 def _is_unresolved(error: Exception) -> bool:
@@ -182,7 +192,7 @@ def _is_unresolved(error: Exception) -> bool:
     return isinstance(error, NameError)
 
 
-def _unusable(name: str | None, error: Exception) -> SignatureFault:
+def _annotation_fault(name: str | None, error: Exception) -> SignatureFault:
     may_resolve_later = _is_unresolved(error)
     return SignatureFault(
         code=ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION,
@@ -200,22 +210,22 @@ def _reason(error: Exception) -> str:
     if isinstance(error, PydanticSchemaGenerationError):
         # Goes on with advice for models, which does not help a task.
         kind = first.partition(" schema for ")[2].partition(". ")[0]
-        return f"{_short(kind)} cannot be stored as JSON"
+        return f"{_strip_modules(kind)} cannot be stored as JSON"
     return first
 
 
-def _written(annotation: object) -> str:
+def _format_annotation(annotation: object) -> str:
     """The annotation as people write it, without the modules of its names."""
-    return _short(inspect.formatannotation(annotation)).replace("NoneType", "None")
+    return _strip_modules(inspect.formatannotation(annotation)).replace("NoneType", "None")
 
 
-def _short(written: str) -> str:
+def _strip_modules(written: str) -> str:
     return re.sub(r"\w+\.|<class '|'>|<locals>\.", "", written)
 
 
 Container = TypeVar("Container", list[Any], dict[str, Any])
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_EMPTY_MAPPING: Mapping[str, Any] = MappingProxyType({})
 
 
 class EncodedArguments(NamedTuple):
@@ -229,11 +239,11 @@ class EncodedArguments(NamedTuple):
 
     @property
     def args(self) -> list[JsonValue]:
-        return _json(list, self.args_json)
+        return _parse_container(list, self.args_json)
 
     @property
     def kwargs(self) -> dict[str, JsonValue]:
-        return _json(dict, self.kwargs_json)
+        return _parse_container(dict, self.kwargs_json)
 
     @property
     def size_bytes(self) -> int:
@@ -241,7 +251,7 @@ class EncodedArguments(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class DecodedArguments:
     """Typed arguments, ready for the function."""
 
     args: tuple[Any, ...]
@@ -255,10 +265,10 @@ class TaskCodec:
     Defaults are not stored: a parameter that the sender left out gets the default of the code that runs.
     """
 
-    shape: Shape
-    values: Mapping[str, Value]
-    ok: Value
-    plain_calls: Collection[tuple[type, ...]] = ()
+    signature: CallSignature
+    parameter_codecs: Mapping[str, ValueCodec]
+    result_codec: ValueCodec
+    plain_call_types: Collection[tuple[type, ...]] = ()
     """The types of arguments by position that are a complete call, and of which each is stored as it is: what most
     calls are, and all that has to be known of one."""
 
@@ -267,89 +277,96 @@ class TaskCodec:
         """The codec of a function, or all that is wrong with its signature."""
         plain = inspect.unwrap(function)
         signature = inspect.signature(plain)
-        found = {name: parameter_value(plain, each) for name, each in signature.parameters.items()}
-        ok = return_value(plain, signature.return_annotation)
+        found = {name: parameter_codec(plain, each) for name, each in signature.parameters.items()}
+        ok = return_codec(plain, signature.return_annotation)
         faults = tuple(each.error for each in (*found.values(), ok) if isinstance(each, Err))
         if faults:
             return Err(faults)
         values = {name: each.unwrap() for name, each in found.items()}
-        shape = Shape.of(signature)
-        return Ok(cls(shape=shape, values=values, ok=ok.unwrap(), plain_calls=frozenset(_plain_calls(shape, values))))
+        shape = CallSignature.of(signature)
+        return Ok(
+            cls(
+                signature=shape,
+                parameter_codecs=values,
+                result_codec=ok.unwrap(),
+                plain_call_types=frozenset(_find_plain_call_types(shape, values)),
+            )
+        )
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodedArguments:
         """Arguments in stored form; `PayloadRefused` names the first that is missing, unknown, doubled or unfit."""
-        if not kwargs and (text := self._plain_text(args)) is not None:
+        if not kwargs and (text := self._encode_plain_call(args)) is not None:
             return EncodedArguments(text, "{}")
-        names = self.shape.names_taken(len(args), kwargs)
+        names = self.signature.bind_names(len(args), kwargs)
         by_position = list(map(self._dumped, names, args))
         return EncodedArguments(
-            stored_text(by_position, map(self._part, names, by_position)) if args else "[]",
+            encode_document(by_position, map(self._document_part, names, by_position)) if args else "[]",
             self.encode_keywords(kwargs) if kwargs else "{}",
         )
 
     def encode_keywords(self, kwargs: Mapping[str, object]) -> str:
         """Keyword arguments in stored form, of a call that need not be complete yet; all of them must be known."""
-        by_name = {key: self._dumped(self.shape.name_of(key), value) for key, value in kwargs.items()}
-        return stored_text(by_name, self._keys_and_values(by_name))
+        by_name = {key: self._dumped(self.signature.parameter_for(key), value) for key, value in kwargs.items()}
+        return encode_document(by_name, self._keys_and_values(by_name))
 
     def decode(
         self,
         args_json: str | bytes,
         kwargs_json: str | bytes,
         *,
-        results: Mapping[str, JsonValue] = _NOTHING,
-        injected: Mapping[str, object] = _NOTHING,
-    ) -> Call:
+        results: Mapping[str, JsonValue] = _EMPTY_MAPPING,
+        injected: Mapping[str, object] = _EMPTY_MAPPING,
+    ) -> DecodedArguments:
         """Typed arguments from stored ones; `PayloadRefused` when they do not fit this function (any more).
 
         A workflow adds stored `results` of other nodes, and `injected` values that are passed on as they are.
         """
-        args, kwargs = _stored(args_json), _stored(kwargs_json)
+        args, kwargs = _parse_arguments(args_json), _parse_arguments(kwargs_json)
         if not isinstance(args, list) or not isinstance(kwargs, dict):
-            raise PayloadRefused("stored arguments must be an array and an object")
+            raise PayloadError("stored arguments must be an array and an object")
         if results:
             kwargs = {**kwargs, **results}
-        names = self.shape.names_taken(len(args), {**kwargs, **injected} if injected else kwargs)
-        by_name = {key: self._loaded(self.shape.name_of(key), value) for key, value in kwargs.items()}
-        return Call(
+        names = self.signature.bind_names(len(args), {**kwargs, **injected} if injected else kwargs)
+        by_name = {key: self._loaded(self.signature.parameter_for(key), value) for key, value in kwargs.items()}
+        return DecodedArguments(
             args=tuple(self._loaded(name, value) for name, value in zip(names, args, strict=True)),
             kwargs={**by_name, **injected} if injected else by_name,
         )
 
-    def _plain_text(self, args: Sequence[object]) -> str | None:
+    def _encode_plain_call(self, args: Sequence[object]) -> str | None:
         try:
-            return short_text(args) if tuple(map(type, args)) in self.plain_calls else None
+            return encode_short_scalars(args) if tuple(map(type, args)) in self.plain_call_types else None
         except TypeError:  # there are types that have no hash
             return None
 
     def _dumped(self, name: str, value: Any) -> JsonValue:
-        codec = self.values[name]
-        if type(value) is codec.as_is:
+        codec = self.parameter_codecs[name]
+        if type(value) is codec.passthrough_type:
             return value
         try:
-            return codec.dump(codec.check(value))
-        except PayloadRefused as refused:
-            raise PayloadRefused(refused.reason, parameter=name) from None
+            return codec.dump(codec.validate(value))
+        except PayloadError as refused:
+            raise PayloadError(refused.reason, parameter=name) from None
 
     def _loaded(self, name: str, stored: JsonValue) -> object:
         try:
-            return self.values[name].load(stored)
-        except PayloadRefused as refused:
-            raise PayloadRefused(refused.reason, parameter=name) from None
+            return self.parameter_codecs[name].load(stored)
+        except PayloadError as refused:
+            raise PayloadError(refused.reason, parameter=name) from None
 
-    def _part(self, name: str, value: JsonValue) -> Part:
-        return Part(value, self.values[name].max_depth, name)
+    def _document_part(self, name: str, value: JsonValue) -> DocumentPart:
+        return DocumentPart(value, self.parameter_codecs[name].max_depth, name)
 
-    def _keys_and_values(self, by_name: dict[str, JsonValue]) -> Iterator[Part]:
+    def _keys_and_values(self, by_name: dict[str, JsonValue]) -> Iterator[DocumentPart]:
         for key, value in by_name.items():
-            yield Part(key, parameter=self.shape.name_of(key))
-            yield self._part(self.shape.name_of(key), value)
+            yield DocumentPart(key, parameter=self.signature.parameter_for(key))
+            yield self._document_part(self.signature.parameter_for(key), value)
 
 
-def _plain_calls(shape: Shape, values: Mapping[str, Value]) -> Iterator[tuple[type, ...]]:
+def _find_plain_call_types(shape: CallSignature, values: Mapping[str, ValueCodec]) -> Iterator[tuple[type, ...]]:
     for count in range(len(shape.positional) + 1):
         given = shape.positional[:count]
-        types = [kind for name in given if (kind := values[name].as_is) is not None]
+        types = [kind for name in given if (kind := values[name].passthrough_type) is not None]
         if len(types) == count and set(shape.required) <= set(given):
             yield tuple(types)
 
@@ -358,17 +375,17 @@ def _plain_calls(shape: Shape, values: Mapping[str, Value]) -> Iterator[tuple[ty
 _EMPTY: Mapping[str | bytes, Callable[[], JsonValue]] = {"[]": list, b"[]": list, "{}": dict, b"{}": dict}
 
 
-def _json(kind: type[Container], text: str) -> Container:
-    value = parsed(text)
+def _parse_container(kind: type[Container], text: str) -> Container:
+    value = parse_json(text)
     if not isinstance(value, kind):
-        raise PayloadRefused("stored arguments must be an array and an object")
+        raise PayloadError("stored arguments must be an array and an object")
     return value
 
 
-def _stored(text: str | bytes) -> JsonValue:
+def _parse_arguments(text: str | bytes) -> JsonValue:
     if text in _EMPTY:
         return _EMPTY[text]()
     try:
-        return parsed(text)
+        return parse_json(text)
     except ValueError:
-        raise PayloadRefused("stored arguments are no JSON") from None
+        raise PayloadError("stored arguments are no JSON") from None

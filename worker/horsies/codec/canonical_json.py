@@ -33,7 +33,7 @@ _encoder = json.JSONEncoder(
 )
 
 
-def _writer() -> Callable[[JsonValue, int], Iterable[str]]:
+def _make_iterencode() -> Callable[[JsonValue, int], Iterable[str]]:
     """What writes JSON, in pieces. `JSONEncoder.encode` makes its C part anew for each value, two thirds of a short
     one's time."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)
@@ -42,10 +42,10 @@ def _writer() -> Callable[[JsonValue, int], Iterable[str]]:
     return make(None, _encoder.default, json.encoder.encode_basestring, None, ":", ",", True, False, False)  # noqa: FBT003
 
 
-_pieces = _writer()
+_iterencode = _make_iterencode()
 
 
-class PayloadRefused(ValueError):
+class PayloadError(ValueError):
     """A value cannot be stored or read; says where and why, and never shows the value."""
 
     def __init__(self, reason: str, *, parameter: str | None = None) -> None:
@@ -54,7 +54,7 @@ class PayloadRefused(ValueError):
         self.parameter = parameter
 
 
-class Part(NamedTuple):
+class DocumentPart(NamedTuple):
     """A piece of a document, looked at by itself only when something is wrong with the whole."""
 
     value: JsonValue
@@ -62,51 +62,51 @@ class Part(NamedTuple):
     parameter: str | None = None
 
 
-def stored_text(document: JsonValue, parts: Iterable[Part]) -> str:
+def encode_document(document: JsonValue, parts: Iterable[DocumentPart]) -> str:
     """The document as it is stored; `PayloadRefused` names the first part that cannot be."""
     try:
-        text = canonical(document)
+        text = canonical_json(document)
     except ValueError:
         text = None
-    if text is not None and not is_suspect(text):
+    if text is not None and not needs_full_check(text):
         return text
     for part in parts:
-        if fault := fault_in(part.value, max_depth=part.max_depth):
-            raise PayloadRefused(fault, parameter=part.parameter)
+        if fault := find_json_fault(part.value, max_depth=part.max_depth):
+            raise PayloadError(fault, parameter=part.parameter)
     if text is None:
-        raise PayloadRefused("cannot be written as JSON")
+        raise PayloadError("cannot be written as JSON")
     return text
 
 
-def short_text(scalars: Any) -> str | None:
+def encode_short_scalars(scalars: Any) -> str | None:
     """An array of plain scalars as it is stored, where a glance shows that nothing is wrong with it; else None."""
     try:
-        text = "".join(_pieces(scalars, 0))
+        text = "".join(_iterencode(scalars, 0))
     except ValueError:
         return None
     is_short = len(text) <= SHORT_CHARACTERS
     return text if is_short and text.isascii() and "\\u0000" not in text and "e+" not in text else None
 
 
-def canonical(value: JsonValue) -> str:
+def canonical_json(value: JsonValue) -> str:
     """The one text of a JSON value: keys sorted, no white space, characters as they are; `ValueError` if it has none.
 
     Not everything that `fault_in` finds is refused here: ask `is_suspect` about the text.
     """
     try:
-        text = "".join(_pieces(value, 0))
+        text = "".join(_iterencode(value, 0))
     except RecursionError:
         raise ValueError("nested too deep") from None
-    return _TEXT_OR_LARGE_FLOAT.sub(_in_full, text) if "e+" in text else text
+    return _TEXT_OR_LARGE_FLOAT.sub(_expand_exponent, text) if "e+" in text else text
 
 
-def _in_full(found: re.Match[str]) -> str:
+def _expand_exponent(found: re.Match[str]) -> str:
     """A float from 1e16 on with all its digits: jsonb keeps the point of a number but not its exponent."""
     written = found[0]
     return written if written.startswith('"') else f"{float(written):.1f}"
 
 
-def parsed(text: str | bytes) -> JsonValue:
+def parse_json(text: str | bytes) -> JsonValue:
     """The value of stored JSON; `ValueError` when it is none."""
     try:
         # Decoded here: stored JSON is UTF-8, and `loads` would first look which of five encodings it might be.
@@ -115,7 +115,7 @@ def parsed(text: str | bytes) -> JsonValue:
         raise ValueError("nested too deep") from None
 
 
-def is_suspect(text: str) -> bool:
+def needs_full_check(text: str) -> bool:
     """Whether canonical JSON may hold a fault that encoding lets pass; cheap, and true more often than it must be.
 
     A NUL is only ever written as this escape, a lone surrogate is in no UTF-8, and fewer brackets than levels allowed
@@ -126,10 +126,10 @@ def is_suspect(text: str) -> bool:
     # Nor can a text that is no longer than that; most are not.
     if len(text) > MAX_PARSED_DEPTH and text.count("[") + text.count("{") > MAX_PARSED_DEPTH:
         return True
-    return not text.isascii() and not is_unicode(text)
+    return not text.isascii() and not is_utf8_encodable(text)
 
 
-def is_unicode(text: str) -> bool:
+def is_utf8_encodable(text: str) -> bool:
     """Whether text can be written as UTF-8, that is, holds no lone surrogate."""
     try:
         text.encode()
@@ -138,7 +138,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def fault_in(value: object, *, max_depth: int = MAX_DEPTH) -> str | None:
+def find_json_fault(value: object, *, max_depth: int = MAX_DEPTH) -> str | None:
     """Why a value is no storable plain JSON, or None when it is.
 
     Only the plain types themselves count, not their subclasses. Walks without recursion, so that neither deep nor
@@ -150,7 +150,7 @@ def fault_in(value: object, *, max_depth: int = MAX_DEPTH) -> str | None:
         if type(item) is list or type(item) is dict:
             if depth > max_depth:
                 return f"is nested more than {max_depth} levels deep, or holds itself"
-            fault, children = _opened(cast("list[object] | dict[object, object]", item))
+            fault, children = _open_container(cast("list[object] | dict[object, object]", item))
             waiting.extend((child, depth + 1) for child in children)
         else:
             fault = _fault_of_scalar(item)
@@ -159,12 +159,12 @@ def fault_in(value: object, *, max_depth: int = MAX_DEPTH) -> str | None:
     return None
 
 
-def cleaned(text: str) -> str:
+def replace_unstorable(text: str) -> str:
     """Text that can be stored: U+FFFD stands for each NUL and each lone surrogate."""
     return text.replace("\0", REPLACEMENT).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _opened(container: list[object] | dict[object, object]) -> tuple[str | None, Iterable[object]]:
+def _open_container(container: list[object] | dict[object, object]) -> tuple[str | None, Iterable[object]]:
     if isinstance(container, list):
         return None, container
     faults = (_fault_of_text(key) if type(key) is str else "has a key that is not text" for key in container)
@@ -188,4 +188,4 @@ def _fault_of_scalar(item: object) -> str | None:
 def _fault_of_text(text: str) -> str | None:
     if "\0" in text:
         return "holds a NUL character"
-    return None if text.isascii() or is_unicode(text) else "holds a lone surrogate"
+    return None if text.isascii() or is_utf8_encodable(text) else "holds a lone surrogate"

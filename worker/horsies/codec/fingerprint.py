@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from horsies.codec.canonical_json import canonical
+from horsies.codec.canonical_json import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horsies.codec.arguments import EncodedArguments, Shape
+    from horsies.codec.arguments import CallSignature, EncodedArguments
 
 
 # Instants as text: ISO 8601 in UTC.
@@ -24,11 +24,11 @@ _NS = 10**9
 _latest_second: tuple[int, str] = (-1, "")
 
 
-def in_utc(at: datetime) -> str:
+def format_utc(at: datetime) -> str:
     return (at if at.tzinfo is UTC else at.astimezone(UTC)).isoformat()
 
 
-def now_in_utc() -> str:
+def format_utc_now() -> str:
     """As `in_utc(datetime.now(UTC))`, in half the time: most of it is the same as a moment ago."""
     global _latest_second  # noqa: PLW0603  # replaced whole, so threads need not take turns
     second, rest = divmod(time.time_ns(), _NS)
@@ -40,10 +40,10 @@ def now_in_utc() -> str:
     return f"{text}.{micros:06d}+00:00" if micros else f"{text}+00:00"
 
 
-SHORT_BYTES = 1024
+SHORT_DOCUMENT_BYTES = 1024
 
 
-def _of_the_interpreter() -> Callable[[bytes], Any]:
+def _find_fast_sha256() -> Callable[[bytes], Any]:
     """SHA-256 without OpenSSL, which is faster over long texts only: it takes twice as long to get going."""
     for module in ("_sha2", "_sha256"):  # its name from Python 3.12 on, and before
         try:
@@ -53,7 +53,7 @@ def _of_the_interpreter() -> Callable[[bytes], Any]:
     return hashlib.sha256
 
 
-_short_sha256 = _of_the_interpreter()
+_fast_sha256 = _find_fast_sha256()
 
 
 def enqueue_sha(
@@ -68,7 +68,7 @@ def enqueue_sha(
     options_json: str = "{}",
 ) -> str:
     """The same for a send that is repeated under the same id, and for no other; `options_json` is canonical."""
-    seal = EnqueueSeal.of(
+    seal = Fingerprint.of(
         task_name=task_name,
         queue_name=queue_name,
         priority=priority,
@@ -76,11 +76,11 @@ def enqueue_sha(
         delay_seconds=delay_seconds,
         options_json=options_json,
     )
-    return seal.sha(arguments, in_utc(sent_at))
+    return seal.sha(arguments, format_utc(sent_at))
 
 
 @dataclass(frozen=True, slots=True)
-class EnqueueSeal:
+class Fingerprint:
     """`enqueue_sha` for sends that differ in their arguments and their moment only; the rest is written once.
 
     All parts are canonical text already: put down in the order of the keys, nothing is encoded again.
@@ -99,19 +99,19 @@ class EnqueueSeal:
         good_until: datetime | None,
         delay_seconds: float | None,
         options_json: str,
-    ) -> EnqueueSeal:
+    ) -> Fingerprint:
         return cls(
             f',"delay":{_number(delay_seconds)},"good_until":{_instant_json(good_until)},"kwargs":',
-            f',"name":{canonical(task_name)},"options":{options_json},"priority":{priority},'
-            f'"queue":{canonical(queue_name)},"sent_at":',
+            f',"name":{canonical_json(task_name)},"options":{options_json},"priority":{priority},'
+            f'"queue":{canonical_json(queue_name)},"sent_at":',
         )
 
-    def of_args_alone(self) -> Callable[[str, str], str]:
+    def positional_hasher(self) -> Callable[[str, str], str]:
         """The same for short arguments that are all given by position; of their text, and of `sent_at`."""
         before, after = '{"args":', f'{self._between}{{}}{self._after}"'
 
         def sha(args: str, sent_at: str) -> str:
-            return _short_sha256(f'{before}{args}{after}{sent_at}"}}'.encode()).hexdigest()
+            return _fast_sha256(f'{before}{args}{after}{sent_at}"}}'.encode()).hexdigest()
 
         return sha
 
@@ -121,19 +121,19 @@ class EnqueueSeal:
         return _sha(f'{{"args":{args}{self._between}{kwargs}{self._after}"{sent_at}"}}')
 
 
-def command_sha(task_name: str, arguments: EncodedArguments, shape: Shape) -> str:
+def command_sha(task_name: str, arguments: EncodedArguments, shape: CallSignature) -> str:
     """The same for every send of this task with these arguments, by position or by name, whoever sends it and when."""
-    args, kwargs = shape.named(arguments.args, arguments.kwargs)
-    return _sha(canonical({"args": args, "kwargs": kwargs, "name": task_name}))
+    args, kwargs = shape.prefer_keywords(arguments.args, arguments.kwargs)
+    return _sha(canonical_json({"args": args, "kwargs": kwargs, "name": task_name}))
 
 
 def _sha(document: str) -> str:
     written = document.encode()
-    return (_short_sha256 if len(written) <= SHORT_BYTES else hashlib.sha256)(written).hexdigest()
+    return (_fast_sha256 if len(written) <= SHORT_DOCUMENT_BYTES else hashlib.sha256)(written).hexdigest()
 
 
 def _instant_json(at: datetime | None) -> str:
-    return "null" if at is None else f'"{in_utc(at)}"'
+    return "null" if at is None else f'"{format_utc(at)}"'
 
 
 def _number(seconds: float | None) -> str:

@@ -16,15 +16,15 @@ from pydantic import JsonValue, ValidationError
 
 from horsies.codec.canonical_json import (
     MAX_PARSED_DEPTH,
-    Part,
-    PayloadRefused,
-    canonical,
-    cleaned,
-    fault_in,
-    parsed,
-    stored_text,
+    DocumentPart,
+    PayloadError,
+    canonical_json,
+    encode_document,
+    find_json_fault,
+    parse_json,
+    replace_unstorable,
 )
-from horsies.codec.values import PlainValue, TypedValue, value_of
+from horsies.codec.values import PlainCodec, TypedCodec, codec_for
 from horsies.model.task_result import (
     BuiltInTaskCode,
     ContractCode,
@@ -32,114 +32,120 @@ from horsies.model.task_result import (
     SubWorkflowError,
     TaskError,
     TaskResult,
-    record_of,
-    said_by,
+    exception_to_record,
+    safe_stringify,
 )
 from horsies.model.workflow.views import CONTEXT_PARAMETER, META_PARAMETER, WorkflowContext, WorkflowMeta
 
 if TYPE_CHECKING:
-    from horsies.codec.values import Value
-    from horsies.model.workflow.plan import Reads
+    from horsies.codec.values import ValueCodec
+    from horsies.model.workflow.plan import ValueLoader
 
 
 # Errors on their way into a row. They are always stored, whatever they carry.
 
-_ANYTHING = TypedValue(Any)
+_ANY_CODEC = TypedCodec(Any)
 # The body of an error is itself one level around what it carries.
 _MAX_DEPTH = MAX_PARSED_DEPTH - 1
 
 
-def stored_error(error: TaskError) -> dict[str, JsonValue]:
+def encode_task_error(error: TaskError) -> dict[str, JsonValue]:
     """The error as plain JSON: what has no JSON form is replaced by its repr, what no text may hold by U+FFFD."""
-    return {name: _written(getattr(error, name)) for name in type(error).model_fields}
+    return {name: _encode_field(getattr(error, name)) for name in type(error).model_fields}
 
 
-def _written(value: object) -> JsonValue:
+def _encode_field(value: object) -> JsonValue:
     if isinstance(value, str):
-        return cleaned(value)
+        return replace_unstorable(value)
     if isinstance(value, BaseException):
-        return {name: cleaned(text) for name, text in record_of(value).items()}
+        return {name: replace_unstorable(text) for name, text in exception_to_record(value).items()}
     try:
-        plain = _ANYTHING.dump(value)
-    except PayloadRefused:
-        return cleaned(said_by(repr, value))
-    return plain if fault_in(plain, max_depth=_MAX_DEPTH) is None else cleaned(said_by(repr, value))
+        plain = _ANY_CODEC.dump(value)
+    except PayloadError:
+        return replace_unstorable(safe_stringify(repr, value))
+    return (
+        plain
+        if find_json_fault(plain, max_depth=_MAX_DEPTH) is None
+        else replace_unstorable(safe_stringify(repr, value))
+    )
 
 
 AnyResult: TypeAlias = TaskResult[object, TaskError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredResult:
+class EncodedResult:
     """A result in stored form, canonical JSON, and the error in it."""
 
     document: str
     error: TaskError | None
 
 
-def checked_result(returned: object, ok: Value) -> AnyResult:
+def validate_result(returned: object, ok: ValueCodec) -> AnyResult:
     """What the function returned, its ok value as the declared type wants it."""
     if not isinstance(returned, TaskResult):
         kind = type(returned).__qualname__
-        return _failed(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind}, not a TaskResult")
+        return _error_result(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind}, not a TaskResult")
     result = cast("AnyResult", returned)
     if result.is_err():
         return _checked_error(result)
     try:
-        return TaskResult(ok=ok.check(result.ok_value))
-    except PayloadRefused as refused:
-        return _failed(ContractCode.RETURN_TYPE_MISMATCH, f"the ok value is not of the declared type: {refused}")
+        return TaskResult(ok=ok.validate(result.ok_value))
+    except PayloadError as refused:
+        return _error_result(ContractCode.RETURN_TYPE_MISMATCH, f"the ok value is not of the declared type: {refused}")
 
 
-def stored_result(result: AnyResult, ok: Value) -> StoredResult:
+def encode_result(result: AnyResult, ok: ValueCodec) -> EncodedResult:
     """A checked result as it is stored; a value without a JSON form is replaced by the error that says so."""
     if result.is_err():
-        return StoredResult(document=canonical({"err": stored_error(result.err_value)}), error=result.err_value)
+        return EncodedResult(
+            document=canonical_json({"err": encode_task_error(result.err_value)}), error=result.err_value
+        )
     try:
-        return StoredResult(document=_document(result.ok_value, ok), error=None)
-    except PayloadRefused as refused:
+        return EncodedResult(document=_encode_ok(result.ok_value, ok), error=None)
+    except PayloadError as refused:
         message = f"the ok value cannot be stored: {refused}"
-        return stored_result(_failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message), ok)
+        return encode_result(_error_result(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message), ok)
 
 
-def read_result(document: str | bytes, ok: Reads | None = None) -> AnyResult:
+def decode_result(document: str | bytes, ok: ValueLoader | None = None) -> AnyResult:
     """The stored result, typed where the declared type is known here, plain JSON otherwise."""
     try:
-        stored = parsed(document)
+        stored = parse_json(document)
     except ValueError:
         stored = None
-    return result_of(stored, ok)
+    return decode_document(stored, ok)
 
 
-def result_of(stored: JsonValue, ok: Reads | None = None) -> AnyResult:
+def decode_document(stored: JsonValue, ok: ValueLoader | None = None) -> AnyResult:
     """The same for a document that is parsed already."""
     match stored:
         case {"ok": value, **others} if not others:
-            return _read_ok(value, ok or PlainValue())
+            return _read_ok(value, ok or PlainCodec())
         case {"err": dict(body), **others} if not others:
             return _read_error(body)
         case _:
-            return _failed(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, "the stored document is no result")
+            return _error_result(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, "the stored document is no result")
 
 
-def _document(value: object, ok: Value) -> str:
+def _encode_ok(value: object, ok: ValueCodec) -> str:
     plain = ok.dump(value)
-    return stored_text({"ok": plain}, [Part(plain, ok.max_depth)])
+    return encode_document({"ok": plain}, [DocumentPart(plain, ok.max_depth)])
 
 
 def _checked_error(result: AnyResult) -> AnyResult:
     if isinstance(result.err_value, TaskError):
         return result
     kind = type(result.err_value).__qualname__
-    return _failed(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind} as its error, not a TaskError")
+    return _error_result(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind} as its error, not a TaskError")
 
 
-def _read_ok(value: JsonValue, ok: Reads) -> AnyResult:
+def _read_ok(value: JsonValue, ok: ValueLoader) -> AnyResult:
     try:
         return TaskResult(ok=ok.load(value))
-    except PayloadRefused as refused:
+    except PayloadError as refused:
         message = f"the stored value does not fit the declared type: {refused}"
-        return _failed(ContractCode.PYDANTIC_HYDRATION_ERROR, message)
+        return _error_result(ContractCode.PYDANTIC_HYDRATION_ERROR, message)
 
 
 def _read_error(body: dict[str, Any]) -> AnyResult:
@@ -149,10 +155,10 @@ def _read_error(body: dict[str, Any]) -> AnyResult:
         # Read as text, which tells the model that the codes come from storage.
         return TaskResult(err=kind.model_validate_json(json.dumps(known)))
     except ValidationError:
-        return _failed(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, "the stored error is no TaskError")
+        return _error_result(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, "the stored error is no TaskError")
 
 
-def _failed(code: BuiltInTaskCode, message: str) -> AnyResult:
+def _error_result(code: BuiltInTaskCode, message: str) -> AnyResult:
     return TaskResult(err=TaskError(error_code=code, message=message))
 
 
@@ -162,68 +168,72 @@ _INJECTED: dict[str, type[object]] = {CONTEXT_PARAMETER: WorkflowContext, META_P
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultValue:
+class TaskResultCodec:
     """A parameter `TaskResult[T, TaskError]`, written as the document in which a result is stored."""
 
     ok_type: object
-    ok: Value
+    ok_codec: ValueCodec
     is_optional: bool
     max_depth: int = MAX_PARSED_DEPTH
-    as_is: type | None = None
+    passthrough_type: type | None = None
 
-    def check(self, value: object) -> object:
+    def validate(self, value: object) -> object:
         if value is None and self.is_optional:
             return None
         if not isinstance(value, TaskResult):
-            raise PayloadRefused("must be a TaskResult")
+            raise PayloadError("must be a TaskResult")
         result = cast("TaskResult[object, object]", value)
         if result.is_ok():
-            return TaskResult(ok=self.ok.check(result.ok_value))
+            return TaskResult(ok=self.ok_codec.validate(result.ok_value))
         if not isinstance(result.err_value, TaskError):
-            raise PayloadRefused("its error must be a TaskError")
+            raise PayloadError("its error must be a TaskError")
         return result
 
     def dump(self, checked: Any) -> JsonValue:
         result = cast("TaskResult[object, TaskError] | None", checked)
         if result is None:
             return None
-        return {"ok": self.ok.dump(result.ok_value)} if result.is_ok() else {"err": stored_error(result.err_value)}
+        return (
+            {"ok": self.ok_codec.dump(result.ok_value)}
+            if result.is_ok()
+            else {"err": encode_task_error(result.err_value)}
+        )
 
     def load(self, stored: JsonValue) -> object:
-        return None if stored is None and self.is_optional else result_of(stored, self.ok)
+        return None if stored is None and self.is_optional else decode_document(stored, self.ok_codec)
 
 
 @dataclass(frozen=True, slots=True)
-class InjectedValue:
+class InjectedCodec:
     """A parameter that only a workflow fills: nothing is ever sent or stored for it."""
 
     max_depth: int = MAX_PARSED_DEPTH
-    as_is: type | None = None
+    passthrough_type: type | None = None
 
-    def check(self, value: object) -> object:
+    def validate(self, value: object) -> object:
         if value is None:
             return None
-        raise PayloadRefused("is filled in by the workflow that runs the task, and cannot be sent")
+        raise PayloadError("is filled in by the workflow that runs the task, and cannot be sent")
 
     def dump(self, checked: object) -> JsonValue:
         del checked
         return None
 
     def load(self, stored: JsonValue) -> object:
-        return self.check(stored)
+        return self.validate(stored)
 
 
-def upstream_value(name: str, annotation: object) -> ResultValue | InjectedValue | None:
+def workflow_parameter_codec(name: str, annotation: object) -> TaskResultCodec | InjectedCodec | None:
     """How a workflow fills the parameter; None for every other parameter. Raises what `value_of` raises."""
     bare = _without_none(annotation)
     if name in _INJECTED and bare is _INJECTED[name]:
-        return InjectedValue()
+        return InjectedCodec()
     is_optional = bare is not annotation
     if bare is TaskResult:
-        return ResultValue(ok_type=Any, ok=PlainValue(), is_optional=is_optional)
+        return TaskResultCodec(ok_type=Any, ok_codec=PlainCodec(), is_optional=is_optional)
     arguments = typing.get_args(bare)
     if typing.get_origin(bare) is TaskResult and len(arguments) == 2 and arguments[1] is TaskError:
-        return ResultValue(ok_type=arguments[0], ok=value_of(arguments[0]), is_optional=is_optional)
+        return TaskResultCodec(ok_type=arguments[0], ok_codec=codec_for(arguments[0]), is_optional=is_optional)
     return None
 
 

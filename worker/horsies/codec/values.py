@@ -30,9 +30,9 @@ from pydantic import (
     ValidationError,
 )
 
-from horsies.codec.canonical_json import MAX_DEPTH, MAX_PARSED_DEPTH, PayloadRefused, canonical, fault_in
-from horsies.model.settings.base import dotted
-from horsies.model.text import complaint
+from horsies.codec.canonical_json import MAX_DEPTH, MAX_PARSED_DEPTH, PayloadError, canonical_json, find_json_fault
+from horsies.model.settings.base import format_path
+from horsies.model.text import describe_validation_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -55,47 +55,47 @@ _CONTENTS: Mapping[str, frozenset[str]] = {
 }
 
 
-def nodes(schema: object) -> Iterator[Mapping[str, Any]]:
+def schema_nodes(schema: object) -> Iterator[Mapping[str, Any]]:
     """Every node of the schema, the outermost first."""
     if isinstance(schema, dict):
         mapping = cast("dict[str, Any]", schema)
         yield mapping
         for key, value in mapping.items():
             if key in _KEYED_BY_USER and isinstance(value, dict):
-                yield from nodes(list(cast("dict[str, Any]", value).values()))
+                yield from schema_nodes(list(cast("dict[str, Any]", value).values()))
             elif key not in _NOT_SCHEMA:
-                yield from nodes(value)
+                yield from schema_nodes(value)
     elif isinstance(schema, list | tuple):
         for value in cast("list[Any] | tuple[Any, ...]", schema):
-            yield from nodes(value)
+            yield from schema_nodes(value)
 
 
-def kinds(schema: object) -> frozenset[str]:
+def schema_types(schema: object) -> frozenset[str]:
     """The names of all node types."""
-    return frozenset(node["type"] for node in nodes(schema) if "type" in node)
+    return frozenset(node["type"] for node in schema_nodes(schema) if "type" in node)
 
 
 def field_names(schema: object) -> frozenset[str]:
     """The names of all fields of models, dataclasses and typed dicts."""
-    return frozenset(name for node in nodes(schema) for name, _ in _fields(node))
+    return frozenset(name for node in schema_nodes(schema) for name, _ in _fields(node))
 
 
 def has_clashing_aliases(schema: object) -> bool:
     """Whether a field is also read under the name of another one of its class."""
-    return any(_clashes(dict(_fields(node))) for node in nodes(schema))
+    return any(_clashes(dict(_fields(node))) for node in schema_nodes(schema))
 
 
-def is_loose(schema: object) -> bool:
+def has_untyped_parts(schema: object) -> bool:
     """Whether some of a value has no declared type to come back to, as under Any or in a bare `dict`."""
-    return any(_holds_anything(node) for node in nodes(schema))
+    return any(_holds_anything(node) for node in schema_nodes(schema))
 
 
 def has_other_keys_than_text(schema: object) -> bool:
-    return any(node["keys_schema"]["type"] != "str" for node in nodes(schema) if "keys_schema" in node)
+    return any(node["keys_schema"]["type"] != "str" for node in schema_nodes(schema) if "keys_schema" in node)
 
 
 def has_excluded_fields(schema: object) -> bool:
-    return any("serialization_exclude" in node or "serialization_exclude_if" in node for node in nodes(schema))
+    return any("serialization_exclude" in node or "serialization_exclude_if" in node for node in schema_nodes(schema))
 
 
 def _holds_anything(node: Mapping[str, Any]) -> bool:
@@ -131,12 +131,12 @@ def _first_keys(alias: object) -> frozenset[object]:
 # What a value is made of, as its JSON form shows it.
 
 
-def bare(value: object) -> object:
+def unwrap_root_model(value: object) -> object:
     """The value itself, or what a root model only wraps."""
-    return bare(cast("RootModel[object]", value).root) if isinstance(value, RootModel) else value
+    return unwrap_root_model(cast("RootModel[object]", value).root) if isinstance(value, RootModel) else value
 
 
-def members(value: object) -> Mapping[Any, object] | None:
+def nested_values(value: object) -> Mapping[Any, object] | None:
     """The items of a mapping, the elements of a sequence by position, the fields of an object; None without any.
 
     Private attributes and what a class computes or remembers are no part of its value.
@@ -161,39 +161,39 @@ def _present(value: object, names: Iterable[str]) -> dict[str, object]:
 _SECRETS: tuple[type[object], ...] = (Secret, SecretBytes, SecretStr)
 
 
-def faithful(plain: JsonValue, typed: object) -> JsonValue:
+def normalize_json(plain: JsonValue, typed: object) -> JsonValue:
     """`plain` with each array that stands for a set sorted by the canonical text of its elements.
 
     Sets come in another order in every process, and equal arguments must have equal fingerprints. A NaN or Infinity
     written as null and a secret written as its mask are refused. `typed` is the same value before it became JSON;
     where the two differ in shape, because a serializer of the user's own says so, `plain` is left alone.
     """
-    typed = bare(typed)
+    typed = unwrap_root_model(typed)
     if isinstance(plain, dict):
-        return _faithful_object(plain, typed)
+        return _normalize_object(plain, typed)
     if plain is None and isinstance(typed, float):
-        raise PayloadRefused("holds NaN or Infinity")
+        raise PayloadError("holds NaN or Infinity")
     if isinstance(typed, _SECRETS) and plain and plain == str(typed):
-        raise PayloadRefused("holds a secret, of which only the mask would be stored")
+        raise PayloadError("holds a secret, of which only the mask would be stored")
     if not isinstance(plain, list) or not isinstance(typed, list | tuple | set | frozenset):
         return plain
     twins = cast("Collection[object]", typed)
     if len(twins) != len(plain):
         return plain
-    ordered = [faithful(value, twin) for value, twin in zip(plain, twins, strict=True)]
-    return sorted(ordered, key=canonical) if isinstance(typed, set | frozenset) else ordered
+    ordered = [normalize_json(value, twin) for value, twin in zip(plain, twins, strict=True)]
+    return sorted(ordered, key=canonical_json) if isinstance(typed, set | frozenset) else ordered
 
 
-def _faithful_object(plain: dict[str, JsonValue], typed: object) -> JsonValue:
-    inner = members(typed)
+def _normalize_object(plain: dict[str, JsonValue], typed: object) -> JsonValue:
+    inner = nested_values(typed)
     if inner is None:
         return plain
     if not isinstance(typed, Mapping):
-        return {key: faithful(value, inner.get(key)) for key, value in plain.items()}
+        return {key: normalize_json(value, inner.get(key)) for key, value in plain.items()}
     # Their keys may be written in another way than they are, but their order is the same.
     if len(inner) != len(plain):
         return plain
-    return {key: faithful(value, twin) for (key, value), twin in zip(plain.items(), inner.values(), strict=True)}
+    return {key: normalize_json(value, twin) for (key, value), twin in zip(plain.items(), inner.values(), strict=True)}
 
 
 # What a value loses on its way through JSON, found by reading it back before it is sent.
@@ -201,30 +201,32 @@ def _faithful_object(plain: dict[str, JsonValue], typed: object) -> JsonValue:
 _JSON_SCALARS = (str, int, float, type(None))
 
 
-def loss(given: object, back: object, *, is_loose: bool) -> str | None:
+def find_round_trip_loss(given: object, decoded: object, *, has_untyped_parts: bool) -> str | None:
     """Why `back`, read from the stored form of `given`, is not the same value, or None when it is.
 
     Where parts of a value have no declared type (`is_loose`), an array may come back for any collection, an object for
     a model, and text for whatever is written as text; keys, numbers and text must still be what they were.
     """
-    if _is_equal(given, back):
+    if _is_equal(given, decoded):
         return None
-    given, back = bare(given), bare(back)
-    before, after = members(given), members(back)
+    given, decoded = unwrap_root_model(given), unwrap_root_model(decoded)
+    before, after = nested_values(given), nested_values(decoded)
     if before is None or after is None:
-        return _loss_of_scalar(given, back, is_loose=is_loose)
+        return _scalar_loss(given, decoded, is_loose=has_untyped_parts)
     is_object = not isinstance(given, Mapping | list | tuple)
     if not is_object and before.keys() != after.keys():
         return "has a key that would be read back as another"
     shown = _field_names(given) if is_object else ()
     # Of an object only what was read back counts: what a subclass adds is no part of the declared type.
     for name in after:
-        if name in before and (lost := loss(before[name], after[name], is_loose=is_loose)):
+        if name in before and (
+            lost := find_round_trip_loss(before[name], after[name], has_untyped_parts=has_untyped_parts)
+        ):
             return f"{name}: {lost}" if name in shown else lost
     return None
 
 
-def _loss_of_scalar(given: object, back: object, *, is_loose: bool) -> str | None:
+def _scalar_loss(given: object, back: object, *, is_loose: bool) -> str | None:
     if not _is_comparable(given) or (is_loose and not isinstance(given, _JSON_SCALARS)):
         return None
     kind, other = type(given).__qualname__, type(back).__qualname__
@@ -233,7 +235,7 @@ def _loss_of_scalar(given: object, back: object, *, is_loose: bool) -> str | Non
 
 def _field_names(given: object) -> Collection[str]:
     """Names that a message may show; those of extras are data."""
-    return type(given).model_fields if isinstance(given, BaseModel) else members(given) or ()
+    return type(given).model_fields if isinstance(given, BaseModel) else nested_values(given) or ()
 
 
 def _is_equal(given: object, back: object) -> bool:
@@ -251,10 +253,10 @@ def _is_comparable(given: object) -> bool:
 
 # Why a value was not accepted, in words that never show the value.
 
-MOST_TOLD = 5
+MAX_ERRORS_SHOWN = 5
 
 
-def explained(error: ValidationError, known_names: Iterable[str]) -> str:
+def summarize_validation_error(error: ValidationError, known_names: Iterable[str]) -> str:
     """The faults, each with its place, and how many more there are than are told.
 
     A place is made of positions and of `known_names`; keys of a dict are data and shown as `*`.
@@ -263,30 +265,30 @@ def explained(error: ValidationError, known_names: Iterable[str]) -> str:
     # A union has a finding for each of its members, which may well read the same.
     found: dict[str, None] = {}
     for finding in error.errors(include_url=False, include_input=False):
-        place = dotted(tuple(part if isinstance(part, int) or part in shown else "*" for part in finding["loc"]))
-        found[f"{place}: {complaint(finding)}" if place else complaint(finding)] = None
-    told = "; ".join(list(found)[:MOST_TOLD])
-    return told if len(found) <= MOST_TOLD else f"{told}; and {len(found) - MOST_TOLD} more"
+        place = format_path(tuple(part if isinstance(part, int) or part in shown else "*" for part in finding["loc"]))
+        found[f"{place}: {describe_validation_error(finding)}" if place else describe_validation_error(finding)] = None
+    told = "; ".join(list(found)[:MAX_ERRORS_SHOWN])
+    return told if len(found) <= MAX_ERRORS_SHOWN else f"{told}; and {len(found) - MAX_ERRORS_SHOWN} more"
 
 
 # A NaN must stay one, for we refuse it, where pydantic would write null.
-_WIRE = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
+_ADAPTER_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
 
 # Types for which a parsed value and its JSON text are read alike, so that the text need not be parsed twice.
-_READ_ALIKE = frozenset({"int", "str", "float", "bool", "none", "any", "list", "dict", "nullable"})
+_PARSED_JSON_TYPES = frozenset({"int", "str", "float", "bool", "none", "any", "list", "dict", "nullable"})
 # Types whose values need neither pydantic nor any change; they are what most arguments are.
-_OWN_FORM: tuple[type, ...] = (int, str, float, bool, type(None))
+_PASSTHROUGH_TYPES: tuple[type, ...] = (int, str, float, bool, type(None))
 # Types whose JSON form pydantic may write other than we would.
-_TO_BE_COMPARED = frozenset({"set", "frozenset", "any", "is-instance"})
+_NORMALIZED_TYPES = frozenset({"set", "frozenset", "any", "is-instance"})
 # Types of which every value comes back as it was; all others are read back before they are sent.
-_SURE_TO_RETURN = frozenset(
+_ROUND_TRIP_SAFE_TYPES = frozenset(
     {"int", "str", "float", "bool", "none", "date", "uuid", "decimal", "list", "tuple", "set", "frozenset", "dict"}
     | {"nullable", "default", "definitions", "definition-ref", "model", "model-fields", "model-field"}
     | {"dataclass", "dataclass-args", "dataclass-field", "typed-dict", "typed-dict-field"}
 )
 
 
-class Value(Protocol):
+class ValueCodec(Protocol):
     """How values of one parameter, or of one return type, are written and read."""
 
     @property
@@ -295,11 +297,11 @@ class Value(Protocol):
         ...
 
     @property
-    def as_is(self) -> type | None:
+    def passthrough_type(self) -> type | None:
         """The type whose very values are their own checked and stored form, if there is one."""
         ...
 
-    def check(self, value: object) -> object:
+    def validate(self, value: object) -> object:
         """The value as its annotation wants it; `PayloadRefused` when it does not fit."""
         ...
 
@@ -312,15 +314,15 @@ class Value(Protocol):
         ...
 
 
-class PlainValue:
+class PlainCodec:
     """Without an annotation only plain JSON is taken. What comes out is equal, though keys may have another order."""
 
     max_depth = MAX_DEPTH
-    as_is = None
+    passthrough_type = None
 
-    def check(self, value: object) -> object:
-        if fault := fault_in(value):
-            raise PayloadRefused(fault)
+    def validate(self, value: object) -> object:
+        if fault := find_json_fault(value):
+            raise PayloadError(fault)
         return value
 
     def dump(self, checked: Any) -> JsonValue:
@@ -330,105 +332,107 @@ class PlainValue:
         return stored
 
 
-class TypedValue:
+class TypedCodec:
     """The annotation decides, as pydantic reads it in lax mode; no class names travel with the data."""
 
     __slots__ = (
+        "_accepts_parsed_json",
         "_dump",
-        "_is_compared",
-        "_is_loose",
-        "_is_read_back",
+        "_has_untyped_parts",
+        "_needs_normalizing",
+        "_needs_round_trip_check",
         "_parse",
-        "_reads_alike",
         "_schema",
         "_validate",
-        "as_is",
         "max_depth",
+        "passthrough_type",
     )
 
     def __init__(self, annotation: object) -> None:
         """Raises whatever pydantic or the annotated class raises when there is no way to build an adapter."""
         adapter = _adapter(annotation)
         schema = adapter.core_schema
-        found = kinds(schema)
-        is_strict = any(node.get("strict") for node in nodes(schema))
+        found = schema_types(schema)
+        is_strict = any(node.get("strict") for node in schema_nodes(schema))
         kind: Any = type(None) if annotation is None else annotation
-        self.as_is: Any = kind if kind in _OWN_FORM else None
+        self.passthrough_type: Any = kind if kind in _PASSTHROUGH_TYPES else None
         self._schema = schema
         self._validate = adapter.validator.validate_python
         self._dump = adapter.serializer.to_python
         by_alias = not has_clashing_aliases(schema)
         self._parse = partial(adapter.validator.validate_json, by_name=True, by_alias=by_alias)
-        self._reads_alike = found <= _READ_ALIKE and not is_strict
-        self._is_loose = is_loose(schema)
-        self._is_compared = self._is_loose or bool(found & _TO_BE_COMPARED)
-        self._is_read_back = self._is_loose or not _is_sure_to_return(schema)
-        self.max_depth = MAX_DEPTH if self._reads_alike else MAX_PARSED_DEPTH
+        self._accepts_parsed_json = found <= _PARSED_JSON_TYPES and not is_strict
+        self._has_untyped_parts = has_untyped_parts(schema)
+        self._needs_normalizing = self._has_untyped_parts or bool(found & _NORMALIZED_TYPES)
+        self._needs_round_trip_check = self._has_untyped_parts or not _is_round_trip_safe(schema)
+        self.max_depth = MAX_DEPTH if self._accepts_parsed_json else MAX_PARSED_DEPTH
 
-    def check(self, value: object) -> object:
-        return value if type(value) is self.as_is else self._accepted(self._validate, value)
+    def validate(self, value: object) -> object:
+        return value if type(value) is self.passthrough_type else self._run_validator(self._validate, value)
 
     def dump(self, checked: Any) -> JsonValue:
-        if type(checked) is self.as_is:
+        if type(checked) is self.passthrough_type:
             return checked
         try:
             plain = self._written(checked)
-            if self._is_read_back:
-                self._check_return(plain, checked)
-        except (PayloadRefused, MemoryError):
+            if self._needs_round_trip_check:
+                self._check_round_trip(plain, checked)
+        except (PayloadError, MemoryError):
             raise
         except UnicodeDecodeError:
-            raise PayloadRefused("holds bytes that are no text, in a class whose config does not say base64") from None
+            raise PayloadError("holds bytes that are no text, in a class whose config does not say base64") from None
         except Exception as error:  # noqa: BLE001 - serializers are user code, as validators are
-            raise PayloadRefused(f"cannot be written as JSON ({type(error).__name__})") from None
+            raise PayloadError(f"cannot be written as JSON ({type(error).__name__})") from None
         return plain
 
     def load(self, stored: JsonValue) -> object:
-        if self._reads_alike:
-            return self._accepted(self._validate, stored)
-        return self._accepted(self._parse, canonical(stored))
+        if self._accepts_parsed_json:
+            return self._run_validator(self._validate, stored)
+        return self._run_validator(self._parse, canonical_json(stored))
 
     def _written(self, checked: Any) -> JsonValue:
         # Fields by their names, without what a model computes: the form from which it can be built again.
         plain = self._dump(checked, mode="json", round_trip=True, by_alias=False, warnings="error")
-        return faithful(plain, checked) if self._is_compared else plain
+        return normalize_json(plain, checked) if self._needs_normalizing else plain
 
-    def _check_return(self, plain: JsonValue, checked: object) -> None:
+    def _check_round_trip(self, plain: JsonValue, checked: object) -> None:
         try:
             back = self.load(plain)
         except ValueError as refused:
             # What no row may hold is not read either, and is the better reason.
-            reason = fault_in(plain, max_depth=self.max_depth) or f"could not be read back: {refused}"
-            raise PayloadRefused(reason) from None
-        if lost := loss(checked, back, is_loose=self._is_loose):
-            raise PayloadRefused(lost)
+            reason = find_json_fault(plain, max_depth=self.max_depth) or f"could not be read back: {refused}"
+            raise PayloadError(reason) from None
+        if lost := find_round_trip_loss(checked, back, has_untyped_parts=self._has_untyped_parts):
+            raise PayloadError(lost)
 
-    def _accepted(self, validate: Callable[[Any], object], value: object) -> object:
+    def _run_validator(self, validate: Callable[[Any], object], value: object) -> object:
         try:
             return validate(value)
         except ValidationError as error:
-            raise PayloadRefused(explained(error, field_names(self._schema))) from None
+            raise PayloadError(summarize_validation_error(error, field_names(self._schema))) from None
         except MemoryError:  # says nothing about the value
             raise
         except Exception as error:  # noqa: BLE001 - user code again, whose message may quote the value
-            raise PayloadRefused(f"not accepted ({type(error).__name__})") from None
+            raise PayloadError(f"not accepted ({type(error).__name__})") from None
 
 
-def value_of(annotation: object) -> Value:
+def codec_for(annotation: object) -> ValueCodec:
     """How values so annotated are written and read."""
-    return PlainValue() if annotation is JsonValue else TypedValue(annotation)
+    return PlainCodec() if annotation is JsonValue else TypedCodec(annotation)
 
 
-def _is_sure_to_return(schema: object) -> bool:
-    return kinds(schema) <= _SURE_TO_RETURN and not (has_other_keys_than_text(schema) or has_excluded_fields(schema))
+def _is_round_trip_safe(schema: object) -> bool:
+    return schema_types(schema) <= _ROUND_TRIP_SAFE_TYPES and not (
+        has_other_keys_than_text(schema) or has_excluded_fields(schema)
+    )
 
 
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
     try:
-        return TypeAdapter(annotation, config=_WIRE)
+        return TypeAdapter(annotation, config=_ADAPTER_CONFIG)
     except PydanticUserError as error:
         if error.code != "type-adapter-config-unused":
             raise
     # Refused for a class that may bring a config. One that does not takes ours when it is only a part.
     part = GetPydanticSchema(lambda _, handler: handler.generate_schema(annotation))
-    return TypeAdapter(Annotated[Any, part], config=_WIRE)
+    return TypeAdapter(Annotated[Any, part], config=_ADAPTER_CONFIG)

@@ -1,22 +1,22 @@
 """Settings from files, environment, code and options, and the file that holds them."""
 
-from horsies.config.keys import KEYS, Key
-from horsies.config.loader import LoadedSettings, load
-from horsies.config.render import SAMPLE_VALUES, Row, describe, render, write_new
-from horsies.config.sources import FILE_NAME, Origin, Rank, working_folder
+from horsies.config.keys import KEYS, SettingKey
+from horsies.config.loader import LoadedSettings, load_settings
+from horsies.config.render import SAMPLE_VALUES, SettingRow, describe_settings, render_toml, write_config_file
+from horsies.config.sources import FILE_NAME, Origin, Precedence, working_folder
 
 __all__ = [
     "FILE_NAME",
     "KEYS",
     "SAMPLE_VALUES",
-    "Key",
     "LoadedSettings",
     "Origin",
-    "Rank",
-    "Row",
-    "describe",
-    "load",
-    "render",
+    "Precedence",
+    "SettingKey",
+    "SettingRow",
+    "describe_settings",
+    "load_settings",
+    "render_toml",
     "working_folder",
-    "write_new",
+    "write_config_file",
 ]

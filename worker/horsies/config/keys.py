@@ -20,7 +20,7 @@ from horsies.model.settings import (
     TuiConfig,
     WorkerSettings,
 )
-from horsies.model.settings.base import members, moved, unknown_key
+from horsies.model.settings.base import describe_unknown_key, moved_key_fault, union_members
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -175,7 +175,7 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-Target: TypeAlias = tuple[str, ...]
+KeyPath: TypeAlias = tuple[str, ...]
 
 ROOTS: Mapping[str, type[Settings]] = {
     "app": AppConfig,
@@ -188,7 +188,7 @@ QUEUE_SECTION = "queues.NAME"
 ENTRY_SECTION = "schedule.entries"
 
 
-class Kind(StrEnum):
+class EnvFormat(StrEnum):
     """How the text of an environment variable is read."""
 
     TEXT = "text"
@@ -197,12 +197,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class SettingKey:
     """One key; `target` is its place in the models, starting at one of `ROOTS`."""
 
     section: str
     name: str
-    target: Target
+    model_path: KeyPath
     comment: str
     field: FieldInfo
 
@@ -221,19 +221,19 @@ class Key:
 
     @property
     def is_optional(self) -> bool:
-        return type(None) in members(self.field.annotation)
+        return type(None) in union_members(self.field.annotation)
 
     @property
-    def kind(self) -> Kind:
-        member = members(self.field.annotation)[0]
+    def env_format(self) -> EnvFormat:
+        member = union_members(self.field.annotation)[0]
         origin = get_origin(member) or member
         if origin is bool:
-            return Kind.BOOLEAN
+            return EnvFormat.BOOLEAN
         is_json = isinstance(origin, type) and issubclass(origin, int | float | list | tuple | Mapping)
-        return Kind.JSON if is_json else Kind.TEXT
+        return EnvFormat.JSON if is_json else EnvFormat.TEXT
 
 
-def _target(section: str, name: str) -> Target:
+def _target(section: str, name: str) -> KeyPath:
     match section:
         case "app" if name in ProjectConfig.model_fields:
             return ("project", name)
@@ -249,33 +249,33 @@ def _target(section: str, name: str) -> Target:
             return ("app", section, name)
 
 
-def _field(section: str, target: Target) -> FieldInfo:
-    if section in _INSIDE_LISTS:
-        return _INSIDE_LISTS[section].model_fields[target[-1]]
+def _field(section: str, target: KeyPath) -> FieldInfo:
+    if section in _LIST_ITEM_MODELS:
+        return _LIST_ITEM_MODELS[section].model_fields[target[-1]]
     model = ROOTS[target[0]]
     for part in target[1:-1]:
-        kinds = [kind for kind in members(model.model_fields[part].annotation) if kind is not type(None)]
+        kinds = [kind for kind in union_members(model.model_fields[part].annotation) if kind is not type(None)]
         model = cast("type[Settings]", kinds[0])
     return model.model_fields[target[-1]]
 
 
-_INSIDE_LISTS: Mapping[str, type[Settings]] = {QUEUE_SECTION: CustomQueueConfig, ENTRY_SECTION: TaskSchedule}
+_LIST_ITEM_MODELS: Mapping[str, type[Settings]] = {QUEUE_SECTION: CustomQueueConfig, ENTRY_SECTION: TaskSchedule}
 
 
-def _key(section: str, name: str, comment: str) -> Key:
+def _key(section: str, name: str, comment: str) -> SettingKey:
     target = _target(section, name)
-    return Key(section=section, name=name, target=target, comment=comment, field=_field(section, target))
+    return SettingKey(section=section, name=name, model_path=target, comment=comment, field=_field(section, target))
 
 
-KEYS: Mapping[str, Key] = {
+KEYS: Mapping[str, SettingKey] = {
     f"{section}.{name}": _key(section, name, comment)
     for section, comments in COMMENTS.items()
     for name, comment in comments.items()
 }
-ENTRIES = Key(
+SCHEDULE_ENTRIES_KEY = SettingKey(
     section="schedule",
     name="entries",
-    target=("app", "schedule", "schedules"),
+    model_path=("app", "schedule", "schedules"),
     comment="one table for each schedule",
     field=_field("schedule", ("app", "schedule", "schedules")),
 )
@@ -285,7 +285,7 @@ ENTRIES = Key(
 
 SECTIONS = tuple(dict.fromkeys(section.partition(".")[0] for section in COMMENTS))
 
-_MOVED = {
+_MOVED_KEYS = {
     "app.custom_queues": "[queues.NAME]",
     "app.payload": "app.payload_warn_bytes and app.payload_reject_bytes",
     "app.exception_mapper": "AppConfig(exception_mapper=…) in code",
@@ -300,41 +300,41 @@ _MOVED = {
 }
 
 
-def look_up(path: Target) -> Key | Fault:
+def look_up(path: KeyPath) -> SettingKey | Fault:
     """The key at `path` (`("queues", "mail", "priority")`), or a fault that names the nearest or the new place."""
     section, name = path[0], path[-1]
     pattern = QUEUE_SECTION if section == "queues" else section
-    key = ENTRIES if path == ("schedule", "entries") else KEYS.get(f"{pattern}.{name}")
+    key = SCHEDULE_ENTRIES_KEY if path == ("schedule", "entries") else KEYS.get(f"{pattern}.{name}")
     if key is not None and len(path) == pattern.count(".") + 2:
         return key
-    return _new_place(path) or _nearest(path, pattern)
+    return _find_moved_key(path) or _unknown_key_fault(path, pattern)
 
 
-def _new_place(path: Target) -> Fault | None:
+def _find_moved_key(path: KeyPath) -> Fault | None:
     written = ".".join(path)
     if path[0] == "retention" and path[-1] in RetentionConfig.elsewhere:
-        return moved(path, RetentionConfig.elsewhere[path[-1]], code=ErrorCode.CONFIG_INVALID_RETENTION)
-    if place := _MOVED.get(written):
-        return moved(path, place)
-    places = [key.path for key in KEYS.values() if key.name == path[-1] and key.section in _DISTINCT]
-    return moved(path, places[0]) if places else None
+        return moved_key_fault(path, RetentionConfig.elsewhere[path[-1]], code=ErrorCode.CONFIG_INVALID_RETENTION)
+    if place := _MOVED_KEYS.get(written):
+        return moved_key_fault(path, place)
+    places = [key.path for key in KEYS.values() if key.name == path[-1] and key.section in _SECTIONS_WITH_UNIQUE_KEYS]
+    return moved_key_fault(path, places[0]) if places else None
 
 
 # Their keys have names that mean the same wherever somebody puts them.
-_DISTINCT = frozenset(COMMENTS) - {QUEUE_SECTION, ENTRY_SECTION, "schedule", "tui"}
+_SECTIONS_WITH_UNIQUE_KEYS = frozenset(COMMENTS) - {QUEUE_SECTION, ENTRY_SECTION, "schedule", "tui"}
 
 
-def _nearest(path: Target, pattern: str) -> Fault:
+def _unknown_key_fault(path: KeyPath, pattern: str) -> Fault:
     if path == ("queues",) or (path[0] == "queues" and len(path) == 2):
         text = "must be a table with the name of a queue, [queues.NAME]"
         return Fault(path=path, text=text, code=ErrorCode.CONFIG_INVALID_QUEUE_MODE)
     if len(path) == 1 and path[0] in SECTIONS:
         return Fault(path=path, text=f"must be a table, [{path[0]}]", code=ErrorCode.CONFIG_UNKNOWN_KEY)
     if len(path) == 1 or path[0] not in SECTIONS:
-        text, hint = unknown_key(path[0], SECTIONS)
+        text, hint = describe_unknown_key(path[0], SECTIONS)
         return Fault(path=path[:1], text=text, hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)
     if len(path) == 2 and path[1] in SECTIONS:  # in TOML a dotted key counts from the table above it
         hint = f"a section: move it above [{path[0]}], or into [{path[1]}]"
         return Fault(path=path, text="unknown key", hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)
-    text, hint = unknown_key(path[-1], COMMENTS[pattern])
+    text, hint = describe_unknown_key(path[-1], COMMENTS[pattern])
     return Fault(path=path, text=text, hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)

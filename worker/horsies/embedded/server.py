@@ -17,28 +17,28 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from horsies.embedded.binaries import (
-    VARIABLE,
+    BINDIR_VARIABLE,
     Binaries,
-    Programs,
+    PostgresPrograms,
     find_binaries,
-    first_closed,
+    first_inaccessible,
     server_account,
     unavailable,
 )
 from horsies.embedded.layout import (
     DATABASE,
     ROLE,
-    Layout,
-    Share,
-    exclusive,
+    ClusterPaths,
+    SharedLock,
+    exclusive_lock,
     include_conf,
-    is_held,
-    is_held_while,
-    located,
+    is_either_locked,
+    is_locked,
     make_folder,
-    make_private,
+    make_private_folder,
+    resolve_folder,
     settings_of,
-    working_in,
+    translate_os_errors,
     write_conf,
 )
 from horsies.errors import Busy, ConfigurationError
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-    from horsies.embedded.binaries import Account
+    from horsies.embedded.binaries import ServerAccount
 
 
 # Binaries that the server's account can run, copied when the originals lie behind a closed folder.
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 _NOT_NEEDED_TO_RUN = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "*.a")
 
 
-def reachable(binaries: Binaries, account: Account, copy: Path) -> Binaries:
+def ensure_accessible(binaries: Binaries, account: ServerAccount, copy: Path) -> Binaries:
     """The same binaries, or their copy in the folder `copy`; nobody else's permissions are changed for it."""
-    if account.is_ours or first_closed(binaries.bindir, account) is None:
+    if account.is_current_user or first_inaccessible(binaries.bindir, account) is None:
         return binaries
     installation = binaries.bindir.parent
     copied = copy / installation.parent.name / installation.name
@@ -97,34 +97,34 @@ def _open_to_all(folder: Path) -> None:
 
 # Whether a server is there: asked on its socket, because a pid can be a zombie's or somebody else's.
 
-_PATIENCE_S = 5.0
+_PROBE_TIMEOUT_S = 5.0
 _PROTOCOL_3 = 196608
 _READY_FOR_QUERY = b"Z\0\0\0\x05I"
 _TERMINATE = b"X\0\0\0\x04"
 _CANNOT_CONNECT_NOW = b"C57P03"
 
 
-class Answer(Enum):
+class ServerState(Enum):
     """What a server said to a client that wants in."""
 
     READY = "ready"
-    NOT_YET = "not yet"
+    NOT_READY = "not yet"
     """It starts, recovers or shuts down; or something holds the socket and is silent."""
-    NONE = "none"
+    NO_RESPONSE = "none"
 
 
-def ask(path: Path) -> Answer:
+def probe_server(path: Path) -> ServerState:
     """Knock at the socket as a client would, and leave politely so that the server logs nothing."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_PATIENCE_S)
+            connection.settimeout(_PROBE_TIMEOUT_S)
             connection.connect(str(path))
             connection.sendall(_startup_message())
-            return _understand(_reply(connection))
+            return _parse_reply(_reply(connection))
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-        return Answer.NONE
+        return ServerState.NO_RESPONSE
     except (TimeoutError, BlockingIOError, ConnectionError):
-        return Answer.NOT_YET
+        return ServerState.NOT_READY
     except PermissionError:
         raise unavailable(f"the embedded server at {path.parent} belongs to another user") from None
 
@@ -144,46 +144,59 @@ def _reply(connection: socket.socket) -> bytes:
     return reply
 
 
-def _understand(reply: bytes) -> Answer:
+def _parse_reply(reply: bytes) -> ServerState:
     # Any other refusal, such as "too many clients", comes from a server that is up.
     if not reply or _CANNOT_CONNECT_NOW in reply.split(b"\0"):
-        return Answer.NOT_YET
-    return Answer.READY
+        return ServerState.NOT_READY
+    return ServerState.READY
 
 
 # Making a new cluster, all or nothing.
 
 _INITDB = (
-    "--username", ROLE, "--encoding=UTF8", "--no-locale", "--data-checksums",
-    "--auth-local=trust", "--auth-host=reject", "--no-sync",
-)  # fmt: skip
+    "--username",
+    ROLE,
+    "--encoding=UTF8",
+    "--no-locale",
+    "--data-checksums",
+    "--auth-local=trust",
+    "--auth-host=reject",
+    "--no-sync",
+)
 
 
-def create_data(programs: Programs, *, durable: bool, lock: int) -> None:
+def create_data(programs: PostgresPrograms, *, durable: bool, lock: int) -> None:
     """Make the data folder with our database in it; it gets its name when it is complete and on disk.
 
     The programs hold the start lock, so that none of them can outlive a killed starter and write under the next one.
     """
     layout = programs.layout
-    fresh = layout.data_in_the_making
+    fresh = layout.new_data
     shutil.rmtree(fresh, ignore_errors=True)
-    make_private(fresh, programs.account)
-    programs.run("initdb", *_INITDB, data=fresh, holding=lock)
+    make_private_folder(fresh, programs.account)
+    programs.run("initdb", *_INITDB, data=fresh, lock_fd=lock)
     _create_database(programs, fresh, lock)
     include_conf(fresh, layout.conf)
     if durable:
-        programs.run("initdb", "--sync-only", data=fresh, holding=lock)
+        programs.run("initdb", "--sync-only", data=fresh, lock_fd=lock)
     fresh.rename(layout.data)
     if durable:
         _sync(layout.folder)
 
 
-def _create_database(programs: Programs, data: Path, lock: int) -> None:
+def _create_database(programs: PostgresPrograms, data: Path, lock: int) -> None:
     # A stand-alone backend needs no client and no listening server.
     programs.run(
-        "postgres", "--single", "-F", "-c", "exit_on_error=true", "postgres",
-        stdin=f"CREATE DATABASE {DATABASE} OWNER {ROLE}\n", data=data, holding=lock,
-    )  # fmt: skip
+        "postgres",
+        "--single",
+        "-F",
+        "-c",
+        "exit_on_error=true",
+        "postgres",
+        stdin=f"CREATE DATABASE {DATABASE} OWNER {ROLE}\n",
+        data=data,
+        lock_fd=lock,
+    )
 
 
 def _sync(folder: Path) -> None:
@@ -205,7 +218,7 @@ def server_processes(data: Path) -> list[int]:
     return [process.pid for process in psutil.process_iter(list(ours)) if process.info == ours]
 
 
-def recorded_pid(record: Path) -> int | None:
+def read_pid_file(record: Path) -> int | None:
     """The pid that a server wrote into a lock file of its own; it may be anybody's by now."""
     try:
         return int(record.read_text().split("\n", 1)[0])
@@ -213,7 +226,7 @@ def recorded_pid(record: Path) -> int | None:
         return None
 
 
-def forget_stranger(record: Path) -> None:
+def remove_stale_pid_file(record: Path) -> None:
     """Remove a lock file whose pid has become a zombie or another program, which PostgreSQL takes for its server.
 
     Call only when no server answers and no process of one is left. A record of a pid that is gone stays:
@@ -221,7 +234,7 @@ def forget_stranger(record: Path) -> None:
     """
     import psutil
 
-    pid = recorded_pid(record)
+    pid = read_pid_file(record)
     # Elsewhere a process may hide where it works, so that the caller could not have known.
     if sys.platform == "linux" and pid is not None and psutil.pid_exists(pid):
         record.unlink()
@@ -233,39 +246,39 @@ def forget_stranger(record: Path) -> None:
 _START_LIMIT_S = 3600
 _STOP_LIMIT_S = 600
 _ORPHANS_LIMIT_S = 10
-_BETWEEN_LOOKS_S = 0.02
+_POLL_INTERVAL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The cluster of one layout, with the settings that its next start will use."""
 
-    layout: Layout
+    layout: ClusterPaths
     durable: bool
     settings: Mapping[str, str]
 
     @property
-    def answer(self) -> Answer:
-        return ask(self.layout.socket)
+    def server_state(self) -> ServerState:
+        return probe_server(self.layout.socket)
 
     @property
     def pid(self) -> int | None:
-        return recorded_pid(self.layout.pid_file)
+        return read_pid_file(self.layout.pid_file)
 
     def ensure_running(self, lock: int) -> bool:
         """Return when the server takes clients: False when it was up already, True when we started it."""
-        if self._comes_up_by_itself():
+        if self._wait_for_existing_server():
             return False
         self._start(lock)
         return True
 
     def stop(self) -> None:
         """End all sessions and the server, and return when it is gone."""
-        deadline = time.monotonic() + (_STOP_LIMIT_S if self._ask_to_stop() else _ORPHANS_LIMIT_S)
-        while server_processes(self.layout.data) or self.answer is not Answer.NONE:
+        deadline = time.monotonic() + (_STOP_LIMIT_S if self._signal_stop() else _ORPHANS_LIMIT_S)
+        while server_processes(self.layout.data) or self.server_state is not ServerState.NO_RESPONSE:
             if time.monotonic() > deadline:
                 raise unavailable(f"the server in {self.layout.folder} (pid {self.pid}) does not stop")
-            time.sleep(_BETWEEN_LOOKS_S)
+            time.sleep(_POLL_INTERVAL_S)
         self._remove_short_socket_folder()
 
     @property
@@ -291,27 +304,27 @@ class Cluster:
         except ConfigurationError as error:
             raise unavailable(
                 f"the data in {self.layout.data} is of PostgreSQL {major}: {error.message}",
-                hint=f"install PostgreSQL {major} ({VARIABLE} names its folder), to run it or to pg_upgrade the data; "
+                hint=f"install PostgreSQL {major} ({BINDIR_VARIABLE} names its folder) to run it or to pg_upgrade it; "
                 f"or move {self.layout.folder} away and start empty; or set broker.database_url",
                 notes=error.notes,
             ) from None
 
-    def _comes_up_by_itself(self) -> bool:
+    def _wait_for_existing_server(self) -> bool:
         """Whether a server that is up, starting or recovering takes clients; False once nothing is left of it."""
         began = time.monotonic()
-        while (answer := self.answer) is not Answer.READY:
-            orphans = server_processes(self.layout.data) if answer is Answer.NONE else []
-            if answer is Answer.NONE and not orphans:
+        while (answer := self.server_state) is not ServerState.READY:
+            orphans = server_processes(self.layout.data) if answer is ServerState.NO_RESPONSE else []
+            if answer is ServerState.NO_RESPONSE and not orphans:
                 return False
             waited_s = time.monotonic() - began
             if orphans and waited_s > _ORPHANS_LIMIT_S:
                 raise unavailable(f"processes {orphans} of a server that is gone still use {self.layout.data}")
             if waited_s > _START_LIMIT_S:
                 raise unavailable(f"the server in {self.layout.folder} (pid {self.pid}) lets no client in")
-            time.sleep(_BETWEEN_LOOKS_S)
+            time.sleep(_POLL_INTERVAL_S)
         return True
 
-    def _ask_to_stop(self) -> bool:
+    def _signal_stop(self) -> bool:
         """Whether there was a server to ask; one in another container is out of reach."""
         # Not by pg_ctl: it needs binaries that may be gone by now, trusts any pid, and waits for zombies.
         pid = self.pid
@@ -323,13 +336,13 @@ class Cluster:
     def _start(self, lock: int) -> None:
         programs = self._programs()
         layout = self.layout
-        make_private(layout.log, programs.account)
-        make_private(layout.socket_folder, programs.account)
+        make_private_folder(layout.log, programs.account)
+        make_private_folder(layout.socket_folder, programs.account)
         write_conf(layout.conf, settings_of(layout.socket_folder, durable=self.durable, extra=self.settings))
         if not layout.data.exists():
             create_data(programs, durable=self.durable, lock=lock)
-        forget_stranger(layout.pid_file)
-        forget_stranger(layout.socket_pid_file)
+        remove_stale_pid_file(layout.pid_file)
+        remove_stale_pid_file(layout.socket_pid_file)
         # pg_ctl puts the server into a session of its own; it must not inherit the lock, which it would hold for life.
         try:
             programs.run("pg_ctl", "start", "-s", "-w", "-t", str(_START_LIMIT_S), data=layout.data)
@@ -343,34 +356,34 @@ class Cluster:
             with suppress(OSError):
                 self.layout.socket_folder.rmdir()
 
-    def _programs(self) -> Programs:
+    def _programs(self) -> PostgresPrograms:
         account = server_account(self.layout.data)
-        binaries = reachable(self.binaries(), account, self.layout.copied_binaries)
-        return Programs(binaries=binaries, account=account, layout=self.layout)
+        binaries = ensure_accessible(self.binaries(), account, self.layout.copied_binaries)
+        return PostgresPrograms(binaries=binaries, account=account, layout=self.layout)
 
 
 # One process's claim on a running server.
 
-_HELD: set[Lease] = set()
+_OPEN_HANDLES: set[ServerHandle] = set()
 
 
-class Lease:
+class ServerHandle:
     """The server runs as long as this is held; released at the latest when the interpreter exits.
 
     A forked child shares its parent's lease and cannot give it up: there, `release` does nothing.
     """
 
-    def __init__(self, *, url: str, folder: Path, started: bool, leave: Callable[[], None]) -> None:
+    def __init__(self, *, url: str, folder: Path, started: bool, on_release: Callable[[], None]) -> None:
         self.url = url
         self.folder = folder
         self.started = started
-        self._leave = leave
+        self._leave = on_release
         self._owner = os.getpid()
-        _HELD.add(self)
+        _OPEN_HANDLES.add(self)
 
     @property
     def is_held(self) -> bool:
-        return self in _HELD
+        return self in _OPEN_HANDLES
 
     def release(self) -> None:
         """Leave the server; the last one out stops it unless it is kept. Again is harmless.
@@ -379,11 +392,11 @@ class Lease:
         """
         if not self.is_held or os.getpid() != self._owner:
             return
-        _HELD.discard(self)
+        _OPEN_HANDLES.discard(self)
         try:
             self._leave()
         except (KeyboardInterrupt, SystemExit):
-            _HELD.add(self)
+            _OPEN_HANDLES.add(self)
             raise
 
     def __enter__(self) -> Self:
@@ -398,7 +411,7 @@ class Lease:
 @atexit.register
 def _release_all() -> None:
     with ExitStack() as releases:
-        for lease in list(_HELD):
+        for lease in list(_OPEN_HANDLES):
             releases.callback(lease.release)
 
 
@@ -443,8 +456,8 @@ class EmbeddedServer:
     def __init__(
         self, folder: Path | None = None, *, durable: bool = True, settings: Mapping[str, str] = _NO_SETTINGS
     ) -> None:
-        self.folder = located(folder)
-        self._layout = Layout(self.folder)
+        self.folder = resolve_folder(folder)
+        self._layout = ClusterPaths(self.folder)
         self._cluster = Cluster(layout=self._layout, durable=durable, settings=settings)
 
     @property
@@ -452,88 +465,90 @@ class EmbeddedServer:
         """Where clients connect; valid while someone uses or keeps the server."""
         return self._layout.url
 
-    def use(self) -> Lease:
+    def use(self) -> ServerHandle:
         """Start the server or join it; it stays up at least until the lease is released."""
         self._make_folder()
-        with self._alone() as lock:
-            share = Share(self._layout.users_lock)
+        with self._hold_start_lock() as lock:
+            share = SharedLock(self._layout.users_lock)
             try:
                 started = self._cluster.ensure_running(lock)
             except BaseException:
                 share.close()
                 raise
-            return Lease(url=self.url, folder=self.folder, started=started, leave=lambda: self._leave(share))
+            return ServerHandle(
+                url=self.url, folder=self.folder, started=started, on_release=lambda: self._release(share)
+            )
 
     def keep(self) -> bool:
         """Start the server or join it, and let it run until `stop`; True when it was started now."""
         self._make_folder()
-        with self._alone() as lock:
+        with self._hold_start_lock() as lock:
             started = self._cluster.ensure_running(lock)
-            self._layout.kept.touch(mode=0o600)
+            self._layout.keep_marker.touch(mode=0o600)
         return started
 
     def stop(self, *, force: bool = False) -> StopReport:
         """Stop the server and no longer keep it; refused while it is in use, unless `force`."""
         if not self._exists():
             return StopReport(folder=self.folder, was_running=False, was_kept=False, had_users=False)
-        with self._alone():
+        with self._hold_start_lock():
             report = StopReport(
                 folder=self.folder,
-                was_running=self._cluster.answer is not Answer.NONE,
-                was_kept=self._layout.kept.exists(),
-                had_users=is_held(self._layout.users_lock),
+                was_running=self._cluster.server_state is not ServerState.NO_RESPONSE,
+                was_kept=self._layout.keep_marker.exists(),
+                had_users=is_locked(self._layout.users_lock),
             )
             if report.was_running and report.had_users and not force:
                 raise Busy(f"the embedded server in {self.folder} is in use by others", hint="--force stops it anyway")
-            self._layout.kept.unlink(missing_ok=True)
+            self._layout.keep_marker.unlink(missing_ok=True)
             if report.was_running:
                 self._cluster.stop()
         return report
 
     def status(self) -> EmbeddedStatus:
         """Look at the cluster; starts, creates and changes nothing."""
-        with working_in(self.folder):
-            running = self._cluster.answer is not Answer.NONE
+        with translate_os_errors(self.folder):
+            running = self._cluster.server_state is not ServerState.NO_RESPONSE
             binaries = self._fitting_binaries()
             return EmbeddedStatus(
                 folder=self.folder,
                 data_exists=self._layout.data.exists(),
                 running=running,
-                kept=self._layout.kept.exists(),
-                users_present=is_held_while(self._layout.start_lock, self._layout.users_lock),
+                kept=self._layout.keep_marker.exists(),
+                users_present=is_either_locked(self._layout.start_lock, self._layout.users_lock),
                 pid=self._cluster.pid if running else None,
                 server_version=binaries.version if binaries else self._cluster.data_version,
                 binaries=binaries.bindir if binaries else None,
             )
 
     @contextmanager
-    def _alone(self) -> Generator[int]:
+    def _hold_start_lock(self) -> Generator[int]:
         """Hold the start lock; what the system refuses meanwhile is told as a fault of the folder."""
-        with working_in(self.folder), exclusive(self._layout.start_lock) as lock:
+        with translate_os_errors(self.folder), exclusive_lock(self._layout.start_lock) as lock:
             yield lock
 
     def _exists(self) -> bool:
-        with working_in(self.folder):
+        with translate_os_errors(self.folder):
             return self.folder.is_dir()
 
     def _make_folder(self) -> None:
-        with working_in(self.folder):
+        with translate_os_errors(self.folder):
             if not self._layout.data.exists():
                 find_binaries()  # where there are none, nothing is left behind
             make_folder(self.folder, server_account(self._layout.data))
 
-    def _leave(self, share: Share) -> None:
+    def _release(self, share: SharedLock) -> None:
         try:
             if self._exists():
-                self._leave_in_turn(share)
+                self._release_under_lock(share)
         finally:
             share.close()
 
-    def _leave_in_turn(self, share: Share) -> None:
-        with self._alone():
+    def _release_under_lock(self, share: SharedLock) -> None:
+        with self._hold_start_lock():
             share.close()
-            is_wanted = self._layout.kept.exists() or is_held(self._layout.users_lock)
-            if not is_wanted and self._cluster.answer is not Answer.NONE:
+            is_wanted = self._layout.keep_marker.exists() or is_locked(self._layout.users_lock)
+            if not is_wanted and self._cluster.server_state is not ServerState.NO_RESPONSE:
                 self._cluster.stop()
 
     def _fitting_binaries(self) -> Binaries | None:

@@ -14,10 +14,10 @@ from horsies.model.task_result import OperationalErrorCode
 from horsies.store.tasks import task_info
 
 if TYPE_CHECKING:
-    from horsies.engine.in_flight import Held
+    from horsies.engine.in_flight import InFlightTask
     from horsies.engine.service import Backoff
-    from horsies.model.crash import Settle
-    from horsies.recovery.hooks import Asking
+    from horsies.model.crash import FailAttempt
+    from horsies.recovery.hooks import HookCaller
     from horsies.store.tasks import TaskStore
 
 _REASONS: dict[object, RecoveryReason] = {
@@ -27,7 +27,7 @@ _REASONS: dict[object, RecoveryReason] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Interruption:
     """An attempt that its process did not live to finish."""
 
     task_id: str
@@ -35,7 +35,7 @@ class Cut:
     reason: RecoveryReason
 
 
-class Interruptions:
+class InterruptionNotifier:
     """Hears of attempts that were cut off when they are settled, and tells hooks when their outcomes are stored.
 
     A time-out is an outcome like any other and is not told; nor is an outcome that was refused, for then another
@@ -44,29 +44,29 @@ class Interruptions:
 
     name = "interruptions"
 
-    def __init__(self, asking: Asking, tasks: TaskStore, backoff: Backoff) -> None:
+    def __init__(self, asking: HookCaller, tasks: TaskStore, backoff: Backoff) -> None:
         self._asking = asking
         self._tasks = tasks
         self._backoff = backoff
-        self._settled: dict[tuple[str, int], Cut] = {}
-        self._stored: list[Cut] = []
+        self._unstored: dict[tuple[str, int], Interruption] = {}
+        self._to_notify: list[Interruption] = []
         self._woken = asyncio.Event()
 
-    def settled(self, held: Held, fate: Settle) -> None:
+    def on_attempt_failed(self, held: InFlightTask, fate: FailAttempt) -> None:
         """What becomes of this attempt is on its way into the database."""
         reason = _REASONS.get(fate.error.error_code)
-        if reason is not None and self._asking.tells_interruptions:
+        if reason is not None and self._asking.has_interrupted_hooks:
             key = held.key
-            self._settled[key.task_id, key.claim_token] = Cut(
-                task_id=key.task_id, worker_id=str(held.hold.worker_id), reason=reason
+            self._unstored[key.task_id, key.claim_token] = Interruption(
+                task_id=key.task_id, worker_id=str(held.claim.worker_id), reason=reason
             )
 
-    def hear(self, event: events.Event) -> None:
+    def on_event(self, event: events.Event) -> None:
         """A listener of the worker's events."""
-        if self._settled and isinstance(event, events.TaskFinished | events.LateResultRefused):
-            cut = self._settled.pop((event.task_id, event.claim_token), None)
+        if self._unstored and isinstance(event, events.TaskFinished | events.LateResultRefused):
+            cut = self._unstored.pop((event.task_id, event.claim_token), None)
             if cut is not None and isinstance(event, events.TaskFinished):
-                self._stored.append(cut)
+                self._to_notify.append(cut)
                 self._woken.set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -74,21 +74,21 @@ class Interruptions:
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._woken.set())
         try:
-            while self._stored or not stop.is_set():
+            while self._to_notify or not stop.is_set():
                 self._woken.clear()
-                await self._tell()
-                if not (self._stored or stop.is_set()):
+                await self._notify_hooks()
+                if not (self._to_notify or stop.is_set()):
                     await self._woken.wait()
         finally:
             stopping.cancel()
 
-    async def _tell(self) -> None:
+    async def _notify_hooks(self) -> None:
         """All that wait together, so that a slow hook is slow once."""
-        cuts, self._stored = self._stored, []
+        cuts, self._to_notify = self._to_notify, []
         contexts = [context for cut in cuts if (context := await self._context_of(cut)) is not None]
-        await self._asking.interrupted(contexts)
+        await self._asking.notify_interrupted(contexts)
 
-    async def _context_of(self, cut: Cut) -> RecoveryContext | None:
+    async def _context_of(self, cut: Interruption) -> RecoveryContext | None:
         """The task as it stands now; None where it is gone already."""
         while True:
             try:

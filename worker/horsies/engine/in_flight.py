@@ -12,11 +12,20 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from horsies.engine.pool.protocol import Assignment, Key
-from horsies.model.capacity import CHUNK_MS, MOST_CHUNKS, PORTIONS, ChildLoad, Prospect, RunTimes, cut, recall_after_ms
+from horsies.engine.pool.protocol import Assignment, AttemptKey
+from horsies.model.capacity import (
+    CHUNK_MS,
+    MAX_CHUNKS,
+    PARTS_PER_CHUNK,
+    ChildLoad,
+    DurationEstimates,
+    TaskEstimate,
+    recall_after_ms,
+    split_into_chunks,
+)
 from horsies.model.crash import Kill, KillReason
 from horsies.model.retry import RetryPolicy
-from horsies.store.claims import Hold
+from horsies.store.claims import ClaimRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,38 +37,38 @@ if TYPE_CHECKING:
 
 _NO_OPTIONS: dict[str, Any] = {}
 
-_text_of = lru_cache(maxsize=16)(str)
+_cached_str = lru_cache(maxsize=16)(str)
 """The id of a worker as text; there are few, and each task is handed over with one."""
 
 
 class Phase(Enum):
     """How far a held task has come."""
 
-    WAITING = "waiting"
+    CLAIMED = "waiting"
     """CLAIMED, for a place that is not free yet."""
-    HANDED = "handed"
+    RUNNING = "handed"
     """RUNNING, in the hands of a child."""
     STORING = "storing"
     """Ended, and its outcome on the way into the database."""
 
 
-class Held:
+class InFlightTask:
     """One attempt in this worker's hands."""
 
-    __slots__ = ("alarm", "began_at", "child", "chunk", "hold", "key", "options", "phase", "row", "stopping")
+    __slots__ = ("began_at", "child", "chunk", "claim", "key", "options", "phase", "row", "stop_reason", "timer")
 
     def __init__(self, row: ClaimedRow, worker_id: UUID, phase: Phase) -> None:
         self.row = row
-        self.hold = Hold(row.id, row.claim_token, worker_id)
-        self.key = Key(str(row.id), row.claim_token)
+        self.claim = ClaimRef(row.id, row.claim_token, worker_id)
+        self.key = AttemptKey(str(row.id), row.claim_token)
         self.phase = phase
         self.child: Child | None = None
         self.chunk: Chunk | None = None
         """What it was handed over with, last."""
         self.began_at: float | None = None
-        self.alarm: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
         """Rings when its time is over."""
-        self.stopping: KillReason | None = None
+        self.stop_reason: KillReason | None = None
         """Why it was told to stop, which is then what became of it."""
         self.options: dict[str, Any] = json.loads(row.task_options) if row.task_options != "{}" else _NO_OPTIONS
 
@@ -68,7 +77,7 @@ class Held:
         return self.options.get("timeout_ms")
 
     @property
-    def policy(self) -> RetryPolicy | None:
+    def retry_policy(self) -> RetryPolicy | None:
         """The policy that travels with the task; one that no longer makes sense is none."""
         stored = self.options.get("retry_policy")
         try:
@@ -76,11 +85,11 @@ class Held:
         except ValueError:
             return None
 
-    def silence(self) -> None:
+    def cancel_timer(self) -> None:
         """Its time no longer counts."""
-        if self.alarm is not None:
-            self.alarm.cancel()
-            self.alarm = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def assignment(self) -> Assignment:
         row = self.row
@@ -97,44 +106,44 @@ class Held:
             sent_at=row.sent_at,
             good_until=row.good_until,
             timeout_ms=self.timeout_ms,
-            worker_id=_text_of(self.hold.worker_id),
+            worker_id=_cached_str(self.claim.worker_id),
             flags=row.flags.encode(),
             possible_overlap=row.overlap_possible,
         )
 
 
-class Desk:
+class InFlight:
     """Every attempt that this worker holds, by its key."""
 
     def __init__(self) -> None:
-        self._held: dict[Key, Held] = {}
+        self._held: dict[AttemptKey, InFlightTask] = {}
         self._emptied = asyncio.Event()
         self._emptied.set()
 
-    def take(self, row: ClaimedRow, worker_id: UUID, phase: Phase) -> Held:
-        held = Held(row, worker_id, phase)
+    def add(self, row: ClaimedRow, worker_id: UUID, phase: Phase) -> InFlightTask:
+        held = InFlightTask(row, worker_id, phase)
         self._held[held.key] = held
         self._emptied.clear()
         return held
 
-    def get(self, key: Key) -> Held | None:
+    def get(self, key: AttemptKey) -> InFlightTask | None:
         return self._held.get(key)
 
-    def drop(self, held: Held) -> None:
+    def remove(self, held: InFlightTask) -> None:
         """It is stored, given back or lost: no longer ours to speak for."""
-        held.silence()
+        held.cancel_timer()
         self._held.pop(held.key, None)
         if not self._held:
             self._emptied.set()
 
-    def all(self, *phases: Phase) -> list[Held]:
+    def in_phase(self, *phases: Phase) -> list[InFlightTask]:
         return [held for held in self._held.values() if held.phase in phases]
 
-    def holds(self, key: Key) -> bool:
+    def holds(self, key: AttemptKey) -> bool:
         return key in self._held
 
     def owners(self) -> set[UUID]:
-        return {held.hold.worker_id for held in self._held.values()}
+        return {held.claim.worker_id for held in self._held.values()}
 
     async def until_empty(self) -> None:
         await self._emptied.wait()
@@ -142,20 +151,20 @@ class Desk:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[InFlightTask]:
         return iter(tuple(self._held.values()))
 
 
-def in_child(helds: Iterable[Held], child: Child) -> list[Held]:
+def in_child(helds: Iterable[InFlightTask], child: Child) -> list[InFlightTask]:
     return [held for held in helds if held.child is child]
 
 
 # Handing tasks to children and taking them back: chunks, time-outs, recalls.
 
-MOST_HAND_OVERS: Final = MOST_CHUNKS * PORTIONS
+MAX_SHORT_CHUNKS: Final = MAX_CHUNKS * PARTS_PER_CHUNK
 CANCEL_GRACE_S: Final = 2.0
 """How long a cancelled coroutine may take to go before its child gets no more work."""
-NEIGHBOURS_GRACE_S: Final = 10.0
+OTHER_TASKS_GRACE_S: Final = 10.0
 """How long its neighbours may then go on before the child is killed."""
 
 logger = logging.getLogger("horsies.worker")
@@ -166,205 +175,209 @@ class Chunk:
     """Tasks that were handed over together, and the alarm that calls back what they have not begun."""
 
     keys: set[object]
-    alarm: asyncio.TimerHandle | None = None
+    recall_timer: asyncio.TimerHandle | None = None
 
-    def done(self, key: object) -> bool:
+    def remove(self, key: object) -> bool:
         """One of them is out of the child's hands; whether it was the last."""
         self.keys.discard(key)
-        if not self.keys and self.alarm is not None:
-            self.alarm.cancel()
+        if not self.keys and self.recall_timer is not None:
+            self.recall_timer.cancel()
         return not self.keys
 
 
 @dataclass(slots=True, eq=False)
-class Occupancy:
+class ChildTasks:
     """What one child has from us."""
 
-    held: dict[object, Held] = field(default_factory=dict["object", "Held"])
+    tasks: dict[object, InFlightTask] = field(default_factory=dict["object", "InFlightTask"])
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     kill: Kill | None = None
     """What we have decided about it."""
-    stubborn: set[object] = field(default_factory=set["object"])
+    uncancellable: set[object] = field(default_factory=set["object"])
     """Coroutines that have not gone when they were cancelled."""
 
     @property
     def is_closed(self) -> bool:
         """It gets no more work until the stubborn ones have gone."""
-        return bool(self.stubborn)
+        return bool(self.uncancellable)
 
 
-class Hands:
+class Assignments:
     """Every child's occupancy; hands over, and watches the clock of what was handed over."""
 
-    def __init__(self, times: RunTimes, *, is_async: Callable[[str], bool], is_capped: Callable[[str], bool]) -> None:
+    def __init__(
+        self, times: DurationEstimates, *, is_async: Callable[[str], bool], is_capped: Callable[[str], bool]
+    ) -> None:
         self._times = times
-        self.is_async_name = is_async
+        self.is_async_task = is_async
         self._is_capped = is_capped
-        self._by_child: dict[Child, Occupancy] = {}
+        self._by_child: dict[Child, ChildTasks] = {}
         self.max_chunk = 1
-        self.neighbours_grace_s = NEIGHBOURS_GRACE_S
+        self.other_tasks_grace_s = OTHER_TASKS_GRACE_S
 
-    def of(self, child: Child) -> Occupancy:
+    def for_child(self, child: Child) -> ChildTasks:
         occupancy = self._by_child.get(child)
         if occupancy is None:
-            occupancy = self._by_child[child] = Occupancy()
+            occupancy = self._by_child[child] = ChildTasks()
         return occupancy
 
-    def forget(self, child: Child) -> Occupancy:
+    def remove_child(self, child: Child) -> ChildTasks:
         """The child is gone; returns what it had."""
-        occupancy = self._by_child.pop(child, Occupancy())
+        occupancy = self._by_child.pop(child, ChildTasks())
         for chunk in occupancy.chunks:
-            if chunk.alarm is not None:
-                chunk.alarm.cancel()
+            if chunk.recall_timer is not None:
+                chunk.recall_timer.cancel()
         return occupancy
 
-    def load_of(self, child: Child) -> ChildLoad:
-        occupancy = self.of(child)
+    def load(self, child: Child) -> ChildLoad:
+        occupancy = self.for_child(child)
         chunks = len(occupancy.chunks)
         return ChildLoad(
-            held=len(occupancy.held),
+            tasks=len(occupancy.tasks),
             chunks=chunks,
-            is_async=self._is_all_async(occupancy),
+            is_all_async=self._is_all_async(occupancy),
             # Where nothing fits any more, nobody needs to look at every task.
-            is_short=chunks < MOST_HAND_OVERS and self._is_short(occupancy),
+            is_short=chunks < MAX_SHORT_CHUNKS and self._is_short(occupancy),
         )
 
-    def is_async(self, held: Held) -> bool:
-        return self.is_async_name(held.row.task_name)
+    def is_async(self, held: InFlightTask) -> bool:
+        return self.is_async_task(held.row.task_name)
 
-    def runs_coroutines(self, child: Child) -> bool:
+    def runs_only_coroutines(self, child: Child) -> bool:
         """Whether it has coroutines in hand and nothing else."""
-        return self._is_all_async(self.of(child))
+        return self._is_all_async(self.for_child(child))
 
-    def hand_over(self, child: Child, helds: Sequence[Held]) -> list[Held]:
+    def assign(self, child: Child, helds: Sequence[InFlightTask]) -> list[InFlightTask]:
         """Hand tasks to a child, cut into chunks; returns those for which it has no room after all."""
-        occupancy = self.of(child)
-        sizes = cut(self._prospects(helds), max_chunk=self.max_chunk)
+        occupancy = self.for_child(child)
+        sizes = split_into_chunks(self._estimates(helds), max_chunk=self.max_chunk)
         start = 0
         for size in sizes:
             part = helds[start : start + size]
-            if not self._has_room(occupancy, part):
+            if not self._has_capacity(occupancy, part):
                 break
-            self._hand(child, occupancy, part)
+            self._send_chunk(child, occupancy, part)
             start += size
         return list(helds[start:])
 
-    def began(self, child: Child, key: object) -> None:
-        if held := self.of(child).held.get(key):
+    def on_began(self, child: Child, key: object) -> None:
+        if held := self.for_child(child).tasks.get(key):
             held.began_at = time.monotonic()
-            self._watch_time(held)
-            if held.stopping is not None and not self.is_async(held):
-                self.end(child, held.stopping, held)  # it was to be taken back, and began first
+            self._start_timeout(held)
+            if held.stop_reason is not None and not self.is_async(held):
+                self.kill_child(child, held.stop_reason, held)  # it was to be taken back, and began first
 
-    def take_back(self, child: Child, key: object) -> Held | None:
+    def remove(self, child: Child, key: object) -> InFlightTask | None:
         """A task is out of the child's hands."""
-        occupancy = self.of(child)
-        held = occupancy.held.pop(key, None)
+        occupancy = self.for_child(child)
+        held = occupancy.tasks.pop(key, None)
         if held is None:
             return None
-        if held.chunk is not None and held.chunk.done(key):
+        if held.chunk is not None and held.chunk.remove(key):
             occupancy.chunks.remove(held.chunk)
-        if occupancy.stubborn:
-            occupancy.stubborn.discard(key)
-        held.silence()
+        if occupancy.uncancellable:
+            occupancy.uncancellable.discard(key)
+        held.cancel_timer()
         return held
 
-    def learn(self, held: Held, run_ms: float | None) -> None:
+    def record_duration(self, held: InFlightTask, run_ms: float | None) -> None:
         """Remember how long a task took."""
         if run_ms is not None:
             self._times.observe(task_name=held.row.task_name, queue_name=held.row.queue_name, run_ms=run_ms)
 
-    def end(self, child: Child, reason: KillReason, held: Held | None) -> None:
+    def kill_child(self, child: Child, reason: KillReason, held: InFlightTask | None) -> None:
         """Kill a child on purpose; the first decision stands."""
-        occupancy = self.of(child)
+        occupancy = self.for_child(child)
         if occupancy.kill is None:
             occupancy.kill = Kill(reason=reason, pid=child.pid, task_id=held.key.task_id if held else None)
             child.kill(str(reason))
 
-    def stop_task(self, held: Held, reason: KillReason) -> None:
+    def stop_task(self, held: InFlightTask, reason: KillReason) -> None:
         """End one task: taken back unbegun, a coroutine by itself if it goes, a function together with its child."""
         child, is_async = held.child, self.is_async(held)
-        if child is None or held.key not in self.of(child).held:
+        if child is None or held.key not in self.for_child(child).tasks:
             return  # out of its hands already
-        held.silence()
+        held.cancel_timer()
         if not is_async and held.key not in child.unbegun:
-            self.end(child, reason, held)
+            self.kill_child(child, reason, held)
             return
-        held.stopping = reason
+        held.stop_reason = reason
         child.cancel(held.key)
         if is_async:
             loop = asyncio.get_running_loop()
-            held.alarm = loop.call_later(CANCEL_GRACE_S, self._close, child, held, reason)
+            held.timer = loop.call_later(CANCEL_GRACE_S, self._on_cancel_timeout, child, held, reason)
 
-    def _close(self, child: Child, held: Held, reason: KillReason) -> None:
+    def _on_cancel_timeout(self, child: Child, held: InFlightTask, reason: KillReason) -> None:
         """The coroutine is still there: let its neighbours finish for a while, then kill the child."""
-        self.of(child).stubborn.add(held.key)
-        held.alarm = asyncio.get_running_loop().call_later(self.neighbours_grace_s, self.end, child, reason, held)
+        self.for_child(child).uncancellable.add(held.key)
+        held.timer = asyncio.get_running_loop().call_later(
+            self.other_tasks_grace_s, self.kill_child, child, reason, held
+        )
 
-    def _hand(self, child: Child, occupancy: Occupancy, helds: Sequence[Held]) -> None:
+    def _send_chunk(self, child: Child, occupancy: ChildTasks, helds: Sequence[InFlightTask]) -> None:
         loop = asyncio.get_running_loop()
         chunk = Chunk({held.key for held in helds})
-        has_to_wait = bool(occupancy.held) and not self._runs_beside(occupancy, helds)
+        has_to_wait = bool(occupancy.tasks) and not self._runs_concurrently(occupancy, helds)
         if has_to_wait or len(helds) > 1:
-            estimate_ms = sum(self._times.of_task(held.row.task_name) or 0.0 for held in helds)
-            chunk.alarm = loop.call_later(recall_after_ms(estimate_ms) / 1000, child.recall)
+            estimate_ms = sum(self._times.for_task(held.row.task_name) or 0.0 for held in helds)
+            chunk.recall_timer = loop.call_later(recall_after_ms(estimate_ms) / 1000, child.recall)
         occupancy.chunks.append(chunk)
         for held in helds:
             held.child = child
             held.chunk = chunk
-            held.phase = Phase.HANDED
+            held.phase = Phase.RUNNING
             held.began_at = None
-            occupancy.held[held.key] = held
+            occupancy.tasks[held.key] = held
             if not has_to_wait:
-                self._watch_time(held)
+                self._start_timeout(held)
         child.run([held.assignment() for held in helds])
 
-    def _watch_time(self, held: Held) -> None:
+    def _start_timeout(self, held: InFlightTask) -> None:
         """Its timeout counts from the hand-over, or from its start where it had to wait for another."""
-        if held.timeout_ms is not None and held.alarm is None:
+        if held.timeout_ms is not None and held.timer is None:
             loop = asyncio.get_running_loop()
-            held.alarm = loop.call_later(held.timeout_ms / 1000, self.stop_task, held, KillReason.TIMEOUT)
+            held.timer = loop.call_later(held.timeout_ms / 1000, self.stop_task, held, KillReason.TIMEOUT)
 
-    def _expected_ms(self, held: Held) -> float:
+    def _expected_ms(self, held: InFlightTask) -> float:
         """By experience; one that takes longer than that is not thought short any more."""
-        run_ms = self._times.of_task(held.row.task_name)
+        run_ms = self._times.for_task(held.row.task_name)
         if run_ms is None:
             return CHUNK_MS + 1
         if held.began_at is None:
             return run_ms
         return max(run_ms, (time.monotonic() - held.began_at) * 1000)
 
-    def _has_room(self, occupancy: Occupancy, helds: Sequence[Held]) -> bool:
+    def _has_capacity(self, occupancy: ChildTasks, helds: Sequence[InFlightTask]) -> bool:
         """For coroutines beside others; for the rest behind one chunk, if it is not of coroutines that take long.
 
         A chunk of short ones may come in portions, and so may the one behind it.
         """
-        if not occupancy.held or self._runs_beside(occupancy, helds):
+        if not occupancy.tasks or self._runs_concurrently(occupancy, helds):
             return True
         is_held_up = self._is_all_async(occupancy) and not self._is_short(occupancy)
-        are_short = all(each.share_ms <= CHUNK_MS for each in self._prospects(helds))
-        return len(occupancy.chunks) < (MOST_HAND_OVERS if are_short else MOST_CHUNKS) and not is_held_up
+        are_short = all(each.share_ms <= CHUNK_MS for each in self._estimates(helds))
+        return len(occupancy.chunks) < (MAX_SHORT_CHUNKS if are_short else MAX_CHUNKS) and not is_held_up
 
-    def _is_all_async(self, occupancy: Occupancy) -> bool:
-        return bool(occupancy.held) and all(map(self.is_async, occupancy.held.values()))
+    def _is_all_async(self, occupancy: ChildTasks) -> bool:
+        return bool(occupancy.tasks) and all(map(self.is_async, occupancy.tasks.values()))
 
-    def _is_short(self, occupancy: Occupancy) -> bool:
-        return sum(map(self._expected_ms, occupancy.held.values())) <= CHUNK_MS
+    def _is_short(self, occupancy: ChildTasks) -> bool:
+        return sum(map(self._expected_ms, occupancy.tasks.values())) <= CHUNK_MS
 
-    def _runs_beside(self, occupancy: Occupancy, helds: Iterable[Held]) -> bool:
+    def _runs_concurrently(self, occupancy: ChildTasks, helds: Iterable[InFlightTask]) -> bool:
         """Coroutines run side by side; nothing waits behind them."""
-        return all(map(self.is_async, chain(occupancy.held.values(), helds)))
+        return all(map(self.is_async, chain(occupancy.tasks.values(), helds)))
 
-    def _prospects(self, helds: Iterable[Held]) -> Iterator[Prospect]:
-        known: dict[tuple[str, str, bool], Prospect] = {}
+    def _estimates(self, helds: Iterable[InFlightTask]) -> Iterator[TaskEstimate]:
+        known: dict[tuple[str, str, bool], TaskEstimate] = {}
         for held in helds:
             kind = held.row.task_name, held.row.queue_name, held.timeout_ms is not None
             prospect = known.get(kind)
             if prospect is None:
-                prospect = known[kind] = self._prospect(*kind)
+                prospect = known[kind] = self._estimate(*kind)
             yield prospect
 
-    def _prospect(self, task_name: str, queue_name: str, has_timeout: bool) -> Prospect:  # noqa: FBT001
-        return Prospect(
-            run_ms=self._times.of_task(task_name), has_timeout=has_timeout, is_capped=self._is_capped(queue_name)
+    def _estimate(self, task_name: str, queue_name: str, has_timeout: bool) -> TaskEstimate:  # noqa: FBT001
+        return TaskEstimate(
+            run_ms=self._times.for_task(task_name), has_timeout=has_timeout, is_capped=self._is_capped(queue_name)
         )

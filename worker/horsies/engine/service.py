@@ -9,7 +9,7 @@ import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError, on_one_line
+from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError, format_one_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from horsies.model.settings.worker import WorkerResilienceConfig
 
 
-log = logging.getLogger("horsies.service")
+logger = logging.getLogger("horsies.service")
 
 
 class Service(Protocol):
@@ -35,18 +35,18 @@ class ServiceEnded(HorsiesError):
     """A loop ended that nobody had told to."""
 
 
-async def run_together(services: Sequence[Service], stop: asyncio.Event) -> None:
+async def run_services(services: Sequence[Service], stop: asyncio.Event) -> None:
     """Run all until `stop` is set, then stop them in the order given, each after those before it have finished.
 
     One that ends by itself sets `stop`, and once the others have finished `ServiceEnded` is raised. Cancelled, all are.
     """
-    running = [_Running(service) for service in services]
+    running = [_RunningService(service) for service in services]
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([stopping, *(each.task for each in running)], return_when=asyncio.FIRST_COMPLETED)
         died = [] if stop.is_set() else [each for each in running if each.task.done()]
         for each in died:
-            log.critical("%s ended by itself; the worker stops", each.service.name, exc_info=each.error)
+            logger.critical("%s ended by itself; the worker stops", each.service.name, exc_info=each.error)
         stop.set()
         for each in running:
             await each.finish()
@@ -56,7 +56,7 @@ async def run_together(services: Sequence[Service], stop: asyncio.Event) -> None
         raise ServiceEnded(f"{died[0].service.name} ended by itself") from died[0].error
 
 
-class _Running:
+class _RunningService:
     """A service at work, with a signal of its own to stop."""
 
     def __init__(self, service: Service) -> None:
@@ -94,27 +94,27 @@ async def run_until(stop: asyncio.Event, *loops: Coroutine[Any, Any, None]) -> N
 NO_ANSWER: Final = "the database did not answer in time"
 
 
-class Allowance:
+class ShutdownBudget:
     """How long a stop may wait, in all, for a database that does not answer."""
 
     def __init__(self, left_s: float) -> None:
-        self.left_s = left_s
+        self.remaining_s = left_s
 
     @asynccontextmanager
-    async def spending(self) -> AsyncGenerator[None]:
+    async def spend(self) -> AsyncGenerator[None]:
         """Raise TimeoutError in the block when nothing is left."""
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self.left_s):
+            async with asyncio.timeout(self.remaining_s):
                 yield
         finally:
-            self.left_s = max(0.0, self.left_s - (time.monotonic() - began))
+            self.remaining_s = max(0.0, self.remaining_s - (time.monotonic() - began))
 
 
-class Bounded:
+class BoundedService:
     """A service that finishes within an allowance after it was told to stop, or is cancelled."""
 
-    def __init__(self, service: Service, allowance: Allowance) -> None:
+    def __init__(self, service: Service, allowance: ShutdownBudget) -> None:
         self._service = service
         self._allowance = allowance
         self.name = service.name
@@ -128,7 +128,7 @@ class Bounded:
                 running.result()
                 return
             with suppress(TimeoutError):
-                async with self._allowance.spending():
+                async with self._allowance.spend():
                     await asyncio.wait([running])
             if running.done():
                 running.result()
@@ -150,7 +150,7 @@ def pause_ms(config: WorkerResilienceConfig, attempt: int, *, draw: float) -> fl
     return min(float(config.db_retry_max_ms), doubled * factor)
 
 
-def is_passing(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether the database may answer later: it is away, shut, or said that the same statement may succeed."""
     # A server that refuses our login is away too: results are kept until somebody lets us in again.
     return isinstance(error, DatabaseUnreachable) or (isinstance(error, BrokerError) and error.retryable)
@@ -166,12 +166,12 @@ class Backoff:
         self,
         config: WorkerResilienceConfig,
         *,
-        changed: Callable[[Exception | None], None] = lambda _: None,
+        on_change: Callable[[Exception | None], None] = lambda _: None,
         draw: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._config = config
-        self._changed = changed
+        self._changed = on_change
         self._draw = draw
         self._sleep = sleep
         self._failures = 0
@@ -183,7 +183,7 @@ class Backoff:
 
     async def wait(self, error: Exception) -> None:
         """Pause after a failure; raise `error` where it will not pass, or where it was the last attempt allowed."""
-        if not is_passing(error):
+        if not is_transient(error):
             raise error
         self._failures += 1
         if self._failures == 1:
@@ -195,58 +195,58 @@ class Backoff:
 
 # A duty that may fail without holding up those beside it, and is never silently given up.
 
-FAILURES_IN_A_ROW: Final = 3
-TICKS_BETWEEN_TRIES: Final = 10
+SLOW_AFTER_FAILURES: Final = 3
+SLOW_EVERY_TICKS: Final = 10
 """For an operation that has failed so often."""
 
-logger = logging.getLogger("horsies.recovery")
+recovery_logger = logging.getLogger("horsies.recovery")
 
 
-class Operation:
+class PeriodicJob:
     """Due at each tick; after three failures in a row that will not pass by themselves, at one tick in ten.
 
     `changed` hears its name and the error when it is slowed down, and None when it has succeeded again.
     """
 
-    def __init__(self, name: str, *, changed: Callable[[str, str | None], None]) -> None:
+    def __init__(self, name: str, *, on_change: Callable[[str, str | None], None]) -> None:
         self.name = name
-        self._changed = changed
+        self._changed = on_change
         self._failures = 0
-        self._left_out = 0
+        self._skipped_ticks = 0
 
-    async def tick(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def run_if_due(self, work: Callable[[], Awaitable[object]]) -> None:
         """Do the work where it is due; its failure is ours."""
-        if not self.is_due():
+        if not self.take_tick():
             return
         try:
             await work()
         except Exception as error:  # noqa: BLE001  # one duty must not end the others, nor the worker
-            self.failed(error)
+            self.record_failure(error)
         else:
-            self.succeeded()
+            self.record_success()
 
-    def is_due(self) -> bool:
+    def take_tick(self) -> bool:
         """Whether this tick is one at which it is tried; to be asked once a tick."""
-        if self._is_slow and self._left_out < TICKS_BETWEEN_TRIES - 1:
-            self._left_out += 1
+        if self._is_slow and self._skipped_ticks < SLOW_EVERY_TICKS - 1:
+            self._skipped_ticks += 1
             return False
-        self._left_out = 0
+        self._skipped_ticks = 0
         return True
 
-    def failed(self, error: Exception) -> None:
-        if is_passing(error):
-            logger.warning("%s: %s", self.name, on_one_line(error))
+    def record_failure(self, error: Exception) -> None:
+        if is_transient(error):
+            recovery_logger.warning("%s: %s", self.name, format_one_line(error))
             return
-        logger.error("%s failed", self.name, exc_info=error)
+        recovery_logger.error("%s failed", self.name, exc_info=error)
         self._failures += 1
-        if self._failures == FAILURES_IN_A_ROW:
-            self._changed(self.name, on_one_line(error) or type(error).__name__)
+        if self._failures == SLOW_AFTER_FAILURES:
+            self._changed(self.name, format_one_line(error) or type(error).__name__)
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         if self._is_slow:
             self._changed(self.name, None)
         self._failures = 0
 
     @property
     def _is_slow(self) -> bool:
-        return self._failures >= FAILURES_IN_A_ROW
+        return self._failures >= SLOW_AFTER_FAILURES

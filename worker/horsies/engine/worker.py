@@ -10,41 +10,41 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horsies.engine.completer import Outcomes, Reports, Requeues, Settling
-from horsies.engine.dispatcher import Dispatcher, Returns, Room, Wakeup
-from horsies.engine.heartbeat import Gate, Health, Heartbeat, Identity
-from horsies.engine.hooks import Interruptions
-from horsies.engine.in_flight import Desk, Hands, Phase
-from horsies.engine.notifications import PROBE_AFTER_S, Notices
-from horsies.engine.pool.pool import Pool
+from horsies.engine.completer import Completer, CrashHandler, PoolEvents, Requeuer
+from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases
+from horsies.engine.heartbeat import Health, Heartbeat, SelfFence, WorkerIdentity
+from horsies.engine.hooks import InterruptionNotifier
+from horsies.engine.in_flight import Assignments, InFlight, Phase
+from horsies.engine.notifications import PROBE_AFTER_S, Notifications
+from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
-from horsies.engine.reaper import reaper_of
-from horsies.engine.reporter import Minutes, Reporter, Snapshots, Telling
-from horsies.engine.service import NO_ANSWER, Allowance, Backoff, Bounded, run_together, run_until
-from horsies.engine.workflows import Advance
-from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, on_one_line
+from horsies.engine.reaper import build_reaper
+from horsies.engine.reporter import ChangePublisher, PeriodicSummary, Reporter, SnapshotWriter
+from horsies.engine.service import NO_ANSWER, Backoff, BoundedService, ShutdownBudget, run_services, run_until
+from horsies.engine.workflows import WorkflowAdvancer
+from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model import events
-from horsies.model.capacity import RunTimes
-from horsies.model.fence import child_beat_s, silent_child_limit_s
-from horsies.recovery.hooks import Asking, RecoveryHooks
+from horsies.model.capacity import DurationEstimates
+from horsies.model.fence import child_heartbeat_interval_s, silent_child_limit_s
+from horsies.recovery.hooks import HookCaller, RecoveryHooks
 from horsies.store.claims import ClaimStore, FinishStore
-from horsies.store.database import Database, PoolSize
-from horsies.store.endpoint import reach
-from horsies.store.listen import is_heard
+from horsies.store.database import Database, PoolSettings
+from horsies.store.endpoint import resolve_database
+from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import migrate, schema_state
 from horsies.store.operators import EventStore
 from horsies.store.tasks import TaskStore
-from horsies.store.workers import BeatStore, FleetStore, WorkerState
+from horsies.store.workers import HeartbeatStore, WorkerLifecycleStore, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
     from datetime import datetime
 
-    from horsies.engine.in_flight import Held
+    from horsies.engine.in_flight import InFlightTask
     from horsies.model.settings import AppConfig, WorkerConfig
-    from horsies.model.workflow.plan import Definitions
+    from horsies.model.workflow.plan import WorkflowDefinitions
     from horsies.recovery.hooks import HookFailure
-    from horsies.store.endpoint import Links
+    from horsies.store.endpoint import ConnectionSpecs
 
 
 # The parts of one worker, put together by `worker` and known to each other by name.
@@ -56,39 +56,39 @@ class Parts:
 
     app: AppConfig
     worker: WorkerConfig
-    identity: Identity
-    gate: Gate
-    desk: Desk
-    times: RunTimes
-    hands: Hands
+    identity: WorkerIdentity
+    fence: SelfFence
+    in_flight: InFlight
+    durations: DurationEstimates
+    assignments: Assignments
     claims: ClaimStore
-    beats: BeatStore
-    fleet: FleetStore
+    heartbeats: HeartbeatStore
+    fleet: WorkerLifecycleStore
     reporter: Reporter
     health: Health
-    lane: asyncio.Lock = field(default_factory=asyncio.Lock)
+    claim_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while claims or starts are on their way, or someone looks at what may be claimed: one at a time, on one
     connection; whoever holds it knows that no other is at it."""
     is_stopping: bool = False
-    degraded: str | None = None
-    look_at_rows: asyncio.Event = field(default_factory=asyncio.Event)
+    degraded_reason: str | None = None
+    check_rows_now: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to have running rows looked at now, instead of with the next beat."""
-    runs_are_due: asyncio.Event = field(default_factory=asyncio.Event)
+    workflows_due: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to have runs of workflows advanced now, instead of with the next poll."""
-    tell_health: asyncio.Event = field(default_factory=asyncio.Event)
+    publish_health_now: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to have the worker's row say now how it fares, instead of with the next beat."""
-    outcomes: Outcomes = field(init=False)
-    asking: Asking = field(init=False)
-    interruptions: Interruptions = field(init=False)
-    settling: Settling = field(init=False)
-    requeues: Requeues = field(init=False)
-    pool: Pool = field(init=False)
-    room: Room = field(init=False)
-    returns: Returns = field(init=False)
+    completer: Completer = field(init=False)
+    hooks: HookCaller = field(init=False)
+    interruption_notifier: InterruptionNotifier = field(init=False)
+    crash_handler: CrashHandler = field(init=False)
+    requeuer: Requeuer = field(init=False)
+    pool: ChildPool = field(init=False)
+    capacity: Capacity = field(init=False)
+    releases: Releases = field(init=False)
     wake: Callable[[], None] = field(init=False)
-    look: Callable[[], None] = field(init=False)
-    hear_news: Callable[[], None] = field(init=False)
-    expect: Callable[[float], None] = field(init=False)
+    wake_to_claim: Callable[[], None] = field(init=False)
+    on_task_notification: Callable[[], None] = field(init=False)
+    expect_due_in: Callable[[float], None] = field(init=False)
     """A task will be due after so many seconds."""
 
     def backoff(self, duty: str) -> Backoff:
@@ -99,28 +99,28 @@ class Parts:
             if error is None:
                 self.reporter.emit(events.DatabaseRestored(worker_id=worker_id, duty=duty))
             else:
-                self.reporter.emit(events.DatabaseLost(worker_id=worker_id, duty=duty, error=on_one_line(error)))
+                self.reporter.emit(events.DatabaseLost(worker_id=worker_id, service=duty, error=format_one_line(error)))
 
-        return Backoff(self.app.resilience, changed=changed)
+        return Backoff(self.app.resilience, on_change=changed)
 
 
 # The end of a start: a worker is `running` once it hears of new work and of orders.
 
 
-class Starting:
+class StartupReporter:
     """Says once that the worker has started, then waits for its end as services do."""
 
     name = "start"
 
-    def __init__(self, parts: Parts, *, hears: asyncio.Event, tell: Callable[[], None]) -> None:
+    def __init__(self, parts: Parts, *, listening: asyncio.Event, on_started: Callable[[], None]) -> None:
         self._parts = parts
-        self._hears = hears
-        self._tell = tell
+        self._hears = listening
+        self._tell = on_started
 
     async def run(self, stop: asyncio.Event) -> None:
-        await run_until(stop, self._say_once())
+        await run_until(stop, self._report_once())
 
-    async def _say_once(self) -> None:
+    async def _report_once(self) -> None:
         await self._hears.wait()
         await self._set_running()
         self._tell()
@@ -147,28 +147,28 @@ class DispatchThenDrain:
 
     name = "dispatch"
 
-    def __init__(self, dispatcher: Dispatcher, parts: Parts, hurry: asyncio.Event, allowance: Allowance) -> None:
+    def __init__(self, dispatcher: Dispatcher, parts: Parts, stop_now: asyncio.Event, budget: ShutdownBudget) -> None:
         self._dispatcher = dispatcher
         self._parts = parts
-        self._hurry = hurry
+        self._hurry = stop_now
         """Set by a second signal: the grace is over."""
-        self._allowance = allowance
+        self._allowance = budget
 
     async def run(self, stop: asyncio.Event) -> None:
-        await Bounded(self._dispatcher, self._allowance).run(stop)
-        self._parts.room.is_closed = True
-        await self._last_tries(self._announce())
-        self._dispatcher.call_back_chunks()
-        await self._let_finish()
+        await BoundedService(self._dispatcher, self._allowance).run(stop)
+        self._parts.capacity.is_closed = True
+        await self._within_budget(self._begin_drain())
+        self._dispatcher.recall_chunks()
+        await self._wait_for_running()
         if self._running():
             await self._kill()
-        await self._last_tries(self._give_back())
+        await self._within_budget(self._give_back())
 
     async def _give_back(self) -> None:
-        await self._parts.returns.give_back()
-        await self._parts.returns.reconcile()  # a claim that was given up at the stop may have been carried out
+        await self._parts.releases.release_unbegun()
+        await self._parts.releases.reconcile()  # a claim that was given up at the stop may have been carried out
 
-    async def _announce(self) -> None:
+    async def _begin_drain(self) -> None:
         parts = self._parts
         parts.reporter.emit(
             events.WorkerDraining(
@@ -176,12 +176,12 @@ class DispatchThenDrain:
             )
         )
         await parts.fleet.set_state(parts.identity.worker_id, WorkerState.DRAINING)
-        await self._parts.returns.release_waiting()
+        await self._parts.releases.release_claimed()
 
-    async def _let_finish(self) -> None:
+    async def _wait_for_running(self) -> None:
         """Wait for running tasks, as long as the grace lasts and nobody is in a hurry."""
-        self._say_what_runs("  hint=a second Ctrl-C or SIGTERM ends them now")
-        finished = asyncio.create_task(self._dispatcher.until_nothing_runs())
+        self._log_running("  hint=a second Ctrl-C or SIGTERM ends them now")
+        finished = asyncio.create_task(self._dispatcher.wait_until_idle())
         hurried = asyncio.create_task(self._hurry.wait())
         waits: list[asyncio.Task[Any]] = [finished, hurried]
         await asyncio.wait(waits, timeout=self._parts.worker.grace_s, return_when=asyncio.FIRST_COMPLETED)
@@ -190,43 +190,43 @@ class DispatchThenDrain:
         await asyncio.gather(*waits, return_exceptions=True)
 
     async def _kill(self) -> None:
-        self._say_what_runs()
-        self._dispatcher.kill_all()
+        self._log_running()
+        self._dispatcher.kill_busy_children()
         try:
             async with asyncio.timeout(self._parts.worker.kill_wait_s):
-                await self._dispatcher.until_nothing_runs()
+                await self._dispatcher.wait_until_idle()
         except TimeoutError:
             logger.warning("processes of %d tasks are not gone", len(self._running()))
 
-    def _say_what_runs(self, more: str = "") -> None:
+    def _log_running(self, more: str = "") -> None:
         if running := self._running():
             names = ", ".join(f"{held.row.task_name} {held.key.task_id}" for held in running[:20])
             logger.info("still running: %s%s%s", names, " …" if len(running) > 20 else "", more)
 
-    def _running(self) -> list[Held]:
-        return self._parts.desk.all(Phase.HANDED)
+    def _running(self) -> list[InFlightTask]:
+        return self._parts.in_flight.in_phase(Phase.RUNNING)
 
-    async def _last_tries(self, work: Awaitable[None]) -> None:
+    async def _within_budget(self, work: Awaitable[None]) -> None:
         try:
-            async with self._allowance.spending():
+            async with self._allowance.spend():
                 await work
         except (HorsiesError, TimeoutError) as error:
-            logger.warning("while stopping: %s", on_one_line(error) or NO_ANSWER)
+            logger.warning("while stopping: %s", format_one_line(error) or NO_ANSWER)
 
 
 T = TypeVar("T")
 
-LISTEN_WITHIN_S = 5.0
-SURPLUS_IDLE_S = 3.0
-LAST_TRIES_S = 3.5
+LISTEN_TIMEOUT_S = 5.0
+SURPLUS_CONNECTION_IDLE_S = 3.0
+SHUTDOWN_BUDGET_S = 3.5
 """For the statements of a stop, where the database does not answer."""
-LAST_PASS_S = 1.0
+REAPER_STOP_BUDGET_S = 1.0
 """For the reaper to end what it has in hand."""
 
 
-def _tell_away(error: Exception | None) -> None:
+def _log_unavailable(error: Exception | None) -> None:
     if error is not None:
-        logger.warning("the database is away: %s", on_one_line(error))
+        logger.warning("the database is away: %s", format_one_line(error))
 
 
 class Worker:
@@ -238,7 +238,7 @@ class Worker:
         worker: WorkerConfig,
         *,
         is_async: Callable[[str], bool],
-        definitions: Definitions,
+        definitions: WorkflowDefinitions,
         hooks: RecoveryHooks | None = None,
         child_environment: Mapping[str, str] | None = None,
         probe_after_s: float = PROBE_AFTER_S,
@@ -251,20 +251,20 @@ class Worker:
         self._environment = dict(child_environment or {})
         self._probe_after_s = probe_after_s
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
-        self._last_tries = Allowance(LAST_TRIES_S)
+        self._stop_now = asyncio.Event()
+        self._shutdown_budget = ShutdownBudget(SHUTDOWN_BUDGET_S)
         self._listeners: list[Callable[[events.Event], None]] = []
         self._parts_at_work: Parts | None = None
-        self.identity = Identity.new()
+        self.identity = WorkerIdentity.new()
 
-    def listen(self, listener: Callable[[events.Event], None]) -> None:
+    def add_listener(self, listener: Callable[[events.Event], None]) -> None:
         """Hear every event of this worker."""
         self._listeners.append(listener)
 
     def stop(self) -> None:
         """Stop gracefully; the second time, at once."""
         if self._stop.is_set():
-            self._hurry.set()
+            self._stop_now.set()
         if self._parts_at_work is not None:
             self._parts_at_work.is_stopping = True
         self._stop.set()
@@ -273,10 +273,10 @@ class Worker:
         """Run until stopped."""
         async with AsyncExitStack() as stack:
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._obey(number, stack)
+                self._handle_signal(number, stack)
             await self._run(stack)
 
-    def _obey(self, number: signal.Signals, stack: AsyncExitStack) -> None:
+    def _handle_signal(self, number: signal.Signals, stack: AsyncExitStack) -> None:
         loop, before = asyncio.get_running_loop(), signal.getsignal(number)
         loop.add_signal_handler(number, self.stop)
         # The loop would leave the signal to the system, which kills.
@@ -284,59 +284,63 @@ class Worker:
         stack.callback(loop.remove_signal_handler, number)
 
     async def _run(self, stack: AsyncExitStack) -> None:
-        reached = await asyncio.to_thread(reach, self._app.broker)
+        reached = await asyncio.to_thread(resolve_database, self._app.broker)
         stack.callback(reached.release)
-        parts, dispatcher = self._assemble(stack, reached.links)
+        parts, dispatcher = self._assemble(stack, reached.connection_specs)
         # Children come up before any connection is made: what they inherit of one would outlive it.
         logger.info("starting %d children", self._worker.processes)
         await self._unless_stopped(parts.pool.start())
         parts.pool.broken.add_done_callback(self._pool_broke)
-        started_at = await self._unless_stopped(self._prepare(reached.links, parts))
+        started_at = await self._unless_stopped(self._prepare(reached.connection_specs, parts))
         if started_at is not None:
-            await self._serve(parts, dispatcher, reached.links, started_at)
+            await self._serve(parts, dispatcher, reached.connection_specs, started_at)
         if parts.pool.broken.done():
             parts.pool.broken.result()
 
-    def _assemble(self, stack: AsyncExitStack, links: Links) -> tuple[Parts, Dispatcher]:
+    def _assemble(self, stack: AsyncExitStack, links: ConnectionSpecs) -> tuple[Parts, Dispatcher]:
         database, beats = self._open(stack, links)
         parts = self._parts(database, beats)
-        parts.room, parts.returns = Room(parts), Returns(parts)
+        parts.capacity, parts.releases = Capacity(parts), Releases(parts)
         dispatcher = Dispatcher(parts)
-        parts.wake, parts.look, parts.hear_news = dispatcher.wake, dispatcher.look, dispatcher.hear_news
-        parts.pool = Pool(self._child_spec(), self._worker.processes, Reports(parts))
+        parts.wake, parts.wake_to_claim, parts.on_task_notification = (
+            dispatcher.wake,
+            dispatcher.wake_to_claim,
+            dispatcher.on_task_notification,
+        )
+        parts.pool = ChildPool(self._child_spec(), self._worker.processes, PoolEvents(parts))
         stack.push_async_callback(parts.pool.kill_all, "the worker has ended")
         return parts, dispatcher
 
-    async def _serve(self, parts: Parts, dispatcher: Dispatcher, links: Links, started_at: datetime) -> None:
-        wakeup, notices = Wakeup(parts), Notices(parts, links.direct, probe_after_s=self._probe_after_s)
-        parts.expect = wakeup.expect
+    async def _serve(self, parts: Parts, dispatcher: Dispatcher, links: ConnectionSpecs, started_at: datetime) -> None:
+        wakeup, notices = DuePoller(parts), Notifications(parts, links.direct, probe_after_s=self._probe_after_s)
+        parts.expect_due_in = wakeup.expect_due_in
         dispatcher.wake()
         services = [
-            Starting(parts, hears=notices.hears, tell=lambda: self._tell_started(parts)),
+            StartupReporter(parts, listening=notices.listening, on_started=lambda: self._emit_started(parts)),
             wakeup,
-            DispatchThenDrain(dispatcher, parts, self._hurry, self._last_tries),
-            Snapshots(parts, started_at),
+            DispatchThenDrain(dispatcher, parts, self._stop_now, self._shutdown_budget),
+            SnapshotWriter(parts, started_at),
             # A worker that drains for long is as good a judge as another.
-            Bounded(reaper_of(parts), Allowance(LAST_PASS_S)),
-            Bounded(parts.outcomes, self._last_tries),
-            Bounded(Advance(parts, self._definitions), self._last_tries),
-            Bounded(parts.interruptions, self._last_tries),
-            Bounded(parts.reporter, self._last_tries),
-            Minutes(parts.reporter, self.identity),
-            Bounded(Telling(parts.reporter, EventStore(parts.claims.database)), self._last_tries),
+            BoundedService(build_reaper(parts), ShutdownBudget(REAPER_STOP_BUDGET_S)),
+            BoundedService(parts.completer, self._shutdown_budget),
+            BoundedService(WorkflowAdvancer(parts, self._definitions), self._shutdown_budget),
+            BoundedService(parts.interruption_notifier, self._shutdown_budget),
+            BoundedService(parts.reporter, self._shutdown_budget),
+            PeriodicSummary(parts.reporter, self.identity),
+            BoundedService(ChangePublisher(parts.reporter, EventStore(parts.claims.database)), self._shutdown_budget),
             notices,
-            Heartbeat(parts, came_back=lambda: self._come_back(parts)),
+            Heartbeat(parts, on_declared_lost=lambda: self._reregister(parts)),
         ]
         try:
-            await run_together(services, self._stop_of(parts))
+            await run_services(services, self._stop_of(parts))
         finally:
-            await self._leave(parts)
+            await self._mark_stopped(parts)
 
     def _parts(self, database: Database, beats: Database) -> Parts:
         app, worker = self._app, self._worker
         caps = {queue.name for queue in app.custom_queues or () if queue.max_concurrency is not None}
-        times = RunTimes()
-        hands = Hands(
+        times = DurationEstimates()
+        hands = Assignments(
             times,
             is_async=self._is_async,
             is_capped=lambda queue: app.cluster_wide_cap is not None or queue in caps,
@@ -344,49 +348,51 @@ class Worker:
         hands.max_chunk = worker.max_chunk
         reporter = Reporter(EventStore(database), Backoff(app.resilience))
         for listener in self._listeners:
-            reporter.listen(listener)
+            reporter.add_listener(listener)
         parts = Parts(
             app=app,
             worker=worker,
             identity=self.identity,
-            gate=Gate(app.recovery),
-            desk=Desk(),
-            times=times,
-            hands=hands,
+            fence=SelfFence(app.recovery),
+            in_flight=InFlight(),
+            durations=times,
+            assignments=hands,
             claims=ClaimStore(database),
-            beats=BeatStore(database=beats, hostname=self.identity.hostname),
-            fleet=FleetStore(beats),
+            heartbeats=HeartbeatStore(database=beats, hostname=self.identity.hostname),
+            fleet=WorkerLifecycleStore(beats),
             reporter=reporter,
             health=Health(recovery=app.recovery),
         )
-        parts.outcomes = Outcomes(
+        parts.completer = Completer(
             FinishStore(database),
-            parts.desk,
+            parts.in_flight,
             reporter,
-            gate=parts.gate,
+            gate=parts.fence,
             backoff=parts.backoff("outcomes"),
             max_crashes=app.recovery.max_crashes,
             # The dispatcher that it wakes and the timer that it sets come later.
-            stored=lambda: parts.wake(),  # noqa: PLW0108
-            retried=lambda delay_s: parts.expect(delay_s),  # noqa: PLW0108
-            nodes_ended=parts.runs_are_due.set,
-            unknown=self._tell_unknown(reporter),
+            on_stored=lambda: parts.wake(),  # noqa: PLW0108
+            on_retry=lambda delay_s: parts.expect_due_in(delay_s),  # noqa: PLW0108
+            on_nodes_finished=parts.workflows_due.set,
+            on_unknown_task=self._unknown_task_emitter(reporter),
         )
-        parts.asking = Asking(self._hooks, failed=self._tell_hook_failed(reporter))
-        parts.interruptions = Interruptions(parts.asking, TaskStore(database), parts.backoff("interruptions"))
-        if parts.asking.tells_interruptions:  # else nobody need hear of each task that ends
-            reporter.listen(parts.interruptions.hear)
-        parts.requeues = Requeues(database, parts.desk, parts.backoff("requeues"))
-        parts.settling = Settling(
-            parts.outcomes,
+        parts.hooks = HookCaller(self._hooks, on_failure=self._hook_failure_emitter(reporter))
+        parts.interruption_notifier = InterruptionNotifier(
+            parts.hooks, TaskStore(database), parts.backoff("interruptions")
+        )
+        if parts.hooks.has_interrupted_hooks:  # else nobody need hear of each task that ends
+            reporter.add_listener(parts.interruption_notifier.on_event)
+        parts.requeuer = Requeuer(database, parts.in_flight, parts.backoff("requeues"))
+        parts.crash_handler = CrashHandler(
+            parts.completer,
             TaskStore(database),
             reporter,
             max_crashes=app.recovery.max_crashes,
-            settled=parts.interruptions.settled,
+            on_attempt_failed=parts.interruption_notifier.on_attempt_failed,
         )
         return parts
 
-    def _tell_hook_failed(self, reporter: Reporter) -> Callable[[HookFailure], None]:
+    def _hook_failure_emitter(self, reporter: Reporter) -> Callable[[HookFailure], None]:
         def tell(failure: HookFailure) -> None:
             worker_id = str(self.identity.worker_id)
             reporter.emit(
@@ -395,7 +401,7 @@ class Worker:
 
         return tell
 
-    def _tell_unknown(self, reporter: Reporter) -> Callable[[str], None]:
+    def _unknown_task_emitter(self, reporter: Reporter) -> Callable[[str], None]:
         told: set[str] = set()
 
         def tell(name: str) -> None:
@@ -413,36 +419,36 @@ class Worker:
             modules=tuple(worker.imports) or None,
             environment=self._environment,
             async_concurrency=worker.async_concurrency,
-            beat_s=child_beat_s(recovery),
+            heartbeat_interval_s=child_heartbeat_interval_s(recovery),
             silent_limit_s=silent_child_limit_s(recovery),
             unanswered_limit_s=recovery.running_stale_threshold_ms / 1000,
             max_tasks_per_child=worker.max_tasks_per_child,
             max_memory_per_child_mb=worker.max_memory_per_child_mb,
         )
 
-    def _open(self, stack: AsyncExitStack, links: Links) -> tuple[Database, Database]:
+    def _open(self, stack: AsyncExitStack, links: ConnectionSpecs) -> tuple[Database, Database]:
         broker, worker = self._app.broker, self._worker
-        size = PoolSize(
-            smallest=1,
-            largest=worker.parent_pool_size + worker.parent_max_overflow,
-            wait_s=broker.pool_timeout,
+        size = PoolSettings(
+            min_size=1,
+            max_size=worker.parent_pool_size + worker.parent_max_overflow,
+            acquire_timeout_s=broker.pool_timeout,
             # An idle worker holds one: what a burst has opened is soon closed again.
-            idle_s=min(broker.pool_recycle, SURPLUS_IDLE_S),
+            idle_s=min(broker.pool_recycle, SURPLUS_CONNECTION_IDLE_S),
             check_idle=broker.pool_pre_ping,
-            setting="broker.worker_pool_size",
+            setting_name="broker.worker_pool_size",
         )
-        link = replace(links.pooled, plans_once=True)
-        database, beats = Database(link, size), Database(link, replace(size, largest=1))
+        link = replace(links.main, force_generic_plan=True)
+        database, beats = Database(link, size), Database(link, replace(size, max_size=1))
         for each in (database, beats):
             stack.callback(each.terminate)  # a server that does not answer would not answer a farewell either
         return database, beats
 
-    async def _prepare(self, links: Links, parts: Parts) -> datetime:
+    async def _prepare(self, links: ConnectionSpecs, parts: Parts) -> datetime:
         """Migrate or refuse, see that notifications arrive, and write the row of this run; returns when that was."""
-        backoff = Backoff(self._app.resilience, changed=_tell_away)
+        backoff = Backoff(self._app.resilience, on_change=_log_unavailable)
         while True:
             try:
-                await self._bring_schema_up(links)
+                await self._migrate_or_check(links)
                 await self._require_listen(links, parts.claims.database)
                 return await self._register(parts)
             except BrokerError as error:
@@ -452,34 +458,34 @@ class Worker:
 
     async def _register(self, parts: Parts) -> datetime:
         sent_at = time.monotonic()
-        started_at = await parts.fleet.register(self.identity.run_of(self._worker, self._app))
-        parts.gate.beaten(sent_at)
+        started_at = await parts.fleet.register(self.identity.registration(self._worker, self._app))
+        parts.fence.record_heartbeat(sent_at)
         return started_at
 
-    async def _bring_schema_up(self, links: Links) -> None:
-        async with Database(replace(links.direct, statement_timeout_s=None), PoolSize(largest=1)) as direct:
+    async def _migrate_or_check(self, links: ConnectionSpecs) -> None:
+        async with Database(replace(links.direct, statement_timeout_s=None), PoolSettings(max_size=1)) as direct:
             state = await schema_state(direct)
             is_empty = not state.applied
             if is_empty or self._app.broker.database_url.is_embedded or self._app.broker.auto_migrate:
                 for migration in await migrate(direct):
                     logger.info("applied migration %s", migration)
             else:
-                state.refuse_unless_current()
+                state.check_current()
 
-    async def _require_listen(self, links: Links, database: Database) -> None:
-        if not await is_heard(database, links.direct, within_s=LISTEN_WITHIN_S):
+    async def _require_listen(self, links: ConnectionSpecs, database: Database) -> None:
+        if not await is_notify_delivered(database, links.direct, within_s=LISTEN_TIMEOUT_S):
             raise ConfigurationError(
                 f"notifications do not arrive at {links.direct.masked_url}",
                 code=ErrorCode.BROKER_INIT_FAILED,
                 hint="set broker.session_database_url to the server itself, past any pooler",
             )
 
-    async def _come_back(self, parts: Parts) -> None:
+    async def _reregister(self, parts: Parts) -> None:
         """Others have declared this run lost: give up its claims and go on under a new id."""
-        async with parts.lane:
-            await parts.returns.release_waiting()
+        async with parts.claim_lock:
+            await parts.releases.release_claimed()
             former = self.identity.renew()
-        await parts.fleet.register(self.identity.run_of(self._worker, self._app))
+        await parts.fleet.register(self.identity.registration(self._worker, self._app))
         state = WorkerState.DRAINING if parts.is_stopping else WorkerState.RUNNING
         await parts.fleet.set_state(self.identity.worker_id, state)
         parts.reporter.emit(events.WorkerReturned(worker_id=str(self.identity.worker_id), former_worker_id=str(former)))
@@ -490,35 +496,35 @@ class Worker:
             parts.is_stopping = True
         return self._stop
 
-    async def _leave(self, parts: Parts) -> None:
-        unstored = parts.outcomes.unstored
+    async def _mark_stopped(self, parts: Parts) -> None:
+        unstored = parts.completer.unstored_count
         if unstored:
             logger.error("%d outcomes could not be stored; their rows are left to recovery", unstored)
         try:
-            async with self._last_tries.spending():
+            async with self._shutdown_budget.spend():
                 for worker_id in (*self.identity.former_ids, self.identity.worker_id):
                     await parts.fleet.set_state(worker_id, WorkerState.STOPPED)
         except (HorsiesError, TimeoutError) as error:
-            logger.warning("could not write that the worker has stopped: %s", on_one_line(error) or NO_ANSWER)
-        ran, worker_id = parts.reporter.account.in_all, str(self.identity.worker_id)
+            logger.warning("could not write that the worker has stopped: %s", format_one_line(error) or NO_ANSWER)
+        ran, worker_id = parts.reporter.totals.total, str(self.identity.worker_id)
         parts.reporter.emit(
             events.WorkerStopped(worker_id=worker_id, ran=ran.count, failed=ran.failed, unstored=unstored)
         )
 
-    def _tell_started(self, parts: Parts) -> None:
+    def _emit_started(self, parts: Parts) -> None:
         parts.reporter.emit(
             events.WorkerStarted(
                 worker_id=str(self.identity.worker_id),
                 host=f"{self.identity.hostname}:{self.identity.pid}",
                 queues=tuple(self._worker.queues or ()),
                 processes=self._worker.processes,
-                database=parts.claims.database.link.masked_url,
+                database=parts.claims.database.connection_spec.masked_url,
             )
         )
 
     def _pool_broke(self, broken: asyncio.Future[None]) -> None:
         if not broken.cancelled() and (error := broken.exception()) is not None:
-            logger.critical("children cannot be started any more: %s", on_one_line(error))
+            logger.critical("children cannot be started any more: %s", format_one_line(error))
             self._stop.set()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:

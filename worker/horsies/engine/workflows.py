@@ -6,25 +6,25 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from horsies.workflows.advance import is_away
-from horsies.workflows.children import LOOK_AGAIN_S, Outbox
+from horsies.workflows.advance import is_transient
+from horsies.workflows.children import RECHECK_S, OutboxProcessor
 
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts
-    from horsies.model.workflow.plan import Definitions
+    from horsies.model.workflow.plan import WorkflowDefinitions
 
-LAST_LOOK_S: Final = 2.0
+FINAL_ADVANCE_TIMEOUT_S: Final = 2.0
 """For what the last outcomes of a worker ask for; the rest is left to others."""
 
 
-class Advance:
+class WorkflowAdvancer:
     """Works off what is asked for, woken by outcomes and notifications, and by a poll that trusts neither."""
 
     name = "workflows"
 
-    def __init__(self, parts: Parts, definitions: Definitions) -> None:
-        self._woken = parts.runs_are_due
-        self._outbox = Outbox(parts.claims.database, definitions)
+    def __init__(self, parts: Parts, definitions: WorkflowDefinitions) -> None:
+        self._woken = parts.workflows_due
+        self._outbox = OutboxProcessor(parts.claims.database, definitions)
         self._backoff = parts.backoff(self.name)
         self._poll_s = parts.app.resilience.notify_poll_interval_ms / 1000
 
@@ -35,22 +35,22 @@ class Advance:
         try:
             is_done = False
             while not stop.is_set():
-                is_woken = await self._wait(self._poll_s if is_done else LOOK_AGAIN_S)
-                is_done = await self._work_off(stop, only_if_asked=not is_woken)
+                is_woken = await self._wait(self._poll_s if is_done else RECHECK_S)
+                is_done = await self._advance_with_retry(stop, only_if_due=not is_woken)
             with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_LOOK_S):
-                    await self._work_off()
+                async with asyncio.timeout(FINAL_ADVANCE_TIMEOUT_S):
+                    await self._advance_with_retry()
         finally:
             stopping.cancel()
             self._outbox.abandon()
 
-    async def _work_off(self, stop: asyncio.Event | None = None, *, only_if_asked: bool = False) -> bool:
+    async def _advance_with_retry(self, stop: asyncio.Event | None = None, *, only_if_due: bool = False) -> bool:
         self._woken.clear()
         while True:
             try:
-                is_done = (only_if_asked and await self._outbox.is_empty()) or await self._outbox.work_off(stop)
+                is_done = (only_if_due and await self._outbox.is_empty()) or await self._outbox.process(stop)
             except Exception as error:
-                if not is_away(error):
+                if not is_transient(error):
                     raise
                 await self._backoff.wait(error)
             else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from horsies.model.retry import delay_seconds
+from horsies.model.retry import backoff_delay_s
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from horsies.model.retry import RetryPolicy
 
 
-class Cause(StrEnum):
+class ExitCause(StrEnum):
     """Why a child is no more; the first five are crashes, and `data.cause` of WORKER_CRASHED."""
 
     CHILD_SIGNAL = "CHILD_SIGNAL"
@@ -34,7 +34,7 @@ class Cause(StrEnum):
 
     @property
     def is_crash(self) -> bool:
-        return self not in (Cause.KILLED, Cause.RETIRED)
+        return self not in (ExitCause.KILLED, ExitCause.RETIRED)
 
 
 class KillReason(StrEnum):
@@ -53,7 +53,7 @@ class KillReason(StrEnum):
 class Crash:
     """A child that died: `signal` for CHILD_SIGNAL, `exit_status` for CHILD_EXIT, `why` in words for all."""
 
-    cause: Cause
+    cause: ExitCause
     pid: int
     why: str
     signal: int | None = None
@@ -78,12 +78,12 @@ Death: TypeAlias = Crash | Kill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTask:
+class AssignedTask:
     """A task in the hands of a child, as its row was when it was claimed."""
 
     task_id: str
     has_begun: bool
-    policy: RetryPolicy | None = None
+    retry_policy: RetryPolicy | None = None
     retry_count: int = 0
     crash_count: int = 0
     timeout_ms: int | None = None
@@ -92,53 +92,53 @@ class HeldTask:
 
 
 @dataclass(frozen=True, slots=True)
-class HandBack:
+class ReleaseTask:
     """It never began: PENDING again, and nothing is counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropTask:
     """Its row has gone to another hand: there is nothing to write."""
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue:
+class RequeueTask:
     """It was stopped at an operator's word: PENDING again with its attempt, and no retry is spent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settle:
+class FailAttempt:
     """The attempt failed with `error`; the task runs again so many seconds later, or never where that is None."""
 
     error: TaskError
     retry_delay_s: float | None
     failed_reason: str | None = None
-    poison: TaskError | None = None
+    poison_error: TaskError | None = None
     """For a crash, and only then: what the task ends with, whatever its policy, where it was the last one allowed."""
 
     @property
     def is_crash(self) -> bool:
-        return self.poison is not None
+        return self.poison_error is not None
 
 
-Fate: TypeAlias = HandBack | Drop | Requeue | Settle
+Resolution: TypeAlias = ReleaseTask | DropTask | RequeueTask | FailAttempt
 
 
-def fate_of(task: HeldTask, death: Death, *, jitter: float) -> Fate:
+def resolve_task(task: AssignedTask, death: Death, *, jitter: float) -> Resolution:
     """What to write for a task whose child has ended; `jitter` is a draw from 0..1."""
     if not task.has_begun:
-        return HandBack()
+        return ReleaseTask()
     match death:
         case Crash():
-            return _crashed(task, death, jitter=jitter)
+            return _fail_crashed(task, death, jitter=jitter)
         case Kill(task_id=task.task_id, reason=KillReason.ROW_LOST):
-            return Drop()
+            return DropTask()
         case Kill(task_id=task.task_id, reason=KillReason.REQUEUED):
-            return Requeue()
+            return RequeueTask()
         case Kill(task_id=task.task_id, reason=KillReason.TIMEOUT):
-            return _timed_out(task, jitter=jitter)
+            return _fail_timed_out(task, jitter=jitter)
         case Kill():
-            return _cut(task, death)
+            return _fail_interrupted(task, death)
         case _:
             assert_never(death)
 
@@ -147,68 +147,68 @@ def retry_delay_s(policy: RetryPolicy | None, retry_count: int, code: str | None
     """Seconds until the next attempt after a failure with `code`; None where the policy has none for it."""
     if policy is None or code not in policy.auto_retry_for or retry_count >= policy.max_retries:
         return None
-    return delay_seconds(policy, retry_count + 1, jitter)
+    return backoff_delay_s(policy, retry_count + 1, jitter)
 
 
-def interruption(reason: str) -> str:
+def interruption_reason(reason: str) -> str:
     """The `failed_reason` of a task that goes on after its process or worker did not."""
     return f"recovered after worker interruption: {reason}"
 
 
-def _crashed(task: HeldTask, crash: Crash, *, jitter: float) -> Settle:
+def _fail_crashed(task: AssignedTask, crash: Crash, *, jitter: float) -> FailAttempt:
     code = OperationalErrorCode.WORKER_CRASHED
-    delay_s = retry_delay_s(task.policy, task.retry_count, code, jitter=jitter)
-    return Settle(
-        error=TaskError(error_code=code, message=crash.message, data=_evidence(crash)),
+    delay_s = retry_delay_s(task.retry_policy, task.retry_count, code, jitter=jitter)
+    return FailAttempt(
+        error=TaskError(error_code=code, message=crash.message, data=_crash_data(crash)),
         retry_delay_s=delay_s,
-        failed_reason=crash.message if delay_s is None else interruption("CHILD_DIED"),
-        poison=_poison(task, crash),
+        failed_reason=crash.message if delay_s is None else interruption_reason("CHILD_DIED"),
+        poison_error=_poison(task, crash),
     )
 
 
-def _poison(task: HeldTask, crash: Crash) -> TaskError:
+def _poison(task: AssignedTask, crash: Crash) -> TaskError:
     crashes = task.crash_count + 1
     return TaskError(
         error_code=OperationalErrorCode.POISON_TASK,
         message=f"crashed {crashes} times, last by {crash.message}",
-        data=_evidence(crash) | {"crash_count": crashes, "causes": [*task.earlier_crashes, crash.message]},
+        data=_crash_data(crash) | {"crash_count": crashes, "causes": [*task.earlier_crashes, crash.message]},
     )
 
 
-def _timed_out(task: HeldTask, *, jitter: float) -> Settle:
+def _fail_timed_out(task: AssignedTask, *, jitter: float) -> FailAttempt:
     code, limit_ms = OutcomeCode.TASK_TIMEOUT, task.timeout_ms
     message = f"ran longer than its timeout of {limit_ms} ms"
-    return Settle(
+    return FailAttempt(
         error=TaskError(error_code=code, message=message, data={"timeout_ms": limit_ms}),
-        retry_delay_s=retry_delay_s(task.policy, task.retry_count, code, jitter=jitter),
+        retry_delay_s=retry_delay_s(task.retry_policy, task.retry_count, code, jitter=jitter),
     )
 
 
-def _cut(task: HeldTask, kill: Kill) -> Settle:
+def _fail_interrupted(task: AssignedTask, kill: Kill) -> FailAttempt:
     is_neighbour = kill.reason is not KillReason.SHUTDOWN
     why = "cut together with a neighbour in its process" if is_neighbour else "cut by a stopping worker"
     delay_s = _delay_after_shutdown(task)
-    return Settle(
+    return FailAttempt(
         error=TaskError(error_code=OperationalErrorCode.SHUTDOWN, message=why, data={"pid": kill.pid}),
         retry_delay_s=delay_s,
-        failed_reason=why if delay_s is None else interruption("SHUTDOWN"),
+        failed_reason=why if delay_s is None else interruption_reason("SHUTDOWN"),
     )
 
 
-def _delay_after_shutdown(task: HeldTask) -> float | None:
+def _delay_after_shutdown(task: AssignedTask) -> float | None:
     """Due at once where the policy allows for shutdowns or for crashes; a retry is spent all the same."""
     codes = (OperationalErrorCode.SHUTDOWN, OperationalErrorCode.WORKER_CRASHED)
-    may_retry = any(retry_delay_s(task.policy, task.retry_count, code, jitter=0.0) is not None for code in codes)
+    may_retry = any(retry_delay_s(task.retry_policy, task.retry_count, code, jitter=0.0) is not None for code in codes)
     return 0.0 if may_retry else None
 
 
-def _evidence(crash: Crash) -> dict[str, object]:
+def _crash_data(crash: Crash) -> dict[str, object]:
     """The signal and the exit status only where they were the child's own doing; our SIGKILL proves nothing."""
     common: dict[str, object] = {"cause": crash.cause.value, "pid": crash.pid}
     match crash.cause:
-        case Cause.CHILD_SIGNAL:
+        case ExitCause.CHILD_SIGNAL:
             return common | {"signal": _signal_name(crash.signal)}
-        case Cause.CHILD_EXIT:
+        case ExitCause.CHILD_EXIT:
             return common | {"exit_status": crash.exit_status}
         case _:
             return common

@@ -269,7 +269,7 @@ class ServiceDied(Event):
 class DatabaseLost(Event):
     """A statement found no server; it is tried again."""
 
-    duty: str
+    service: str
     error: str
 
 
@@ -371,7 +371,7 @@ class EventRecord:
 _COLUMNS = frozenset(each.name for each in fields(TaskEvent))
 
 
-def record_of(event: Event) -> EventRecord | None:
+def to_record(event: Event) -> EventRecord | None:
     """The row that an event leaves; None for one that is only reported."""
     if event.kind is None:
         return None
@@ -382,23 +382,23 @@ def record_of(event: Event) -> EventRecord | None:
         task_id=values.get("task_id"),
         queue_name=values.get("queue_name"),
         claim_token=values.get("claim_token"),
-        evidence={name: _plain(value) for name, value in values.items() if name not in _COLUMNS},
+        evidence={name: _json_value(value) for name, value in values.items() if name not in _COLUMNS},
     )
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
 # What moved, added up for those who watch: few small messages, however many tasks.
 
-LONGEST_PAYLOAD_BYTES: Final = 7_900
-MOST_IDS: Final = 16
-INTERVAL_S: Final = 0.25
+MAX_PAYLOAD_BYTES: Final = 7_900
+MAX_IDS: Final = 16
+PUBLISH_INTERVAL_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class TaskChange:
     """A move that some tasks of one queue made; `kind` is its name in `model.task.MOVES`. New tasks have no source."""
 
     kind: str
@@ -408,48 +408,48 @@ class Moved:
 
 
 @dataclass(slots=True)
-class _Sum:
+class _ChangeCount:
     count: int
     ids: list[str]
 
 
-class Summary:
+class ChangeSummary:
     """Adds up moves until they are told, four times a second at most. Instants are seconds of any steady clock."""
 
     def __init__(self) -> None:
-        self._sums: dict[Moved, _Sum] = {}
-        self._told_at: float | None = None
+        self._counts: dict[TaskChange, _ChangeCount] = {}
+        self._published_at: float | None = None
 
-    def add(self, moved: Moved, task_ids: Collection[str]) -> None:
+    def add(self, moved: TaskChange, task_ids: Collection[str]) -> None:
         """Count tasks that moved, and remember the first of their ids."""
-        total = self._sums.setdefault(moved, _Sum(0, []))
+        total = self._counts.setdefault(moved, _ChangeCount(0, []))
         total.count += len(task_ids)
-        room = MOST_IDS - len(total.ids)
+        room = MAX_IDS - len(total.ids)
         if room > 0:
             total.ids += list(task_ids)[:room]
 
     def due_at(self) -> float | None:
         """From when `take` has something to say; None while nothing moved, minus infinity for at once."""
-        if not self._sums:
+        if not self._counts:
             return None
-        return float("-inf") if self._told_at is None else self._told_at + INTERVAL_S
+        return float("-inf") if self._published_at is None else self._published_at + PUBLISH_INTERVAL_S
 
-    def take(self, now: float) -> list[str]:
+    def drain(self, now: float) -> list[str]:
         """The payloads to send now, one for each kind of move; none before the time has come."""
         due_at = self.due_at()
         if due_at is None or now < due_at:
             return []
-        sums, self._sums, self._told_at = self._sums, {}, now
+        sums, self._counts, self._published_at = self._counts, {}, now
         return [_payload(moved, total) for moved, total in sums.items()]
 
 
-def _payload(moved: Moved, total: _Sum) -> str:
+def _payload(moved: TaskChange, total: _ChangeCount) -> str:
     payload = _message(moved, total.count, total.ids)
     # Names come from rows that anyone may have written; a true count is worth more than a few ids.
-    return payload if len(payload) <= LONGEST_PAYLOAD_BYTES else _message(moved, total.count, [])
+    return payload if len(payload) <= MAX_PAYLOAD_BYTES else _message(moved, total.count, [])
 
 
-def _message(moved: Moved, count: int, ids: list[str]) -> str:
+def _message(moved: TaskChange, count: int, ids: list[str]) -> str:
     """ASCII, so that characters are bytes."""
     message = {"kind": moved.kind, "queue": moved.queue, "from": moved.source, "to": moved.target}
     return json.dumps(message | {"count": count, "ids": ids}, separators=(",", ":"))
@@ -457,11 +457,11 @@ def _message(moved: Moved, count: int, ids: list[str]) -> str:
 
 # What a worker has run, added up for its log: a line a minute, however much it does.
 
-TOLD_EVERY_S: Final = 60.0
+REPORT_INTERVAL_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class AttemptCounts:
     """Attempts whose end is stored; those to be tried again have not failed yet."""
 
     count: int = 0
@@ -470,7 +470,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failing:
+class FailureGroup:
     """Tasks of one name that failed since that was last told, and the last of them."""
 
     task_name: str
@@ -480,7 +480,7 @@ class Failing:
     message: str | None
 
 
-class Account:
+class AttemptTotals:
     """Adds up what was run: in all, since it was last told, and what failed by its name.
 
     Instants are seconds of any steady clock.
@@ -488,41 +488,41 @@ class Account:
 
     def __init__(self) -> None:
         self._ended: Counter[str] = Counter()
-        self._told = Ran()
-        self._failing: dict[str, Failing] = {}
-        self._told_at: dict[str, float] = {}
+        self._reported = AttemptCounts()
+        self._failing: dict[str, FailureGroup] = {}
+        self._reported_at: dict[str, float] = {}
 
-    def ended(self, status: TaskStatus, count: int) -> None:
+    def add_finished(self, status: TaskStatus, count: int) -> None:
         self._ended[status] += count
 
-    def failed(self, task_name: str, *, error_code: str | None, task_id: str, message: str | None) -> None:
+    def add_failed(self, task_name: str, *, error_code: str | None, task_id: str, message: str | None) -> None:
         before = self._failing.get(task_name)
         count = 1 if before is None else before.count + 1
-        self._failing[task_name] = Failing(
+        self._failing[task_name] = FailureGroup(
             task_name=task_name, count=count, error_code=error_code, task_id=task_id, message=message
         )
 
     @property
-    def in_all(self) -> Ran:
+    def total(self) -> AttemptCounts:
         ended = self._ended
-        return Ran(count=ended.total(), failed=ended[TaskStatus.FAILED], retried=ended[TaskStatus.PENDING])
+        return AttemptCounts(count=ended.total(), failed=ended[TaskStatus.FAILED], retried=ended[TaskStatus.PENDING])
 
-    def take(self) -> Ran | None:
+    def drain(self) -> AttemptCounts | None:
         """What was run since this was last asked; None for nothing."""
-        now, before = self.in_all, self._told
-        self._told = now
+        now, before = self.total, self._reported
+        self._reported = now
         if now.count == before.count:
             return None
-        return Ran(
+        return AttemptCounts(
             count=now.count - before.count,
             failed=now.failed - before.failed,
             retried=now.retried - before.retried,
         )
 
-    def take_failing(self, now: float) -> Iterator[Failing]:
+    def drain_failures(self, now: float) -> Iterator[FailureGroup]:
         """Each name that failed and was not told within the last minute; the others wait."""
         # A name that has been quiet for a minute need not be remembered.
-        self._told_at = {name: at for name, at in self._told_at.items() if now - at < TOLD_EVERY_S}
-        for name in [name for name in self._failing if name not in self._told_at]:
-            self._told_at[name] = now
+        self._reported_at = {name: at for name, at in self._reported_at.items() if now - at < REPORT_INTERVAL_S}
+        for name in [name for name in self._failing if name not in self._reported_at]:
+            self._reported_at[name] = now
             yield self._failing.pop(name)

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from horsies.model.settings.worker import WorkerConfig
 
 
-UNBROKEN_BEATS: Final = 1.5
+MAX_GAP_INTERVALS: Final = 1.5
 """A gap between two worker beats that is longer than so many intervals breaks the series."""
-BEFORE_THE_FENCE: Final = 0.75
+FENCE_HEARTBEAT_FRACTION: Final = 0.75
 """The part of the fence's limit after which an idle worker beats at the latest."""
 
-LONGEST_CHILD_BEAT_S: Final = 1.0
-BEATS_IN_A_THRESHOLD: Final = 5
+MAX_CHILD_HEARTBEAT_S: Final = 1.0
+MIN_HEARTBEATS_PER_THRESHOLD: Final = 5
 """At least so many beats of a child fit into the silence that condemns it."""
 
 
-def _limit_ms(recovery: RecoveryConfig) -> int:
+def _fence_limit_ms(recovery: RecoveryConfig) -> int:
     return recovery.claimed_stale_threshold_ms - recovery.claimer_heartbeat_interval_ms
 
 
@@ -46,26 +46,26 @@ class Fence:
     """It was up when a statement succeeded, and no worker beat has since."""
 
     @classmethod
-    def of(cls, recovery: RecoveryConfig, *, now: float) -> Self:
-        return cls(limit_s=_limit_ms(recovery) / 1_000, last_success_at=now)
+    def from_config(cls, recovery: RecoveryConfig, *, now: float) -> Self:
+        return cls(limit_s=_fence_limit_ms(recovery) / 1_000, last_success_at=now)
 
-    def blocks(self, now: float) -> bool:
+    def is_fenced(self, now: float) -> bool:
         return self.is_up or now - self.last_success_at > self.limit_s
 
     def after_statement(self, sent_at: float) -> Self:
         """Any statement shows that the database is there; it does not take a fence down."""
-        return replace(self, last_success_at=max(self.last_success_at, sent_at), is_up=self.blocks(sent_at))
+        return replace(self, last_success_at=max(self.last_success_at, sent_at), is_up=self.is_fenced(sent_at))
 
-    def after_worker_beat(self, sent_at: float) -> Self:
+    def after_worker_heartbeat(self, sent_at: float) -> Self:
         return replace(self, last_success_at=max(self.last_success_at, sent_at), is_up=False)
 
 
-def worker_beat_ms(recovery: RecoveryConfig) -> float:
+def effective_worker_heartbeat_ms(recovery: RecoveryConfig) -> float:
     """How often the worker's row is beaten: as set, and always well before an idle worker would meet its own fence."""
-    return min(recovery.worker_beat_ms, _limit_ms(recovery) * BEFORE_THE_FENCE)
+    return min(recovery.effective_worker_heartbeat_ms, _fence_limit_ms(recovery) * FENCE_HEARTBEAT_FRACTION)
 
 
-def may_hand_over(recovery: RecoveryConfig, *, took_s: float) -> bool:
+def may_assign(recovery: RecoveryConfig, *, took_s: float) -> bool:
     """Whether rows that a start returned are still safely ours, or have to be given back."""
     return took_s * 1_000 < recovery.running_stale_threshold_ms / 2
 
@@ -75,42 +75,42 @@ def silent_child_limit_s(recovery: RecoveryConfig) -> float:
     return (recovery.running_stale_threshold_ms - recovery.runner_heartbeat_interval_ms / 2) / 1_000
 
 
-def child_beat_s(recovery: RecoveryConfig) -> float:
+def child_heartbeat_interval_s(recovery: RecoveryConfig) -> float:
     """How often children are heard: every second, or oftener where a threshold is so short that a second counts."""
-    return min(LONGEST_CHILD_BEAT_S, recovery.running_stale_threshold_ms / 1_000 / BEATS_IN_A_THRESHOLD)
+    return min(MAX_CHILD_HEARTBEAT_S, recovery.running_stale_threshold_ms / 1_000 / MIN_HEARTBEATS_PER_THRESHOLD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
+class HeartbeatSeries:
     """An unbroken series of worker beats, in database time. Only silence after `since` counts against others."""
 
     since: datetime
-    last_beat_at: datetime
+    last_heartbeat_at: datetime
 
     @classmethod
-    def begun(cls, beat_at: datetime) -> Self:
-        return cls(since=beat_at, last_beat_at=beat_at)
+    def starting_at(cls, beat_at: datetime) -> Self:
+        return cls(since=beat_at, last_heartbeat_at=beat_at)
 
     def is_unbroken(self, now: datetime, recovery: RecoveryConfig) -> bool:
         """Whether a beat at this instant of the database would still belong to the series."""
-        longest_gap = timedelta(milliseconds=UNBROKEN_BEATS * recovery.worker_beat_ms)
-        return self.last_beat_at <= now <= self.last_beat_at + longest_gap
+        longest_gap = timedelta(milliseconds=MAX_GAP_INTERVALS * recovery.effective_worker_heartbeat_ms)
+        return self.last_heartbeat_at <= now <= self.last_heartbeat_at + longest_gap
 
-    def after_beat(self, beat_at: datetime, recovery: RecoveryConfig) -> Self:
+    def after_heartbeat(self, beat_at: datetime, recovery: RecoveryConfig) -> Self:
         """The series with one more beat, or a new one after a gap or a jump of the database's clock."""
         since = self.since if self.is_unbroken(beat_at, recovery) else beat_at
-        return replace(self, since=since, last_beat_at=beat_at)
+        return replace(self, since=since, last_heartbeat_at=beat_at)
 
-    def amnesty_until(self, recovery: RecoveryConfig) -> datetime:
+    def outage_grace_until(self, recovery: RecoveryConfig) -> datetime:
         """Until then this worker has not listened long enough to judge by silence."""
         return self.since + timedelta(milliseconds=recovery.running_stale_threshold_ms)
 
 
 # What a worker promises and takes, as arithmetic on its settings, and in the words of its first lines.
 
-CHILD_DEATH_MS: Final = 1_000
-LISTENER_AND_BEATS: Final = 2
-FEWEST_OF_A_POOL: Final = 2
+CHILD_DEATH_BOUND_MS: Final = 1_000
+DEDICATED_CONNECTIONS: Final = 2
+MIN_POOL_SIZE: Final = 2
 """A pass of the reaper holds one connection for its turn and works on another, however small the pool is."""
 
 
@@ -120,10 +120,10 @@ class RecoveryBounds:
 
     claimed_ms: int
     running_ms: int
-    child_death_ms: int = CHILD_DEATH_MS
+    child_death_ms: int = CHILD_DEATH_BOUND_MS
 
-    def in_words(self) -> str:
-        claimed, running, child = (in_seconds(ms) for ms in (self.claimed_ms, self.running_ms, self.child_death_ms))
+    def describe(self) -> str:
+        claimed, running, child = (format_seconds(ms) for ms in (self.claimed_ms, self.running_ms, self.child_death_ms))
         return f"CLAIMED <= {claimed}, RUNNING <= {running}, child death <= {child}"
 
 
@@ -143,36 +143,36 @@ class ConnectionBudget:
     worker: int
     children: int
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return f"at most {self.worker}, and {self.children} more while tasks send tasks"
 
 
 def connection_budget(worker: WorkerConfig) -> ConnectionBudget:
     """The same for any number of processes, but for what their tasks send."""
     return ConnectionBudget(
-        worker=max(worker.parent_pool_size + worker.parent_max_overflow, FEWEST_OF_A_POOL) + LISTENER_AND_BEATS,
+        worker=max(worker.parent_pool_size + worker.parent_max_overflow, MIN_POOL_SIZE) + DEDICATED_CONNECTIONS,
         children=worker.processes * worker.child_pool_max_size,
     )
 
 
-def queue_in_words(queue: CustomQueueConfig) -> str:
+def describe_queue(queue: CustomQueueConfig) -> str:
     """`mail (priority 1, at most 5 in flight in the fleet)`."""
-    return f"{queue.name} (priority {queue.priority}, {_cap_in_words(queue.max_concurrency)})"
+    return f"{queue.name} (priority {queue.priority}, {_describe_cap(queue.max_concurrency)})"
 
 
-def caps_in_words(app: AppConfig) -> str:
+def describe_limits(app: AppConfig) -> str:
     """What bounds the whole fleet and what is claimed ahead, beside the caps of single queues."""
     fleet = "no cap" if app.cluster_wide_cap is None else f"at most {app.cluster_wide_cap} in flight"
     ahead = f"{app.prefetch_buffer} claimed ahead" if app.prefetch_buffer else "nothing claimed ahead"
-    lease = "no lease" if app.claim_lease_ms is None else f"lease {in_seconds(app.claim_lease_ms)}"
+    lease = "no lease" if app.claim_lease_ms is None else f"lease {format_seconds(app.claim_lease_ms)}"
     return f"fleet: {fleet}; {ahead}, {lease}"
 
 
-def in_seconds(ms: int) -> str:
+def format_seconds(ms: int) -> str:
     return f"{ms / 1_000:.10g} s"
 
 
-def _cap_in_words(max_concurrency: int | None) -> str:
+def _describe_cap(max_concurrency: int | None) -> str:
     match max_concurrency:
         case None:
             return "no cap"

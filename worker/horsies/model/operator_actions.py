@@ -19,7 +19,7 @@ class Action(StrEnum):
     RETRY = "retry"
 
 
-class Refusal(StrEnum):
+class SkipReason(StrEnum):
     """Why an action passes a task or a run over."""
 
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
@@ -53,7 +53,7 @@ class ActionOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ActionTarget:
     """A task that an operator means, as far as it decides what may be done to it."""
 
     status: TaskStatus
@@ -66,32 +66,32 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Accept:
+class Allowed:
     """It will be moved; `effect` says to where, in words."""
 
     effect: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Rejected:
     """It will be left as it is."""
 
-    refusal: Refusal
+    reason: SkipReason
     effect: str
 
 
-Verdict: TypeAlias = Accept | Refuse
+ActionCheck: TypeAlias = Allowed | Rejected
 
 _WAITING: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
 
 
-def judge(action: Action, task: Candidate, options: ActionOptions) -> Verdict:
+def check_action(action: Action, task: ActionTarget, options: ActionOptions) -> ActionCheck:
     """What `action` would do to a task that stands like this."""
     match action:
         case Action.REQUEUE:
             return _requeue(task, options)
         case Action.FAIL:
-            return _end(task, options, "FAILED with OPERATOR_FAILED")
+            return _fail_or_cancel(task, options, "FAILED with OPERATOR_FAILED")
         case Action.CANCEL:
             return _cancel(task, options)
         case Action.EXPIRE:
@@ -102,72 +102,72 @@ def judge(action: Action, task: Candidate, options: ActionOptions) -> Verdict:
             assert_never(action)
 
 
-def _requeue(task: Candidate, options: ActionOptions) -> Verdict:
+def _requeue(task: ActionTarget, options: ActionOptions) -> ActionCheck:
     match task.status:
         case TaskStatus.PENDING if task.is_delayed:
-            return _put_back(task, "due now instead of later")
+            return _return_to_pending(task, "due now instead of later")
         case TaskStatus.CLAIMED:
-            return _put_back(task, "back to PENDING, nothing spent")
+            return _return_to_pending(task, "back to PENDING, nothing spent")
         case TaskStatus.RUNNING if not options.may_touch_running:
-            return _is_running("needs --include-running")
+            return _reject_running("needs --include-running")
         case TaskStatus.RUNNING if task.is_overdue:
-            return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: past its good_until it could not start again")
+            return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: past its good_until it could not start again")
         case TaskStatus.RUNNING:
-            return _put_back(task, "its owner is asked to stop it; back to PENDING, no retry spent")
+            return _return_to_pending(task, "its owner is asked to stop it; back to PENDING, no retry spent")
         case TaskStatus.PENDING:
-            return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: is waiting to be claimed already")
+            return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: is waiting to be claimed already")
         case _:
-            return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: has ended; retry sends it again")
+            return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has ended; retry sends it again")
 
 
-def _put_back(task: Candidate, effect: str) -> Accept:
+def _return_to_pending(task: ActionTarget, effect: str) -> Allowed:
     """Expiry comes before anything that a workflow says, and neither lets a task start again."""
     if task.is_overdue:
-        return Accept("EXPIRED: past its good_until")
+        return Allowed("EXPIRED: past its good_until")
     if task.no_restart is not None:
-        return Accept(f"CANCELLED: its workflow was {task.no_restart}")
-    return Accept(effect)
+        return Allowed(f"CANCELLED: its workflow was {task.no_restart}")
+    return Allowed(effect)
 
 
-def _end(task: Candidate, options: ActionOptions, effect: str) -> Verdict:
+def _fail_or_cancel(task: ActionTarget, options: ActionOptions, effect: str) -> ActionCheck:
     if task.status in _WAITING:
-        return Accept(effect)
+        return Allowed(effect)
     if task.status is not TaskStatus.RUNNING:
-        return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: has ended")
+        return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has ended")
     if not options.may_touch_running:
-        return _is_running("needs --include-running")
-    return Accept(f"{effect}; {_fate_of_code(options)}")
+        return _reject_running("needs --include-running")
+    return Allowed(f"{effect}; {_process_effect(options)}")
 
 
-def _fate_of_code(options: ActionOptions) -> str:
+def _process_effect(options: ActionOptions) -> str:
     return "its process is killed" if options.kill else "its code runs on, its outcome is refused"
 
 
-def _cancel(task: Candidate, options: ActionOptions) -> Verdict:
+def _cancel(task: ActionTarget, options: ActionOptions) -> ActionCheck:
     if task.is_workflow_task:
-        return Refuse(Refusal.TASK_IS_WORKFLOW_TASK, "skipped: cancel its workflow")
+        return Rejected(SkipReason.TASK_IS_WORKFLOW_TASK, "skipped: cancel its workflow")
     if task.status.is_terminal:
-        return Refuse(Refusal.TASK_NOT_CANCELLABLE, "skipped: has ended")
-    return _end(task, options, "CANCELLED")
+        return Rejected(SkipReason.TASK_NOT_CANCELLABLE, "skipped: has ended")
+    return _fail_or_cancel(task, options, "CANCELLED")
 
 
-def _expire(task: Candidate) -> Verdict:
+def _expire(task: ActionTarget) -> ActionCheck:
     if task.status in _WAITING:
-        return Accept("EXPIRED")
+        return Allowed("EXPIRED")
     if task.status is TaskStatus.RUNNING:
-        return _is_running("has started, so it cannot expire")
-    return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: has ended")
+        return _reject_running("has started, so it cannot expire")
+    return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has ended")
 
 
-def _retry(task: Candidate) -> Verdict:
+def _retry(task: ActionTarget) -> ActionCheck:
     if task.is_workflow_task:
-        return Refuse(Refusal.TASK_IS_WORKFLOW_TASK, "skipped: retry its workflow")
+        return Rejected(SkipReason.TASK_IS_WORKFLOW_TASK, "skipped: retry its workflow")
     if task.status is TaskStatus.COMPLETED:
-        return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: has completed")
+        return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has completed")
     if task.status.is_terminal:
-        return Accept("sent again as a new task, without its good_until and key")
-    return Refuse(Refusal.TASK_STATE_NOT_ALLOWED, "skipped: has not ended; requeue is for live tasks")
+        return Allowed("sent again as a new task, without its good_until and key")
+    return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has not ended; requeue is for live tasks")
 
 
-def _is_running(because: str) -> Refuse:
-    return Refuse(Refusal.TASK_IS_RUNNING, f"skipped: is running; {because}")
+def _reject_running(because: str) -> Rejected:
+    return Rejected(SkipReason.TASK_IS_RUNNING, f"skipped: is running; {because}")

@@ -32,14 +32,14 @@ __all__ = [
     "WorkerStateSnapshot",
     "is_err",
     "is_ok",
-    "told",
+    "summarize_error",
 ]
 
 
 # An error that is a value, in one line: for the message of an exception that it ends up in.
 
 
-def told(error: Any) -> str:
+def summarize_error(error: Any) -> str:
     """Its code and its message, and the class of the exception behind a task's failure; else its repr.
 
     Data and tracebacks may be long or secret; whoever wants them has the value.
@@ -48,11 +48,11 @@ def told(error: Any) -> str:
         return repr(error)
     code = getattr(error, "error_code", None) or getattr(error, "code", None)
     said = ": ".join(str(part) for part in (code, error.message) if part) or type(error).__qualname__
-    raised = _class_of(getattr(error, "exception", None)) if hasattr(error, "error_code") else None
+    raised = _exception_class_name(getattr(error, "exception", None)) if hasattr(error, "error_code") else None
     return said if raised is None else f"{said} ({raised})"
 
 
-def _class_of(exception: object) -> str | None:
+def _exception_class_name(exception: object) -> str | None:
     if isinstance(exception, BaseException):
         return type(exception).__qualname__
     # As it is stored.
@@ -168,20 +168,20 @@ class Err(Generic[E_co]):
 
     @property
     def ok_value(self) -> NoReturn:
-        raise UnwrapError(f"ok_value asked of an Err: {told(self.error)}", self)
+        raise UnwrapError(f"ok_value asked of an Err: {summarize_error(self.error)}", self)
 
     @property
     def err_value(self) -> E_co:
         return self.error
 
     def unwrap(self) -> NoReturn:
-        raise UnwrapError(f"unwrap() called on an Err: {told(self.error)}", self)
+        raise UnwrapError(f"unwrap() called on an Err: {summarize_error(self.error)}", self)
 
     def unwrap_err(self) -> E_co:
         return self.error
 
     def expect(self, msg: str, /) -> NoReturn:
-        raise UnwrapError(f"{msg}: {told(self.error)}", self)
+        raise UnwrapError(f"{msg}: {summarize_error(self.error)}", self)
 
     def expect_err(self, _msg: str, /) -> E_co:
         return self.error

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horsies.model.settings.recovery import RecoveryConfig, RetentionConfig
 
 
-class Category(StrEnum):
+class RetentionCategory(StrEnum):
     """Kinds of rows that go by a window of their own, in the order in which a pass takes them."""
 
     AUDIT = "audit"  # first, for the pass of an operator writes a row of its own
@@ -32,7 +32,7 @@ class Category(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class RetentionWindows:
     """How long each kind of row is kept; None keeps it for ever. At most `batch_size` rows go in one transaction."""
 
     heartbeats: timedelta | None = None
@@ -43,7 +43,7 @@ class Windows:
     batch_size: int = 500
 
     @classmethod
-    def of(cls, recovery: RecoveryConfig, retention: RetentionConfig) -> Windows:
+    def of(cls, recovery: RecoveryConfig, retention: RetentionConfig) -> RetentionWindows:
         return cls(
             heartbeats=_hours(recovery.heartbeat_retention_hours),
             worker_states=_hours(recovery.worker_state_retention_hours),
@@ -53,28 +53,28 @@ class Windows:
             batch_size=retention.batch_size,
         )
 
-    def of_category(self, category: Category) -> timedelta | None:
+    def for_category(self, category: RetentionCategory) -> timedelta | None:
         match category:
-            case Category.HEARTBEATS:
+            case RetentionCategory.HEARTBEATS:
                 return self.heartbeats
-            case Category.WORKER_STATES | Category.WORKERS:
+            case RetentionCategory.WORKER_STATES | RetentionCategory.WORKERS:
                 return self.worker_states
-            case Category.WORKFLOWS | Category.TASKS:
+            case RetentionCategory.WORKFLOWS | RetentionCategory.TASKS:
                 return self.terminal_records
-            case Category.EVENTS:
+            case RetentionCategory.EVENTS:
                 return self.events
-            case Category.AUDIT:
+            case RetentionCategory.AUDIT:
                 return self.audit
 
-    def __iter__(self) -> Iterator[tuple[Category, timedelta | None]]:
-        return ((category, self.of_category(category)) for category in Category)
+    def __iter__(self) -> Iterator[tuple[RetentionCategory, timedelta | None]]:
+        return ((category, self.for_category(category)) for category in RetentionCategory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portion:
+class CategoryCleanup:
     """What a pass took of one category, or would take."""
 
-    category: Category
+    category: RetentionCategory
     window: timedelta | None
     rows: int = 0
     """Rows of the category itself: runs of workflows, not their nodes."""
@@ -86,10 +86,10 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
+class CleanupSummary:
     """What one pass took, or would take."""
 
-    portions: tuple[Portion, ...]
+    categories: tuple[CategoryCleanup, ...]
     is_complete: bool = True
     """False where the pass ended with rows left: its time was over, or another process was cleaning."""
     is_busy: bool = False
@@ -97,16 +97,16 @@ class Cleaned:
 
     @property
     def rows(self) -> int:
-        return sum(portion.rows for portion in self.portions)
+        return sum(portion.rows for portion in self.categories)
 
     @property
     def bytes(self) -> int:
-        return sum(portion.bytes for portion in self.portions)
+        return sum(portion.bytes for portion in self.categories)
 
     @property
     def counts(self) -> dict[str, int]:
         """Rows of the categories of which something was taken."""
-        return {portion.category.value: portion.rows for portion in self.portions if portion.rows}
+        return {portion.category.value: portion.rows for portion in self.categories if portion.rows}
 
 
 def _hours(hours: int | None) -> timedelta | None:

@@ -22,10 +22,10 @@ from pydantic import (
 )
 
 from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
-from horsies.model.settings.base import dotted
+from horsies.model.settings.base import format_path
 from horsies.model.task import has_expired
 from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, is_upper_snake
-from horsies.model.text import complaint
+from horsies.model.text import describe_validation_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_JITTER = 0.25
-MOST_RETRIES = 20
+MAX_RETRIES = 20
 
-_CODE = "must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)"
+_CODE_RULE = "must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)"
 
 
-def _check_listed(code: str) -> str:
+def _check_retryable(code: str) -> str:
     if not is_upper_snake(code):
-        raise ValueError(_CODE)
+        raise ValueError(_CODE_RULE)
     if code in NEVER_RETRIED:
         raise ValueError(f"{code} is never retried")
     return code
 
 
 Interval = Annotated[StrictInt, Field(ge=1, le=86_400)]
-ListedCode = Annotated[str, AfterValidator(_check_listed)]
+RetryableCode = Annotated[str, AfterValidator(_check_retryable)]
 
 T = TypeVar("T")
 if TYPE_CHECKING:
-    Several: TypeAlias = Sequence[T]
+    FrozenList: TypeAlias = Sequence[T]
 else:
     # Given and written as a list, kept as a tuple: a policy is shared by all sends of its task and must not change.
-    Several = Annotated[list[T], AfterValidator(tuple), PlainSerializer(list)]
+    FrozenList = Annotated[list[T], AfterValidator(tuple), PlainSerializer(list)]
 
 
 class RetryPolicy(BaseModel):
@@ -67,13 +67,13 @@ class RetryPolicy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_retries: Annotated[StrictInt, Field(ge=1, le=MOST_RETRIES)] = 3
-    intervals: Annotated[Several[Interval], Field(min_length=1, max_length=MOST_RETRIES)] = (60, 300, 900)
+    max_retries: Annotated[StrictInt, Field(ge=1, le=MAX_RETRIES)] = 3
+    intervals: Annotated[FrozenList[Interval], Field(min_length=1, max_length=MAX_RETRIES)] = (60, 300, 900)
     # Checked as a field and not as a whole, so that its fault is reported together with those of the others.
     backoff_strategy: Annotated[Literal["fixed", "exponential"], Field(validate_default=True)] = "fixed"
     jitter: StrictBool = True
     max_delay_seconds: Annotated[StrictInt, Field(gt=0)] | None = None
-    auto_retry_for: Annotated[Several[ListedCode], Field(min_length=1)]
+    auto_retry_for: Annotated[FrozenList[RetryableCode], Field(min_length=1)]
 
     if not TYPE_CHECKING:  # checkers read the parameters off the fields
 
@@ -81,7 +81,7 @@ class RetryPolicy(BaseModel):
             try:
                 super().__init__(**given)
             except ValidationError as invalid:
-                raise _unworkable(invalid) from None
+                raise _invalid_policy(invalid) from None
 
         # A policy inside another model keeps its place among that model's faults.
         __init__.__pydantic_base_init__ = True
@@ -101,7 +101,7 @@ class RetryPolicy(BaseModel):
         """One retry for each interval, in seconds."""
         return cls(
             # Within its range, so that too few or too many intervals are the fault of the intervals alone.
-            max_retries=min(max(len(intervals), 1), MOST_RETRIES) if isinstance(intervals, Sized) else 1,
+            max_retries=min(max(len(intervals), 1), MAX_RETRIES) if isinstance(intervals, Sized) else 1,
             intervals=intervals,
             jitter=jitter,
             auto_retry_for=auto_retry_for,
@@ -128,29 +128,29 @@ class RetryPolicy(BaseModel):
         )
 
 
-def _unworkable(invalid: ValidationError) -> TaskDefinitionError:
+def _invalid_policy(invalid: ValidationError) -> TaskDefinitionError:
     findings = invalid.errors(include_url=False, include_input=False)
     return TaskDefinitionError(
-        "RetryPolicy: " + "; ".join(f"{dotted(finding['loc'])}: {_told(finding)}" for finding in findings),
+        "RetryPolicy: " + "; ".join(f"{format_path(finding['loc'])}: {_message(finding)}" for finding in findings),
         code=ErrorCode.TASK_INVALID_OPTIONS,
         location=SourceLocation.of_caller(),
     )
 
 
-_IN_OWN_WORDS = {
+_MESSAGES = {
     ("intervals", "list_type"): "must be a list of pauses in seconds",
     ("auto_retry_for", "list_type"): "must be a list of codes",
-    ("auto_retry_for", "string_type"): _CODE,
+    ("auto_retry_for", "string_type"): _CODE_RULE,
 }
 
 
-def _told(finding: ErrorDetails) -> str:
+def _message(finding: ErrorDetails) -> str:
     """What our own validators say, word for word; all else as for any value, where there are no better words."""
-    said = finding.get("ctx", {}).get("error") or _IN_OWN_WORDS.get((str(finding["loc"][0]), finding["type"]))
-    return complaint(finding) if said is None else str(said)
+    said = finding.get("ctx", {}).get("error") or _MESSAGES.get((str(finding["loc"][0]), finding["type"]))
+    return describe_validation_error(finding) if said is None else str(said)
 
 
-def delay_seconds(policy: RetryPolicy, retry_number: int, jitter: float) -> float:
+def backoff_delay_s(policy: RetryPolicy, retry_number: int, jitter: float) -> float:
     """Seconds to wait before retry `retry_number` (from 1); `jitter` is a draw from 0..1 and never shortens.
 
     Past the last interval the last one goes on, for a task whose count was set by hand.
@@ -191,11 +191,11 @@ class GiveUp:
     reason: GiveUpReason
 
 
-Verdict: TypeAlias = RetryAt | GiveUp
+RetryDecision: TypeAlias = RetryAt | GiveUp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chances:
+class RetryState:
     """What a task's row says about running it again."""
 
     policy: RetryPolicy | None
@@ -204,36 +204,36 @@ class Chances:
 
 
 def decide_retry(
-    chances: Chances, code: str | None, *, now: datetime, jitter: float, not_before: datetime | None = None
-) -> Verdict:
+    state: RetryState, code: str | None, *, now: datetime, jitter: float, not_before: datetime | None = None
+) -> RetryDecision:
     """Retry when the code is listed, retries are left, and the due time comes before `good_until`.
 
     The due time is the policy's delay from now, or `not_before` where that is later.
     """
-    if chances.policy is None:
+    if state.policy is None:
         return GiveUp(GiveUpReason.NO_POLICY)
-    if code not in chances.policy.auto_retry_for:
+    if code not in state.policy.auto_retry_for:
         return GiveUp(GiveUpReason.NOT_LISTED)
-    delay = delay_seconds(chances.policy, chances.retry_count + 1, jitter)
+    delay = backoff_delay_s(state.policy, state.retry_count + 1, jitter)
     due_at = now + timedelta(seconds=delay)
-    return retry_if_possible(chances, due_at if not_before is None else max(due_at, not_before))
+    return retry_if_possible(state, due_at if not_before is None else max(due_at, not_before))
 
 
-def decide_after_shutdown(chances: Chances, *, now: datetime) -> Verdict:
+def decide_after_shutdown(state: RetryState, *, now: datetime) -> RetryDecision:
     """A task cut by a stopping worker is due at once where its policy allows for shutdowns or for crashes."""
-    if chances.policy is None:
+    if state.policy is None:
         return GiveUp(GiveUpReason.NO_POLICY)
-    if not {OperationalErrorCode.SHUTDOWN, OperationalErrorCode.WORKER_CRASHED} & set(chances.policy.auto_retry_for):
+    if not {OperationalErrorCode.SHUTDOWN, OperationalErrorCode.WORKER_CRASHED} & set(state.policy.auto_retry_for):
         return GiveUp(GiveUpReason.NOT_LISTED)
-    return retry_if_possible(chances, now)
+    return retry_if_possible(state, now)
 
 
-def retry_if_possible(chances: Chances, due_at: datetime) -> Verdict:
+def retry_if_possible(state: RetryState, due_at: datetime) -> RetryDecision:
     """Retry at due_at whatever the code, as long as retries are left and it comes before `good_until`."""
-    if chances.policy is None:
+    if state.policy is None:
         return GiveUp(GiveUpReason.NO_POLICY)
-    if chances.retry_count >= chances.policy.max_retries:
+    if state.retry_count >= state.policy.max_retries:
         return GiveUp(GiveUpReason.NO_RETRIES_LEFT)
-    if has_expired(chances.good_until, due_at):
+    if has_expired(state.good_until, due_at):
         return GiveUp(GiveUpReason.TOO_LATE)
     return RetryAt(due_at)

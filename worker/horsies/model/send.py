@@ -49,7 +49,7 @@ class TaskSendPayload:
     enqueue_sha: str
 
 
-class PlainSend(NamedTuple):
+class CompactPayload(NamedTuple):
     """A payload that is due at once, never ends and has no key, as most: its columns in the order in which they are
     stored. It is made in a fifth of the time, and only a send that fails needs the whole of it."""
 
@@ -67,18 +67,18 @@ class PlainSend(NamedTuple):
     enqueue_sha: str
 
     @property
-    def payload(self) -> TaskSendPayload:
+    def full_payload(self) -> TaskSendPayload:
         columns: dict[str, Any] = {**self._asdict(), "sent_at": datetime.fromisoformat(self.sent_at)}
         return TaskSendPayload(
             **columns, good_until=None, enqueue_delay_seconds=None, idempotency_key=None, command_sha=None
         )
 
     def __repr__(self) -> str:
-        return repr(self.payload)  # which hides the arguments
+        return repr(self.full_payload)  # which hides the arguments
 
 
-def payload_of(send: PlainSend | TaskSendPayload) -> TaskSendPayload:
-    return send.payload if isinstance(send, PlainSend) else send
+def to_full_payload(send: CompactPayload | TaskSendPayload) -> TaskSendPayload:
+    return send.full_payload if isinstance(send, CompactPayload) else send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ TaskSendResult: TypeAlias = Result[T, TaskSendError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExistingTask:
+class ConflictingTask:
     """A row that stood in the way of an insert."""
 
     id: UUID
@@ -112,25 +112,25 @@ class SendOutcome(StrEnum):
     """What came of storing a task."""
 
     STORED = "stored"
-    REPEATED = "repeated"
+    ALREADY_STORED = "repeated"
     """The same send had been stored before."""
-    FIRST_STANDS = "first stands"
+    DEDUPLICATED = "first stands"
     """Another send with the same idempotency key and the same arguments came first."""
-    OTHER_PAYLOAD = "other payload"
-    OTHER_ARGUMENTS = "other arguments"
-    GONE = "gone"
+    PAYLOAD_MISMATCH = "other payload"
+    IDEMPOTENCY_KEY_CONFLICT = "other arguments"
+    CONFLICT_GONE = "gone"
     """What stood in the way is no longer there; try again."""
 
 
-def judge(payload: TaskSendPayload, existing: Iterable[ExistingTask]) -> tuple[SendOutcome, str]:
+def resolve_conflict(payload: TaskSendPayload, existing: Iterable[ConflictingTask]) -> tuple[SendOutcome, str]:
     """What the rows in the way of `payload` mean, and the id of the task that stands for it."""
     rows = list(existing)
     for row in rows:
         if str(row.id) == payload.task_id:
             is_same = row.enqueue_sha == payload.enqueue_sha
-            return (SendOutcome.REPEATED if is_same else SendOutcome.OTHER_PAYLOAD), payload.task_id
+            return (SendOutcome.ALREADY_STORED if is_same else SendOutcome.PAYLOAD_MISMATCH), payload.task_id
     for row in rows:
         if row.has_same_key:
             is_same = row.command_sha == payload.command_sha
-            return (SendOutcome.FIRST_STANDS if is_same else SendOutcome.OTHER_ARGUMENTS), str(row.id)
-    return SendOutcome.GONE, payload.task_id
+            return (SendOutcome.DEDUPLICATED if is_same else SendOutcome.IDEMPOTENCY_KEY_CONFLICT), str(row.id)
+    return SendOutcome.CONFLICT_GONE, payload.task_id

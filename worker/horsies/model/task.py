@@ -68,7 +68,7 @@ class Actor(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Transition:
     """One row of the table: from any of `sources` to any of `targets`, by any of `actors`; no source is a new task."""
 
     number: str
@@ -78,43 +78,45 @@ class Move:
     actors: frozenset[Actor]
 
 
-def _move(number: str, name: str, sources: set[TaskStatus], targets: set[TaskStatus], *actors: Actor) -> Move:
-    return Move(number, name, frozenset(sources), frozenset(targets), frozenset(actors))
+def _transition(
+    number: str, name: str, sources: set[TaskStatus], targets: set[TaskStatus], *actors: Actor
+) -> Transition:
+    return Transition(number, name, frozenset(sources), frozenset(targets), frozenset(actors))
 
 
 _RECOVERY = (Actor.REAPER, Actor.SWEEP)
 
-MOVES: Final = (
-    _move("T1", "enqueue", set(), {PENDING}, Actor.PRODUCER, Actor.SCHEDULER, Actor.WORKFLOW),
-    _move("T2", "claim", {PENDING}, {CLAIMED}, Actor.CLAIM),
-    _move("T3", "take over a lapsed lease", {CLAIMED}, {CLAIMED}, Actor.CLAIM),
-    _move("T4", "start", {CLAIMED}, {RUNNING}, Actor.OWNER),
-    _move("T5", "claim and start", {PENDING}, {RUNNING}, Actor.CLAIM),
-    _move("T6", "release", {CLAIMED}, {PENDING}, Actor.OWNER),
-    _move("T7", "recover a claim", {CLAIMED}, {PENDING}, *_RECOVERY),
-    _move("T8", "expire when claimed", {CLAIMED}, {EXPIRED}, Actor.OWNER, Actor.REAPER),
-    _move("T9", "expire", {PENDING}, {EXPIRED}, *_RECOVERY),
-    _move("T10", "complete", {RUNNING}, {COMPLETED}, Actor.OWNER),
-    _move("T11", "fail", {RUNNING}, {FAILED}, Actor.OWNER),
-    _move("T12", "retry", {RUNNING}, {PENDING}, Actor.OWNER),
-    _move("T13", "child died", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
-    _move("T14", "time-out", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
-    _move("T15", "shutdown", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
-    _move("T16", "hand back unbegun", {RUNNING}, {PENDING}, Actor.OWNER),
-    _move("T17", "recover a run", {RUNNING}, {PENDING, FAILED}, *_RECOVERY),
+TRANSITIONS: Final = (
+    _transition("T1", "enqueue", set(), {PENDING}, Actor.PRODUCER, Actor.SCHEDULER, Actor.WORKFLOW),
+    _transition("T2", "claim", {PENDING}, {CLAIMED}, Actor.CLAIM),
+    _transition("T3", "take over a lapsed lease", {CLAIMED}, {CLAIMED}, Actor.CLAIM),
+    _transition("T4", "start", {CLAIMED}, {RUNNING}, Actor.OWNER),
+    _transition("T5", "claim and start", {PENDING}, {RUNNING}, Actor.CLAIM),
+    _transition("T6", "release", {CLAIMED}, {PENDING}, Actor.OWNER),
+    _transition("T7", "recover a claim", {CLAIMED}, {PENDING}, *_RECOVERY),
+    _transition("T8", "expire when claimed", {CLAIMED}, {EXPIRED}, Actor.OWNER, Actor.REAPER),
+    _transition("T9", "expire", {PENDING}, {EXPIRED}, *_RECOVERY),
+    _transition("T10", "complete", {RUNNING}, {COMPLETED}, Actor.OWNER),
+    _transition("T11", "fail", {RUNNING}, {FAILED}, Actor.OWNER),
+    _transition("T12", "retry", {RUNNING}, {PENDING}, Actor.OWNER),
+    _transition("T13", "child died", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
+    _transition("T14", "time-out", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
+    _transition("T15", "shutdown", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
+    _transition("T16", "hand back unbegun", {RUNNING}, {PENDING}, Actor.OWNER),
+    _transition("T17", "recover a run", {RUNNING}, {PENDING, FAILED}, *_RECOVERY),
     # The reaper's part is healing: a task whose node is gone or has ended is an orphan.
-    _move("T18", "cancel", {PENDING, CLAIMED}, {CANCELLED}, Actor.OPERATOR, Actor.WORKFLOW, Actor.REAPER),
+    _transition("T18", "cancel", {PENDING, CLAIMED}, {CANCELLED}, Actor.OPERATOR, Actor.WORKFLOW, Actor.REAPER),
     # The owner's and the reaper's part: a run paused or cancelled meanwhile lets its tasks end, not start again.
-    _move("T19", "cancel a run", {RUNNING}, {CANCELLED}, Actor.OPERATOR, Actor.OWNER, *_RECOVERY),
-    _move("T20", "expire by hand", {PENDING, CLAIMED}, {EXPIRED}, Actor.OPERATOR),
-    _move("T21", "fail by hand", {PENDING, CLAIMED, RUNNING}, {FAILED}, Actor.OPERATOR),
-    _move("T22", "requeue", {CLAIMED, RUNNING}, {PENDING}, Actor.OPERATOR),
+    _transition("T19", "cancel a run", {RUNNING}, {CANCELLED}, Actor.OPERATOR, Actor.OWNER, *_RECOVERY),
+    _transition("T20", "expire by hand", {PENDING, CLAIMED}, {EXPIRED}, Actor.OPERATOR),
+    _transition("T21", "fail by hand", {PENDING, CLAIMED, RUNNING}, {FAILED}, Actor.OPERATOR),
+    _transition("T22", "requeue", {CLAIMED, RUNNING}, {PENDING}, Actor.OPERATOR),
 )
 
 
-def moves_between(source: TaskStatus, target: TaskStatus) -> tuple[Move, ...]:
+def transitions_between(source: TaskStatus, target: TaskStatus) -> tuple[Transition, ...]:
     """The moves that lead from one state to another; none means that no statement may do it."""
-    return tuple(move for move in MOVES if source in move.sources and target in move.targets)
+    return tuple(move for move in TRANSITIONS if source in move.sources and target in move.targets)
 
 
 # A task as seen from outside the engine: by its own code, by its sender, by an operator.
@@ -206,41 +208,41 @@ RANDOM_BYTES = 10
 
 SHORT_FORM_DIGITS = 8
 
-_TAIL_BITS = 74
+_RANDOM_BITS = 74
 _LOW_BITS = 62
-_NODE_DIGITS = 12
-_TAIL_MASK = (1 << _TAIL_BITS) - 1
+_LAST_GROUP_DIGITS = 12
+_RANDOM_MASK = (1 << _RANDOM_BITS) - 1
 _LOW_MASK = (1 << _LOW_BITS) - 1
-_NODE_MASK = (1 << 4 * _NODE_DIGITS) - 1
+_LAST_GROUP_MASK = (1 << 4 * _LAST_GROUP_DIGITS) - 1
 _VARIANT = 2 << _LOW_BITS
 _CANONICAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-def rising(time_ms: int, chance: Callable[[int], bytes], previous: int | None = None) -> int:
+def next_id_value(time_ms: int, random_bytes: Callable[[int], bytes], previous: int | None = None) -> int:
     """The order of a new id of this millisecond: 48 bits of milliseconds, 74 of tail; above `previous` whatever the
     clock says.
 
     Where the clock has not moved on, or has gone back, it is the one after `previous`: as unique as that was, and a run
     of them borrows from the next millisecond only when the tail is full.
     """
-    if previous is not None and time_ms <= previous >> _TAIL_BITS:
+    if previous is not None and time_ms <= previous >> _RANDOM_BITS:
         return previous + 1
-    return (time_ms << _TAIL_BITS) | (int.from_bytes(chance(RANDOM_BYTES), "big") & _TAIL_MASK)
+    return (time_ms << _RANDOM_BITS) | (int.from_bytes(random_bytes(RANDOM_BYTES), "big") & _RANDOM_MASK)
 
 
-def id_text(order: int) -> str:
+def format_id(order: int) -> str:
     """The UUIDv7 of this order, in lower case."""
     high, low = (order >> _LOW_BITS).to_bytes(8, "big").hex(), (order & _LOW_MASK | _VARIANT).to_bytes(8, "big").hex()
     return f"{high[1:9]}-{high[9:13]}-7{high[13:]}-{low[:4]}-{low[4:]}"
 
 
-def id_texts(first: int, count: int) -> list[str]:
+def format_ids(first: int, count: int) -> list[str]:
     """So many ids in a row, from this order on."""
-    node = first & _NODE_MASK
-    if node + count <= _NODE_MASK:
-        head = id_text(first)[:-_NODE_DIGITS]
+    node = first & _LAST_GROUP_MASK
+    if node + count <= _LAST_GROUP_MASK:
+        head = format_id(first)[:-_LAST_GROUP_DIGITS]
         return [f"{head}{each:012x}" for each in range(node, node + count)]
-    return [id_text(order) for order in range(first, first + count)]
+    return [format_id(order) for order in range(first, first + count)]
 
 
 def parse_id(text: str) -> str:
@@ -304,15 +306,15 @@ def is_priority(value: object) -> bool:
 # Until when a task is worth running.
 
 # The database takes the first and the last moment for endless; a day less leaves every time zone room to show it.
-EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
-LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+EARLIEST_INSTANT = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+LATEST_INSTANT = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
 def check_good_until(good_until: datetime) -> None:
     """Refuse what is no time, has no time zone or is at the edge of time; one in the past is allowed, and expires."""
     if not isinstance(good_until, datetime) or good_until.utcoffset() is None:
         raise ValueError("good_until must have a time zone, such as datetime.now(timezone.utc) + timedelta(hours=1)")
-    if not EARLIEST <= good_until <= LATEST:
+    if not EARLIEST_INSTANT <= good_until <= LATEST_INSTANT:
         raise ValueError("good_until must be at least a day away from the earliest and the latest time there is")
 
 

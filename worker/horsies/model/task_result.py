@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, PlainValidator, Validatio
 from typing_extensions import TypeVar
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.result import told
+from horsies.model.result import summarize_error
 from horsies.model.workflow.plan import WorkflowContextMissingIdError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def is_upper_snake(text: str) -> bool:
     return _UPPER_SNAKE.fullmatch(text) is not None
 
 
-def known_code(text: str) -> BuiltInTaskCode | str:
+def parse_code(text: str) -> BuiltInTaskCode | str:
     """The enum member that text names, or text itself where it is a code of the user's own."""
     return BUILTIN_CODE_REGISTRY.get(text, text)
 
@@ -111,17 +111,17 @@ def known_code(text: str) -> BuiltInTaskCode | str:
 
 T = TypeVar("T")
 
-_BUILT_IN = tuple({type(member) for member in BUILTIN_CODE_REGISTRY.values()})
+_BUILTIN_CODE_TYPES = tuple({type(member) for member in BUILTIN_CODE_REGISTRY.values()})
 
 
-def _read_code(code: object, info: ValidationInfo) -> BuiltInTaskCode | str | None:
-    if code is None or isinstance(code, _BUILT_IN):
+def _validate_code(code: object, info: ValidationInfo) -> BuiltInTaskCode | str | None:
+    if code is None or isinstance(code, _BUILTIN_CODE_TYPES):
         return code
     if not isinstance(code, str):
         raise ValueError("error_code is a text or a member of a built-in family")  # noqa: TRY004 - pydantic wants ValueError
     text = str(code)
     if info.mode == "json":  # from the database, where every code is plain text
-        return known_code(text)
+        return parse_code(text)
     if text in BUILTIN_CODE_REGISTRY:
         raise ValueError(f"{text} is reserved; pass {type(BUILTIN_CODE_REGISTRY[text]).__name__}.{text}")
     if not is_upper_snake(text):
@@ -139,14 +139,14 @@ class TaskError(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
-    error_code: Annotated[BuiltInTaskCode | str | None, PlainValidator(_read_code)] = None
+    error_code: Annotated[BuiltInTaskCode | str | None, PlainValidator(_validate_code)] = None
     message: str | None = None
     data: Any = None
     exception: BaseException | dict[str, JsonValue] | str | None = None
 
     @field_serializer("exception")
     def _store_exception(self, exception: BaseException | dict[str, Any] | str | None) -> object:
-        return record_of(exception) if isinstance(exception, BaseException) else exception
+        return exception_to_record(exception) if isinstance(exception, BaseException) else exception
 
 
 class SubWorkflowError(TaskError):
@@ -156,15 +156,15 @@ class SubWorkflowError(TaskError):
     sub_workflow_summary: dict[str, JsonValue] | None = None
 
 
-def record_of(exception: BaseException) -> dict[str, str]:
+def exception_to_record(exception: BaseException) -> dict[str, str]:
     """A live exception as text, also when its own `__str__` or `__repr__` raises."""
     kind = type(exception)
     return {
         "type": kind.__qualname__,
         "module": kind.__module__,
-        "message": said_by(str, exception),
-        "repr": said_by(repr, exception),
-        "traceback": said_by(_traceback_of, exception),
+        "message": safe_stringify(str, exception),
+        "repr": safe_stringify(repr, exception),
+        "traceback": safe_stringify(_traceback_of, exception),
     }
 
 
@@ -172,7 +172,7 @@ def _traceback_of(exception: BaseException) -> str:
     return "".join(traceback.format_exception(exception))
 
 
-def said_by(speak: Callable[[T], str], value: T) -> str:
+def safe_stringify(speak: Callable[[T], str], value: T) -> str:
     """What a value says about itself, or that it could not say it."""
     try:
         return speak(value)
@@ -232,7 +232,7 @@ class TaskResult(Generic[T_co, E_co]):
     @property
     def ok_value(self) -> T_co:
         if isinstance(self._ok, _Side):
-            raise ValueError(f"the task failed, there is no value: {told(self._err)}")  # noqa: TRY004 - the documented class
+            raise ValueError(f"the task failed, there is no value: {summarize_error(self._err)}")  # noqa: TRY004 - the documented class
         return self._ok
 
     @property
@@ -275,7 +275,7 @@ class ExceptionRules:
     default: str | None = None
 
 
-def code_for(kind: type[BaseException], *, task: ExceptionRules, app: ExceptionRules) -> BuiltInTaskCode | str:
+def error_code_for(kind: type[BaseException], *, task: ExceptionRules, app: ExceptionRules) -> BuiltInTaskCode | str:
     """The code of an exception: both mappers before both defaults, the task's before the app's.
 
     A mapper matches the very class it names; a subclass is another exception. An exception of ours that has a code of
@@ -284,15 +284,15 @@ def code_for(kind: type[BaseException], *, task: ExceptionRules, app: ExceptionR
     own = ContractCode.WORKFLOW_CTX_MISSING_ID if kind is WorkflowContextMissingIdError else None
     for code in (task.mapper.get(kind), app.mapper.get(kind), own, task.default, app.default):
         if code is not None:
-            return known_code(code)
+            return parse_code(code)
     return OperationalErrorCode.UNHANDLED_EXCEPTION
 
 
-def error_from(exception: BaseException, *, task: ExceptionRules, app: ExceptionRules) -> TaskError:
+def task_error_from(exception: BaseException, *, task: ExceptionRules, app: ExceptionRules) -> TaskError:
     """The failure that a raised exception stands for; the exception itself is kept in it."""
     return TaskError(
-        error_code=code_for(type(exception), task=task, app=app),
-        message=record_of(exception)["message"] or type(exception).__qualname__,
+        error_code=error_code_for(type(exception), task=task, app=app),
+        message=exception_to_record(exception)["message"] or type(exception).__qualname__,
         exception=exception,
     )
 
@@ -300,31 +300,31 @@ def error_from(exception: BaseException, *, task: ExceptionRules, app: Exception
 def mapping_faults(rules: ExceptionRules) -> Iterator[ConfigurationError]:
     """Everything that keeps these rules from working."""
     if not isinstance(rules.mapper, Mapping):
-        yield _fault("exception_mapper must be a dict")
+        yield _mapper_error("exception_mapper must be a dict")
         return
     for kind, code in rules.mapper.items():
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            yield _fault(f"exception_mapper: {kind!r} is not an exception class")
+            yield _mapper_error(f"exception_mapper: {kind!r} is not an exception class")
         elif not _is_code(code):
-            yield _fault(f"exception_mapper: the code for {kind.__qualname__} must be UPPER_SNAKE text")
+            yield _mapper_error(f"exception_mapper: the code for {kind.__qualname__} must be UPPER_SNAKE text")
     if rules.default is not None and not _is_code(rules.default):
-        yield _fault("default_unhandled_error_code must be UPPER_SNAKE text")
+        yield _mapper_error("default_unhandled_error_code must be UPPER_SNAKE text")
 
 
-def reserved_codes(rules: ExceptionRules) -> Iterator[ConfigurationError]:
+def reserved_code_faults(rules: ExceptionRules) -> Iterator[ConfigurationError]:
     """Codes of ours that these rules would hand out as if they were the user's own."""
     for kind, code in rules.mapper.items():
         if code in BUILTIN_CODE_REGISTRY:
-            yield _collision(f"exception_mapper maps {kind.__qualname__} to {code}")
+            yield _reserved_code_error(f"exception_mapper maps {kind.__qualname__} to {code}")
     if rules.default in BUILTIN_CODE_REGISTRY and rules.default != OperationalErrorCode.UNHANDLED_EXCEPTION:
-        yield _collision(f"default_unhandled_error_code is {rules.default}")
+        yield _reserved_code_error(f"default_unhandled_error_code is {rules.default}")
 
 
 def _is_code(code: object) -> bool:
     return isinstance(code, str) and is_upper_snake(code)
 
 
-def _fault(message: str) -> ConfigurationError:
+def _mapper_error(message: str) -> ConfigurationError:
     return ConfigurationError(
         message,
         code=ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER,
@@ -332,7 +332,7 @@ def _fault(message: str) -> ConfigurationError:
     )
 
 
-def _collision(message: str) -> ConfigurationError:
+def _reserved_code_error(message: str) -> ConfigurationError:
     return ConfigurationError(
         f"{message}, which is reserved",
         code=ErrorCode.CHECK_RESERVED_CODE_COLLISION,

@@ -6,32 +6,32 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
-from horsies.codec.canonical_json import canonical
-from horsies.codec.results import stored_error
-from horsies.model.crash import interruption
+from horsies.codec.canonical_json import canonical_json
+from horsies.codec.results import encode_task_error
+from horsies.model.crash import interruption_reason
 from horsies.model.events import EventKind
 from horsies.model.recovery.decision import (
-    MISSING,
+    MISSING_STATE,
     Evidence,
     Expire,
     Fail,
     Hold,
     Leave,
     LiveTask,
-    Owner,
     RecoveryContext,
     RecoveryReason,
     Requeue,
     Retry,
+    TaskOwner,
     asks_hooks,
     decide,
 )
-from horsies.model.recovery.fleet import Published
+from horsies.model.recovery.fleet import WorkerThresholds
 from horsies.model.retry import RetryPolicy
 from horsies.model.task import TaskStatus, expired_error
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskError
 from horsies.recovery.report import GOOD_UNTIL, SweptTask
-from horsies.store.recovery import EventNote, Move
+from horsies.store.recovery import RecoveryEvent, RecoveryUpdate
 from horsies.store.tasks import stale_task_info
 
 if TYPE_CHECKING:
@@ -39,53 +39,53 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from uuid import UUID
 
-    from horsies.model.recovery.decision import Verdict
-    from horsies.model.recovery.fleet import Ruling
-    from horsies.recovery.hooks import Answered
+    from horsies.model.recovery.decision import Decision
+    from horsies.model.recovery.fleet import EffectivePolicy
+    from horsies.recovery.hooks import HookAnswer
     from horsies.store.recovery import StaleRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class StaleTask:
     """One row, what is known about it, and what is decided."""
 
     row: StaleRow
     task: LiveTask
     evidence: Evidence
-    ruling: Ruling
-    verdict: Verdict
+    effective_policy: EffectivePolicy
+    decision: Decision
     hook: str | None = None
 
     @classmethod
-    def of(cls, row: StaleRow, ruling: Ruling) -> Case:
+    def from_row(cls, row: StaleRow, ruling: EffectivePolicy) -> StaleTask:
         task = _task(row)
-        evidence = Evidence(last_beat_at=row.last_beat_at, owner=_owner(row), ears=ruling.ears)
+        evidence = Evidence(last_heartbeat_at=row.last_heartbeat_at, owner=_owner(row), listening=ruling.listening)
         verdict = decide(task, evidence, ruling.policy, row.now)
-        return cls(row=row, task=task, evidence=evidence, ruling=ruling, verdict=verdict)
+        return cls(row=row, task=task, evidence=evidence, effective_policy=ruling, decision=verdict)
 
-    def answered(self, answered: Answered) -> Case:
+    def with_hook_answer(self, answered: HookAnswer) -> StaleTask:
         """The same case with what a hook says about it."""
-        evidence = replace(self.evidence, answer=answered.answer)
-        verdict = decide(self.task, evidence, self.ruling.policy, self.row.now)
-        return replace(self, evidence=evidence, verdict=verdict, hook=answered.hook)
+        evidence = replace(self.evidence, hook_answer=answered.answer)
+        verdict = decide(self.task, evidence, self.effective_policy.policy, self.row.now)
+        return replace(self, evidence=evidence, decision=verdict, hook=answered.hook)
 
     @property
     def is_fresh(self) -> bool:
-        return isinstance(self.verdict, Leave) and self.verdict.why == "fresh"
+        return isinstance(self.decision, Leave) and self.decision.why == "fresh"
 
     @property
     def asks_hooks(self) -> bool:
-        return asks_hooks(self.verdict)
+        return asks_hooks(self.decision)
 
     @property
-    def is_due(self) -> bool:
+    def changes_state(self) -> bool:
         """Whether the verdict is to move the task."""
-        return isinstance(self.verdict, (Requeue, Retry, Fail, Expire))
+        return isinstance(self.decision, (Requeue, Retry, Fail, Expire))
 
     @property
-    def moves(self) -> bool:
+    def needs_write(self) -> bool:
         """Whether there is something to write."""
-        match self.verdict:
+        match self.decision:
             case Requeue() | Retry() | Fail() | Expire():
                 return True
             case Hold(is_new=is_new):
@@ -93,20 +93,20 @@ class Case:
             case Leave():
                 return False
             case _:
-                assert_never(self.verdict)
+                assert_never(self.decision)
 
     @property
     def reason(self) -> RecoveryReason | None:
         """Why the task was interrupted; None where nothing says that it was."""
-        return self.verdict.reason if isinstance(self.verdict, (Requeue, Retry, Fail)) else None
+        return self.decision.reason if isinstance(self.decision, (Requeue, Retry, Fail)) else None
 
     @property
     def silence(self) -> timedelta:
-        return self.row.now - self.row.last_beat_at
+        return self.row.now - self.row.last_heartbeat_at
 
     @property
     def threshold(self) -> timedelta:
-        return self.ruling.policy.threshold(self.task, self.evidence.owner)
+        return self.effective_policy.policy.threshold(self.task, self.evidence.owner)
 
     def context(self, *, recovering_worker_id: UUID | None, dry_run: bool) -> RecoveryContext:
         """What hooks are told."""
@@ -118,8 +118,8 @@ class Case:
             dry_run=dry_run,
         )
 
-    def swept(self, *, applied: bool) -> SweptTask:
-        row, verdict = self.row, self.verdict
+    def to_swept_task(self, *, applied: bool) -> SweptTask:
+        row, verdict = self.row, self.decision
         told = SweptTask(
             task_id=row.id,
             task_name=row.task_name,
@@ -129,8 +129,8 @@ class Case:
             owner_state=self._owner_state,
             last_beat_age=self.silence,
             effective_threshold=self.threshold,
-            resilient=self.ruling.policy.is_resilient(self.task),
-            decision=verdict.decision,
+            resilient=self.effective_policy.policy.is_resilient(self.task),
+            decision=verdict.kind,
             reason=GOOD_UNTIL,
             retries_left=max(0, row.max_retries - row.retry_count),
             hook=self.hook,
@@ -152,8 +152,12 @@ class Case:
     def _owner_state(self) -> str:
         owner = self.evidence.owner
         if owner is None:
-            return MISSING
-        return "lost" if self.ruling.policy.is_lost(owner, self.ruling.ears, self.row.now) else owner.state
+            return MISSING_STATE
+        return (
+            "lost"
+            if self.effective_policy.policy.is_lost(owner, self.effective_policy.listening, self.row.now)
+            else owner.state
+        )
 
 
 def _task(row: StaleRow) -> LiveTask:
@@ -164,31 +168,31 @@ def _task(row: StaleRow) -> LiveTask:
         enqueued_at=row.enqueued_at,
         retry_count=row.retry_count,
         crash_count=row.crash_count,
-        policy=_policy(row.task_options),
+        retry_policy=_policy(row.task_options),
         good_until=row.good_until,
-        flags=_object(row.flags),
+        flags=_parse_object(row.flags),
         recovery_hold_until=row.recovery_hold_until,
         no_restart=row.no_restart,
     )
 
 
-def _owner(row: StaleRow) -> Owner | None:
+def _owner(row: StaleRow) -> TaskOwner | None:
     if row.owner_state is None or row.owner_seen_at is None:
         return None
-    published = Published.of(_object(row.owner_config or "{}"))
-    return Owner(state=row.owner_state, last_heartbeat_at=row.owner_seen_at, published=published)
+    published = WorkerThresholds.from_stored(_parse_object(row.owner_config or "{}"))
+    return TaskOwner(state=row.owner_state, last_heartbeat_at=row.owner_seen_at, thresholds=published)
 
 
 def _policy(task_options: str) -> RetryPolicy | None:
     """The policy that travels with the task; one that no longer makes sense is none."""
-    stored = _object(task_options).get("retry_policy")
+    stored = _parse_object(task_options).get("retry_policy")
     try:
         return None if stored is None else RetryPolicy.model_validate(stored)
     except ValueError:
         return None
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
@@ -196,40 +200,40 @@ def _object(text: str) -> dict[str, Any]:
 # From a verdict to what is written: the row's new state, its result, its attempt and its events.
 
 
-def move_of(case: Case, *, sweeper: UUID | None, earlier: Sequence[str] = ()) -> Move:
+def build_update(case: StaleTask, *, sweeper: UUID | None, earlier_crashes: Sequence[str] = ()) -> RecoveryUpdate:
     """What to write for a case that `moves`; `earlier` are the crashes before, told of a task that is poison."""
-    verdict, told = case.verdict, _crash_message(case)
-    events = tuple(_events(case, sweeper, (*earlier, told)))
+    verdict, told = case.decision, _crash_message(case)
+    events = tuple(_events(case, sweeper, (*earlier_crashes, told)))
     match verdict:
         case Requeue(reason=reason, at=at, retry_count=spent) | Retry(reason=reason, at=at, retry_count=spent):
-            return Move(
+            return RecoveryUpdate(
                 status=TaskStatus.PENDING,
                 due_at=at,
                 retry_count=spent,
-                failed_reason=interruption(reason),
+                failed_reason=interruption_reason(reason),
                 crash_message=told,
                 overlap_possible=_may_overlap(case),
                 events=events,
             )
         case Fail(code=code):
-            return Move(
+            return RecoveryUpdate(
                 status=TaskStatus.CANCELLED if code is OutcomeCode.TASK_CANCELLED else TaskStatus.FAILED,
                 error_code=code,
-                document=error_document(_error(case, verdict, (*earlier, told))),
+                document=error_document(_error(case, verdict, (*earlier_crashes, told))),
                 failed_reason=told,
                 crash_message=told,
                 overlap_possible=_may_overlap(case),
                 events=events,
             )
         case Expire():
-            return Move(
+            return RecoveryUpdate(
                 status=TaskStatus.EXPIRED,
                 error_code=OutcomeCode.TASK_EXPIRED,
                 document=expiry_document(case.row.id, case.row.good_until or case.row.now, case.row.owner_id),
                 events=events,
             )
         case Hold(until=until):
-            return Move(hold_until=until)
+            return RecoveryUpdate(hold_until=until)
         case Leave():
             raise ValueError("there is nothing to write for a task that is left alone")
         case _:
@@ -243,10 +247,10 @@ def expiry_document(task_id: UUID, good_until: datetime, worker_id: UUID | None 
 
 
 def error_document(error: TaskError) -> str:
-    return canonical({"err": stored_error(error)})
+    return canonical_json({"err": encode_task_error(error)})
 
 
-def _error(case: Case, verdict: Fail, crashes: Sequence[str]) -> TaskError:
+def _error(case: StaleTask, verdict: Fail, crashes: Sequence[str]) -> TaskError:
     data: dict[str, object] = {
         "cause": verdict.reason.value,
         "worker_id": None if case.row.owner_id is None else str(case.row.owner_id),
@@ -264,36 +268,36 @@ def _error(case: Case, verdict: Fail, crashes: Sequence[str]) -> TaskError:
     return TaskError(error_code=verdict.code, message=crashes[-1], data=data)
 
 
-def _crash_message(case: Case) -> str:
+def _crash_message(case: StaleTask) -> str:
     reason, owner = case.reason, case.row.owner_id
     if reason is RecoveryReason.OWNER_STOPPED:
         return f"{reason}: worker {owner} stopped with the task in hand"
     return f"{reason}: no sign of life for {case.silence.total_seconds():.0f} s from worker {owner}"
 
 
-def _may_overlap(case: Case) -> bool:
+def _may_overlap(case: StaleTask) -> bool:
     """A worker that stopped in good order has ended its processes; of all others nobody can say."""
     return case.task.status is TaskStatus.RUNNING and case.reason is not RecoveryReason.OWNER_STOPPED
 
 
-def _events(case: Case, sweeper: UUID | None, crashes: Sequence[str]) -> Iterator[EventNote]:
-    row, told = case.row, case.swept(applied=True)
+def _events(case: StaleTask, sweeper: UUID | None, crashes: Sequence[str]) -> Iterator[RecoveryEvent]:
+    row, told = case.row, case.to_swept_task(applied=True)
     by = {"owner": None if row.owner_id is None else str(row.owner_id), "silence_s": case.silence.total_seconds()}
-    yield EventNote(
+    yield RecoveryEvent(
         kind=EventKind.TASK_RECOVERED,
         evidence={
             "decision": told.decision,
             "reason": told.reason,
             "code": told.code,
-            "last_beat_at": row.last_beat_at.isoformat(),
+            "last_beat_at": row.last_heartbeat_at.isoformat(),
             "threshold_s": case.threshold.total_seconds(),
             "sweeper": None if sweeper is None else str(sweeper),
             "hook": case.hook,
             **by,
         },
     )
-    if isinstance(case.verdict, Retry) and _may_overlap(case):
-        yield EventNote(kind=EventKind.OVERLAP_POSSIBLE, evidence=by)
+    if isinstance(case.decision, Retry) and _may_overlap(case):
+        yield RecoveryEvent(kind=EventKind.OVERLAP_POSSIBLE, evidence=by)
     if told.code == OperationalErrorCode.POISON_TASK:
         evidence = {"crash_count": row.crash_count + 1, "causes": list(crashes)}
-        yield EventNote(kind=EventKind.TASK_POISONED, evidence=evidence)
+        yield RecoveryEvent(kind=EventKind.TASK_POISONED, evidence=evidence)

@@ -15,23 +15,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
-from horsies.codec.canonical_json import cleaned
+from horsies.codec.canonical_json import replace_unstorable
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
-from horsies.model.recovery.decision import RecoveredWorkers, Recovery, RecoveryContext, Wish, fault_of
-from horsies.model.task_result import said_by
-from horsies.sync import Bridge, DaemonThreads
+from horsies.model.recovery.decision import RecoveredWorkers, Recovery, RecoveryContext, RecoveryKind, answer_error
+from horsies.model.task_result import safe_stringify
+from horsies.sync import Bridge, DaemonThreadExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
 
 
-LIMIT_S: Final = 5.0
-ROWS_AT_A_TIME: Final = 20
-MOST_LATE: Final = 20
+HOOK_TIMEOUT_S: Final = 5.0
+HOOK_CONCURRENCY: Final = 20
+MAX_LATE_CALLS: Final = 20
 """A hook that was late so often in a row gets a rest, and longer while so many of its calls have not come back."""
-REST_S: Final = 60.0
-LONGEST_FAILURE: Final = 500
+SUSPEND_S: Final = 60.0
+MAX_FAILURE_CHARS: Final = 500
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ logger = logging.getLogger("horsies.recovery")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class HookAnswer:
     """What the hooks say about one task: the first answer that is not default, and whose it is.
 
     `failure` tells of a hook before it that raised, ran out of time or gave no answer.
@@ -60,7 +60,7 @@ class HookFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _CallResult:
     """What became of one call."""
 
     value: object = None
@@ -72,7 +72,7 @@ def log_failure(failure: HookFailure) -> None:
     logger.error("the recovery hook %s failed: %s", failure.hook, failure.error)
 
 
-class Asking:
+class HookCaller:
     """The hooks of one app, asked and told by a sweep. Nothing here raises what a hook did.
 
     `failed` hears of each failure of a hook once a batch; unless given, failures are logged.
@@ -82,27 +82,27 @@ class Asking:
         self,
         hooks: RecoveryHooks,
         *,
-        failed: Callable[[HookFailure], None] = log_failure,
-        limit_s: float = LIMIT_S,
+        on_failure: Callable[[HookFailure], None] = log_failure,
+        limit_s: float = HOOK_TIMEOUT_S,
     ) -> None:
         self._recovery = [_Hook(each, limit_s) for each in hooks.recovery]
         self._interrupted = [_Hook(each, limit_s) for each in hooks.interrupted]
         self._workers = [_Hook(each, limit_s) for each in hooks.workers_recovered]
-        self._failed = failed
+        self._failed = on_failure
 
     @property
-    def tells_interruptions(self) -> bool:
+    def has_interrupted_hooks(self) -> bool:
         """Whether anybody wants to hear of them."""
         return len(self._interrupted) > 0
 
-    async def ask(self, contexts: Sequence[RecoveryContext]) -> list[Answered]:
+    async def ask(self, contexts: Sequence[RecoveryContext]) -> list[HookAnswer]:
         """An answer for each context, in their order."""
         if not self._recovery:
-            return [Answered(answer=Recovery.default())] * len(contexts)
+            return [HookAnswer(answer=Recovery.default())] * len(contexts)
         batch = _Batch(self._failed)
-        return await _some_at_a_time([partial(self._ask_about, each, batch) for each in contexts])
+        return await _gather_limited([partial(self._ask_about, each, batch) for each in contexts])
 
-    async def interrupted(self, contexts: Sequence[RecoveryContext]) -> None:
+    async def notify_interrupted(self, contexts: Sequence[RecoveryContext]) -> None:
         """Tell that these tasks were interrupted; after the commit that settled them."""
         batch = _Batch(self._failed)
         calls = [
@@ -110,73 +110,73 @@ class Asking:
             for context in contexts
             for hook in self._interrupted
         ]
-        await _some_at_a_time(calls)
+        await _gather_limited(calls)
 
-    async def workers_recovered(self, recovered: RecoveredWorkers) -> None:
+    async def notify_workers_recovered(self, recovered: RecoveredWorkers) -> None:
         """Tell what one sweep has settled."""
         batch = _Batch(self._failed)
         for hook in self._workers:
             await batch.call(hook, recovered, None)
 
-    async def _ask_about(self, context: RecoveryContext, batch: _Batch) -> Answered:
+    async def _ask_about(self, context: RecoveryContext, batch: _Batch) -> HookAnswer:
         failure = None
         for hook in self._recovery:
-            said = await batch.call(hook, context, context.task.task_id, check=_fault_of_answer)
+            said = await batch.call(hook, context, context.task.task_id, check=_answer_error)
             failure = failure or said.failure
-            if isinstance(said.value, Recovery) and said.value.wish is not Wish.DEFAULT:
-                return Answered(answer=said.value, hook=hook.name, failure=failure)
-        return Answered(answer=Recovery.default(), failure=failure)
+            if isinstance(said.value, Recovery) and said.value.kind is not RecoveryKind.DEFAULT:
+                return HookAnswer(answer=said.value, hook=hook.name, failure=failure)
+        return HookAnswer(answer=Recovery.default(), failure=failure)
 
 
 class _Hook:
     """One function, and the calls of it that have not come back."""
 
-    def __init__(self, registered: Registered, limit_s: float) -> None:
+    def __init__(self, registered: RegisteredHook, limit_s: float) -> None:
         self.name = _name_of(registered.function)
         self._function = registered.function
         self._loop = registered.loop
         self._limit_s = limit_s
-        self._threads = DaemonThreads()
-        self._out: set[Future[_Said]] = set()
+        self._threads = DaemonThreadExecutor()
+        self._pending: set[Future[_CallResult]] = set()
         self._late_in_a_row = 0
-        self._rests_until = 0.0
+        self._suspended_until = 0.0
 
-    async def call(self, argument: object) -> _Said:
-        if len(self._out) >= MOST_LATE or time.monotonic() < self._rests_until:
-            return _Said(failure=f"not called: it was late {MOST_LATE} times in a row")
+    async def call(self, argument: object) -> _CallResult:
+        if len(self._pending) >= MAX_LATE_CALLS or time.monotonic() < self._suspended_until:
+            return _CallResult(failure=f"not called: it was late {MAX_LATE_CALLS} times in a row")
         said = await self._call(argument)
         self._late_in_a_row = self._late_in_a_row + 1 if said.is_late else 0
-        if self._late_in_a_row >= MOST_LATE:
-            self._rests_until = time.monotonic() + REST_S
+        if self._late_in_a_row >= MAX_LATE_CALLS:
+            self._suspended_until = time.monotonic() + SUSPEND_S
             self._late_in_a_row = 0
         return said
 
-    async def _call(self, argument: object) -> _Said:
-        coming = self._threads.submit(self._say, argument)
-        self._out.add(coming)
-        coming.add_done_callback(self._out.discard)
+    async def _call(self, argument: object) -> _CallResult:
+        coming = self._threads.submit(self._invoke, argument)
+        self._pending.add(coming)
+        coming.add_done_callback(self._pending.discard)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(coming), self._limit_s)
         except TimeoutError:
-            return self._late()
+            return self._timed_out()
 
-    def _say(self, argument: object) -> _Said:
+    def _invoke(self, argument: object) -> _CallResult:
         try:
             value = self._function(argument)
-            return self._loop.run(self._await(value)) if inspect.isawaitable(value) else _Said(value)
+            return self._loop.run(self._await(value)) if inspect.isawaitable(value) else _CallResult(value)
         except BaseException as error:  # noqa: BLE001  # user code may raise anything
-            return _raised(error)
+            return _failed_result(error)
 
-    async def _await(self, value: Awaitable[object]) -> _Said:
-        saying = asyncio.create_task(_outcome_of(value))
+    async def _await(self, value: Awaitable[object]) -> _CallResult:
+        saying = asyncio.create_task(_await_result(value))
         done, _ = await asyncio.wait([saying], timeout=self._limit_s)
         if done:
             return saying.result()
         saying.cancel()  # and not waited for: it may take no notice
-        return self._late()
+        return self._timed_out()
 
-    def _late(self) -> _Said:
-        return _Said(failure=f"no answer within {self._limit_s:g} s", is_late=True)
+    def _timed_out(self) -> _CallResult:
+        return _CallResult(failure=f"no answer within {self._limit_s:g} s", is_late=True)
 
 
 class _Batch:
@@ -193,43 +193,45 @@ class _Batch:
         task_id: str | None,
         *,
         check: Callable[[object], str | None] = lambda _: None,
-    ) -> _Said:
+    ) -> _CallResult:
         said = await hook.call(argument)
         failure = said.failure or check(said.value)
         if failure is None:
             return said
-        failure = cleaned(failure)[:LONGEST_FAILURE]
-        self._tell(HookFailure(hook=hook.name, error=failure, task_id=task_id))
-        return _Said(failure=f"{hook.name}: {failure}")
+        failure = replace_unstorable(failure)[:MAX_FAILURE_CHARS]
+        self._report_once(HookFailure(hook=hook.name, error=failure, task_id=task_id))
+        return _CallResult(failure=f"{hook.name}: {failure}")
 
-    def _tell(self, failure: HookFailure) -> None:
+    def _report_once(self, failure: HookFailure) -> None:
         if (failure.hook, failure.error) not in self._told:
             self._told.add((failure.hook, failure.error))
             self._failed(failure)
 
 
-async def _outcome_of(value: Awaitable[object]) -> _Said:
+async def _await_result(value: Awaitable[object]) -> _CallResult:
     try:
-        return _Said(await value)
+        return _CallResult(await value)
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001  # an order to stop would end the loop
-        return _raised(error)
+        return _failed_result(error)
 
 
-def _raised(error: BaseException) -> _Said:
-    return _Said(failure=f"{type(error).__qualname__}: {said_by(str, error)}")
+def _failed_result(error: BaseException) -> _CallResult:
+    return _CallResult(failure=f"{type(error).__qualname__}: {safe_stringify(str, error)}")
 
 
-def _fault_of_answer(value: object) -> str | None:
+def _answer_error(value: object) -> str | None:
     if value is None:
         return None
-    return fault_of(value) if isinstance(value, Recovery) else f"answered with {type(value).__qualname__}, no Recovery"
+    return (
+        answer_error(value) if isinstance(value, Recovery) else f"answered with {type(value).__qualname__}, no Recovery"
+    )
 
 
-async def _some_at_a_time(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+async def _gather_limited(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     """The results in the order of the calls, of which so many run side by side."""
-    turns = asyncio.Semaphore(ROWS_AT_A_TIME)
+    turns = asyncio.Semaphore(HOOK_CONCURRENCY)
 
     async def in_turn(call: Callable[[], Awaitable[T]]) -> T:
         async with turns:
@@ -253,7 +255,7 @@ H = TypeVar("H", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class RegisteredHook:
     """A function, and the event loop that its coroutines run on for as long as the app lives.
 
     One each: a coroutine that blocks its loop blocks itself alone, and what one has connected stays on its loop.
@@ -267,16 +269,16 @@ class HookList:
     """Functions of one argument, each once, in the order of registration."""
 
     def __init__(self) -> None:
-        self._hooks: list[Registered] = []
+        self._hooks: list[RegisteredHook] = []
 
-    def __iter__(self) -> Iterator[Registered]:
+    def __iter__(self) -> Iterator[RegisteredHook]:
         return iter(tuple(self._hooks))
 
     def __len__(self) -> int:
         return len(self._hooks)
 
     def add(self, hook: H) -> H:
-        if fault := _fault(hook):
+        if fault := _signature_error(hook):
             raise ConfigurationError(
                 fault,
                 code=ErrorCode.CONFIG_INVALID_CHILD_HOOK,
@@ -284,7 +286,7 @@ class HookList:
                 location=SourceLocation.of_caller(),
             )
         if hook not in [each.function for each in self._hooks]:
-            self._hooks.append(Registered(function=hook))
+            self._hooks.append(RegisteredHook(function=hook))
         return hook
 
 
@@ -297,7 +299,7 @@ class RecoveryHooks:
     workers_recovered: HookList = field(default_factory=HookList)
 
 
-def _fault(hook: object) -> str | None:
+def _signature_error(hook: object) -> str | None:
     if not callable(hook):
         return f"a recovery hook must be a function, got {type(hook).__qualname__}"
     try:

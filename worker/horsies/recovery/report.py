@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from horsies.model.recovery.decision import Decision
-from horsies.store.operators import Done
+from horsies.model.recovery.decision import DecisionKind
+from horsies.store.operators import AuditProgress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from horsies.model.recovery.fleet import Thresholds
     from horsies.model.task import TaskStatus
     from horsies.store.database import Database, Transaction
-    from horsies.store.recovery import Noting
+    from horsies.store.recovery import RecordCallback
 
 
 AMNESTY: Final = "amnesty"
 GOOD_UNTIL: Final = "GOOD_UNTIL"
 
-_ACTS = frozenset({Decision.REQUEUE, Decision.RETRY, Decision.FAIL, Decision.EXPIRE})
+_STATE_CHANGES = frozenset({DecisionKind.REQUEUE, DecisionKind.RETRY, DecisionKind.FAIL, DecisionKind.EXPIRE})
 
 
-class Step(StrEnum):
+class SweepStep(StrEnum):
     """The parts of a sweep, in their order."""
 
     LOST_WORKERS = "mark lost workers"
@@ -37,7 +37,7 @@ class Step(StrEnum):
     WORKFLOWS = "heal workflows"
 
 
-EVERY_STEP: Final = tuple(Step)
+EVERY_STEP: Final = tuple(SweepStep)
 
 
 class SweepStatus(StrEnum):
@@ -66,7 +66,7 @@ class SweptTask:
     last_beat_age: timedelta | None
     effective_threshold: timedelta | None
     resilient: bool
-    decision: Decision
+    decision: DecisionKind
     reason: str
     code: str | None = None
     """The error code that it fails with."""
@@ -84,14 +84,14 @@ class SweptTask:
     """Why the database would not have the verdict written."""
 
     @property
-    def is_due(self) -> bool:
+    def changes_state(self) -> bool:
         """Whether the verdict is to move the task."""
-        return self.decision in _ACTS
+        return self.decision in _STATE_CHANGES
 
     @property
-    def is_spared(self) -> bool:
+    def is_exempt(self) -> bool:
         """Whether nothing but an amnesty holds it back."""
-        return self.decision is Decision.LEAVE and self.reason == AMNESTY
+        return self.decision is DecisionKind.LEAVE and self.reason == AMNESTY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class SweptWorkflow:
 class StepFailure:
     """A step that could not be carried out; the others were."""
 
-    step: Step
+    step: SweepStep
     error: HorsiesError
 
 
@@ -127,7 +127,7 @@ class SweepReport:
     workflows: tuple[SweptWorkflow, ...] = ()
     warnings: tuple[str, ...] = ()
     failures: tuple[StepFailure, ...] = ()
-    held: tuple[UUID, ...] = ()
+    locked_runs: tuple[UUID, ...] = ()
     """Runs to be put right that another transaction held; the next sweep has them."""
     was_stopped: bool = False
     """Whether somebody ended it before it had seen everything; what it settled until then is settled."""
@@ -141,49 +141,51 @@ class SweepReport:
 # What a sweep at an operator's word leaves on record, while it goes on.
 
 
-class Record(Protocol):
+class SweepAudit(Protocol):
     """The one row of a sweep, true at every moment: what cuts a sweep off does not cut off what is known of it."""
 
     async def begin(self) -> None:
         """The turn is ours, and nothing has been done yet."""
         ...
 
-    async def add(self, transaction: Transaction, done: Done) -> None:
+    async def add(self, transaction: Transaction, progress: AuditProgress) -> None:
         """Some of it is done, in this transaction."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class AuditTrail:
     """Where one sweep notes its deeds; without a record, nowhere."""
 
     database: Database
-    record: Record | None
+    record: SweepAudit | None
 
     async def begin(self) -> None:
         if self.record is not None:
             await self.record.begin()
 
     @property
-    def noting(self) -> Noting | None:
+    def task_recorder(self) -> RecordCallback | None:
         """For the transactions that move tasks."""
         record = self.record
         if record is None:
             return None
 
         async def note(transaction: Transaction, task_ids: Sequence[UUID]) -> None:
-            await record.add(transaction, Done(matched=len(task_ids), affected=len(task_ids), task_ids=task_ids))
+            await record.add(
+                transaction, AuditProgress(matched=len(task_ids), affected=len(task_ids), task_ids=task_ids)
+            )
 
         return note
 
-    async def skipped(self, number: int) -> None:
+    async def record_skipped(self, number: int) -> None:
         """So many were to be moved, and another hand was quicker or the database refused."""
-        await self._add(number, Done(matched=number, skipped=number))
+        await self._add(number, AuditProgress(matched=number, skipped=number))
 
-    async def healed(self, number: int) -> None:
-        await self._add(number, Done(matched=number, affected=number))
+    async def record_healed(self, number: int) -> None:
+        await self._add(number, AuditProgress(matched=number, affected=number))
 
-    async def _add(self, number: int, done: Done) -> None:
+    async def _add(self, number: int, done: AuditProgress) -> None:
         record = self.record
         if number and record is not None:
             await self.database.run(lambda transaction: record.add(transaction, done))

@@ -16,28 +16,28 @@ from uuid import UUID
 
 from horsies.errors import HorsiesError
 from horsies.model.events import EventKind
-from horsies.model.recovery.decision import Decision, Fail, Owner, RecoveredWorkers
-from horsies.model.recovery.fleet import WorkerJudge, disagreements, ruling
+from horsies.model.recovery.decision import DecisionKind, Fail, RecoveredWorkers, TaskOwner
+from horsies.model.recovery.fleet import WorkerObserver, effective_policy, mismatched_settings
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OperationalErrorCode
-from horsies.recovery.decide import Case, expiry_document, move_of
-from horsies.recovery.hooks import ROWS_AT_A_TIME
+from horsies.recovery.decide import StaleTask, build_update, expiry_document
+from horsies.recovery.hooks import HOOK_CONCURRENCY
 from horsies.recovery.report import (
     EVERY_STEP,
     GOOD_UNTIL,
-    Book,
-    Step,
+    AuditTrail,
     StepFailure,
     SweepReport,
     SweepStatus,
+    SweepStep,
     SweptTask,
     SweptWorkflow,
 )
 from horsies.store.connection import StatementFailed
-from horsies.store.operators import Event, EventStore
-from horsies.store.recovery import EXPIRY_BATCH, PAGE, LostWorker, RecoveryStore, Scan
+from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, LostWorker, RecoveryStore, StaleScan
 from horsies.store.tasks import TaskStore
-from horsies.workflows.healing import put_right, try_quarantined, would_heal
+from horsies.workflows.healing import heal_stuck, preview_healing, release_quarantined
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,134 +45,134 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from horsies.model.recovery.decision import RecoveryContext
-    from horsies.model.recovery.fleet import Fleet, FleetMember, Judge, Ruling, SweepOptions
-    from horsies.recovery.hooks import Asking
-    from horsies.recovery.report import Record
+    from horsies.model.recovery.fleet import EffectivePolicy, Fleet, FleetMember, Observer, SweepOptions
+    from horsies.recovery.hooks import HookCaller
+    from horsies.recovery.report import SweepAudit
     from horsies.store.database import Database
     from horsies.store.recovery import OverdueRow
-    from horsies.workflows.healing import Healed, Righted
+    from horsies.workflows.healing import HealedRun, HealingResult
 
 
 # What a sweep has come to so far, and the report that it makes in the end.
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class SweepReportBuilder:
     """One sweep's findings and deeds."""
 
-    ruling: Ruling
+    effective_policy: EffectivePolicy
     dry_run: bool
     hooks_loaded: bool
     tasks: list[SweptTask] = field(default_factory=list[SweptTask])
     workflows: list[SweptWorkflow] = field(default_factory=list[SweptWorkflow])
-    lost: list[UUID] = field(default_factory=list[UUID])
+    lost_workers: list[UUID] = field(default_factory=list[UUID])
     warnings: list[str] = field(default_factory=list[str])
     failures: list[StepFailure] = field(default_factory=list[StepFailure])
-    held: list[UUID] = field(default_factory=list[UUID])
+    locked_runs: list[UUID] = field(default_factory=list[UUID])
     was_stopped: bool = False
 
     @property
     def counts(self) -> dict[str, object]:
         """How many of each, for the event that tells of the sweep."""
         decisions = Counter(str(task.decision) for task in self.tasks if task.applied)
-        return {**decisions, "workflows": len(self.workflows), "lost_workers": len(self.lost)}
+        return {**decisions, "workflows": len(self.workflows), "lost_workers": len(self.lost_workers)}
 
-    def report(self) -> SweepReport:
+    def build(self) -> SweepReport:
         recovered = [task for task in self._moved if task.state is not TaskStatus.PENDING]
         owners = {task.owner_id for task in recovered if task.owner_id is not None}
         status = self._status
         return SweepReport(
             status=status,
             dry_run=self.dry_run,
-            thresholds=self.ruling.thresholds,
+            thresholds=self.effective_policy.thresholds,
             hooks_loaded=self.hooks_loaded,
             recovered_count=0 if self.dry_run else len(recovered),
-            worker_ids=tuple(sorted(owners | set(self.lost))),
+            worker_ids=tuple(sorted(owners | set(self.lost_workers))),
             tasks=tuple(self.tasks),
             workflows=tuple(self.workflows),
             warnings=(
-                *self.ruling.warnings,
+                *self.effective_policy.warnings,
                 *self.warnings,
-                *self._held_back(status),
-                *map(_in_another_hand, self.held),
+                *self._outage_grace_warning(status),
+                *map(_locked_run_warning, self.locked_runs),
             ),
             failures=tuple(self.failures),
-            held=tuple(self.held),
+            locked_runs=tuple(self.locked_runs),
             was_stopped=self.was_stopped,
         )
 
     @property
     def _moved(self) -> list[SweptTask]:
         """Those that were moved, or would be."""
-        return [task for task in self.tasks if task.is_due and (self.dry_run or task.applied)]
+        return [task for task in self.tasks if task.changes_state and (self.dry_run or task.applied)]
 
     @property
-    def _spared(self) -> int:
-        return sum(task.is_spared for task in self.tasks)
+    def _exempt_count(self) -> int:
+        return sum(task.is_exempt for task in self.tasks)
 
     @property
     def _status(self) -> SweepStatus:
-        if self._moved or self.workflows or self.lost:
+        if self._moved or self.workflows or self.lost_workers:
             return SweepStatus.WOULD_ACT if self.dry_run else SweepStatus.DONE
-        if self.tasks and self._spared == len(self.tasks):
+        if self.tasks and self._exempt_count == len(self.tasks):
             return SweepStatus.AMNESTY
         return SweepStatus.NOTHING
 
-    def _held_back(self, status: SweepStatus) -> list[str]:
-        if not self._spared or status is SweepStatus.AMNESTY:
+    def _outage_grace_warning(self, status: SweepStatus) -> list[str]:
+        if not self._exempt_count or status is SweepStatus.AMNESTY:
             return []
-        return [f"{self._spared} held back: nobody has listened for a whole threshold yet"]
+        return [f"{self._exempt_count} held back: nobody has listened for a whole threshold yet"]
 
 
-def _in_another_hand(workflow_id: UUID) -> str:
+def _locked_run_warning(workflow_id: UUID) -> str:
     return f"run {workflow_id} is held by another transaction, left to the next sweep"
 
 
 # Workflows in a sweep: told beforehand, put right, and named in its report.
 
-Heal: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[Righted]]"
-Foresee: TypeAlias = "Callable[[], Awaitable[Sequence[Healed]]]"
+Heal: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[HealingResult]]"
+Preview: TypeAlias = "Callable[[], Awaitable[Sequence[HealedRun]]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Healing:
+class WorkflowHealing:
     """How one sweep heals. With `foresee`, it tells of what was stuck when it began, and of nothing else.
 
     `heal` is given what says whether the sweep is over.
     """
 
     heal: Heal
-    foresee: Foresee | None = None
+    preview: Preview | None = None
 
     @classmethod
-    def by_hand(cls, database: Database) -> Self:
+    def for_operator(cls, database: Database) -> Self:
         """Put right what is stuck; what is asked for is left to workers."""
 
-        async def do(is_over: Callable[[], bool]) -> Righted:
-            return await put_right(database, is_over=is_over)
+        async def do(is_over: Callable[[], bool]) -> HealingResult:
+            return await heal_stuck(database, is_over=is_over)
 
-        async def foresee() -> list[Healed]:
-            return await would_heal(database)
+        async def foresee() -> list[HealedRun]:
+            return await preview_healing(database)
 
-        return cls(heal=do, foresee=foresee)
+        return cls(heal=do, preview=foresee)
 
     @classmethod
-    def by_worker(cls, database: Database, *, wake: Callable[[], None]) -> Self:
+    def for_worker(cls, database: Database, *, wake: Callable[[], None]) -> Self:
         """The same, what was set aside for long enough included; `wake` has what is asked for done.
 
         Not here: definitions are code of users, and one that hangs must not hold up a sweep.
         """
 
-        async def do(is_over: Callable[[], bool]) -> Righted:
-            await try_quarantined(database)
-            righted = await put_right(database, is_over=is_over)
+        async def do(is_over: Callable[[], bool]) -> HealingResult:
+            await release_quarantined(database)
+            righted = await heal_stuck(database, is_over=is_over)
             wake()
             return righted
 
         return cls(heal=do)
 
 
-def told(healed: Sequence[Healed]) -> list[SweptWorkflow]:
+def swept_workflows(healed: Sequence[HealedRun]) -> list[SweptWorkflow]:
     """What a report says of them."""
     return [
         SweptWorkflow(id=which, case=each.case, task_id=each.task_id)
@@ -183,12 +183,12 @@ def told(healed: Sequence[Healed]) -> list[SweptWorkflow]:
 
 # The steps of a sweep, carried out one after the other.
 
-MOST_EXPIRY_BATCHES: Final = 200
+MAX_EXPIRY_BATCHES: Final = 200
 
 logger = logging.getLogger("horsies.recovery")
 
 
-class Pass:
+class SweepPass:
     """One sweep in the making."""
 
     def __init__(
@@ -196,12 +196,12 @@ class Pass:
         *,
         store: RecoveryStore,
         options: SweepOptions,
-        judge: Judge,
+        observer: Observer,
         fleet: Fleet,
-        hooks: Asking | None,
+        hooks: HookCaller | None,
         budget_s: float | None,
-        healing: Healing | None = None,
-        record: Record | None = None,
+        healing: WorkflowHealing | None = None,
+        record: SweepAudit | None = None,
         stop: asyncio.Event | None = None,
     ) -> None:
         self._store = store
@@ -211,43 +211,45 @@ class Pass:
         self._hooks = hooks
         self._healing = healing if options.worker_id is None else None
         self._stuck: Sequence[SweptWorkflow] = ()
-        self._ruling = ruling(judge, options, fleet)
-        self._sweeper = judge.worker_id if isinstance(judge, WorkerJudge) else None
+        self._effective_policy = effective_policy(observer, options, fleet)
+        self._sweeper = observer.worker_id if isinstance(observer, WorkerObserver) else None
         self._is_manual = self._sweeper is None
-        self._book = Book(store.database, record)
+        self._audit = AuditTrail(store.database, record)
         self._budget_s = budget_s
         self._ends_at = None if budget_s is None else time.monotonic() + budget_s
-        self._tally = Tally(ruling=self._ruling, dry_run=options.dry_run, hooks_loaded=hooks is not None)
+        self._report = SweepReportBuilder(
+            effective_policy=self._effective_policy, dry_run=options.dry_run, hooks_loaded=hooks is not None
+        )
 
-    async def run(self, steps: Collection[Step]) -> SweepReport:
-        await self._book.begin()
-        if Step.WORKFLOWS in steps:
-            await self._try(Step.WORKFLOWS, self._foresee)
-        for step in Step:
+    async def run(self, steps: Collection[SweepStep]) -> SweepReport:
+        await self._audit.begin()
+        if SweepStep.WORKFLOWS in steps:
+            await self._run_step(SweepStep.WORKFLOWS, self._preview_healing)
+        for step in SweepStep:
             if step in steps:
-                await self._try(step, partial(self._make, step))
-        report = self._tally.report()
+                await self._run_step(step, partial(self._dispatch_step, step))
+        report = self._report.build()
         if report.status is SweepStatus.DONE:
-            await self._tell(report)
+            await self._publish_finished(report)
         return report
 
-    async def _try(self, step: Step, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_step(self, step: SweepStep, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except HorsiesError as error:
-            self._tally.failures.append(StepFailure(step=step, error=error))
+            self._report.failures.append(StepFailure(step=step, error=error))
 
-    async def _make(self, step: Step) -> None:
+    async def _dispatch_step(self, step: SweepStep) -> None:
         match step:
-            case Step.LOST_WORKERS:
+            case SweepStep.LOST_WORKERS:
                 await self._mark_lost()
-            case Step.CLAIMED:
-                await self._settle(TaskStatus.CLAIMED)
-            case Step.RUNNING:
-                await self._settle(TaskStatus.RUNNING)
-            case Step.PENDING:
+            case SweepStep.CLAIMED:
+                await self._recover(TaskStatus.CLAIMED)
+            case SweepStep.RUNNING:
+                await self._recover(TaskStatus.RUNNING)
+            case SweepStep.PENDING:
                 await self._expire()
-            case Step.WORKFLOWS:
+            case SweepStep.WORKFLOWS:
                 await self._heal()
             case _:
                 assert_never(step)
@@ -255,98 +257,102 @@ class Pass:
     async def _mark_lost(self) -> None:
         if self._is_stopped():
             return
-        silent = [each for each in self._fleet.members if self._is_asked_for(each.worker_id) and self._is_lost(each)]
+        silent = [each for each in self._fleet.members if self._is_selected(each.worker_id) and self._is_lost(each)]
         if self._options.dry_run:
-            self._tally.lost += [each.worker_id for each in silent]
+            self._report.lost_workers += [each.worker_id for each in silent]
             return
         if silent:
-            self._tally.lost += await self._store.mark_lost([self._lost_worker(each) for each in silent])
-        if differing := disagreements(self._fleet.live):
-            await self._store.note_mismatch(differing)
+            self._report.lost_workers += await self._store.mark_lost([self._lost_worker(each) for each in silent])
+        if differing := mismatched_settings(self._fleet.live):
+            await self._store.record_fleet_mismatch(differing)
 
-    def _is_asked_for(self, worker_id: UUID) -> bool:
+    def _is_selected(self, worker_id: UUID) -> bool:
         return self._options.worker_id in {None, worker_id}
 
     def _is_lost(self, member: FleetMember) -> bool:
-        owner = Owner(state=member.state, last_heartbeat_at=member.last_heartbeat_at, published=member.published)
-        return self._ruling.policy.is_lost(owner, self._ruling.ears, self._fleet.now)
+        owner = TaskOwner(state=member.state, last_heartbeat_at=member.last_heartbeat_at, thresholds=member.thresholds)
+        return self._effective_policy.policy.is_lost(owner, self._effective_policy.listening, self._fleet.now)
 
     def _lost_worker(self, member: FleetMember) -> LostWorker:
         silence = self._fleet.now - member.last_heartbeat_at
         evidence = {"silence_s": silence.total_seconds(), "state": member.state, "sweeper": _text(self._sweeper)}
         return LostWorker(worker_id=member.worker_id, last_heartbeat_at=member.last_heartbeat_at, evidence=evidence)
 
-    async def _settle(self, status: TaskStatus) -> None:
-        policy = self._ruling.policy
-        scan = Scan(
+    async def _recover(self, status: TaskStatus) -> None:
+        policy = self._effective_policy.policy
+        scan = StaleScan(
             status=status,
             threshold=policy.claimed_threshold if status is TaskStatus.CLAIMED else policy.running_threshold,
             # An operator is told of what an amnesty holds back; a reaper need not read it.
-            heard_since=None if self._is_manual else self._ruling.ears.listening_since,
+            listening_since=None if self._is_manual else self._effective_policy.listening.listening_since,
             owner_id=self._options.worker_id,
-            with_held=self._is_manual,
+            include_on_hold=self._is_manual,
         )
         after = None
-        while not self._is_over():
+        while not self._is_out_of_time():
             rows = await self._store.stale(scan, after=after)
-            if rows and self._is_later_than_it_seems(rows[0].now):
+            if rows and self._has_clock_jumped(rows[0].now):
                 return
-            cases = [case for row in rows if not (case := Case.of(row, self._ruling)).is_fresh]
+            cases = [case for row in rows if not (case := StaleTask.from_row(row, self._effective_policy)).is_fresh]
             # A few at a time, so that hooks that are slow about every task leave something settled in each pass.
-            for first in range(0, len(cases), ROWS_AT_A_TIME):
-                if not self._is_over():
-                    await self._settle_some(await self._asked(cases[first : first + ROWS_AT_A_TIME]))
-            if len(rows) < PAGE:
+            for first in range(0, len(cases), HOOK_CONCURRENCY):
+                if not self._is_out_of_time():
+                    await self._recover_batch(await self._ask_hooks(cases[first : first + HOOK_CONCURRENCY]))
+            if len(rows) < PAGE_SIZE:
                 return
             after = rows[-1].id
 
-    async def _asked(self, cases: list[Case]) -> list[Case]:
+    async def _ask_hooks(self, cases: list[StaleTask]) -> list[StaleTask]:
         """The cases with what hooks say about those on which they have a say."""
         open_cases = [case for case in cases if case.asks_hooks]
         if self._hooks is None or not open_cases:
             return cases
         answers = await self._hooks.ask([self._context(case) for case in open_cases])
-        answered = {case.row.id: case.answered(answer) for case, answer in zip(open_cases, answers, strict=True)}
+        answered = {
+            case.row.id: case.with_hook_answer(answer) for case, answer in zip(open_cases, answers, strict=True)
+        }
         return [answered.get(case.row.id, case) for case in cases]
 
-    async def _settle_some(self, cases: list[Case]) -> None:
+    async def _recover_batch(self, cases: list[StaleTask]) -> None:
         interrupted: list[RecoveryContext] = []
         for case in cases:
-            swept = await self._applied(case)
-            self._tally.tasks.append(swept)
-            if swept.is_due and not swept.applied and not self._options.dry_run:
-                await self._book.skipped(1)
+            swept = await self._apply(case)
+            self._report.tasks.append(swept)
+            if swept.changes_state and not swept.applied and not self._options.dry_run:
+                await self._audit.record_skipped(1)
             if swept.applied and case.reason is not None:
                 interrupted.append(self._context(case))
         if self._hooks is not None and interrupted:
-            await self._hooks.interrupted(interrupted)
+            await self._hooks.notify_interrupted(interrupted)
 
-    async def _applied(self, case: Case) -> SweptTask:
+    async def _apply(self, case: StaleTask) -> SweptTask:
         """The verdict and whether it was carried out. A row that the server refuses costs no other."""
-        if not case.moves or self._options.dry_run:
-            return case.swept(applied=False)
+        if not case.needs_write or self._options.dry_run:
+            return case.to_swept_task(applied=False)
         try:
-            move = move_of(case, sweeper=self._sweeper, earlier=await self._earlier_crashes(case))
-            is_applied = await self._store.recover(case.row, move, record=self._book.noting if case.is_due else None)
+            move = build_update(case, sweeper=self._sweeper, earlier_crashes=await self._earlier_crashes(case))
+            is_applied = await self._store.apply_decision(
+                case.row, move, record=self._audit.task_recorder if case.changes_state else None
+            )
         except StatementFailed as error:
             if error.retryable:
                 raise
             await self._refused(case, error.message)
-            return replace(case.swept(applied=False), refusal=error.message)
+            return replace(case.to_swept_task(applied=False), refusal=error.message)
         if is_applied:
-            logger.info("task %s: %s, %s", case.row.id, case.verdict.decision, case.reason)
-        return case.swept(applied=is_applied)
+            logger.info("task %s: %s, %s", case.row.id, case.decision.kind, case.reason)
+        return case.to_swept_task(applied=is_applied)
 
-    async def _refused(self, case: Case, error: str) -> None:
+    async def _refused(self, case: StaleTask, error: str) -> None:
         """Say so; a reaper, which meets the same row at each pass, writes it down by itself."""
-        self._tally.warnings.append(f"task {case.row.id} could not be settled: {error}")
+        self._report.warnings.append(f"task {case.row.id} could not be settled: {error}")
         if self._is_manual:
-            evidence = {"decision": case.verdict.decision, "error": error}
-            event = Event(kind=EventKind.RECOVERY_REFUSED, task_id=case.row.id, evidence=evidence)
+            evidence = {"decision": case.decision.kind, "error": error}
+            event = StoredEvent(kind=EventKind.RECOVERY_REFUSED, task_id=case.row.id, evidence=evidence)
             await EventStore(self._store.database).record(event)
 
-    async def _earlier_crashes(self, case: Case) -> tuple[str, ...]:
-        if not isinstance(case.verdict, Fail) or case.verdict.code is not OperationalErrorCode.POISON_TASK:
+    async def _earlier_crashes(self, case: StaleTask) -> tuple[str, ...]:
+        if not isinstance(case.decision, Fail) or case.decision.code is not OperationalErrorCode.POISON_TASK:
             return ()
         attempts = await TaskStore(self._store.database).attempts(case.row.id)
         crashed = OperationalErrorCode.WORKER_CRASHED
@@ -356,70 +362,72 @@ class Pass:
         if self._options.worker_id is not None:
             return
         last: OverdueRow | None = None
-        for _ in range(MOST_EXPIRY_BATCHES):
-            if self._is_over():
+        for _ in range(MAX_EXPIRY_BATCHES):
+            if self._is_out_of_time():
                 return
             rows = await self._store.overdue(after=last)
             documents = {row.id: expiry_document(row.id, row.good_until) for row in rows}
-            ended = frozenset(await self._expired(documents))
-            self._tally.tasks += [_expired(row, applied=row.id in ended) for row in rows]
+            ended = frozenset(await self._expire_batch(documents))
+            self._report.tasks += [_expired_task(row, applied=row.id in ended) for row in rows]
             if len(rows) < EXPIRY_BATCH:
                 return
             last = rows[-1]
 
-    async def _expired(self, documents: Mapping[UUID, str]) -> list[UUID]:
+    async def _expire_batch(self, documents: Mapping[UUID, str]) -> list[UUID]:
         if self._options.dry_run or not documents:
             return []
-        ended = await self._store.expire(documents, record=self._book.noting)
-        await self._book.skipped(len(documents) - len(ended))
+        ended = await self._store.expire(documents, record=self._audit.task_recorder)
+        await self._audit.record_skipped(len(documents) - len(ended))
         return ended
 
-    async def _foresee(self) -> None:
-        if self._healing is not None and self._healing.foresee is not None:
-            self._stuck = told(await self._healing.foresee())
+    async def _preview_healing(self) -> None:
+        if self._healing is not None and self._healing.preview is not None:
+            self._stuck = swept_workflows(await self._healing.preview())
 
     async def _heal(self) -> None:
         if self._healing is None or self._is_stopped():
             return
         if self._options.dry_run:
-            ended = {task.task_id for task in self._tally.tasks if task.decision in {Decision.FAIL, Decision.EXPIRE}}
-            self._tally.workflows += [each for each in self._stuck if each.task_id not in ended]
+            ended = {
+                task.task_id for task in self._report.tasks if task.decision in {DecisionKind.FAIL, DecisionKind.EXPIRE}
+            }
+            self._report.workflows += [each for each in self._stuck if each.task_id not in ended]
             return
-        righted = await self._healing.heal(self._is_over)
-        healed, held = told(righted.healed), righted.held
-        if self._healing.foresee is not None:
+        righted = await self._healing.heal(self._is_out_of_time)
+        healed, held = swept_workflows(righted.healed), righted.locked
+        if self._healing.preview is not None:
             # What is due in a run because of what was settled just now goes on by itself; no dry run could name it.
             done, stuck = {(each.id, each.task_id) for each in healed}, {each.id for each in self._stuck}
             healed = [each for each in self._stuck if (each.id, each.task_id) in done]
             held = [each for each in held if each in stuck]
-        self._tally.workflows += healed
-        self._tally.held += held
-        await self._book.healed(len(healed))
-        await self._book.skipped(len(held))
+        self._report.workflows += healed
+        self._report.locked_runs += held
+        await self._audit.record_healed(len(healed))
+        await self._audit.record_skipped(len(held))
 
-    def _context(self, case: Case) -> RecoveryContext:
+    def _context(self, case: StaleTask) -> RecoveryContext:
         return case.context(recovering_worker_id=self._sweeper, dry_run=self._options.dry_run)
 
-    def _is_over(self) -> bool:
+    def _is_out_of_time(self) -> bool:
         return self._is_stopped() or (self._ends_at is not None and time.monotonic() > self._ends_at)
 
     def _is_stopped(self) -> bool:
         """Whether somebody ended it; asked where there is more to do, so that where it is so, the report says it."""
         is_stopped = self._stop is not None and self._stop.is_set()
-        self._tally.was_stopped |= is_stopped
+        self._report.was_stopped |= is_stopped
         return is_stopped
 
-    def _is_later_than_it_seems(self, now: datetime) -> bool:
+    def _has_clock_jumped(self, now: datetime) -> bool:
         """Whether the database's clock went further than this pass may last: it jumped, or we stood still, and what
         was known at the start about who listens is worth nothing."""
         return self._budget_s is not None and (now - self._fleet.now).total_seconds() > self._budget_s
 
-    async def _tell(self, report: SweepReport) -> None:
+    async def _publish_finished(self, report: SweepReport) -> None:
         """Write down that something was changed, and tell the hooks that want to know."""
-        event = Event(kind=EventKind.SWEEP_FINISHED, worker_id=self._sweeper, evidence=self._tally.counts)
+        event = StoredEvent(kind=EventKind.SWEEP_FINISHED, worker_id=self._sweeper, evidence=self._report.counts)
         await EventStore(self._store.database).record(event)
         if self._hooks is not None and report.recovered_count:
-            await self._hooks.workers_recovered(
+            await self._hooks.notify_workers_recovered(
                 RecoveredWorkers(
                     worker_ids=tuple(map(str, report.worker_ids)),
                     recovered_count=report.recovered_count,
@@ -428,7 +436,7 @@ class Pass:
             )
 
 
-def _expired(row: OverdueRow, *, applied: bool) -> SweptTask:
+def _expired_task(row: OverdueRow, *, applied: bool) -> SweptTask:
     return SweptTask(
         task_id=row.id,
         task_name=row.task_name,
@@ -439,7 +447,7 @@ def _expired(row: OverdueRow, *, applied: bool) -> SweptTask:
         last_beat_age=None,
         effective_threshold=None,
         resilient=False,
-        decision=Decision.EXPIRE,
+        decision=DecisionKind.EXPIRE,
         reason=GOOD_UNTIL,
         retries_left=max(0, row.max_retries - row.retry_count),
         overdue_by=row.now - row.good_until,
@@ -455,11 +463,11 @@ async def sweep(
     database: Database,
     options: SweepOptions,
     *,
-    judge: Judge,
-    hooks: Asking | None = None,
-    healing: Healing | None = None,
-    steps: Collection[Step] = EVERY_STEP,
-    record: Record | None = None,
+    observer: Observer,
+    hooks: HookCaller | None = None,
+    healing: WorkflowHealing | None = None,
+    steps: Collection[SweepStep] = EVERY_STEP,
+    record: SweepAudit | None = None,
     stop: asyncio.Event | None = None,
 ) -> SweepReport:
     """Settle what is stale, or say that somebody else is at it; a step that failed is raised after the others ran.
@@ -468,28 +476,37 @@ async def sweep(
     """
     store = RecoveryStore(database)
     if options.dry_run:
-        report = await make_pass(database, options, judge=judge, hooks=hooks, healing=healing, steps=steps, stop=stop)
+        report = await run_pass(
+            database, options, observer=observer, hooks=hooks, healing=healing, steps=steps, stop=stop
+        )
     else:
-        report = await store.in_turn(
-            lambda: make_pass(
-                database, options, judge=judge, hooks=hooks, healing=healing, steps=steps, record=record, stop=stop
+        report = await store.with_leader_lock(
+            lambda: run_pass(
+                database,
+                options,
+                observer=observer,
+                hooks=hooks,
+                healing=healing,
+                steps=steps,
+                record=record,
+                stop=stop,
             )
-        ) or await _busy(store, options, judge, hooks)
+        ) or await _busy_report(store, options, observer, hooks)
     for failure in report.failures:
         raise failure.error
     return report
 
 
-async def make_pass(
+async def run_pass(
     database: Database,
     options: SweepOptions,
     *,
-    judge: Judge,
-    hooks: Asking | None = None,
-    healing: Healing | None = None,
-    steps: Collection[Step] = EVERY_STEP,
+    observer: Observer,
+    hooks: HookCaller | None = None,
+    healing: WorkflowHealing | None = None,
+    steps: Collection[SweepStep] = EVERY_STEP,
     budget_s: float | None = None,
-    record: Record | None = None,
+    record: SweepAudit | None = None,
     stop: asyncio.Event | None = None,
 ) -> SweepReport:
     """The same for a caller who has the turn already; failed steps are told in the report and stop no other.
@@ -498,10 +515,10 @@ async def make_pass(
     """
     store = RecoveryStore(database)
     fleet = await store.fleet()
-    work = Pass(
+    work = SweepPass(
         store=store,
         options=options,
-        judge=judge,
+        observer=observer,
         fleet=fleet,
         hooks=hooks,
         budget_s=budget_s,
@@ -512,8 +529,10 @@ async def make_pass(
     return await work.run(steps)
 
 
-async def _busy(store: RecoveryStore, options: SweepOptions, judge: Judge, hooks: Asking | None) -> SweepReport:
-    ruled = ruling(judge, options, await store.fleet())
+async def _busy_report(
+    store: RecoveryStore, options: SweepOptions, judge: Observer, hooks: HookCaller | None
+) -> SweepReport:
+    ruled = effective_policy(judge, options, await store.fleet())
     return SweepReport(
         status=SweepStatus.BUSY,
         dry_run=False,

@@ -9,7 +9,7 @@ from types import BuiltinFunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, cast, get_args, get_type_hints
 
 from horsies.codec.arguments import TaskCodec
-from horsies.codec.canonical_json import canonical, fault_in
+from horsies.codec.canonical_json import canonical_json, find_json_fault
 from horsies.errors import ErrorCode, HorsiesError, RegistryError, SourceLocation, TaskDefinitionError, raise_together
 from horsies.model.result import Err
 from horsies.model.retry import RetryPolicy
@@ -35,7 +35,7 @@ def signature_error(name: str, fault: SignatureFault) -> HorsiesError:
     return TaskDefinitionError(f"task {name!r}:{where} {fault.reason}", code=fault.code, hint=fault.hint)
 
 
-def unknown_options(names: Iterable[str], known: Iterable[str]) -> Iterator[HorsiesError]:
+def unknown_option_faults(names: Iterable[str], known: Iterable[str]) -> Iterator[HorsiesError]:
     elsewhere = {
         "good_until": "it belongs to a send: task.with_options(good_until=…)",
         "auto_retry_for": "it belongs to the policy: retry_policy=RetryPolicy(auto_retry_for=[…])",
@@ -46,27 +46,29 @@ def unknown_options(names: Iterable[str], known: Iterable[str]) -> Iterator[Hors
 
 
 def name_faults(name: object) -> Iterator[HorsiesError]:
-    if not is_stored_text(name) or len(name) > LONGEST_NAME:
+    if not is_storable_text(name) or len(name) > LONGEST_NAME:
         text = f"task_name must be text of 1 to {LONGEST_NAME} characters"
-        yield _invalid(text, hint='@app.task("emails.send")')
+        yield _options_error(text, hint='@app.task("emails.send")')
 
 
 def function_faults(function: object) -> Iterator[HorsiesError]:
     inner = inspect.unwrap(function) if callable(function) else function
     if not inspect.isfunction(inner):
-        yield _no_task(
+        yield _function_error(
             f"a task must be a plain function, got {_described(inner)}",
             hint="put @app.task above a def or an async def, outside of any class",
         )
     elif _hides_another(inner):
-        yield _no_task(
+        yield _function_error(
             f"a task must be a plain function, got a decorator's own function {inner.__name__}, which hides another",
             hint="put @app.task outermost, and give other decorators functools.wraps",
         )
     elif inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        yield _no_task(f"{inner.__name__} is a generator, and a task returns one result", hint="return a list instead")
-    elif owner := _owner(inner):
-        yield _no_task(
+        yield _function_error(
+            f"{inner.__name__} is a generator, and a task returns one result", hint="return a list instead"
+        )
+    elif owner := _enclosing_class(inner):
+        yield _function_error(
             f"{inner.__name__} is a method of {owner}, and a worker has no {owner} to call it on",
             hint="define the task outside the class, and give it what it needs as arguments",
         )
@@ -76,16 +78,16 @@ def option_faults(options: TaskOptions, queues: Mapping[str, int] | None) -> Ite
     if fault := queue_fault(options.queue_name, queues):
         yield fault
     if options.priority is not None and not is_priority(options.priority):
-        yield _invalid("priority must be a whole number of 1 to 100, 1 first", hint="priority=10")
+        yield _options_error("priority must be a whole number of 1 to 100, 1 first", hint="priority=10")
     if options.retry_policy is not None and not isinstance(options.retry_policy, RetryPolicy):
         hint = 'retry_policy=RetryPolicy.fixed([10, 60], auto_retry_for=["UPSTREAM_DOWN"])'
-        yield _invalid("retry_policy must be a RetryPolicy", hint=hint)
+        yield _options_error("retry_policy must be a RetryPolicy", hint=hint)
     timeout = options.timeout_ms
     if timeout is not None and (
         not isinstance(timeout, int) or isinstance(timeout, bool) or timeout < SHORTEST_TIMEOUT_MS
     ):
         text = f"timeout_ms must be a whole number of at least {SHORTEST_TIMEOUT_MS}"
-        yield _invalid(text, hint="it counts milliseconds: timeout_ms=30_000 is half a minute")
+        yield _options_error(text, hint="it counts milliseconds: timeout_ms=30_000 is half a minute")
     yield from flag_faults(options.flags)
     rules = ExceptionRules(mapper=options.exception_mapper or {}, default=options.default_unhandled_error_code)
     yield from mapping_faults(rules)
@@ -93,12 +95,12 @@ def option_faults(options: TaskOptions, queues: Mapping[str, int] | None) -> Ite
 
 def flag_faults(flags: object) -> Iterator[HorsiesError]:
     if isinstance(flags, str) or not isinstance(flags, (list, tuple, set, frozenset, dict)):
-        yield _no_flags()
+        yield _flags_error()
         return
     names = list(cast("Iterable[object]", flags))
     values = list(cast("dict[object, object]", flags).values()) if isinstance(flags, dict) else []
-    if not (all(is_stored_text(name) for name in names) and all(isinstance(value, bool) for value in values)):
-        yield _no_flags()
+    if not (all(is_storable_text(name) for name in names) and all(isinstance(value, bool) for value in values)):
+        yield _flags_error()
 
 
 def _hides_another(function: FunctionType) -> bool:
@@ -111,16 +113,16 @@ def _hides_another(function: FunctionType) -> bool:
     return takes_anything and any(callable(cell.cell_contents) for cell in function.__closure__)
 
 
-def _owner(function: FunctionType) -> str | None:
+def _enclosing_class(function: FunctionType) -> str | None:
     """The class whose body a method stands in; None for a function."""
     outer, _, _ = function.__qualname__.rpartition(".")
     is_method = next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
     return outer.rpartition(".")[2] if is_method and outer and not outer.endswith("<locals>") else None
 
 
-def is_stored_text(value: object) -> TypeGuard[str]:
+def is_storable_text(value: object) -> TypeGuard[str]:
     """Whether value is text that the database can hold, and not empty."""
-    return isinstance(value, str) and value != "" and fault_in(str(value)) is None
+    return isinstance(value, str) and value != "" and find_json_fault(str(value)) is None
 
 
 def _described(thing: object) -> str:
@@ -136,16 +138,16 @@ def _described(thing: object) -> str:
             return f"an object of class {type(thing).__qualname__}"
 
 
-def _no_flags() -> HorsiesError:
+def _flags_error() -> HorsiesError:
     text = "flags must be a list of names or a dict of name → bool"
-    return _invalid(text, hint='flags=["infrastructure_resilient"]')
+    return _options_error(text, hint='flags=["infrastructure_resilient"]')
 
 
-def _no_task(text: str, *, hint: str) -> HorsiesError:
+def _function_error(text: str, *, hint: str) -> HorsiesError:
     return TaskDefinitionError(text, code=ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED, hint=hint)
 
 
-def _invalid(text: str, *, hint: str) -> HorsiesError:
+def _options_error(text: str, *, hint: str) -> HorsiesError:
     return TaskDefinitionError(text, code=ErrorCode.TASK_INVALID_OPTIONS, hint=hint)
 
 
@@ -199,7 +201,7 @@ class TaskDefinition:
         return self.options.retry_policy.max_retries if self.options.retry_policy else 0
 
     @property
-    def stored_options(self) -> str:
+    def options_json(self) -> str:
         """What travels with each task, so that it is obeyed where this code is not at hand: canonical JSON."""
         policy = self.options.retry_policy
         stored: dict[str, Any] = {}
@@ -207,10 +209,10 @@ class TaskDefinition:
             stored["retry_policy"] = policy.model_dump(mode="json", exclude_none=True)
         if self.options.timeout_ms is not None:
             stored["timeout_ms"] = self.options.timeout_ms
-        return canonical(stored)
+        return canonical_json(stored)
 
 
-def define(
+def define_task(
     name: str,
     function: Callable[..., Any],
     options: Mapping[str, Any],
@@ -224,14 +226,14 @@ def define(
     hidden = list(function_faults(function))
     codec: Result[TaskCodec, tuple[SignatureFault, ...]] = Err(()) if hidden else TaskCodec.of(function)
     faults = [
-        *unknown_options((key for key in options if key not in known), known),
+        *unknown_option_faults((key for key in options if key not in known), known),
         *name_faults(name),
         *hidden,
         *(signature_error(name, fault) for fault in (codec.error if isinstance(codec, Err) else ())),
         *option_faults(given, queues),
     ]
     # What hides a function has the line of its decorator's inside, where nothing is wrong.
-    where = (location or _place(function)) if hidden else (_place(function) or location)
+    where = (location or _source_location(function)) if hidden else (_source_location(function) or location)
     for fault in faults:
         fault.location = where
     raise_together(f"task {name!r}", faults, family=TaskDefinitionError)
@@ -241,19 +243,19 @@ def define(
         codec=codec.unwrap(),
         queue_name=given.queue_name or DEFAULT_QUEUE,
         options=given,
-        flags=flags_of(given.flags),
+        flags=normalize_flags(given.flags),
         location=where or SourceLocation("<unknown>", 0),
     )
 
 
-def flags_of(given: Iterable[str] | Mapping[str, bool]) -> dict[str, bool]:
+def normalize_flags(given: Iterable[str] | Mapping[str, bool]) -> dict[str, bool]:
     """Flags by name; a bare list means that each is set."""
     if isinstance(given, Mapping):
         return dict(cast("Mapping[str, bool]", given))
     return dict.fromkeys(given, True)
 
 
-def _place(function: Callable[..., Any]) -> SourceLocation | None:
+def _source_location(function: Callable[..., Any]) -> SourceLocation | None:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return None if code is None else SourceLocation(code.co_filename, code.co_firstlineno)
 
@@ -261,12 +263,12 @@ def _place(function: Callable[..., Any]) -> SourceLocation | None:
 # Tasks by name.
 
 
-class Defined(Protocol):
+class HasDefinition(Protocol):
     @property
     def definition(self) -> TaskDefinition: ...
 
 
-D = TypeVar("D", bound=Defined)
+D = TypeVar("D", bound=HasDefinition)
 
 
 class TaskRegistry(Mapping[str, D], Generic[D]):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from horsies.codec.canonical_json import canonical
-from horsies.codec.results import stored_error
+from horsies.codec.canonical_json import canonical_json
+from horsies.codec.results import encode_task_error
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from horsies.model.capacity import QueueRoom
+    from horsies.model.capacity import QueueCapacity
     from horsies.store.database import Database
 
 
 # What a worker holds, as every statement that moves its tasks is told.
 
 
-class Hold(NamedTuple):
+class ClaimRef(NamedTuple):
     """A task in a worker's hands, under the token of its claim; worth nothing once the row has another."""
 
     task_id: UUID
@@ -33,14 +33,14 @@ class Hold(NamedTuple):
     worker_id: UUID
 
 
-class HeldRow(NamedTuple):
+class ClaimKeyRow(NamedTuple):
     """A row that was still held as asked."""
 
     id: UUID
     claim_token: int
 
 
-class MovedRow(NamedTuple):
+class ClaimStatusRow(NamedTuple):
     """A row that was still held as asked, and where it stands since."""
 
     id: UUID
@@ -48,21 +48,21 @@ class MovedRow(NamedTuple):
     status: str
 
 
-def hold_columns(holds: Sequence[Hold]) -> tuple[list[UUID], list[int], list[UUID]]:
+def claim_arrays(claims: Sequence[ClaimRef]) -> tuple[list[UUID], list[int], list[UUID]]:
     """The three arrays that guard a statement: ids, tokens, owners."""
     return (
-        [hold.task_id for hold in holds],
-        [hold.claim_token for hold in holds],
-        [hold.worker_id for hold in holds],
+        [hold.task_id for hold in claims],
+        [hold.claim_token for hold in claims],
+        [hold.worker_id for hold in claims],
     )
 
 
 def _cancelled(because: str) -> JsonValue:
     error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=f"not started again: its workflow was {because}")
-    return {"err": stored_error(error)}
+    return {"err": encode_task_error(error)}
 
 
-CANCELLED_DOCUMENTS = canonical({mark: _cancelled(mark) for mark in ("paused", "cancelled")})
+NO_RESTART_RESULTS = canonical_json({mark: _cancelled(mark) for mark in ("paused", "cancelled")})
 """Results of tasks that would start again but must not, by what `no_restart` says; JSON."""
 
 
@@ -76,17 +76,17 @@ class ClaimRequest:
 
     worker_id: UUID
     hostname: str
-    queues: Sequence[QueueRoom]
+    queues: Sequence[QueueCapacity]
     limit: int
     pids: Sequence[int] = ()
     lease_s: float | None = None
     cluster_cap: int | None = None
 
     @property
-    def is_held_back(self) -> bool:
+    def may_return_fewer(self) -> bool:
         """Whether it may return less than `limit` though there is more: caps, and rooms of single queues."""
         return self.cluster_cap is not None or any(
-            queue.cap is not None or queue.room < self.limit for queue in self.queues
+            queue.cap is not None or queue.capacity < self.limit for queue in self.queues
         )
 
 
@@ -119,31 +119,31 @@ class ClaimedRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class TaskStart:
     """A claimed task, and the child that it is about to be handed to."""
 
-    hold: Hold
+    claim: ClaimRef
     pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expiry:
+class TaskExpiry:
     """A claimed task that is past its good_until, and the stored result that says so."""
 
-    hold: Hold
+    claim: ClaimRef
     document: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimQueries:
     claim: Query[ClaimedRow]
-    start: Query[HeldRow]
-    expire: Query[HeldRow]
-    put_back: Query[MovedRow]
-    owned: Query[MovedRow]
+    start: Query[ClaimKeyRow]
+    expire: Query[ClaimKeyRow]
+    release: Query[ClaimStatusRow]
+    owned: Query[ClaimStatusRow]
 
 
-CLAIMS = load(ClaimQueries, "horsies.store", "claims")
+CLAIMS = load_queries(ClaimQueries, "horsies.store", "claims")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class ClaimStore:
         rows = await self.database.fetch(
             CLAIMS.claim,
             [queue.name for queue in request.queues],
-            [queue.room for queue in request.queues],
+            [queue.capacity for queue in request.queues],
             [queue.cap for queue in request.queues],
             request.limit,
             request.cluster_cap,
@@ -172,43 +172,43 @@ class ClaimStore:
         )
         return sorted(rows)
 
-    async def start(self, starts: Sequence[Start], *, hostname: str) -> list[HeldRow]:
+    async def start(self, starts: Sequence[TaskStart], *, hostname: str) -> list[ClaimKeyRow]:
         """Begin claimed tasks whose lease is valid and whose good_until is not over."""
-        columns = hold_columns([start.hold for start in starts])
+        columns = claim_arrays([start.claim for start in starts])
         return await self.database.fetch(CLAIMS.start, *columns, [start.pid for start in starts], hostname)
 
-    async def expire(self, expiries: Sequence[Expiry]) -> list[HeldRow]:
+    async def expire(self, expiries: Sequence[TaskExpiry]) -> list[ClaimKeyRow]:
         """End claimed tasks that are past their good_until."""
-        columns = hold_columns([expiry.hold for expiry in expiries])
+        columns = claim_arrays([expiry.claim for expiry in expiries])
         return await self.database.fetch(CLAIMS.expire, *columns, [expiry.document for expiry in expiries])
 
-    async def release(self, holds: Sequence[Hold]) -> list[MovedRow]:
+    async def release(self, claims: Sequence[ClaimRef]) -> list[ClaimStatusRow]:
         """Give up claimed tasks; they cost nothing and keep their place in the queue."""
-        return await self._put_back(holds, TaskStatus.CLAIMED)
+        return await self._release(claims, TaskStatus.CLAIMED)
 
-    async def give_back(self, holds: Sequence[Hold]) -> list[MovedRow]:
+    async def release_running(self, claims: Sequence[ClaimRef]) -> list[ClaimStatusRow]:
         """Give up RUNNING tasks whose code was never begun; as `release`."""
-        return await self._put_back(holds, TaskStatus.RUNNING)
+        return await self._release(claims, TaskStatus.RUNNING)
 
-    async def owned(self, worker_id: UUID) -> list[MovedRow]:
+    async def owned(self, worker_id: UUID) -> list[ClaimStatusRow]:
         """Everything CLAIMED or RUNNING that names this worker."""
         return await self.database.fetch(CLAIMS.owned, worker_id)
 
-    async def _put_back(self, holds: Sequence[Hold], status: TaskStatus) -> list[MovedRow]:
-        return await self.database.fetch(CLAIMS.put_back, *hold_columns(holds), status, CANCELLED_DOCUMENTS)
+    async def _release(self, holds: Sequence[ClaimRef], status: TaskStatus) -> list[ClaimStatusRow]:
+        return await self.database.fetch(CLAIMS.release, *claim_arrays(holds), status, NO_RESTART_RESULTS)
 
 
 # Running tasks come to an end, or back for another attempt.
 
 
-class Finish(NamedTuple):
+class FinishedAttempt(NamedTuple):
     """How an execution ended, and what shall become of its task.
 
     `document` is stored if the task ends here. With `retry_delay_s` it is run again instead, that long from now, where
     retries are left, good_until allows and its workflow was neither paused nor cancelled.
     """
 
-    hold: Hold
+    claim: ClaimRef
     outcome: TaskAttemptOutcome
     document: str
     error_code: str | None = None
@@ -223,7 +223,7 @@ class Finish(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndedAttempt:
+class AttemptOutcomeRow:
     """An attempt that is on record."""
 
     id: UUID
@@ -233,7 +233,7 @@ class EndedAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class TaskStateRow:
     """Who has a task, and since when: the evidence for an outcome that was refused."""
 
     id: UUID
@@ -248,13 +248,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishQueries:
-    finish: Query[MovedRow]
-    complete: Query[MovedRow]
-    attempts_under: Query[EndedAttempt]
-    standing: Query[Standing]
+    finish: Query[ClaimStatusRow]
+    complete: Query[ClaimStatusRow]
+    attempts_by_claim: Query[AttemptOutcomeRow]
+    current_states: Query[TaskStateRow]
 
 
-FINISHES = load(FinishQueries, "horsies.store", "finishes")
+FINISHES = load_queries(FinishQueries, "horsies.store", "finishes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +264,8 @@ class FinishStore:
     database: Database
 
     async def finish(
-        self, finishes: Sequence[Finish], *, max_crashes: int, events: Sequence[str] = ()
-    ) -> list[MovedRow]:
+        self, finishes: Sequence[FinishedAttempt], *, max_crashes: int, events: Sequence[str] = ()
+    ) -> list[ClaimStatusRow]:
         """Store a batch in one statement, or in one for those that completed and one for the others, with messages for
         viewers riding along.
 
@@ -279,30 +279,30 @@ class FinishStore:
         moved = await self._complete(completed, ()) if completed else []
         judged = [each for each in finishes if each.outcome is not TaskAttemptOutcome.COMPLETED]
         return moved + await self.database.fetch(
-            FINISHES.finish, *_columns(judged), max_crashes, CANCELLED_DOCUMENTS, events
+            FINISHES.finish, *_columns(judged), max_crashes, NO_RESTART_RESULTS, events
         )
 
-    async def _complete(self, finishes: Sequence[Finish], events: Sequence[str]) -> list[MovedRow]:
+    async def _complete(self, finishes: Sequence[FinishedAttempt], events: Sequence[str]) -> list[ClaimStatusRow]:
         return await self.database.fetch(
             FINISHES.complete,
-            *hold_columns([each.hold for each in finishes]),
+            *claim_arrays([each.claim for each in finishes]),
             [each.document for each in finishes],
             [each.pid for each in finishes],
             events,
         )
 
-    async def outcome_of(self, holds: Sequence[Hold]) -> list[EndedAttempt]:
+    async def recorded_outcomes(self, claims: Sequence[ClaimRef]) -> list[AttemptOutcomeRow]:
         """The attempts on record under exactly these claims."""
-        ids, tokens, _ = hold_columns(holds)
-        return await self.database.fetch(FINISHES.attempts_under, ids, tokens)
+        ids, tokens, _ = claim_arrays(claims)
+        return await self.database.fetch(FINISHES.attempts_by_claim, ids, tokens)
 
-    async def standing(self, task_ids: Sequence[UUID]) -> list[Standing]:
-        return await self.database.fetch(FINISHES.standing, task_ids)
+    async def current_states(self, task_ids: Sequence[UUID]) -> list[TaskStateRow]:
+        return await self.database.fetch(FINISHES.current_states, task_ids)
 
 
-def _columns(finishes: Sequence[Finish]) -> tuple[object, ...]:
+def _columns(finishes: Sequence[FinishedAttempt]) -> tuple[object, ...]:
     return (
-        *hold_columns([each.hold for each in finishes]),
+        *claim_arrays([each.claim for each in finishes]),
         [each.outcome for each in finishes],
         [each.document for each in finishes],
         [each.error_code for each in finishes],

@@ -20,7 +20,7 @@ from horsies.errors import (
     ErrorCode,
     HorsiesError,
 )
-from horsies.log import STATEMENTS
+from horsies.log import STATEMENT_LOGGER
 from horsies.version import __version__
 
 # Times that Python cannot hold, read as the nearest that it can: one odd row must not hide all others.
@@ -35,16 +35,16 @@ _ENDLESS: Final = 2**63
 """As microseconds, minus this is the database's word for minus infinity, and one less its word for infinity."""
 
 
-async def read_any_time(connection: Connection) -> None:
+async def set_datetime_codec(connection: Connection) -> None:
     """Have instants and durations of this connection decoded here, where nothing is out of range."""
     for name, encoder, decoder in (
-        ("timestamptz", _as_stored, _instant),
-        ("interval", _parts, _duration),
+        ("timestamptz", _encode_timestamp, _decode_timestamp),
+        ("interval", _encode_interval, _decode_interval),
     ):
         await connection.set_type_codec(name, schema="pg_catalog", encoder=encoder, decoder=decoder, format="tuple")
 
 
-def _as_stored(at: datetime) -> tuple[int]:
+def _encode_timestamp(at: datetime) -> tuple[int]:
     if at == datetime.min:  # noqa: DTZ901  # the driver's words for both ends of time
         return (-_ENDLESS,)
     if at == datetime.max:  # noqa: DTZ901
@@ -52,7 +52,7 @@ def _as_stored(at: datetime) -> tuple[int]:
     return ((at.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1),)
 
 
-def _instant(stored: tuple[int]) -> datetime:
+def _decode_timestamp(stored: tuple[int]) -> datetime:
     (microseconds,) = stored
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
@@ -60,11 +60,11 @@ def _instant(stored: tuple[int]) -> datetime:
         return _LATEST if microseconds > 0 else _EARLIEST
 
 
-def _parts(duration: timedelta) -> tuple[int, int, int]:
+def _encode_interval(duration: timedelta) -> tuple[int, int, int]:
     return 0, duration.days, duration.seconds * 1_000_000 + duration.microseconds
 
 
-def _duration(stored: tuple[int, int, int]) -> timedelta:
+def _decode_interval(stored: tuple[int, int, int]) -> timedelta:
     months, days, microseconds = stored
     years, months = divmod(months, 12)
     days += years * 365 + months * 30
@@ -83,7 +83,7 @@ LOST_CONNECTION = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 UNIQUE_VIOLATION = "23505"
 
 # Errors after which the same batch is simply sent again: the server chose us as the one to step back.
-STEP_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+CONFLICT_ERRORS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class StatementFailed(BrokerError):
@@ -110,22 +110,22 @@ _REFUSALS = {
     "3D000": _Refusal("the database does not exist", "create it, or correct its name in broker.database_url"),
 }
 
-_COMES_BACK = {
+_UNAVAILABLE_STATES = {
     "53300": "the server has no connection left; raise max_connections or lower broker.pool_size",
     "57P01": "the server was told to stop, or to end this connection",
     "57P02": "the server is restarting after a crash",
     "57P03": "the server is starting up",
 }
 
-_WORTH_ANOTHER_TRY = ("40", "53", "55", "57", "08")
+_RETRYABLE_CLASSES = ("40", "53", "55", "57", "08")
 
 
-def explain(error: BaseException, *, where: str, expects_writes: bool = False) -> HorsiesError:
+def translate_error(error: BaseException, *, where: str, expects_writes: bool = False) -> HorsiesError:
     """The error of ours that says what `error` means for the database at `where` (a masked URL)."""
     if expects_writes and isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return DatabaseUnreachable(f"{where} takes no writes", hint="a standby; it will, once it is promoted")
     if isinstance(error, asyncpg.PostgresError):
-        return _explain_server(error, where)
+        return _translate_server_error(error, where)
     if isinstance(error, TimeoutError):
         return DatabaseUnreachable(f"no answer in time from {where}", hint="is the server up, and is the network?")
     if isinstance(error, LOST_CONNECTION):
@@ -133,7 +133,7 @@ def explain(error: BaseException, *, where: str, expects_writes: bool = False) -
     raise error
 
 
-def is_failure_of_database(error: BaseException) -> bool:
+def is_database_error(error: BaseException) -> bool:
     """Whether `explain` has something to say about it."""
     return isinstance(error, (asyncpg.PostgresError, *LOST_CONNECTION))
 
@@ -144,7 +144,7 @@ def _how_to_reach(where: str) -> str:
     return "is the server up, and is the address right?"
 
 
-def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
+def _translate_server_error(error: asyncpg.PostgresError, where: str) -> HorsiesError:
     state = error.sqlstate or ""
     says = _first_line(error)
     if refusal := _REFUSALS.get(state):
@@ -152,7 +152,7 @@ def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
     if "unsupported startup parameter" in says:
         hint = "behind PgBouncer set broker.pgbouncer_transaction_mode, and broker.session_database_url to the server"
         return DatabaseUnreachable(f"{where}: {says}", retryable=False, hint=hint)
-    if state in _COMES_BACK or state.startswith("08"):
+    if state in _UNAVAILABLE_STATES or state.startswith("08"):
         return DatabaseUnreachable(f"{where}: {says}", hint=_until_it_is_back(state, says))
     if state == "42P01" or (state == "42883" and "function horsies_" in says):
         return ConfigurationError(
@@ -161,14 +161,14 @@ def _explain_server(error: asyncpg.PostgresError, where: str) -> HorsiesError:
             hint="run: horsies db migrate",
         )
     hint = "grant it, or use another role in broker.database_url" if state == "42501" else None
-    return StatementFailed(says, sqlstate=state, retryable=state.startswith(_WORTH_ANOTHER_TRY), hint=hint)
+    return StatementFailed(says, sqlstate=state, retryable=state.startswith(_RETRYABLE_CLASSES), hint=hint)
 
 
 def _until_it_is_back(state: str, says: str) -> str:
     # Not up yet and no longer up are one SQLSTATE; only the words tell which.
     if state == "57P03" and "shutting down" in says:
         return "the server was told to stop; it answers again once it is started"
-    return _COMES_BACK.get(state, "the connection was lost")
+    return _UNAVAILABLE_STATES.get(state, "the connection was lost")
 
 
 def _first_line(error: BaseException) -> str:
@@ -183,7 +183,7 @@ Python, is about a fiftieth of a send; with any other driver we do without."""
 CONNECT_TIMEOUT_S = 15.0
 STATEMENT_TIMEOUT_S = 30.0
 
-_statements = logging.getLogger(STATEMENTS)
+_statements = logging.getLogger(STATEMENT_LOGGER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ class Connection(_DriverConnection):
         super().__init__(*arguments, **named)
         self._at_hand: dict[str, PreparedStatement] = {}
 
-    def fetch_often(self, sql: str, arguments: tuple[object, ...]) -> Awaitable[list[Row]]:
+    def fetch_prepared(self, sql: str, arguments: tuple[object, ...]) -> Awaitable[list[Row]]:
         """As `fetch`, for the few statements that are run thousands of times: the driver need not look for them among
         all that it has prepared, and of its steps to the server only the last is taken where we know it."""
         statement = self._at_hand.get(sql)
@@ -252,11 +252,11 @@ class Connection(_DriverConnection):
             keepalive.apply_to(sock)
 
 
-_PLANNED_ONCE = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+_GENERIC_PLAN_SETTINGS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class ConnectionSpec:
     """An address, and the session state that each statement there may rely on.
 
     `pooled` means that a transaction pooler stands in between: no connection is ours for longer than a transaction, so
@@ -266,22 +266,22 @@ class Link:
     url: str = field(repr=False)
     masked_url: str
     schema: str = "public"
-    pooled: bool = False
+    is_pooled: bool = False
     read_only: bool = False
     statement_timeout_s: float | None = STATEMENT_TIMEOUT_S
     keepalive: Keepalive | None = field(default_factory=Keepalive)
-    plans_once: bool = False
+    force_generic_plan: bool = False
     """A prepared statement keeps its first general plan. For the few statements of a worker, whose plans do not depend
     on their arguments: the server would plan a claim anew each time, which takes four times as long as the claim.
     No table is read whole where an index will do: claims and ends look rows up by their keys, and a plan that was made
     while a table was empty would otherwise go through thousands of rows for each of them later."""
-    says_itself: bool = False
+    notifies_explicitly: bool = False
     """A statement on its own tells workers of the tasks that it stores, or knows why not: the insert trigger would only
     cost it time. In a transaction the trigger speaks."""
     echo: bool = False
     """Each statement is logged at DEBUG, without its arguments: they are other people's data."""
     application_name: str = f"horsies {__version__}"
-    direct: Link | None = None
+    direct: ConnectionSpec | None = None
     """The way past the pooler, where one stands in between."""
 
     @property
@@ -292,22 +292,22 @@ class Link:
     @property
     def session_settings(self) -> dict[str, str]:
         """Settings sent with the start of a direct connection. A pooler refuses or mixes them up, so it gets none."""
-        if self.pooled:
+        if self.is_pooled:
             return {}
         settings = {"application_name": self.application_name, "jit": "off", **self._state}
-        if self.plans_once:
-            settings |= _PLANNED_ONCE
-        if self.says_itself:
+        if self.force_generic_plan:
+            settings |= _GENERIC_PLAN_SETTINGS
+        if self.notifies_explicitly:
             settings |= {"horsies.announce": "off"}
         return {**settings, "default_transaction_read_only": "on"} if self.read_only else settings
 
     @property
-    def begin(self) -> str:
+    def begin_sql(self) -> str:
         """Opens a transaction in one message, with everything that must not outlive it behind a pooler."""
         opening = "BEGIN READ ONLY" if self.read_only else "BEGIN"
-        if self.pooled:
+        if self.is_pooled:
             return opening + "".join(f"; SET LOCAL {name} = {value}" for name, value in self._state.items())
-        return f"{opening}; SET LOCAL horsies.announce = 'on'" if self.says_itself else opening
+        return f"{opening}; SET LOCAL horsies.announce = 'on'" if self.notifies_explicitly else opening
 
     @property
     def _state(self) -> dict[str, str]:
@@ -325,9 +325,9 @@ class Link:
             "server_settings": self.session_settings,
             "connection_class": Connection,
         }
-        return {**arguments, "statement_cache_size": 0} if self.pooled else arguments
+        return {**arguments, "statement_cache_size": 0} if self.is_pooled else arguments
 
-    def prepare(self, connection: Connection) -> None:
+    def configure(self, connection: Connection) -> None:
         if self.keepalive is not None:
             connection.keep_alive(self.keepalive)
         if self.logs_statements:
@@ -338,14 +338,14 @@ class Link:
         try:
             connection = cast("Connection", await asyncpg.connect(**self.connect_arguments))
             if self.read_only:
-                await read_any_time(connection)
+                await set_datetime_codec(connection)
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            if is_failure_of_database(error):
-                raise explain(error, where=self.masked_url) from error
+            if is_database_error(error):
+                raise translate_error(error, where=self.masked_url) from error
             raise
-        self.prepare(connection)
+        self.configure(connection)
         return connection
 
 

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any, Concatenate, Self, TypeVar
 import asyncpg
 
 from horsies.errors import DatabaseUnreachable
-from horsies.store.connection import LOST_CONNECTION, STEP_BACK, Connection, explain, is_failure_of_database
+from horsies.store.connection import CONFLICT_ERRORS, LOST_CONNECTION, Connection, is_database_error, translate_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
     from horsies.errors import HorsiesError
-    from horsies.store.connection import Link, Row
+    from horsies.store.connection import ConnectionSpec, Row
     from horsies.store.queries import Query
 
 
 # Giving up on statements that take too long.
 
-TICKS = 10
+CHECKS_PER_TIMEOUT = 10
 """How often within the limit the statements under way are looked at."""
 
 
-class Deadlines:
+class StatementTimeouts:
     """One timer for all statements under way: the driver's own, one for each, costs a short statement a thirtieth.
 
     A statement is given up between its limit and a tenth more, and its connection with it. The server's limit, a little
@@ -39,31 +39,33 @@ class Deadlines:
     def __init__(self, limit_s: float | None) -> None:
         self._limit_s = limit_s
         self._timer: asyncio.TimerHandle | None = None
-        self.under_way: dict[Connection, float] = {}
+        self.active: dict[Connection, float] = {}
         """When the statement on a connection began. Whoever begins one puts it here, and takes it away at its end: it
         is no longer there where the connection was given up."""
-        self.are_watched = limit_s is None
+        self.is_watching = limit_s is None
 
     def watch(self) -> None:
         """To be called where they are not watched, after one has begun."""
         if self._limit_s is not None:
-            self.are_watched = True
-            self._timer = asyncio.get_running_loop().call_later(self._limit_s / TICKS, self._look, self._limit_s)
+            self.is_watching = True
+            self._timer = asyncio.get_running_loop().call_later(
+                self._limit_s / CHECKS_PER_TIMEOUT, self._look, self._limit_s
+            )
 
     def stop(self) -> None:
         """Look no more, until the next statement begins; that may be in another event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self.are_watched = False
+            self.is_watching = False
 
     def _look(self, limit_s: float) -> None:
-        self._timer, self.are_watched = None, False
+        self._timer, self.is_watching = None, False
         oldest = time.monotonic() - limit_s
-        for connection in [each for each, since in self.under_way.items() if since <= oldest]:
-            del self.under_way[connection]
+        for connection in [each for each, since in self.active.items() if since <= oldest]:
+            del self.active[connection]
             connection.terminate()
-        if self.under_way:
+        if self.active:
             self.watch()
 
 
@@ -77,36 +79,36 @@ CHECK_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSize:
+class PoolSettings:
     """How many connections, how long to wait for one, and how long an idle one is kept."""
 
-    smallest: int = 0
-    largest: int = 15
-    wait_s: float = 30.0
+    min_size: int = 0
+    max_size: int = 15
+    acquire_timeout_s: float = 30.0
     idle_s: float = 1800.0
     check_idle: bool = True
-    setting: str = "broker.pool_size"
+    setting_name: str = "broker.pool_size"
     """What an operator would raise to have more of them."""
 
 
-class Pool:
+class ConnectionPool:
     """At most `largest` connections, the one used last first, so that the others can grow old and be closed.
 
     `smallest` are kept however long they lie idle; none is made before it is needed. Nothing is reset at release,
     since no session state is kept; a connection that lay idle for half a minute is asked whether it still lives.
     """
 
-    def __init__(self, link: Link, size: PoolSize) -> None:
+    def __init__(self, link: ConnectionSpec, size: PoolSettings) -> None:
         self._link = link
         self._size = size
-        self._free = size.largest
+        self._free = size.max_size
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._idle: deque[tuple[Connection, float]] = deque()
         """Those that wait for work, each with the time since when; the one used last is on the right."""
         self._ageing: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    def at_once(self) -> Connection | None:
+    def try_acquire(self) -> Connection | None:
         """As `acquire`, where that needs no waiting: a connection that was given back a moment ago; else None."""
         idle = self._idle
         if not self._free or not idle or time.monotonic() - idle[-1][1] >= CHECK_AFTER_IDLE_S:
@@ -122,27 +124,27 @@ class Pool:
         if self._free:
             self._free -= 1
         else:
-            await self._wait_for_turn()
+            await self._wait_for_connection()
         try:
             return await self._alive() or await self._link.connect()
         except BaseException:
-            self._hand_on()
+            self._wake_next_waiter()
             raise
 
     def release(self, connection: Connection) -> None:
         """Take one back in whatever state it is."""
         if connection.is_closed():  # asked first: of one that was given up the driver knows nothing else
-            self._hand_on()
+            self._wake_next_waiter()
         elif connection.is_in_transaction():
-            self._hand_on()
+            self._wake_next_waiter()
             connection.terminate()
         else:
-            self.give_back(connection)
+            self.release_clean(connection)
 
-    def give_back(self, connection: Connection) -> None:
+    def release_clean(self, connection: Connection) -> None:
         """The same for one whose last statement was answered, and which is therefore in order."""
         if self._waiting:
-            self._hand_on()
+            self._wake_next_waiter()
         else:
             self._free += 1
         if self._is_closed:
@@ -168,7 +170,7 @@ class Pool:
             connection, _ = self._idle.pop()
             connection.terminate()
 
-    def _hand_on(self) -> None:
+    def _wake_next_waiter(self) -> None:
         """The turn goes to whoever waits longest; it is free only where nobody waits, so that nobody is overtaken."""
         while self._waiting:
             turn = self._waiting.popleft()
@@ -177,22 +179,22 @@ class Pool:
                 return
         self._free += 1
 
-    async def _wait_for_turn(self) -> None:
+    async def _wait_for_connection(self) -> None:
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            async with asyncio.timeout(self._size.wait_s):
+            async with asyncio.timeout(self._size.acquire_timeout_s):
                 await turn
         except BaseException as error:
             if turn in self._waiting:
                 self._waiting.remove(turn)
             elif not turn.cancelled():
-                self._hand_on()  # it came in the very moment in which it was given up
+                self._wake_next_waiter()  # it came in the very moment in which it was given up
             if not isinstance(error, TimeoutError):
                 raise
             raise DatabaseUnreachable(
-                f"all {self._size.largest} connections are in use, for {self._size.wait_s:g} s",
-                hint=f"raise {self._size.setting} or broker.pool_timeout",
+                f"all {self._size.max_size} connections are in use, for {self._size.acquire_timeout_s:g} s",
+                hint=f"raise {self._size.setting_name} or broker.pool_timeout",
             ) from None
 
     async def _alive(self) -> Connection | None:
@@ -217,7 +219,7 @@ class Pool:
     def _drop_old(self) -> None:
         self._ageing = None
         oldest_kept = time.monotonic() - self._size.idle_s
-        while len(self._idle) > self._size.smallest and self._idle[0][1] <= oldest_kept:
+        while len(self._idle) > self._size.min_size and self._idle[0][1] <= oldest_kept:
             connection, _ = self._idle.popleft()
             connection.terminate()
         if self._idle:
@@ -243,8 +245,8 @@ async def _close(connection: Connection) -> None:
 R = TypeVar("R")
 A = TypeVar("A")
 
-STEP_BACK_TRIES = 8
-SLOW_S = 0.5
+MAX_CONFLICT_RETRIES = 8
+SLOW_STATEMENT_S = 0.5
 """Far above what any statement of a worker takes, unless it waits for somebody or its plan is out of date."""
 
 
@@ -256,7 +258,7 @@ class Transaction:
         self._timeout_s = timeout_s
 
     async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
-        return query.rows(await self.connection.fetch(query.sql, *arguments, timeout=self._timeout_s))
+        return query.to_rows(await self.connection.fetch(query.sql, *arguments, timeout=self._timeout_s))
 
     async def fetch_raw(self, query: Query[Any], *arguments: object, timeout_s: float | None = None) -> list[Row]:
         """Rows as the driver gives them, for paths where a value a row is too dear."""
@@ -273,14 +275,14 @@ class Transaction:
 class Database:
     """One database through a pool of connections, each made when first needed; closed by `async with`."""
 
-    def __init__(self, link: Link, size: PoolSize | None = None) -> None:
-        self.link = link
-        self._size = size or PoolSize()
-        self._pool = Pool(link, self._size)
+    def __init__(self, connection_spec: ConnectionSpec, pool_settings: PoolSettings | None = None) -> None:
+        self.connection_spec = connection_spec
+        self._size = pool_settings or PoolSettings()
+        self._pool = ConnectionPool(connection_spec, self._size)
         # Behind a pooler, and where the server is to refuse writes, no statement is on its own.
-        self._needs_transaction = link.pooled or link.read_only
-        self._deadlines = Deadlines(link.statement_timeout_s)
-        self._no_deadlines = Deadlines(None)
+        self._needs_transaction = connection_spec.is_pooled or connection_spec.read_only
+        self._deadlines = StatementTimeouts(connection_spec.statement_timeout_s)
+        self._no_deadlines = StatementTimeouts(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -290,20 +292,20 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection; a later statement opens new ones. One that is under way keeps its limit."""
-        if not self._deadlines.under_way:
+        if not self._deadlines.active:
             self._deadlines.stop()
-        pool, self._pool = self._pool, Pool(self.link, self._size)
+        pool, self._pool = self._pool, ConnectionPool(self.connection_spec, self._size)
         await pool.close()
 
     def terminate(self) -> None:
         """Drop every connection without a word; for a process that is going down or was forked."""
         self._deadlines.stop()
-        pool, self._pool = self._pool, Pool(self.link, self._size)
+        pool, self._pool = self._pool, ConnectionPool(self.connection_spec, self._size)
         pool.terminate()
 
     async def fetch(self, query: Query[R], *arguments: object) -> list[R]:
         """Run one statement as a transaction of its own and return its rows as records."""
-        return query.rows(await self.fetch_raw(query, *arguments))
+        return query.to_rows(await self.fetch_raw(query, *arguments))
 
     async def fetch_one(self, query: Query[R], *arguments: object) -> R | None:
         rows = await self.fetch(query, *arguments)
@@ -317,50 +319,54 @@ class Database:
             return self.run(lambda transaction: transaction.fetch_raw(query, *arguments, timeout_s=timeout_s))
         # Who brings a limit of its own has a timer of its own.
         deadlines = self._deadlines if timeout_s is None else self._no_deadlines
-        return self._with_another_try(
+        return self._with_retry(
             lambda connection: connection.fetch(query.sql, *arguments, timeout=timeout_s), deadlines
         )
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
         await self.fetch_raw(query, *arguments)
 
-    def often(self, query: Query[Any]) -> Callable[[tuple[object, ...]], Coroutine[Any, Any, list[Row]]]:
+    def prepared(self, query: Query[Any]) -> Callable[[tuple[object, ...]], Coroutine[Any, Any, list[Row]]]:
         """What runs a statement as `fetch_raw` does, to be kept for one that is run thousands of times."""
-        if self._needs_transaction or self.link.logs_statements:  # the driver says nothing of what is at hand
+        if (
+            self._needs_transaction or self.connection_spec.logs_statements
+        ):  # the driver says nothing of what is at hand
             return lambda arguments: self.fetch_raw(query, *arguments)
-        return partial(self._with_another_try, Connection.fetch_often, self._deadlines, query.sql)
+        return partial(self._with_retry, Connection.fetch_prepared, self._deadlines, query.sql)
 
     async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
         """Run `work` in one transaction, and from its beginning again when the server chose it to step back."""
 
         async def inside(connection: Connection) -> A:
-            async with self._begun(connection):
-                return await work(Transaction(connection, timeout_s=self.link.statement_timeout_s))
+            async with self._transaction(connection):
+                return await work(Transaction(connection, timeout_s=self.connection_spec.statement_timeout_s))
 
-        return await self._with_another_try(inside, self._no_deadlines)
+        return await self._with_retry(inside, self._no_deadlines)
 
     @asynccontextmanager
-    async def aside(self) -> AsyncGenerator[Transaction]:
+    async def lock_transaction(self) -> AsyncGenerator[Transaction]:
         """A transaction that stays open while others do the work, and is rolled back in the end: it is for a lock.
 
         Where the pool has one connection only, which the work needs, it has another. Losing it while the work is done
         harms nobody, and nobody is told.
         """
         try:
-            async with self._one_to_keep() as connection:
-                await connection.execute(self.link.begin, timeout=self.link.statement_timeout_s)
+            async with self._dedicated_connection() as connection:
+                await connection.execute(
+                    self.connection_spec.begin_sql, timeout=self.connection_spec.statement_timeout_s
+                )
                 try:
-                    yield Transaction(connection, timeout_s=self.link.statement_timeout_s)
+                    yield Transaction(connection, timeout_s=self.connection_spec.statement_timeout_s)
                 finally:
                     await _roll_back(connection)
         except Exception as error:
-            if is_failure_of_database(error):
-                raise explain(error, where=self.link.masked_url) from error
+            if is_database_error(error):
+                raise translate_error(error, where=self.connection_spec.masked_url) from error
             raise
 
     @asynccontextmanager
-    async def _one_to_keep(self) -> AsyncGenerator[Connection]:
-        if self._size.largest > 1:
+    async def _dedicated_connection(self) -> AsyncGenerator[Connection]:
+        if self._size.max_size > 1:
             pool = self._pool
             connection = await pool.acquire()
             try:
@@ -368,14 +374,14 @@ class Database:
             finally:
                 pool.release(connection)
         else:
-            connection = await self.link.connect()
+            connection = await self.connection_spec.connect()
             try:
                 yield connection
             finally:
                 connection.terminate()
 
-    async def _with_another_try(
-        self, work: Callable[Concatenate[Connection, ...], Awaitable[A]], deadlines: Deadlines, *given: object
+    async def _with_retry(
+        self, work: Callable[Concatenate[Connection, ...], Awaitable[A]], deadlines: StatementTimeouts, *given: object
     ) -> A:
         # In one piece: every statement comes through here, and each step in between would cost all of them.
         tried, is_in_time = 0, True
@@ -383,31 +389,31 @@ class Database:
             tried += 1
             pool = self._pool
             try:
-                connection = pool.at_once() or await pool.acquire()
-                deadlines.under_way[connection] = time.monotonic()
-                if not deadlines.are_watched:
+                connection = pool.try_acquire() or await pool.acquire()
+                deadlines.active[connection] = time.monotonic()
+                if not deadlines.is_watching:
                     deadlines.watch()
                 try:
-                    if self.link.plans_once:
+                    if self.connection_spec.force_generic_plan:
                         done = await self._watched(work(connection, *given), connection)
                     else:
                         done = await work(connection, *given)
                 except BaseException:
-                    is_in_time = deadlines.under_way.pop(connection, None) is not None
+                    is_in_time = deadlines.active.pop(connection, None) is not None
                     pool.release(connection)
                     raise
-                deadlines.under_way.pop(connection, None)
-                pool.give_back(connection)
+                deadlines.active.pop(connection, None)
+                pool.release_clean(connection)
                 return done  # noqa: TRY300  # an `else` at the end would be far from here
             except Exception as error:
                 if not is_in_time:  # whatever the driver makes of a connection that is closed under it
                     late = TimeoutError()
                     late.__cause__ = error
-                    raise self._explained(late) from late
-                if not is_failure_of_database(error):
+                    raise self._translate(late) from late
+                if not is_database_error(error):
                     raise
-                if tried > STEP_BACK_TRIES or not isinstance(error, STEP_BACK):
-                    raise self._explained(error) from error
+                if tried > MAX_CONFLICT_RETRIES or not isinstance(error, CONFLICT_ERRORS):
+                    raise self._translate(error) from error
             # Linear and short: whoever won holds its locks for one statement only.
             await asyncio.sleep(0.005 * tried)
 
@@ -419,18 +425,20 @@ class Database:
         """
         began = time.monotonic()
         done = await work
-        if time.monotonic() - began > SLOW_S:
+        if time.monotonic() - began > SLOW_STATEMENT_S:
             await _forget_plans(connection)
         return done
 
-    def _explained(self, error: Exception) -> HorsiesError:
-        return explain(error, where=self.link.masked_url, expects_writes=not self.link.read_only)
+    def _translate(self, error: Exception) -> HorsiesError:
+        return translate_error(
+            error, where=self.connection_spec.masked_url, expects_writes=not self.connection_spec.read_only
+        )
 
     @asynccontextmanager
-    async def _begun(self, connection: Connection) -> AsyncGenerator[None]:
-        limit_s = self.link.statement_timeout_s
+    async def _transaction(self, connection: Connection) -> AsyncGenerator[None]:
+        limit_s = self.connection_spec.statement_timeout_s
         try:
-            await connection.execute(self.link.begin, timeout=limit_s)
+            await connection.execute(self.connection_spec.begin_sql, timeout=limit_s)
             yield
         except asyncio.CancelledError:
             connection.terminate()  # whoever gives up waits for no answer, which may never come

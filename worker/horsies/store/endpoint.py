@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any, cast
 import asyncpg
 
 # Not where it is used: its farewell at exit must come after those of the program, whose handlers may still send.
-from horsies.embedded import EmbeddedServer, Lease
+from horsies.embedded import EmbeddedServer, ServerHandle
 from horsies.errors import BrokerError, BrokerErrorCode
-from horsies.store.connection import LOST_CONNECTION, Keepalive, Link, explain, is_failure_of_database, quoted
-from horsies.store.database import CHECK_TIMEOUT_S, Database, PoolSize, Transaction
+from horsies.store.connection import (
+    LOST_CONNECTION,
+    ConnectionSpec,
+    Keepalive,
+    is_database_error,
+    quoted,
+    translate_error,
+)
+from horsies.store.database import CHECK_TIMEOUT_S, Database, PoolSettings, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -28,51 +35,55 @@ MIGRATION_TIMEOUT_S = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class ConnectionSpecs:
     """The two ways to one database: for statements, and, past a pooler, for LISTEN, migrations and held locks."""
 
-    pooled: Link
-    direct: Link
+    main: ConnectionSpec
+    direct: ConnectionSpec
     embedded_folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Endpoint:
     """A database within reach: an embedded server runs at least until `release`."""
 
-    links: Links
-    lease: Lease | None
+    connection_specs: ConnectionSpecs
+    lease: ServerHandle | None
 
     def release(self) -> None:
         if self.lease is not None:
             self.lease.release()
 
 
-def reach(settings: PostgresConfig, *, read_only: bool = False) -> Reached:
+def resolve_database(settings: PostgresConfig, *, read_only: bool = False) -> Endpoint:
     """Find out how to reach the configured database; where it is the embedded one, start or join it. Blocks."""
     url = settings.database_url
     lease = EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
-    return Reached(_links(settings, lease, read_only=read_only), lease)
+    return Endpoint(_make_specs(settings, lease, read_only=read_only), lease)
 
 
 @asynccontextmanager
-async def reaching(settings: PostgresConfig, *, read_only: bool = False) -> AsyncGenerator[Links]:
+async def resolved_database(settings: PostgresConfig, *, read_only: bool = False) -> AsyncGenerator[ConnectionSpecs]:
     """Yield how to reach the configured database; an embedded server runs until the block is left."""
-    reached = await asyncio.to_thread(reach, settings, read_only=read_only)
+    reached = await asyncio.to_thread(resolve_database, settings, read_only=read_only)
     try:
-        yield reached.links
+        yield reached.connection_specs
     finally:
         await asyncio.to_thread(reached.release)
 
 
 @asynccontextmanager
 async def open_database(
-    settings: PostgresConfig, *, read_only: bool = False, direct: bool = False, size: PoolSize | None = None
+    settings: PostgresConfig,
+    *,
+    read_only: bool = False,
+    direct: bool = False,
+    pool_settings: PoolSettings | None = None,
 ) -> AsyncGenerator[Database]:
     """Yield the configured database; `direct` goes past a pooler."""
     async with (
-        reaching(settings, read_only=read_only) as links,
-        Database(links.direct if direct else links.pooled, size) as database,
+        resolved_database(settings, read_only=read_only) as links,
+        Database(links.direct if direct else links.main, pool_settings) as database,
     ):
         yield database
 
@@ -80,28 +91,28 @@ async def open_database(
 @asynccontextmanager
 async def open_for_migration(settings: PostgresConfig) -> AsyncGenerator[Database]:
     """Yield the database as migrations need it: past a pooler, one connection, and no limit on a statement's time."""
-    async with reaching(settings) as links:
+    async with resolved_database(settings) as links:
         link = replace(links.direct, statement_timeout_s=MIGRATION_TIMEOUT_S)
-        async with Database(link, PoolSize(largest=1)) as database:
+        async with Database(link, PoolSettings(max_size=1)) as database:
             yield database
 
 
-def _links(settings: PostgresConfig, lease: Lease | None, *, read_only: bool) -> Links:
-    base = Link(
+def _make_specs(settings: PostgresConfig, lease: ServerHandle | None, *, read_only: bool) -> ConnectionSpecs:
+    base = ConnectionSpec(
         url=lease.url if lease else settings.database_url.reveal(),
         masked_url=lease.url if lease else settings.database_url.masked,
         schema=settings.schema,
-        pooled=settings.pgbouncer_transaction_mode,
+        is_pooled=settings.pgbouncer_transaction_mode,
         read_only=read_only,
         keepalive=_keepalive(settings),
         echo=settings.echo,
     )
-    direct = replace(base, pooled=False)
+    direct = replace(base, is_pooled=False)
     if settings.session_database_url is not None:
         session = settings.session_database_url
         direct = replace(direct, url=session.reveal(), masked_url=session.masked)
-    usual = replace(base, direct=direct) if base.pooled else base
-    return Links(pooled=usual, direct=direct, embedded_folder=lease.folder if lease else None)
+    usual = replace(base, direct=direct) if base.is_pooled else base
+    return ConnectionSpecs(main=usual, direct=direct, embedded_folder=lease.folder if lease else None)
 
 
 def _keepalive(settings: PostgresConfig) -> Keepalive | None:
@@ -118,17 +129,17 @@ def _keepalive(settings: PostgresConfig) -> Keepalive | None:
 # Making and dropping whole databases on a server, for those that are thrown away.
 
 
-async def create_database(server: Link, name: str, *, template: str) -> None:
+async def create_database(server: ConnectionSpec, name: str, *, template: str) -> None:
     """Make a database as a copy of `template`, which nobody may be using meanwhile."""
     await _run(server, f"CREATE DATABASE {quoted(name)} TEMPLATE {quoted(template)}")
 
 
-async def drop_database(server: Link, name: str) -> None:
+async def drop_database(server: ConnectionSpec, name: str) -> None:
     """Remove a database, whoever is still connected to it."""
     await _run(server, f"DROP DATABASE IF EXISTS {quoted(name)} WITH (FORCE)")
 
 
-async def _run(server: Link, sql: str) -> None:
+async def _run(server: ConnectionSpec, sql: str) -> None:
     # On a connection of its own: these statements refuse to run inside a transaction.
     connection = await server.connect()
     try:
@@ -141,23 +152,25 @@ async def _run(server: Link, sql: str) -> None:
 
 
 @asynccontextmanager
-async def savepoint(connection: object, link: Link, *, timeout_s: float) -> AsyncGenerator[Transaction]:
+async def savepoint(
+    caller_connection: object, connection_spec: ConnectionSpec, *, timeout_s: float
+) -> AsyncGenerator[Transaction]:
     """Yield a transaction under a savepoint: what fails in it is undone alone, and the caller's goes on.
 
     Where the caller has no transaction, it is one of its own.
     """
-    borrowed = cast("Connection", connection)
+    borrowed = cast("Connection", caller_connection)
     try:
-        async with _undone_alone(borrowed), _search_path(borrowed, link.schema):
+        async with _nested_transaction(borrowed), _search_path(borrowed, connection_spec.schema):
             yield Transaction(borrowed, timeout_s=timeout_s)
     except Exception as error:
-        if is_failure_of_database(error):
-            raise _explain(error, borrowed, link) from error
+        if is_database_error(error):
+            raise _explain(error, borrowed, connection_spec) from error
         raise
 
 
 @asynccontextmanager
-async def _undone_alone(connection: Connection) -> AsyncGenerator[None]:
+async def _nested_transaction(connection: Connection) -> AsyncGenerator[None]:
     if connection.is_closed():
         # Perhaps the server did that; sent again on another connection it may well be stored.
         raise BrokerError(
@@ -200,10 +213,10 @@ async def _search_path(connection: Any, schema: str) -> AsyncGenerator[None]:
     await connection.execute("SELECT set_config('search_path', $1, true)", theirs["path"])
 
 
-def _explain(error: Exception, connection: Connection, link: Link) -> HorsiesError:
+def _explain(error: Exception, connection: Connection, link: ConnectionSpec) -> HorsiesError:
     if isinstance(error, asyncpg.InterfaceError) and not _is_closed(connection):
         return BrokerError(f"the given connection cannot be used: {error}", code=BrokerErrorCode.ENQUEUE_FAILED)
-    return explain(error, where=link.masked_url)
+    return translate_error(error, where=link.masked_url)
 
 
 def _is_closed(connection: Connection) -> bool:

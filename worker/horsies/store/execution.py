@@ -7,8 +7,8 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horsies.store.queries import Query, load
-from horsies.store.tasks import StoredId  # noqa: TC001  # `load` reads the annotations
+from horsies.store.queries import Query, load_queries
+from horsies.store.tasks import IdRow  # noqa: TC001  # `load` reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,14 +68,14 @@ class Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionQueries:
     claim: Query[ClaimedTask]
-    complete: Query[StoredId]
-    fail: Query[StoredId]
-    retry: Query[StoredId]
+    complete: Query[IdRow]
+    fail: Query[IdRow]
+    retry: Query[IdRow]
     overdue: Query[OverdueTask]
     expire: Query[Told]
 
 
-EXECUTION = load(ExecutionQueries, "horsies.store", "execution")
+EXECUTION = load_queries(ExecutionQueries, "horsies.store", "execution")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,22 +11,22 @@ from uuid import uuid4
 import asyncpg
 
 from horsies.errors import HorsiesError
-from horsies.store.connection import CONNECT_TIMEOUT_S, LOST_CONNECTION, explain, is_failure_of_database
-from horsies.store.queries import Query, load
+from horsies.store.connection import CONNECT_TIMEOUT_S, LOST_CONNECTION, is_database_error, translate_error
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from horsies.store.connection import Connection, Link
+    from horsies.store.connection import Connection, ConnectionSpec
     from horsies.store.database import Database
 
 
-TASK_NEW: Final = "horsies_task_new"
-TASK_DONE: Final = "horsies_task_done"
-WORKFLOW_DONE: Final = "horsies_workflow_done"
-WORKFLOW_DUE: Final = "horsies_workflow_due"
-EVENTS: Final = "horsies_events"
-WORKER_PING: Final = "horsies_worker_ping"
+TASK_NEW_CHANNEL: Final = "horsies_task_new"
+TASK_DONE_CHANNEL: Final = "horsies_task_done"
+WORKFLOW_DONE_CHANNEL: Final = "horsies_workflow_done"
+WORKFLOW_DUE_CHANNEL: Final = "horsies_workflow_due"
+EVENTS_CHANNEL: Final = "horsies_events"
+WORKER_PING_CHANNEL: Final = "horsies_worker_ping"
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
@@ -42,14 +42,14 @@ class Listener:
 
     def __init__(
         self,
-        link: Link,
+        connection_spec: ConnectionSpec,
         channels: Mapping[str, Callable[[str], None]],
         *,
         on_change: Callable[[bool], None],
         first_pause_s: float = FIRST_PAUSE_S,
         longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:
-        self._link = link
+        self._link = connection_spec
         self._pauses_s = first_pause_s, longest_pause_s
         self._channels = channels
         self._on_change = on_change
@@ -69,7 +69,7 @@ class Listener:
                 self.failure = error.message
                 self._on_change(False)  # noqa: FBT003  # heard or not is the whole message
             else:
-                if await self._hear(connection):
+                if await self._listen(connection):
                     pause_s = first_pause_s
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_pause_s)
@@ -78,7 +78,7 @@ class Listener:
         """Give up a connection on which nothing arrives, however alive it looks."""
         self._ended.set()
 
-    async def _hear(self, connection: Connection) -> bool:
+    async def _listen(self, connection: Connection) -> bool:
         """Pass on what is said until the connection ends; whether anything could be heard on it."""
         self._ended, is_hearing = asyncio.Event(), False
         ended = self._ended
@@ -107,42 +107,42 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ProbeSentRow:
     said: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
-    is_announced: bool
+class NotifyTriggerRow:
+    is_enabled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeQueries:
-    notify: Query[Said]
-    announced: Query[Announced]
+    send_probe: Query[ProbeSentRow]
+    is_notify_trigger_enabled: Query[NotifyTriggerRow]
 
 
-PROBE = load(ProbeQueries, "horsies.store", "probe")
+PROBE = load_queries(ProbeQueries, "horsies.store", "probe")
 
 
-async def say(database: Database, channel: str) -> None:
+async def send_probe(database: Database, channel: str) -> None:
     """Send an empty notification."""
-    await database.fetch(PROBE.notify, channel)
+    await database.fetch(PROBE.send_probe, channel)
 
 
-async def is_new_work_announced(database: Database) -> bool:
+async def is_notify_trigger_enabled(database: Database) -> bool:
     """Whether the trigger that tells of new work is there and enabled."""
-    (row,) = await database.fetch(PROBE.announced)
-    return row.is_announced
+    (row,) = await database.fetch(PROBE.is_notify_trigger_enabled)
+    return row.is_enabled
 
 
-async def is_heard(database: Database, listening: Link, *, within_s: float) -> bool:
+async def is_notify_delivered(database: Database, listener_spec: ConnectionSpec, *, within_s: float) -> bool:
     """Whether what is said in `database` reaches a listener at `listening` in time."""
     channel = f"horsies_probe_{uuid4().hex}"
-    connection = await listening.connect()
+    connection = await listener_spec.connect()
     try:
-        heard = await _listen(connection, channel, listening)
-        await say(database, channel)
+        heard = await _listen(connection, channel, listener_spec)
+        await send_probe(database, channel)
         await asyncio.wait_for(heard.wait(), within_s)
     except TimeoutError:
         return False
@@ -151,7 +151,7 @@ async def is_heard(database: Database, listening: Link, *, within_s: float) -> b
     return True
 
 
-async def _listen(connection: Connection, channel: str, link: Link) -> asyncio.Event:
+async def _listen(connection: Connection, channel: str, link: ConnectionSpec) -> asyncio.Event:
     heard = asyncio.Event()
 
     def hear(*_: object) -> None:
@@ -160,7 +160,7 @@ async def _listen(connection: Connection, channel: str, link: Link) -> asyncio.E
     try:
         await connection.add_listener(channel, hear)
     except Exception as error:
-        if is_failure_of_database(error):
-            raise explain(error, where=link.masked_url) from error
+        if is_database_error(error):
+            raise translate_error(error, where=link.masked_url) from error
         raise
     return heard

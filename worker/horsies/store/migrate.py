@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
 from horsies.store.connection import StatementFailed, quoted
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -26,7 +26,7 @@ _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class AppliedMigration:
     version: int
     name: str
     checksum: str
@@ -34,33 +34,33 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ServerInfoRow:
     version_num: int
     current_schema: str | None
     in_recovery: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Namespace:
+class SchemaExistsRow:
     exists: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Locked:
+class MigrationLockRow:
     locked: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaQueries:
-    applied: Query[Applied]
-    namespace: Query[Namespace]
-    server: Query[Server]
-    lock: Query[Locked]
-    create_table: Query[None]
-    record: Query[None]
+    applied_migrations: Query[AppliedMigration]
+    schema_exists: Query[SchemaExistsRow]
+    server_info: Query[ServerInfoRow]
+    lock_migrations: Query[MigrationLockRow]
+    create_migrations_table: Query[None]
+    record_migration: Query[None]
 
 
-SCHEMA = load(SchemaQueries, "horsies.store", "schema")
+SCHEMA = load_queries(SchemaQueries, "horsies.store", "schema")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Migration:
 class SchemaState:
     """What a database has, held against what this code knows."""
 
-    applied: tuple[Applied, ...]
+    applied: tuple[AppliedMigration, ...]
     known: tuple[Migration, ...]
 
     @property
@@ -107,7 +107,7 @@ class SchemaState:
     def is_newer_than_code(self) -> bool:
         return self.current > self.latest
 
-    def refuse_unless_ours(self) -> None:
+    def check_compatible(self) -> None:
         """Raise where going on would mean guessing: a database from the future, or a file changed after its use."""
         if self.is_newer_than_code:
             raise BrokerError(
@@ -122,9 +122,9 @@ class SchemaState:
                 hint="install the horsies that applied it; put a change of the schema into a new migration",
             )
 
-    def refuse_unless_current(self) -> None:
+    def check_current(self) -> None:
         """Raise unless this code can work on the database as it is."""
-        self.refuse_unless_ours()
+        self.check_compatible()
         if self.pending:
             raise ConfigurationError(
                 f"the database is at migration {self.current}, this horsies needs {self.latest}"
@@ -148,7 +148,7 @@ def known_migrations() -> tuple[Migration, ...]:
 async def schema_state(database: Database) -> SchemaState:
     """Look, without changing anything; a database without tables has nothing applied."""
     try:
-        applied = await database.fetch(SCHEMA.applied)
+        applied = await database.fetch(SCHEMA.applied_migrations)
     except ConfigurationError:
         applied = []
     return SchemaState(applied=tuple(applied), known=known_migrations())
@@ -160,11 +160,11 @@ async def migrate(database: Database) -> tuple[Migration, ...]:
     Any number of processes may call this at once: one applies, the others wait for it and find nothing left.
     """
     state = await schema_state(database)
-    state.refuse_unless_ours()
+    state.check_compatible()
     if not state.pending:
         return ()
     try:
-        return await database.run(lambda transaction: _apply_pending(transaction, database.link.schema))
+        return await database.run(lambda transaction: _apply_pending(transaction, database.connection_spec.schema))
     except StatementFailed as error:
         raise BrokerError(
             f"the migration failed and nothing was changed: {error.message}",
@@ -176,23 +176,23 @@ async def migrate(database: Database) -> tuple[Migration, ...]:
 
 async def _apply_pending(transaction: Transaction, schema: str) -> tuple[Migration, ...]:
     await _refuse_old_server(transaction)
-    await transaction.fetch(SCHEMA.lock, schema)
+    await transaction.fetch(SCHEMA.lock_migrations, schema)
     # Asked first: CREATE SCHEMA needs a right on the database even where the schema is there.
-    (namespace,) = await transaction.fetch(SCHEMA.namespace, quoted(schema))
+    (namespace,) = await transaction.fetch(SCHEMA.schema_exists, quoted(schema))
     if not namespace.exists:
         await transaction.run_script(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
-    await transaction.execute(SCHEMA.create_table)
-    applied = await transaction.fetch(SCHEMA.applied)
+    await transaction.execute(SCHEMA.create_migrations_table)
+    applied = await transaction.fetch(SCHEMA.applied_migrations)
     state = SchemaState(applied=tuple(applied), known=known_migrations())
-    state.refuse_unless_ours()
+    state.check_compatible()
     for migration in state.pending:
         await transaction.run_script(migration.sql)
-        await transaction.execute(SCHEMA.record, migration.version, migration.name, migration.checksum)
+        await transaction.execute(SCHEMA.record_migration, migration.version, migration.name, migration.checksum)
     return state.pending
 
 
 async def _refuse_old_server(transaction: Transaction) -> None:
-    (server,) = await transaction.fetch(SCHEMA.server)
+    (server,) = await transaction.fetch(SCHEMA.server_info)
     if server.version_num < OLDEST_SERVER * 10_000:
         raise BrokerError(
             f"the server is PostgreSQL {server.version_num // 10_000}",

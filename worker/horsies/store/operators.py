@@ -7,13 +7,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from horsies.codec.canonical_json import canonical
-from horsies.codec.results import stored_error
-from horsies.model.events import Moved, Summary
+from horsies.codec.canonical_json import canonical_json
+from horsies.codec.results import encode_task_error
+from horsies.model.events import ChangeSummary, TaskChange
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
-from horsies.store.claims import CANCELLED_DOCUMENTS
-from horsies.store.queries import Query, load
+from horsies.store.claims import NO_RESTART_RESULTS
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from horsies.store.database import Database, Transaction
 
 
-BY_AN_OPERATOR: Final = "requeued by an operator"
+REQUEUED_BY_OPERATOR: Final = "requeued by an operator"
 """What an owner knows of a task that it was asked to stop; the audit knows the rest."""
 
-_IDS_IN_AN_ORDER: Final = 150
+_MAX_IDS_PER_KILL_MESSAGE: Final = 150
 """As many ids as an order to kill has room for in one notification."""
 
 
@@ -60,7 +60,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActedRow:
+class TransitionRow:
     """A task that was moved, from where and to where; `new_id` is the task that was sent in its place."""
 
     id: UUID
@@ -73,7 +73,7 @@ class ActedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkedRow:
+class KillRequestedRow:
     """A running task whose owner has been asked to stop it."""
 
     id: UUID
@@ -82,43 +82,43 @@ class MarkedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AfterKillRow:
+class KillOutcomeRow:
     """What became of it so far."""
 
     id: UUID
     queue_name: str
     status: str
     is_still_running: bool
-    is_put_back: bool
+    is_requeued: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instant:
+class ServerTimeRow:
     at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class NotificationCountRow:
     messages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionQueries:
     targets: Query[TargetRow]
-    now: Query[Instant]
-    finish: Query[ActedRow]
-    put_back: Query[ActedRow]
-    request_kill: Query[MarkedRow]
-    after_kill: Query[AfterKillRow]
-    send_again: Query[ActedRow]
-    tell: Query[Messages]
+    server_time: Query[ServerTimeRow]
+    end_tasks: Query[TransitionRow]
+    requeue: Query[TransitionRow]
+    request_kill: Query[KillRequestedRow]
+    kill_outcomes: Query[KillOutcomeRow]
+    resend: Query[TransitionRow]
+    send_notifications: Query[NotificationCountRow]
 
 
-ACTIONS = load(ActionQueries, "horsies.store", "actions")
+ACTIONS = load_queries(ActionQueries, "horsies.store", "actions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class Termination:
     """How tasks are brought to an end, and what is stored as their result."""
 
     kind: str
@@ -128,84 +128,92 @@ class End:
     kill: bool = False
 
 
-async def finish(transaction: Transaction, targets: Sequence[Target], end: End) -> list[ActedRow]:
+async def end_tasks(transaction: Transaction, targets: Sequence[Target], end: Termination) -> list[TransitionRow]:
     """End tasks; with `kill`, the owners of running ones are told to end their processes."""
     moved = await transaction.fetch(
-        ACTIONS.finish,
-        *_columns(targets),
+        ACTIONS.end_tasks,
+        *_target_arrays(targets),
         end.status,
-        canonical({"err": stored_error(end.error)}),
+        canonical_json({"err": encode_task_error(end.error)}),
         end.error.error_code,
         end.error.message,
         end.kill,
     )
     orders = [(row.worker_id, row.id) for row in moved if row.from_status == TaskStatus.RUNNING] if end.kill else []
-    await _tell(transaction, end.kind, moved, orders=orders)
+    await _notify(transaction, end.kind, moved, orders=orders)
     return moved
 
 
-async def put_back(
-    transaction: Transaction, targets: Sequence[Target], *, why: str = BY_AN_OPERATOR, may_overlap: bool = False
-) -> list[ActedRow]:
+async def requeue(
+    transaction: Transaction,
+    targets: Sequence[Target],
+    *,
+    reason: str = REQUEUED_BY_OPERATOR,
+    may_overlap: bool = False,
+) -> list[TransitionRow]:
     """Make tasks claimable at once. `may_overlap`: processes of the running ones are not known to be gone."""
     moved = await transaction.fetch(
-        ACTIONS.put_back, *_columns(targets), why, may_overlap, _too_late(why), CANCELLED_DOCUMENTS
+        ACTIONS.requeue, *_target_arrays(targets), reason, may_overlap, _too_late(reason), NO_RESTART_RESULTS
     )
-    await _tell(transaction, "requeue", moved, may_overlap=may_overlap)
+    await _notify(transaction, "requeue", moved, may_overlap=may_overlap)
     return moved
 
 
-async def request_kill(transaction: Transaction, targets: Sequence[Target]) -> list[MarkedRow]:
+async def request_kill(transaction: Transaction, targets: Sequence[Target]) -> list[KillRequestedRow]:
     """Ask the owners of running tasks to stop them and to put them back."""
     marked = await transaction.fetch(
         ACTIONS.request_kill, [each.id for each in targets], [each.claim_token for each in targets]
     )
-    await _tell(transaction, "requeue", (), orders=[(row.worker_id, row.id) for row in marked])
+    await _notify(transaction, "requeue", (), orders=[(row.worker_id, row.id) for row in marked])
     return marked
 
 
-async def after_kill(transaction: Transaction, targets: Sequence[Target]) -> list[AfterKillRow]:
+async def kill_outcomes(transaction: Transaction, targets: Sequence[Target]) -> list[KillOutcomeRow]:
     return await transaction.fetch(
-        ACTIONS.after_kill, [each.id for each in targets], [each.claim_token for each in targets]
+        ACTIONS.kill_outcomes, [each.id for each in targets], [each.claim_token for each in targets]
     )
 
 
-async def send_again(transaction: Transaction, targets: Sequence[Target], new_ids: Sequence[UUID]) -> list[ActedRow]:
+async def resend(transaction: Transaction, targets: Sequence[Target], new_ids: Sequence[UUID]) -> list[TransitionRow]:
     """A new task for each that has ended; the old ones stay as they are."""
-    sent = await transaction.fetch(ACTIONS.send_again, *_columns(targets), new_ids)
-    summary = Summary()
+    sent = await transaction.fetch(ACTIONS.resend, *_target_arrays(targets), new_ids)
+    summary = ChangeSummary()
     for row in sent:
         summary.add(
-            Moved(kind="enqueue", queue=row.queue_name, source=None, target=TaskStatus.PENDING), [str(row.new_id)]
+            TaskChange(kind="enqueue", queue=row.queue_name, source=None, target=TaskStatus.PENDING), [str(row.new_id)]
         )
-    await transaction.fetch(ACTIONS.tell, [], [], summary.take(0.0), [])  # workers hear of it by the trigger
+    await transaction.fetch(
+        ACTIONS.send_notifications, [], [], summary.drain(0.0), []
+    )  # workers hear of it by the trigger
     return sent
 
 
-async def _tell(
+async def _notify(
     transaction: Transaction,
     kind: str,
-    moved: Sequence[ActedRow],
+    moved: Sequence[TransitionRow],
     *,
     orders: Iterable[tuple[UUID | None, UUID]] = (),
     may_overlap: bool = False,
 ) -> None:
-    summary = Summary()
+    summary = ChangeSummary()
     for row in moved:
-        move = Moved(kind=kind, queue=row.queue_name, source=TaskStatus(row.from_status), target=TaskStatus(row.status))
+        move = TaskChange(
+            kind=kind, queue=row.queue_name, source=TaskStatus(row.from_status), target=TaskStatus(row.status)
+        )
         summary.add(move, [str(row.id)])
         if may_overlap and row.from_status == TaskStatus.RUNNING and row.status == TaskStatus.PENDING:
             summary.add(replace(move, kind="overlap_possible"), [str(row.id)])
     await transaction.fetch(
-        ACTIONS.tell,
+        ACTIONS.send_notifications,
         [row.id for row in moved if TaskStatus(row.status).is_terminal],
         sorted({row.queue_name for row in moved if row.status == TaskStatus.PENDING}),
-        summary.take(0.0),
-        _orders(orders),
+        summary.drain(0.0),
+        _kill_messages(orders),
     )
 
 
-def _orders(wanted: Iterable[tuple[UUID | None, UUID]]) -> list[str]:
+def _kill_messages(wanted: Iterable[tuple[UUID | None, UUID]]) -> list[str]:
     """Orders to kill, for each worker the tasks that it has."""
     by_worker: defaultdict[UUID | None, list[str]] = defaultdict(list)
     for worker_id, task_id in wanted:
@@ -217,11 +225,11 @@ def _orders(wanted: Iterable[tuple[UUID | None, UUID]]) -> list[str]:
                 "correlation_id": None,
                 "reply_channel": None,
                 "target_worker_id": None if worker_id is None else str(worker_id),
-                "task_ids": ids[start : start + _IDS_IN_AN_ORDER],
+                "task_ids": ids[start : start + _MAX_IDS_PER_KILL_MESSAGE],
             }
         )
         for worker_id, ids in by_worker.items()
-        for start in range(0, len(ids), _IDS_IN_AN_ORDER)
+        for start in range(0, len(ids), _MAX_IDS_PER_KILL_MESSAGE)
     ]
 
 
@@ -230,10 +238,10 @@ def _too_late(why: str) -> str:
     expired = TaskError(error_code=OutcomeCode.TASK_EXPIRED, message=f"{why}, past its good_until")
     failed = TaskError(error_code=OutcomeCode.OPERATOR_FAILED, message=f"{why}, past its good_until")
     ends = {TaskStatus.EXPIRED: expired, TaskStatus.FAILED: failed}
-    return canonical({str(status): {"err": stored_error(error)} for status, error in ends.items()})
+    return canonical_json({str(status): {"err": encode_task_error(error)} for status, error in ends.items()})
 
 
-def _columns(targets: Sequence[Target]) -> tuple[object, ...]:
+def _target_arrays(targets: Sequence[Target]) -> tuple[object, ...]:
     return (
         [each.id for each in targets],
         [each.status for each in targets],
@@ -251,11 +259,11 @@ class AuditId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQueries:
-    begin: Query[AuditId]
-    add: Query[AuditId]
+    insert_audit_entry: Query[AuditId]
+    add_audit_progress: Query[AuditId]
 
 
-AUDIT = load(AuditQueries, "horsies.store", "audit")
+AUDIT = load_queries(AuditQueries, "horsies.store", "audit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +276,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class AuditEntry:
     """An action as it is asked for: by whom, on what, and why."""
 
     operator: Operator
@@ -280,7 +288,7 @@ class Deed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class AuditProgress:
     """A part of an action that has been carried out. Of the ids, the first 1,000 of the whole action are kept."""
 
     matched: int = 0
@@ -290,26 +298,28 @@ class Done:
     task_ids: Sequence[UUID] = ()
 
 
-async def write_down(transaction: Transaction, deed: Deed, done: Done, audit_id: int | None = None) -> int:
+async def record_audit(
+    transaction: Transaction, entry: AuditEntry, progress: AuditProgress, audit_id: int | None = None
+) -> int:
     """Begin the row of an action, or add to the one that `audit_id` names; commits with what was done."""
     if audit_id is not None:
-        added = (done.matched, done.affected, done.skipped, done.task_ids)
-        (row,) = await transaction.fetch(AUDIT.add, audit_id, *added)
+        added = (progress.matched, progress.affected, progress.skipped, progress.task_ids)
+        (row,) = await transaction.fetch(AUDIT.add_audit_progress, audit_id, *added)
         return row.id
-    operator = deed.operator
+    operator = entry.operator
     (row,) = await transaction.fetch(
-        AUDIT.begin,
+        AUDIT.insert_audit_entry,
         operator.name,
         operator.host,
         operator.via,
-        deed.action,
-        deed.reason,
-        json.dumps(deed.filter),
-        deed.is_dry_run,
-        deed.matched + done.matched,
-        done.affected,
-        done.skipped,
-        done.task_ids,
+        entry.action,
+        entry.reason,
+        json.dumps(entry.filter),
+        entry.is_dry_run,
+        entry.matched + progress.matched,
+        progress.affected,
+        progress.skipped,
+        progress.task_ids,
     )
     return row.id
 
@@ -318,7 +328,7 @@ async def write_down(transaction: Transaction, deed: Deed, done: Done, audit_id:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class StoredEvent:
     """Something that an operator should be able to read later, with its evidence in JSON values."""
 
     kind: str
@@ -336,17 +346,17 @@ class EventId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
+class EventsNotifiedRow:
     messages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventQueries:
-    record: Query[EventId]
-    announce: Query[Announced]
+    record_event: Query[EventId]
+    notify_viewers: Query[EventsNotifiedRow]
 
 
-EVENTS = load(EventQueries, "horsies.store", "events")
+EVENTS = load_queries(EventQueries, "horsies.store", "events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,21 +365,21 @@ class EventStore:
 
     database: Database
 
-    async def record(self, event: Event) -> None:
+    async def record(self, event: StoredEvent) -> None:
         """Write an event down, and tell those who watch."""
-        await self.database.fetch(EVENTS.record, *_event_columns(event))
+        await self.database.fetch(EVENTS.record_event, *_event_columns(event))
 
-    async def announce(self, messages: Sequence[str]) -> None:
+    async def notify_viewers(self, messages: Sequence[str]) -> None:
         """Tell those who watch, and nobody else; for messages that no other statement takes along."""
-        await self.database.fetch(EVENTS.announce, messages)
+        await self.database.fetch(EVENTS.notify_viewers, messages)
 
 
-async def record_within(transaction: Transaction, event: Event) -> None:
+async def record_event(transaction: Transaction, event: StoredEvent) -> None:
     """The same as part of what the event tells of."""
-    await transaction.fetch(EVENTS.record, *_event_columns(event))
+    await transaction.fetch(EVENTS.record_event, *_event_columns(event))
 
 
-def _event_columns(event: Event) -> tuple[object, ...]:
+def _event_columns(event: StoredEvent) -> tuple[object, ...]:
     return (
         event.kind,
         event.task_id,

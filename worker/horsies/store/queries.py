@@ -33,20 +33,20 @@ class Query(Generic[R]):
 
     name: str
     sql: str
-    record: type[R]
+    row_type: type[R]
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns that a row must have, in the order of the record's fields."""
-        if self.record is type(None):
+        if self.row_type is type(None):
             return ()
-        if issubclass(self.record, tuple):
-            return self.record._fields  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
-        return tuple(field.name for field in fields(self.record))  # pyright: ignore[reportArgumentType]
+        if issubclass(self.row_type, tuple):
+            return self.row_type._fields  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
+        return tuple(field.name for field in fields(self.row_type))  # pyright: ignore[reportArgumentType]
 
-    def rows(self, found: Sequence[_Row]) -> list[R]:
+    def to_rows(self, found: Sequence[_Row]) -> list[R]:
         """Turn rows of the driver into records; a named tuple takes them whole, which is a tenth of the work."""
-        record, columns = self.record, self.columns
+        record, columns = self.row_type, self.columns
         if found and issubclass(record, tuple):
             if tuple(found[0].keys()) != columns:
                 raise TypeError(f"{self.name} does not return its columns in the order of {record.__name__}")
@@ -54,7 +54,7 @@ class Query(Generic[R]):
         return [record(**{column: row[column] for column in columns}) for row in found]
 
 
-def load(statements: type[Q], package: str, file: str) -> Q:
+def load_queries(statements: type[Q], package: str, file: str) -> Q:
     """Fill `statements` from `package`/sql/`file`.sql."""
     text = (resources.files(package) / "sql" / f"{file}.sql").read_text(encoding="utf-8")
     found = dict(_split(text))
@@ -64,7 +64,7 @@ def load(statements: type[Q], package: str, file: str) -> Q:
         raise TypeError(f"{file}.sql and {statements.__name__} differ in: {odd}")
     return statements(
         **{
-            name: Query(name=f"{file}.{name}", sql=f"/* {file}.{name} */ {sql}", record=get_args(declared[name])[0])
+            name: Query(name=f"{file}.{name}", sql=f"/* {file}.{name} */ {sql}", row_type=get_args(declared[name])[0])
             for name, sql in found.items()
         }
     )

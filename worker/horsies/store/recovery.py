@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from horsies.model.recovery.fleet import Fleet, FleetMember
-from horsies.store.database import Database, PoolSize
-from horsies.store.queries import Query, load
-from horsies.store.tasks import StoredId  # noqa: TC001  # `load` reads the annotations
+from horsies.store.database import Database, PoolSettings
+from horsies.store.queries import Query, load_queries
+from horsies.store.tasks import IdRow  # noqa: TC001  # `load` reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from horsies.model.task import TaskStatus
     from horsies.store.database import Transaction
 
-PAGE: Final = 1000
+PAGE_SIZE: Final = 1000
 EXPIRY_BATCH: Final = 500
 
 A = TypeVar("A")
 
-Noting: TypeAlias = "Callable[[Transaction, Sequence[UUID]], Awaitable[None]]"
+RecordCallback: TypeAlias = "Callable[[Transaction, Sequence[UUID]], Awaitable[None]]"
 """Writes down that these tasks were moved, in the transaction that moves them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class ServerClockRow:
     now: datetime
     server_started_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRow:
+class LiveWorkerRow:
     worker_id: UUID
     state: str
     last_heartbeat_at: datetime
@@ -72,7 +72,7 @@ class StaleRow:
     retry_of: UUID | None
     recovery_hold_until: datetime | None
     no_restart: str | None
-    last_beat_at: datetime
+    last_heartbeat_at: datetime
     """Its newest beat, else the claim or the start."""
     now: datetime
     owner_state: str | None
@@ -96,30 +96,30 @@ class OverdueRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class RecoveryAppliedRow:
     is_applied: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class LeaderLockRow:
     is_ours: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class StaleScan:
     """Which tasks to look at: those in one state, quiet for `threshold`, of one owner or of all."""
 
     status: TaskStatus
     threshold: timedelta
-    heard_since: datetime | None = None
+    listening_since: datetime | None = None
     """Silence before it does not count; None for plain ages."""
     owner_id: UUID | None = None
-    with_held: bool = False
+    include_on_hold: bool = False
     """Those too that a hook wants left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventNote:
+class RecoveryEvent:
     """An event of the task at hand, written in the transaction that settles it."""
 
     kind: str
@@ -127,7 +127,7 @@ class EventNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class RecoveryUpdate:
     """What a row becomes. Without a `status` it stays as it is, and is held."""
 
     status: TaskStatus | None = None
@@ -141,7 +141,7 @@ class Move:
     """What the attempt of a RUNNING task is said to have died of."""
     overlap_possible: bool = False
     hold_until: datetime | None = None
-    events: Sequence[EventNote] = field(default=())
+    events: Sequence[RecoveryEvent] = field(default=())
 
     def to_json(self) -> str:
         document = None if self.document is None else json.loads(self.document)
@@ -159,18 +159,18 @@ class LostWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryQueries:
-    clock: Query[Clock]
-    fleet: Query[MemberRow]
+    server_clock: Query[ServerClockRow]
+    live_workers: Query[LiveWorkerRow]
     stale: Query[StaleRow]
-    recover: Query[Applied]
-    mark_lost: Query[StoredId]
+    apply_decision: Query[RecoveryAppliedRow]
+    mark_lost: Query[IdRow]
     overdue: Query[OverdueRow]
-    expire: Query[StoredId]
-    note_mismatch: Query[None]
-    take_turn: Query[Turn]
+    expire: Query[IdRow]
+    record_fleet_mismatch: Query[None]
+    try_leader_lock: Query[LeaderLockRow]
 
 
-RECOVERY = load(RecoveryQueries, "horsies.store", "recovery")
+RECOVERY = load_queries(RecoveryQueries, "horsies.store", "recovery")
 
 _FIRST_ID: Final = UUID(int=0)
 _FIRST_INSTANT: Final = datetime.min  # noqa: DTZ901  # the driver's word for minus infinity
@@ -184,39 +184,41 @@ class RecoveryStore:
 
     async def fleet(self) -> Fleet:
         """The workers that should be alive, and the database's time."""
-        (clock,) = await self.database.fetch(RECOVERY.clock)
-        members = tuple(_member(row) for row in await self.database.fetch(RECOVERY.fleet))
+        (clock,) = await self.database.fetch(RECOVERY.server_clock)
+        members = tuple(_member(row) for row in await self.database.fetch(RECOVERY.live_workers))
         return Fleet(now=clock.now, server_started_at=clock.server_started_at, members=members)
 
-    async def stale(self, scan: Scan, *, after: UUID | None) -> list[StaleRow]:
+    async def stale(self, scan: StaleScan, *, after: UUID | None) -> list[StaleRow]:
         """The next page, in the order of ids; shorter than `PAGE` where it is the last."""
         return await self.database.fetch(
             RECOVERY.stale,
             scan.status,
             after or _FIRST_ID,
             scan.threshold,
-            scan.heard_since,
+            scan.listening_since,
             scan.owner_id,
-            scan.with_held,
-            PAGE,
+            scan.include_on_hold,
+            PAGE_SIZE,
         )
 
-    async def recover(self, row: StaleRow, move: Move, *, record: Noting | None = None) -> bool:
+    async def apply_decision(
+        self, row: StaleRow, move: RecoveryUpdate, *, record: RecordCallback | None = None
+    ) -> bool:
         """Carry out a verdict; False where the task has moved or beaten since it was read, or is held by now.
 
         `record` writes down that it was carried out, in the same transaction.
         """
-        judged = (row.id, row.status, row.claim_token, row.last_beat_at, row.no_restart, move.to_json())
+        judged = (row.id, row.status, row.claim_token, row.last_heartbeat_at, row.no_restart, move.to_json())
 
         async def carry_out(transaction: Transaction) -> bool:
-            (answer,) = await transaction.fetch(RECOVERY.recover, *judged)
+            (answer,) = await transaction.fetch(RECOVERY.apply_decision, *judged)
             if answer.is_applied and record is not None:
                 await record(transaction, [row.id])
             return answer.is_applied
 
         if record is not None:
             return await self.database.run(carry_out)
-        (answer,) = await self.database.fetch(RECOVERY.recover, *judged)
+        (answer,) = await self.database.fetch(RECOVERY.apply_decision, *judged)
         return answer.is_applied
 
     async def mark_lost(self, workers: Sequence[LostWorker]) -> list[UUID]:
@@ -234,7 +236,7 @@ class RecoveryStore:
         place = (_FIRST_INSTANT, _FIRST_ID) if after is None else (after.good_until, after.id)
         return await self.database.fetch(RECOVERY.overdue, *place, EXPIRY_BATCH)
 
-    async def expire(self, documents: Mapping[UUID, str], *, record: Noting | None = None) -> list[UUID]:
+    async def expire(self, documents: Mapping[UUID, str], *, record: RecordCallback | None = None) -> list[UUID]:
         """End overdue tasks with the result given for each; returns those that were still waiting.
 
         `record` writes down which they were, in the same transaction.
@@ -249,24 +251,24 @@ class RecoveryStore:
 
         return await self.database.run(end)
 
-    async def note_mismatch(self, values: Mapping[str, object]) -> None:
-        await self.database.execute(RECOVERY.note_mismatch, json.dumps(values, sort_keys=True))
+    async def record_fleet_mismatch(self, values: Mapping[str, object]) -> None:
+        await self.database.execute(RECOVERY.record_fleet_mismatch, json.dumps(values, sort_keys=True))
 
-    async def in_turn(self, work: Callable[[], Awaitable[A]]) -> A | None:
+    async def with_leader_lock(self, work: Callable[[], Awaitable[A]]) -> A | None:
         """Do `work` while nobody else sweeps; None where somebody does.
 
         The turn is a lock of a transaction that does nothing else, on a connection of its own, and an economy: two
         sweeps at once would cost twice and settle the same. So a turn that is lost meanwhile changes nothing. It is
         taken past a pooler, which may have one connection for all of us: who kept that would wait for himself.
         """
-        direct = self.database.link.direct
-        keeper = self.database if direct is None else Database(direct, PoolSize(largest=1))
-        async with keeper.aside() as transaction:
-            (turn,) = await transaction.fetch(RECOVERY.take_turn)
+        direct = self.database.connection_spec.direct
+        keeper = self.database if direct is None else Database(direct, PoolSettings(max_size=1))
+        async with keeper.lock_transaction() as transaction:
+            (turn,) = await transaction.fetch(RECOVERY.try_leader_lock)
             return await work() if turn.is_ours else None
 
 
-def _member(row: MemberRow) -> FleetMember:
+def _member(row: LiveWorkerRow) -> FleetMember:
     return FleetMember(
         worker_id=row.worker_id,
         state=row.state,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from horsies.model.retention import Category
-from horsies.store.queries import Query, load
+from horsies.model.retention import RetentionCategory
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class TableRowCount:
     """How many rows of a table were deleted or are due, and when the oldest of them came to its end."""
 
     table_name: str
@@ -33,13 +33,13 @@ class TableSize:
     bytes: int
     rows_estimate: int
 
-    def share_of(self, rows: int) -> int:
+    def estimate_bytes(self, rows: int) -> int:
         """What so many of its rows take up; the whole table at most, however old the estimate is."""
         return self.bytes * rows // max(self.rows_estimate, rows, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Locked:
+class RetentionLockRow:
     is_ours: bool
 
 
@@ -51,48 +51,48 @@ class LockedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionQueries:
-    lock: Query[Locked]
+    try_retention_lock: Query[RetentionLockRow]
     sizes: Query[TableSize]
-    heartbeats: Query[Taken]
-    due_heartbeats: Query[Taken]
-    worker_states: Query[Taken]
-    due_worker_states: Query[Taken]
-    workers: Query[Taken]
-    due_workers: Query[Taken]
-    tasks: Query[Taken]
-    due_tasks: Query[Taken]
-    lock_trees: Query[LockedRun]
-    trees: Query[Taken]
-    due_trees: Query[Taken]
-    events: Query[Taken]
-    due_events: Query[Taken]
-    audit: Query[Taken]
-    due_audit: Query[Taken]
+    delete_heartbeats: Query[TableRowCount]
+    count_due_heartbeats: Query[TableRowCount]
+    delete_worker_states: Query[TableRowCount]
+    count_due_worker_states: Query[TableRowCount]
+    delete_workers: Query[TableRowCount]
+    count_due_workers: Query[TableRowCount]
+    delete_tasks: Query[TableRowCount]
+    count_due_tasks: Query[TableRowCount]
+    lock_run_trees: Query[LockedRun]
+    delete_run_trees: Query[TableRowCount]
+    count_due_run_trees: Query[TableRowCount]
+    delete_events: Query[TableRowCount]
+    count_due_events: Query[TableRowCount]
+    delete_audit_entries: Query[TableRowCount]
+    count_due_audit_entries: Query[TableRowCount]
 
 
-CLEANING: Final = "retention"
+RETENTION_LOCK: Final = "retention"
 """The turn of those who clean everything."""
-A_TICK: Final = "retention of heartbeats"
+HEARTBEAT_RETENTION_LOCK: Final = "retention of heartbeats"
 """The turn of those who only make room for the next beats."""
 
-RETENTION = load(RetentionQueries, "horsies.store", "retention")
+RETENTION = load_queries(RetentionQueries, "horsies.store", "retention")
 
-_TAKE = {
-    Category.HEARTBEATS: RETENTION.heartbeats,
-    Category.WORKER_STATES: RETENTION.worker_states,
-    Category.WORKERS: RETENTION.workers,
-    Category.TASKS: RETENTION.tasks,
-    Category.EVENTS: RETENTION.events,
-    Category.AUDIT: RETENTION.audit,
+_DELETE_QUERIES = {
+    RetentionCategory.HEARTBEATS: RETENTION.delete_heartbeats,
+    RetentionCategory.WORKER_STATES: RETENTION.delete_worker_states,
+    RetentionCategory.WORKERS: RETENTION.delete_workers,
+    RetentionCategory.TASKS: RETENTION.delete_tasks,
+    RetentionCategory.EVENTS: RETENTION.delete_events,
+    RetentionCategory.AUDIT: RETENTION.delete_audit_entries,
 }
-_DUE = {
-    Category.HEARTBEATS: RETENTION.due_heartbeats,
-    Category.WORKER_STATES: RETENTION.due_worker_states,
-    Category.WORKERS: RETENTION.due_workers,
-    Category.WORKFLOWS: RETENTION.due_trees,
-    Category.TASKS: RETENTION.due_tasks,
-    Category.EVENTS: RETENTION.due_events,
-    Category.AUDIT: RETENTION.due_audit,
+_COUNT_QUERIES = {
+    RetentionCategory.HEARTBEATS: RETENTION.count_due_heartbeats,
+    RetentionCategory.WORKER_STATES: RETENTION.count_due_worker_states,
+    RetentionCategory.WORKERS: RETENTION.count_due_workers,
+    RetentionCategory.WORKFLOWS: RETENTION.count_due_run_trees,
+    RetentionCategory.TASKS: RETENTION.count_due_tasks,
+    RetentionCategory.EVENTS: RETENTION.count_due_events,
+    RetentionCategory.AUDIT: RETENTION.count_due_audit_entries,
 }
 
 
@@ -102,22 +102,22 @@ class RetentionStore:
 
     database: Database
 
-    async def take(
+    async def delete_batch(
         self,
-        category: Category,
+        category: RetentionCategory,
         window: timedelta,
         *,
         limit: int,
-        turn: str = CLEANING,
+        lock_name: str = RETENTION_LOCK,
         record: Callable[[Transaction, int], Awaitable[None]] | None = None,
-    ) -> dict[str, Taken] | None:
+    ) -> dict[str, TableRowCount] | None:
         """Delete a batch of what is older than `window`, the oldest first; None while another process has the turn.
 
         `record` writes down how many rows of the category went, in the same transaction and only where some did.
         """
 
-        async def batch(transaction: Transaction) -> dict[str, Taken] | None:
-            (lock,) = await transaction.fetch(RETENTION.lock, turn)
+        async def batch(transaction: Transaction) -> dict[str, TableRowCount] | None:
+            (lock,) = await transaction.fetch(RETENTION.try_retention_lock, lock_name)
             if not lock.is_ours:
                 return None
             taken = _by_table(await _take(transaction, category, window, limit))
@@ -127,21 +127,23 @@ class RetentionStore:
 
         return await self.database.run(batch)
 
-    async def due(self, category: Category, window: timedelta) -> dict[str, Taken]:
+    async def count_due(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount]:
         """Count what is older than `window`; nothing is locked."""
-        return _by_table(await self.database.fetch(_DUE[category], window))
+        return _by_table(await self.database.fetch(_COUNT_QUERIES[category], window))
 
     async def sizes(self) -> dict[str, TableSize]:
         """What our tables take up with their indexes."""
         return {size.table_name: size for size in await self.database.fetch(RETENTION.sizes)}
 
 
-async def _take(transaction: Transaction, category: Category, window: timedelta, limit: int) -> list[Taken]:
-    if category is not Category.WORKFLOWS:
-        return await transaction.fetch(_TAKE[category], window, limit)
-    runs = await transaction.fetch(RETENTION.lock_trees, window, limit)
-    return await transaction.fetch(RETENTION.trees, window, sorted({run.root_id for run in runs}))
+async def _take(
+    transaction: Transaction, category: RetentionCategory, window: timedelta, limit: int
+) -> list[TableRowCount]:
+    if category is not RetentionCategory.WORKFLOWS:
+        return await transaction.fetch(_DELETE_QUERIES[category], window, limit)
+    runs = await transaction.fetch(RETENTION.lock_run_trees, window, limit)
+    return await transaction.fetch(RETENTION.delete_run_trees, window, sorted({run.root_id for run in runs}))
 
 
-def _by_table(rows: list[Taken]) -> dict[str, Taken]:
+def _by_table(rows: list[TableRowCount]) -> dict[str, TableRowCount]:
     return {row.table_name: row for row in rows}

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 from uuid import UUID
 
-from horsies.codec.results import read_result
-from horsies.model.send import ExistingTask, PlainSend, SendOutcome, TaskSendPayload, judge
+from horsies.codec.results import decode_result
+from horsies.model.send import CompactPayload, ConflictingTask, SendOutcome, TaskSendPayload, resolve_conflict
 from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskInfo, TaskStatus
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -59,29 +59,29 @@ class Pipeline:
         await asyncio.sleep(0)
 
 
-TRIES_WHILE_ROWS_VANISH = 5
+MAX_CONFLICT_READS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredId:
+class IdRow:
     id: UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
-    is_announced: bool
+class EnqueuedRow:
+    is_notified: bool
 
 
-class Sent(NamedTuple):
+class EnqueueResult(NamedTuple):
     """What came of a send, the id of the task that stands for it, and whether workers hear of what it stored."""
 
     outcome: SendOutcome
     task_id: str
-    is_announced: bool | None = None
+    is_notified: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeRow:
+class TaskResultRow:
     """How a task stands; `document` is its stored result, as JSON text."""
 
     id: UUID
@@ -140,30 +140,30 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueries:
-    enqueue: Query[Announced]
-    enqueue_plain: Query[Announced]
-    enqueue_silently: Query[None]
-    enqueue_within: Query[Announced]
-    announce: Query[Announced]
-    in_the_way: Query[ExistingTask]
+    enqueue: Query[EnqueuedRow]
+    enqueue_compact: Query[EnqueuedRow]
+    enqueue_without_notify: Query[None]
+    enqueue_in_transaction: Query[EnqueuedRow]
+    notify_queues: Query[EnqueuedRow]
+    conflicts: Query[ConflictingTask]
     enqueue_many: Query[None]
-    outcomes: Query[OutcomeRow]
+    results: Query[TaskResultRow]
     info: Query[TaskRow]
     attempts: Query[AttemptRow]
 
 
-TASKS = load(TaskQueries, "horsies.store", "tasks")
+TASKS = load_queries(TaskQueries, "horsies.store", "tasks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class InsertBatch:
     """Rows of one bulk send, and the payload whose other fields they all share.
 
     Each text holds one value a line, for which JSON without white space leaves room: the driver looks at every
     element of an array by itself, and would take as long over four arrays as the server over storing the rows.
     """
 
-    like: TaskSendPayload
+    shared: TaskSendPayload
     ids: str
     args: str
     kwargs: str
@@ -175,33 +175,33 @@ class TaskStore:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._enqueue_plain = database.often(TASKS.enqueue_plain)
-        self.enqueue_silently: Callable[[PlainSend], Coroutine[Any, Any, object]] = database.often(
-            TASKS.enqueue_silently
+        self._enqueue_plain = database.prepared(TASKS.enqueue_compact)
+        self.enqueue_without_notify: Callable[[CompactPayload], Coroutine[Any, Any, object]] = database.prepared(
+            TASKS.enqueue_without_notify
         )
         """As `enqueue_plain`, and no worker hears of it."""
 
     async def enqueue(
         self, payload: TaskSendPayload, *, within: Transaction | None = None, timeout_s: float | None = None
-    ) -> Sent:
+    ) -> EnqueueResult:
         """Store a task, or say what stood in its way.
 
         Where another open transaction holds the same idempotency key, this waits for it, `timeout_s` at most.
         """
-        through, query = (self.database, TASKS.enqueue) if within is None else (within, TASKS.enqueue_within)
-        for _ in range(TRIES_WHILE_ROWS_VANISH):
+        through, query = (self.database, TASKS.enqueue) if within is None else (within, TASKS.enqueue_in_transaction)
+        for _ in range(MAX_CONFLICT_READS):
             stored = await through.fetch_raw(query, *_columns(payload), timeout_s=timeout_s)
             if stored:
-                return Sent(SendOutcome.STORED, payload.task_id, stored[0]["is_announced"])
+                return EnqueueResult(SendOutcome.STORED, payload.task_id, stored[0]["is_announced"])
             rows = await through.fetch(
-                TASKS.in_the_way, UUID(payload.task_id), payload.task_name, payload.idempotency_key
+                TASKS.conflicts, UUID(payload.task_id), payload.task_name, payload.idempotency_key
             )
-            outcome, task_id = judge(payload, rows)
-            if outcome is not SendOutcome.GONE:
-                return Sent(outcome, task_id)
-        return Sent(SendOutcome.GONE, payload.task_id)
+            outcome, task_id = resolve_conflict(payload, rows)
+            if outcome is not SendOutcome.CONFLICT_GONE:
+                return EnqueueResult(outcome, task_id)
+        return EnqueueResult(SendOutcome.CONFLICT_GONE, payload.task_id)
 
-    async def enqueue_plain(self, send: PlainSend) -> bool:
+    async def enqueue_compact(self, send: CompactPayload) -> bool:
         """Store a task on a session where nobody else announces it; whether workers hear of it.
 
         StatementFailed with UNIQUE_VIOLATION where its id is taken.
@@ -209,11 +209,11 @@ class TaskStore:
         (row,) = await self._enqueue_plain(send)
         return row["is_announced"]
 
-    async def announce(self, queue_names: Iterable[str]) -> None:
+    async def notify_queues(self, queue_names: Iterable[str]) -> None:
         """Tell workers that there is something to do."""
-        await self.database.fetch_raw(TASKS.announce, list(queue_names))
+        await self.database.fetch_raw(TASKS.notify_queues, list(queue_names))
 
-    async def enqueue_many(self, batches: Iterable[Batch], *, within: Transaction | None = None) -> None:
+    async def enqueue_many(self, batches: Iterable[InsertBatch], *, within: Transaction | None = None) -> None:
         """Store all batches or none, one statement each; `batches` may be gone through more than once."""
 
         async def store(transaction: Transaction) -> None:
@@ -223,8 +223,8 @@ class TaskStore:
 
         await (store(within) if within else self.database.run(store))
 
-    async def outcomes(self, task_ids: Iterable[UUID]) -> list[OutcomeRow]:
-        return await self.database.fetch(TASKS.outcomes, list(task_ids))
+    async def results(self, task_ids: Iterable[UUID]) -> list[TaskResultRow]:
+        return await self.database.fetch(TASKS.results, list(task_ids))
 
     async def info(self, task_id: UUID, *, with_document: bool) -> TaskRow | None:
         return await self.database.fetch_one(TASKS.info, task_id, with_document)
@@ -254,8 +254,8 @@ def _columns(payload: TaskSendPayload) -> tuple[object, ...]:
     )
 
 
-def _batch_columns(batch: Batch) -> tuple[object, ...]:
-    like = batch.like
+def _batch_columns(batch: InsertBatch) -> tuple[object, ...]:
+    like = batch.shared
     return (
         batch.ids,
         batch.args,
@@ -276,22 +276,34 @@ def _batch_columns(batch: Batch) -> tuple[object, ...]:
 # Rows of tasks as the library shows them.
 
 _COLUMNS = (
-    "task_name", "queue_name", "priority", "retry_count", "max_retries", "crash_count", "sent_at", "enqueued_at",
-    "claimed_at", "started_at", "good_until", "worker_hostname", "worker_pid", "worker_process_name",
-)  # fmt: skip
+    "task_name",
+    "queue_name",
+    "priority",
+    "retry_count",
+    "max_retries",
+    "crash_count",
+    "sent_at",
+    "enqueued_at",
+    "claimed_at",
+    "started_at",
+    "good_until",
+    "worker_hostname",
+    "worker_pid",
+    "worker_process_name",
+)
 
 
 def task_info(
     row: TaskRow, attempts: Sequence[AttemptRow] | None = None, *, include_failed_reason: bool = False
 ) -> TaskInfo:
     return TaskInfo(
-        **_alike(row),
+        **_common_fields(row),
         next_retry_at=row.next_retry_at,
         completed_at=row.completed_at,
         failed_at=row.failed_at,
         worker_id=_text(row.worker_id),
         error_code=row.error_code,
-        result=None if row.document is None else read_result(row.document),
+        result=None if row.document is None else decode_result(row.document),
         failed_reason=row.failed_reason if include_failed_reason else None,
         attempts=None if attempts is None else [_attempt_info(each) for each in attempts],
     )
@@ -299,10 +311,10 @@ def task_info(
 
 def stale_task_info(row: StaleRow) -> TaskInfo:
     """A task that somebody was to run, as hooks of recovery see it."""
-    return TaskInfo(**_alike(row), worker_id=_text(row.owner_id), failed_reason=row.failed_reason)
+    return TaskInfo(**_common_fields(row), worker_id=_text(row.owner_id), failed_reason=row.failed_reason)
 
 
-def _alike(row: TaskRow | StaleRow) -> dict[str, Any]:
+def _common_fields(row: TaskRow | StaleRow) -> dict[str, Any]:
     """What every row of a task has."""
     return {
         "task_id": str(row.id),
@@ -352,15 +364,15 @@ class QueueName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class QueueKnownRow:
     is_known: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueQueries:
-    pause: Query[QueueName]
-    resume: Query[QueueName]
-    is_known: Query[Known]
+    pause_queue: Query[QueueName]
+    resume_queue: Query[QueueName]
+    is_queue_known: Query[QueueKnownRow]
 
 
-QUEUES = load(QueueQueries, "horsies.store", "queues")
+QUEUES = load_queries(QueueQueries, "horsies.store", "queues")

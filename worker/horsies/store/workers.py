@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from horsies.errors import DatabaseUnreachable
 from horsies.model.result import WorkerStateSnapshot
-from horsies.store.claims import hold_columns
-from horsies.store.connection import explain, is_failure_of_database
-from horsies.store.queries import Query, load
+from horsies.store.claims import claim_arrays
+from horsies.store.connection import is_database_error, translate_error
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from horsies.store.claims import Hold
-    from horsies.store.connection import Link
+    from horsies.store.claims import ClaimRef
+    from horsies.store.connection import ConnectionSpec
     from horsies.store.database import Database
 
 
@@ -29,12 +29,12 @@ _JSON_COLUMNS = frozenset({"queue_priorities", "queue_max_concurrency", "recover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class PingSentRow:
     is_sent: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateRow:
+class WorkerStateRow:
     worker_id: str
     snapshot_at: datetime
     hostname: str
@@ -58,12 +58,12 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerQueries:
-    ping: Query[Sent]
-    newest_states: Query[StateRow]
-    state_history: Query[StateRow]
+    send_ping: Query[PingSentRow]
+    newest_states: Query[WorkerStateRow]
+    state_history: Query[WorkerStateRow]
 
 
-WORKERS = load(WorkerQueries, "horsies.store", "workers")
+WORKERS = load_queries(WorkerQueries, "horsies.store", "workers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,47 +81,49 @@ class WorkerStore:
         return [_snapshot(row) for row in await self.database.fetch(WORKERS.state_history, worker_id, limit)]
 
 
-class PingLine:
+class PingReplies:
     """A connection on which a ping was sent and its answers arrive."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ConnectionSpec) -> None:
         self._link = link
         self._heard: asyncio.Queue[str | None] = asyncio.Queue()
 
-    async def answer(self) -> str:
+    async def next_reply(self) -> str:
         """The next answer, as it was sent; raises when the connection is lost."""
         payload = await self._heard.get()
         if payload is None:
             raise DatabaseUnreachable(f"the connection to {self._link.masked_url} was lost while waiting for workers")
         return payload
 
-    def hear(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+    def on_reply(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         self._heard.put_nowait(str(payload))
 
-    def hear_the_end(self, _connection: object) -> None:
+    def on_disconnect(self, _connection: object) -> None:
         self._heard.put_nowait(None)
 
 
 @asynccontextmanager
-async def pinging(link: Link, *, reply_channel: str, message: str) -> AsyncGenerator[PingLine]:
+async def open_ping(
+    connection_spec: ConnectionSpec, *, reply_channel: str, message: str
+) -> AsyncGenerator[PingReplies]:
     """Listen on the reply channel, then ping all workers; a direct link, for LISTEN needs a connection of its own."""
-    line = PingLine(link)
-    connection = await link.connect()
+    line = PingReplies(connection_spec)
+    connection = await connection_spec.connect()
     try:
-        connection.add_termination_listener(line.hear_the_end)
-        await connection.add_listener(reply_channel, line.hear)
-        await connection.fetch(WORKERS.ping.sql, message)
+        connection.add_termination_listener(line.on_disconnect)
+        await connection.add_listener(reply_channel, line.on_reply)
+        await connection.fetch(WORKERS.send_ping.sql, message)
         yield line
     except Exception as error:
-        if is_failure_of_database(error) and not isinstance(error, TimeoutError):
-            raise explain(error, where=link.masked_url) from error
+        if is_database_error(error) and not isinstance(error, TimeoutError):
+            raise translate_error(error, where=connection_spec.masked_url) from error
         raise
     finally:
-        connection.remove_termination_listener(line.hear_the_end)
+        connection.remove_termination_listener(line.on_disconnect)
         connection.terminate()
 
 
-def _snapshot(row: StateRow) -> WorkerStateSnapshot:
+def _snapshot(row: WorkerStateRow) -> WorkerStateSnapshot:
     values: dict[str, Any] = {each.name: getattr(row, each.name) for each in fields(row)}
     parsed = {name: json.loads(values[name]) for name in _JSON_COLUMNS}
     return WorkerStateSnapshot(**values | parsed)
@@ -141,7 +143,7 @@ class WorkerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRun:
+class WorkerRegistration:
     """One run of a worker process, and the recovery settings that it lives by."""
 
     worker_id: UUID
@@ -154,10 +156,10 @@ class WorkerRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class WorkerSnapshot:
     """The limits of a run and its load at this moment."""
 
-    run: WorkerRun
+    worker: WorkerRegistration
     started_at: datetime
     max_claim_batch: int
     max_claim_per_worker: int
@@ -173,12 +175,12 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class RegisteredWorkerRow:
     started_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerBeat:
+class WorkerHeartbeatRow:
     """A worker beat that was written, at this instant of the database, and what the row says of the worker."""
 
     at: datetime
@@ -195,55 +197,55 @@ class NextDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class PongSentRow:
     told: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetQueries:
-    pong: Query[Told]
-    register: Query[Registered]
-    beat: Query[WorkerBeat]
+    send_pong: Query[PongSentRow]
+    register: Query[RegisteredWorkerRow]
+    worker_heartbeat: Query[WorkerHeartbeatRow]
     set_state: Query[None]
-    snapshot: Query[None]
+    insert_snapshot: Query[None]
     next_due: Query[NextDue]
 
 
-FLEET = load(FleetQueries, "horsies.store", "fleet")
+FLEET = load_queries(FleetQueries, "horsies.store", "fleet")
 
 
 @dataclass(frozen=True, slots=True)
-class FleetStore:
+class WorkerLifecycleStore:
     """Rows of workers in one database."""
 
     database: Database
 
-    async def register(self, run: WorkerRun) -> datetime:
+    async def register(self, worker: WorkerRegistration) -> datetime:
         """Write the row of a run that is starting; returns the database's time of it."""
         (row,) = await self.database.fetch(
             FLEET.register,
-            run.worker_id,
-            run.hostname,
-            run.pid,
-            run.version,
-            run.queues,
-            run.processes,
-            json.dumps(run.recovery_config),
+            worker.worker_id,
+            worker.hostname,
+            worker.pid,
+            worker.version,
+            worker.queues,
+            worker.processes,
+            json.dumps(worker.recovery_config),
         )
         return row.started_at
 
-    async def beat(self, worker_id: UUID, health: Mapping[str, object]) -> WorkerBeat | None:
+    async def heartbeat(self, worker_id: UUID, health: Mapping[str, object]) -> WorkerHeartbeatRow | None:
         """Say that the worker lives and how it fares; None when its row is gone."""
-        return await self.database.fetch_one(FLEET.beat, worker_id, json.dumps(health))
+        return await self.database.fetch_one(FLEET.worker_heartbeat, worker_id, json.dumps(health))
 
     async def set_state(self, worker_id: UUID, state: WorkerState) -> None:
         """A run that was declared lost can only be stopped."""
         await self.database.execute(FLEET.set_state, worker_id, state)
 
-    async def write_snapshot(self, snapshot: Snapshot) -> None:
-        run = snapshot.run
+    async def write_snapshot(self, snapshot: WorkerSnapshot) -> None:
+        run = snapshot.worker
         await self.database.execute(
-            FLEET.snapshot,
+            FLEET.insert_snapshot,
             run.worker_id,
             snapshot.started_at,
             run.hostname,
@@ -264,9 +266,9 @@ class FleetStore:
             snapshot.children_memory_mb,
         )
 
-    async def pong(self, channel: str, answer: str) -> None:
+    async def send_pong(self, channel: str, answer: str) -> None:
         """Answer a ping on the channel that it named."""
-        await self.database.fetch(FLEET.pong, channel, answer)
+        await self.database.fetch(FLEET.send_pong, channel, answer)
 
     async def next_due_s(self, queues: Sequence[str]) -> float | None:
         """Seconds of the database's clock until the soonest task that is not yet due; None when there is none."""
@@ -278,23 +280,23 @@ class FleetStore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class TaskHeartbeat:
     """A task that is alive in the process `pid`."""
 
-    hold: Hold
+    claim: ClaimRef
     pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class LeaseRenewal:
     """How long a claim is renewed for, and how old it may be for that."""
 
     length_s: float
-    longest_age_s: float
+    max_claim_age_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HeartbeatReply:
     """How a task stands that was beaten for. Only where `is_held` was a beat written.
 
     `status` is None where the task is gone; `error_code` is that of its end.
@@ -311,37 +313,41 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatQueries:
-    beat: Query[Answer]
+    task_heartbeats: Query[HeartbeatReply]
 
 
-BEATS = load(BeatQueries, "horsies.store", "beats")
+BEATS = load_queries(BeatQueries, "horsies.store", "beats")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeatStore:
+class HeartbeatStore:
     """Heartbeats in one database, sent from one host."""
 
     database: Database
     hostname: str
 
-    async def claimer_beats(
-        self, beats: Sequence[Beat], *, lease: Lease | None = None, events: Sequence[str] = ()
-    ) -> list[Answer]:
+    async def send_claimer_heartbeats(
+        self, beats: Sequence[TaskHeartbeat], *, lease: LeaseRenewal | None = None, events: Sequence[str] = ()
+    ) -> list[HeartbeatReply]:
         """Beat for CLAIMED tasks and renew their leases; one that has lapsed already is left to whoever takes it."""
-        return await self._beat("claimer", beats, lease, events)
+        return await self._send_heartbeats("claimer", beats, lease, events)
 
-    async def runner_beats(self, beats: Sequence[Beat], *, events: Sequence[str] = ()) -> list[Answer]:
+    async def send_runner_heartbeats(
+        self, beats: Sequence[TaskHeartbeat], *, events: Sequence[str] = ()
+    ) -> list[HeartbeatReply]:
         """Beat for RUNNING tasks, and tell viewers how many live."""
-        return await self._beat("runner", beats, None, events)
+        return await self._send_heartbeats("runner", beats, None, events)
 
-    async def _beat(self, role: str, beats: Sequence[Beat], lease: Lease | None, events: Sequence[str]) -> list[Answer]:
+    async def _send_heartbeats(
+        self, role: str, beats: Sequence[TaskHeartbeat], lease: LeaseRenewal | None, events: Sequence[str]
+    ) -> list[HeartbeatReply]:
         return await self.database.fetch(
-            BEATS.beat,
-            *hold_columns([beat.hold for beat in beats]),
+            BEATS.task_heartbeats,
+            *claim_arrays([beat.claim for beat in beats]),
             [beat.pid for beat in beats],
             role,
             self.hostname,
             lease and lease.length_s,
-            lease and lease.longest_age_s,
+            lease and lease.max_claim_age_s,
             events,
         )

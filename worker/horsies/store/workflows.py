@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from horsies.store.queries import Query, load
+from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -28,7 +28,7 @@ class PlannedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parentage:
+class ParentRef:
     """The node that a run stands behind."""
 
     workflow_id: UUID
@@ -39,7 +39,7 @@ class Parentage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DueRun:
+class RunRow:
     """A run that asks to be advanced; without a status it is in another hand."""
 
     id: UUID
@@ -47,11 +47,11 @@ class DueRun:
     on_error: str | None
     success_policy: str | None
     output_task_index: int | None
-    asked: Sequence[UUID]
+    outbox_ids: Sequence[UUID]
     """The rows of the outbox that asked."""
 
 
-class NodeRow(NamedTuple):
+class RunNodeRow(NamedTuple):
     """A node, and how its task or child ended where that is not yet taken over."""
 
     workflow_id: UUID
@@ -66,16 +66,16 @@ class NodeRow(NamedTuple):
     is_subworkflow: bool
     sub_workflow_id: UUID | None
     task_status: str | None
-    mark: str | None
-    document: str
+    no_restart: str | None
+    result_kind: str
     child_status: str | None
-    is_bereft: bool
+    is_task_gone: bool
     """Whether its task or child was deleted."""
     status: str
 
 
 @dataclass(slots=True, kw_only=True)
-class NodeMoves:
+class NodeUpdates:
     """Moves of nodes, collected over runs and written in one statement."""
 
     ids: list[UUID] = field(default_factory=list["UUID"])
@@ -91,18 +91,18 @@ class NodeMoves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closing:
+class RunCompletion:
     """The end of a run, or with no status only who is to blame for what will be its end."""
 
     workflow_id: UUID
     status: str | None = None
-    blamed: int | None = None
+    failed_index: int | None = None
     error: str | None = None
-    last_nodes: Sequence[int] = ()
+    leaf_indexes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class WorkflowIdRow:
     """Of a run or a node."""
 
     id: UUID
@@ -117,7 +117,7 @@ class FailedAdvance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingChild:
+class PendingSubWorkflow:
     """A sub-workflow to be started; arguments and context are JSON."""
 
     id: UUID
@@ -133,148 +133,150 @@ class WaitingChild:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Above:
+class AncestorRow:
     """A sub-workflow that another one stands below."""
 
     definition_key: str
-    is_built_from_the_same: bool
+    has_same_inputs: bool
     """Whether definition, arguments and context are those of the one below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    is_asked: bool
+class OutboxStateRow:
+    has_entries: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowQueries:
-    start: Query[Identity]
-    anything_asked: Query[Asked]
-    lock_due: Query[DueRun]
-    due: Query[Identity]
-    lock: Query[DueRun]
-    look: Query[DueRun]
-    nodes_of: Query[NodeRow]
-    move_nodes: Query[Identity]
-    enqueue: Query[None]
-    close: Query[Identity]
-    note_failure: Query[FailedAdvance]
-    waiting_children: Query[WaitingChild]
-    link_child: Query[Identity]
-    may_start_child: Query[Identity]
-    note_unknown: Query[None]
-    above: Query[Above]
-    forget_unwanted: Query[None]
-    set_child_aside: Query[None]
+class WorkflowQueries:
+    insert_run: Query[WorkflowIdRow]
+    has_outbox_entries: Query[OutboxStateRow]
+    lock_due_runs: Query[RunRow]
+    due_runs: Query[WorkflowIdRow]
+    lock_runs: Query[RunRow]
+    read_runs: Query[RunRow]
+    run_nodes: Query[RunNodeRow]
+    update_nodes: Query[WorkflowIdRow]
+    enqueue_nodes: Query[None]
+    finish_runs: Query[WorkflowIdRow]
+    record_advance_failure: Query[FailedAdvance]
+    pending_sub_workflows: Query[PendingSubWorkflow]
+    link_sub_workflow: Query[WorkflowIdRow]
+    lock_sub_workflow_start: Query[WorkflowIdRow]
+    defer_unknown_definition: Query[None]
+    ancestors: Query[AncestorRow]
+    delete_unwanted_start: Query[None]
+    quarantine_sub_workflow: Query[None]
 
 
-FLOWS = load(FlowQueries, "horsies.store", "flows")
+WORKFLOWS = load_queries(WorkflowQueries, "horsies.store", "flows")
 
 
 @dataclass(frozen=True, slots=True)
-class FlowWrites:
+class WorkflowWriter:
     """Runs inside one transaction. Whoever moves one has locked it first."""
 
     transaction: Transaction
 
-    async def start(
-        self, plan: WorkflowPlan, workflow_id: UUID, nodes: Sequence[PlannedNode], parent: Parentage | None
+    async def insert_run(
+        self, plan: WorkflowPlan, workflow_id: UUID, nodes: Sequence[PlannedNode], parent: ParentRef | None
     ) -> bool:
         """Store a run; False where there is one with this id."""
         columns = _run_columns(plan, workflow_id, parent)
-        stored = await self.transaction.fetch(FLOWS.start, *columns, _nodes_document(nodes))
+        stored = await self.transaction.fetch(WORKFLOWS.insert_run, *columns, _nodes_document(nodes))
         return bool(stored)
 
-    async def lock_due(self, limit: int) -> list[DueRun]:
-        return await self.transaction.fetch(FLOWS.lock_due, limit)
+    async def lock_due_runs(self, limit: int) -> list[RunRow]:
+        return await self.transaction.fetch(WORKFLOWS.lock_due_runs, limit)
 
-    async def lock(self, workflow_ids: Collection[UUID]) -> list[DueRun]:
-        return await self.transaction.fetch(FLOWS.lock, list(workflow_ids))
+    async def lock_runs(self, workflow_ids: Collection[UUID]) -> list[RunRow]:
+        return await self.transaction.fetch(WORKFLOWS.lock_runs, list(workflow_ids))
 
-    async def nodes_of(self, workflow_ids: Collection[UUID]) -> list[NodeRow]:
+    async def run_nodes(self, workflow_ids: Collection[UUID]) -> list[RunNodeRow]:
         """The nodes of these runs, a run after the other, by index."""
-        return await self.transaction.fetch(FLOWS.nodes_of, list(workflow_ids))
+        return await self.transaction.fetch(WORKFLOWS.run_nodes, list(workflow_ids))
 
-    async def move_nodes(self, moves: NodeMoves, *, asked: Collection[UUID]) -> None:
+    async def update_nodes(self, moves: NodeUpdates, *, outbox_ids: Collection[UUID]) -> None:
         """Move nodes, and forget the rows of the outbox that asked for it."""
         columns = (moves.ids, moves.statuses, moves.errors, moves.task_ids)
-        await self.transaction.fetch(FLOWS.move_nodes, *columns, list(asked))
+        await self.transaction.fetch(WORKFLOWS.update_nodes, *columns, list(outbox_ids))
 
-    async def enqueue(self, node_ids: Collection[UUID]) -> None:
+    async def enqueue_nodes(self, node_ids: Collection[UUID]) -> None:
         """Make the tasks that these nodes have been given."""
-        await self.transaction.execute(FLOWS.enqueue, list(node_ids))
+        await self.transaction.execute(WORKFLOWS.enqueue_nodes, list(node_ids))
 
-    async def close(self, closings: Sequence[Closing]) -> None:
+    async def finish_runs(self, closings: Sequence[RunCompletion]) -> None:
         await self.transaction.fetch(
-            FLOWS.close,
+            WORKFLOWS.finish_runs,
             [each.workflow_id for each in closings],
             [each.status for each in closings],
-            [each.blamed for each in closings],
+            [each.failed_index for each in closings],
             [each.error for each in closings],
             # Lists of different lengths make no array of the server's.
-            [f"{{{','.join(map(str, each.last_nodes))}}}" for each in closings],
+            [f"{{{','.join(map(str, each.leaf_indexes))}}}" for each in closings],
         )
 
-    async def may_start_child(self, child: WaitingChild) -> bool:
+    async def lock_sub_workflow_start(self, child: PendingSubWorkflow) -> bool:
         """Lock the parent's run, and the root's; whether this child is still wanted."""
         return bool(
-            await self.transaction.fetch(FLOWS.may_start_child, child.id, child.workflow_id, child.root_workflow_id)
+            await self.transaction.fetch(
+                WORKFLOWS.lock_sub_workflow_start, child.id, child.workflow_id, child.root_workflow_id
+            )
         )
 
-    async def link_child(self, child: WaitingChild, workflow_id: UUID) -> bool:
-        return bool(await self.transaction.fetch(FLOWS.link_child, child.id, workflow_id))
+    async def link_sub_workflow(self, child: PendingSubWorkflow, workflow_id: UUID) -> bool:
+        return bool(await self.transaction.fetch(WORKFLOWS.link_sub_workflow, child.id, workflow_id))
 
 
 @dataclass(frozen=True, slots=True)
-class FlowStore:
+class WorkflowStore:
     """Runs of one database, as far as no lock is needed."""
 
     database: Database
 
-    async def is_anything_asked(self) -> bool:
+    async def has_outbox_entries(self) -> bool:
         """Whether there is, or soon will be, something to do for any run; one look at an index."""
-        (found,) = await self.database.fetch(FLOWS.anything_asked)
-        return found.is_asked
+        (found,) = await self.database.fetch(WORKFLOWS.has_outbox_entries)
+        return found.has_entries
 
-    async def waiting_children(self, *, unknown: Collection[str], limit: int) -> list[WaitingChild]:
+    async def pending_sub_workflows(self, *, unknown: Collection[str], limit: int) -> list[PendingSubWorkflow]:
         """Sub-workflows to start; those with `unknown` definitions only now and then."""
-        return await self.database.fetch(FLOWS.waiting_children, list(unknown), limit)
+        return await self.database.fetch(WORKFLOWS.pending_sub_workflows, list(unknown), limit)
 
-    async def look(self, workflow_ids: Collection[UUID]) -> tuple[list[DueRun], list[NodeRow]]:
+    async def read_runs(self, workflow_ids: Collection[UUID]) -> tuple[list[RunRow], list[RunNodeRow]]:
         """Runs and their nodes as they stand, which may be another thing a moment later."""
         ids = list(workflow_ids)
-        return await self.database.fetch(FLOWS.look, ids), await self.database.fetch(FLOWS.nodes_of, ids)
+        return await self.database.fetch(WORKFLOWS.read_runs, ids), await self.database.fetch(WORKFLOWS.run_nodes, ids)
 
-    async def due(self, limit: int) -> list[UUID]:
+    async def due_runs(self, limit: int) -> list[UUID]:
         """Runs that ask to be advanced."""
-        return [row.id for row in await self.database.fetch(FLOWS.due, limit)]
+        return [row.id for row in await self.database.fetch(WORKFLOWS.due_runs, limit)]
 
-    async def note_unknown(self, child: WaitingChild, why: str, *, pause_s: float) -> None:
-        await self.database.execute(FLOWS.note_unknown, child.id, why, pause_s)
+    async def defer_unknown_definition(self, child: PendingSubWorkflow, why: str, *, pause_s: float) -> None:
+        await self.database.execute(WORKFLOWS.defer_unknown_definition, child.id, why, pause_s)
 
-    async def above(self, child: WaitingChild) -> list[Above]:
+    async def ancestors(self, child: PendingSubWorkflow) -> list[AncestorRow]:
         """The sub-workflows that this one would stand below, the nearest first."""
-        return await self.database.fetch(FLOWS.above, child.id)
+        return await self.database.fetch(WORKFLOWS.ancestors, child.id)
 
-    async def forget_unwanted(self, child: WaitingChild) -> None:
+    async def delete_unwanted_start(self, child: PendingSubWorkflow) -> None:
         """Ask no more for a child whose node does not wait for one."""
-        await self.database.execute(FLOWS.forget_unwanted, child.id)
+        await self.database.execute(WORKFLOWS.delete_unwanted_start, child.id)
 
-    async def set_child_aside(self, child: WaitingChild, why: str) -> None:
+    async def quarantine_sub_workflow(self, child: PendingSubWorkflow, why: str) -> None:
         """Leave it for an hour."""
-        await self.database.execute(FLOWS.set_child_aside, child.id, why)
+        await self.database.execute(WORKFLOWS.quarantine_sub_workflow, child.id, why)
 
-    async def note_failure(self, workflow_id: UUID, why: str, *, most_tries: int) -> list[FailedAdvance]:
-        return await self.database.fetch(FLOWS.note_failure, workflow_id, why, most_tries)
+    async def record_advance_failure(self, workflow_id: UUID, why: str, *, max_tries: int) -> list[FailedAdvance]:
+        return await self.database.fetch(WORKFLOWS.record_advance_failure, workflow_id, why, max_tries)
 
 
-def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: Parentage | None) -> tuple[object, ...]:
+def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None) -> tuple[object, ...]:
     return (
         workflow_id,
         plan.name,
         plan.on_error,
         plan.output_index,
-        None if plan.success is None else _policy(plan.success),
+        None if plan.success_rule is None else _policy(plan.success_rule),
         plan.definition_key,
         parent.workflow_id if parent else None,
         parent.task_index if parent else None,
@@ -325,7 +327,7 @@ def _instant(at: datetime | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOutcomeRow:
+class RunResultRow:
     """How a run stands; document and error are JSON."""
 
     id: UUID
@@ -355,23 +357,23 @@ class NodeInfoRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowReadQueries:
-    outcomes: Query[RunOutcomeRow]
-    nodes: Query[NodeInfoRow]
+class RunReadQueries:
+    run_results: Query[RunResultRow]
+    node_infos: Query[NodeInfoRow]
 
 
-FLOW_READS = load(FlowReadQueries, "horsies.store", "flow_reads")
+RUN_READS = load_queries(RunReadQueries, "horsies.store", "flow_reads")
 
 
 @dataclass(frozen=True, slots=True)
-class FlowReadStore:
+class WorkflowReader:
     """Runs of one database, to be looked at."""
 
     database: Database
 
-    async def outcomes(self, workflow_ids: Iterable[UUID]) -> list[RunOutcomeRow]:
-        return await self.database.fetch(FLOW_READS.outcomes, list(workflow_ids))
+    async def run_results(self, workflow_ids: Iterable[UUID]) -> list[RunResultRow]:
+        return await self.database.fetch(RUN_READS.run_results, list(workflow_ids))
 
-    async def nodes(self, workflow_id: UUID) -> list[NodeInfoRow]:
+    async def node_infos(self, workflow_id: UUID) -> list[NodeInfoRow]:
         """By index."""
-        return await self.database.fetch(FLOW_READS.nodes, workflow_id)
+        return await self.database.fetch(RUN_READS.node_infos, workflow_id)

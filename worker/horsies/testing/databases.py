@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from horsies.embedded import EmbeddedServer
 from horsies.model.settings.broker import DatabaseUrl
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.endpoint import create_database, drop_database
 from horsies.store.migrate import migrate
@@ -32,27 +32,27 @@ TEMPLATE = "horsies_template"
 class TemporaryServer:
     """A running server, and a template from which a database is made in a moment."""
 
-    link: Link
+    connection_spec: ConnectionSpec
 
     @contextmanager
     def database(self) -> Generator[str]:
         """Yield the URL of a fresh database; it is dropped in the end, whoever is still connected."""
         name = f"test_{uuid4().hex}"
-        BRIDGE.run(create_database(self.link, name, template=TEMPLATE))
+        BRIDGE.run(create_database(self.connection_spec, name, template=TEMPLATE))
         try:
-            yield self._at(name).url
+            yield self._spec_for(name).url
         finally:
-            BRIDGE.run(drop_database(self.link, name))
+            BRIDGE.run(drop_database(self.connection_spec, name))
 
     async def make_template(self) -> None:
-        await create_database(self.link, TEMPLATE, template="template0")
-        async with Database(self._at(TEMPLATE)) as database:
+        await create_database(self.connection_spec, TEMPLATE, template="template0")
+        async with Database(self._spec_for(TEMPLATE)) as database:
             await migrate(database)
 
-    def _at(self, name: str) -> Link:
-        head, _, query = self.link.url.partition("?")
+    def _spec_for(self, name: str) -> ConnectionSpec:
+        head, _, query = self.connection_spec.url.partition("?")
         url = f"{head.rpartition('/')[0]}/{name}?{query}"
-        return replace(self.link, url=url, masked_url=url)
+        return replace(self.connection_spec, url=url, masked_url=url)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def temporary_server() -> Generator[TemporaryServer]:
     folder.chmod(0o711)  # as root the server runs as another user, who must be able to enter
     try:
         with EmbeddedServer(folder / "pg", durable=False).use() as lease:
-            server = TemporaryServer(Link(url=lease.url, masked_url=lease.url))
+            server = TemporaryServer(ConnectionSpec(url=lease.url, masked_url=lease.url))
             BRIDGE.run(server.make_template())
             yield server
     finally:

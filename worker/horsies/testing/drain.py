@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from horsies.codec.arguments import EncodedArguments
-from horsies.codec.canonical_json import cleaned
-from horsies.codec.ids import IDS
-from horsies.codec.results import AnyResult, StoredResult, stored_result
-from horsies.codec.values import PlainValue
+from horsies.codec.canonical_json import replace_unstorable
+from horsies.codec.ids import ID_GENERATOR
+from horsies.codec.results import AnyResult, EncodedResult, encode_result
+from horsies.codec.values import PlainCodec
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
-from horsies.model.retry import Chances, GiveUp, RetryAt, RetryPolicy, decide_retry
+from horsies.model.retry import GiveUp, RetryAt, RetryPolicy, RetryState, decide_retry
 from horsies.model.task import TaskAttemptOutcome, TaskContext, expired_error
 from horsies.model.task_result import (
     BuiltInTaskCode,
@@ -27,21 +27,21 @@ from horsies.model.task_result import (
     OperationalErrorCode,
     TaskError,
     TaskResult,
-    said_by,
+    safe_stringify,
 )
-from horsies.registry.invocation import FAILURES, call, call_async, decoded, running
+from horsies.registry.invocation import TASK_EXCEPTIONS, bind_current_task, call_task, call_task_async, decode_arguments
 from horsies.store.connection import StatementFailed
 from horsies.store.execution import ClaimedTask, ExecutionStore, Failure, Owner
 from horsies.sync import BRIDGE
-from horsies.workflows.children import Outbox
+from horsies.workflows.children import OutboxProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from horsies.app import Horsies
-    from horsies.codec.arguments import Call
-    from horsies.codec.values import Value
+    from horsies.codec.arguments import DecodedArguments
+    from horsies.codec.values import ValueCodec
     from horsies.model.settings import AppConfig
     from horsies.registry import TaskDefinition
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 class Execution:
     """How an execution ended, its result as it is stored."""
 
-    stored: StoredResult
+    stored: EncodedResult
     outcome: TaskAttemptOutcome
 
     @property
@@ -63,7 +63,7 @@ class Execution:
     @property
     def error_message(self) -> str | None:
         message = self.stored.error.message if self.stored.error else None
-        return None if message is None else cleaned(message)
+        return None if message is None else replace_unstorable(message)
 
     @property
     def failed_reason(self) -> str | None:
@@ -81,7 +81,7 @@ class Work:
     """What the app says about exceptions."""
     context: str | None = None
     """What a workflow adds to the arguments, in stored form."""
-    ok_of: Callable[[str], Value | None] = lambda _: None
+    ok_of: Callable[[str], ValueCodec | None] = lambda _: None
     """How the ok value of a task is read, by the task's name."""
 
 
@@ -89,47 +89,47 @@ def execute(work: Work, context: TaskContext) -> Execution:
     """Run a `def` task in the calling thread; an `async def` one gets a loop of its own."""
     if work.task.is_async:
         return asyncio.run(execute_async(work, context))
-    with running(lambda: context):
+    with bind_current_task(lambda: context):
         arguments = _decoded(work)
         if isinstance(arguments, Execution):
             return arguments
-        return _ended(work, call(work.task, arguments.args, arguments.kwargs, app=work.rules))
+        return _ended(work, call_task(work.task, arguments.args, arguments.kwargs, app=work.rules))
 
 
 async def execute_async(work: Work, context: TaskContext) -> Execution:
     """Run an `async def` task on the running loop; a `def` one in a thread, where it may block and send."""
     if not work.task.is_async:
         return await asyncio.to_thread(execute, work, context)
-    with running(lambda: context):
+    with bind_current_task(lambda: context):
         arguments = _decoded(work)
         if isinstance(arguments, Execution):
             return arguments
-        return _ended(work, await call_async(work.task, arguments.args, arguments.kwargs, app=work.rules))
+        return _ended(work, await call_task_async(work.task, arguments.args, arguments.kwargs, app=work.rules))
 
 
 def worker_failure(code: BuiltInTaskCode, message: str) -> Execution:
     """An execution that came to nothing, and not by the task's own doing."""
     result: AnyResult = TaskResult(err=TaskError(error_code=code, message=message))
-    return Execution(stored=stored_result(result, PlainValue()), outcome=TaskAttemptOutcome.WORKER_FAILURE)
+    return Execution(stored=encode_result(result, PlainCodec()), outcome=TaskAttemptOutcome.WORKER_FAILURE)
 
 
 def rules_of(config: AppConfig) -> ExceptionRules:
     return ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
 
 
-def _decoded(work: Work) -> Call | Execution:
+def _decoded(work: Work) -> DecodedArguments | Execution:
     try:
         args, kwargs = work.arguments
-        return decoded(work.task.codec, args, kwargs, work.context, ok_of=work.ok_of)
-    except FAILURES as error:  # validators are user code
-        message = f"the stored arguments cannot be read: {said_by(str, error) or type(error).__qualname__}"
+        return decode_arguments(work.task.codec, args, kwargs, work.context, result_codec_for=work.ok_of)
+    except TASK_EXCEPTIONS as error:  # validators are user code
+        message = f"the stored arguments cannot be read: {safe_stringify(str, error) or type(error).__qualname__}"
         return worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
 
 
 def _ended(work: Work, result: AnyResult) -> Execution:
     try:
-        stored = stored_result(result, work.task.codec.ok)
-    except FAILURES as error:  # so are serializers
+        stored = encode_result(result, work.task.codec.result_codec)
+    except TASK_EXCEPTIONS as error:  # so are serializers
         message = f"the result cannot be stored: {type(error).__qualname__}"
         return worker_failure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
     if stored.error is None:
@@ -156,21 +156,21 @@ async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limi
     _refuse_unknown(queues or (), app.get_valid_queue_names())
     app.import_task_modules()
     session = await app.get_broker().session()
-    drained = Drain(app, ExecutionStore(session.database, Owner.here(IDS.next())))
-    outbox = Outbox(session.database, app.definitions)
+    drained = Drainer(app, ExecutionStore(session.database, Owner.here(ID_GENERATOR.next_uuid())))
+    outbox = OutboxProcessor(session.database, app.definitions)
     count = 0
     while limit is None or count < limit:
-        await outbox.work_off()
+        await outbox.process()
         if await drained.run_next(queues):
             count += 1
         elif not await drained.expire(queues):
             break
-    await outbox.work_off()
+    await outbox.process()
     return count
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class Drainer:
     """One owner of tasks, who runs them one after the other."""
 
     app: Horsies
@@ -195,7 +195,7 @@ class Drain:
         while overdue := await self.store.overdue(queues=queues):
             errors = {each.id: expired_error(task_id=str(each.id), good_until=each.good_until) for each in overdue}
             await self.store.expire(
-                {id_: stored_result(TaskResult(err=error), PlainValue()).document for id_, error in errors.items()}
+                {id_: encode_result(TaskResult(err=error), PlainCodec()).document for id_, error in errors.items()}
             )
             is_any = True
         return is_any
@@ -214,7 +214,7 @@ class Drain:
             arguments=arguments,
             rules=rules_of(self.app.config),
             context=task.context,
-            ok_of=self.app.get_broker().ok_of,
+            ok_of=self.app.get_broker().result_codec_for,
         )
         return await execute_async(work, _context(task, self.store.owner))
 
@@ -234,7 +234,7 @@ class Drain:
         if stored.error is None:
             return await self.store.complete(task, stored.document)
         failure = _failure(execution)
-        chances = Chances(policy=_policy(task), retry_count=task.retry_count, good_until=task.good_until)
+        chances = RetryState(policy=_policy(task), retry_count=task.retry_count, good_until=task.good_until)
         match decide_retry(chances, failure.error_code, now=now, jitter=SystemRandom().random()):
             case RetryAt(due_at):
                 return await self.store.retry(task, due_at, failure)

@@ -9,15 +9,22 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from horsies.client.delivery import AnyHandle, AnySend, refusal_of
-from horsies.client.results import TaskHandle, answered, not_yet, result_of, seconds
+from horsies.client.delivery import AnyHandle, AnyPayload, send_error_for
+from horsies.client.results import TaskHandle, parse_timeout, stored_task_result, to_broker_result, wait_timeout_result
 from horsies.codec.arguments import EncodedArguments
-from horsies.codec.ids import IDS
-from horsies.codec.results import AnyResult, StoredResult, read_result, stored_result
+from horsies.codec.ids import ID_GENERATOR
+from horsies.codec.results import AnyResult, EncodedResult, decode_result, encode_result
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import Err, Ok
-from horsies.model.retry import Chances, RetryAt, decide_retry
-from horsies.model.send import ExistingTask, SendOutcome, TaskSendPayload, TaskSendResult, judge, payload_of
+from horsies.model.retry import RetryAt, RetryState, decide_retry
+from horsies.model.send import (
+    ConflictingTask,
+    SendOutcome,
+    TaskSendPayload,
+    TaskSendResult,
+    resolve_conflict,
+    to_full_payload,
+)
 from horsies.model.task import TaskAttemptInfo, TaskContext, TaskInfo, TaskStatus, expired_error, has_expired, parse_id
 from horsies.model.task_result import TaskResult
 from horsies.testing.drain import Execution, Work, execute, execute_async, rules_of
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
 # A task on its way through its attempts, without a queue and without waiting.
 
 
-class InlineRun:
+class InlineTask:
     """Says which attempt to make next until the task has ended.
 
     Delays are not waited for but counted: each attempt is dated at the moment it would have been due, so `good_until`
@@ -51,7 +58,7 @@ class InlineRun:
         self._worker_id = worker_id
         self._due_at = payload.sent_at + timedelta(seconds=payload.enqueue_delay_seconds or 0)
         self._attempts: list[TaskAttemptInfo] = []
-        self._ended: StoredResult | None = None
+        self._ended: EncodedResult | None = None
         self._status = TaskStatus.PENDING
 
     @property
@@ -71,14 +78,14 @@ class InlineRun:
     @property
     def result(self) -> AnyResult:
         """The result as a reader gets it; only once the task has ended."""
-        return read_result(self.document, self.work.task.codec.ok)
+        return decode_result(self.document, self.work.task.codec.result_codec)
 
     def next_attempt(self) -> TaskContext | None:
         """The attempt that is to be made now; None once the task has ended."""
         good_until = self._payload.good_until
         if self._ended is None and good_until is not None and has_expired(good_until, self._due_at):
             error = expired_error(task_id=self._payload.task_id, good_until=good_until)
-            self._end(TaskStatus.EXPIRED, stored_result(TaskResult(err=error), self.work.task.codec.ok))
+            self._end(TaskStatus.EXPIRED, encode_result(TaskResult(err=error), self.work.task.codec.result_codec))
         if self._ended is not None:
             return None
         self._status = TaskStatus.RUNNING
@@ -128,11 +135,11 @@ class InlineRun:
     def _retry_count(self) -> int:
         return sum(attempt.will_retry for attempt in self._attempts)
 
-    def _end(self, status: TaskStatus, stored: StoredResult) -> None:
+    def _end(self, status: TaskStatus, stored: EncodedResult) -> None:
         self._status, self._ended = status, stored
 
     def _retry_at(self, code: str | None) -> datetime | None:
-        chances = Chances(
+        chances = RetryState(
             policy=self.work.task.options.retry_policy,
             retry_count=self._retry_count,
             good_until=self._payload.good_until,
@@ -178,25 +185,25 @@ class InlineRun:
 # Looking up tasks that ran where they were sent, for code that keeps ids.
 
 
-class InlineReads:
+class InlineTaskReader:
     """Answers as the database would if `runs`, by the id of their task, were its rows."""
 
-    def __init__(self, runs: Mapping[str, InlineRun]) -> None:
-        self._runs = runs
+    def __init__(self, tasks: Mapping[str, InlineTask]) -> None:
+        self._tasks = tasks
 
     async def result(self, task_id: str | UUID, timeout_ms: float | None) -> AnyResult:
         """The result of a task that has ended. One that runs has its time-out at once: most likely it asks itself."""
-        seconds(timeout_ms)
+        parse_timeout(timeout_ms)
         try:
             run = self._find(task_id)
         except ValueError:
             run = None
         if run is None:
-            return result_of(str(task_id), None, None)
-        return run.result if run.has_ended else not_yet(str(task_id), TaskStatus.RUNNING)
+            return stored_task_result(str(task_id), None, None)
+        return run.result if run.has_ended else wait_timeout_result(str(task_id), TaskStatus.RUNNING)
 
     async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
-        return await answered(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
+        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
 
     async def info(
         self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
@@ -207,7 +214,7 @@ class InlineReads:
             include_failed_reason=include_failed_reason,
             include_attempts=include_attempts,
         )
-        return await answered(BrokerErrorCode.TASK_INFO_QUERY_FAILED, asked)
+        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, asked)
 
     async def _document(self, task_id: str | UUID) -> dict[str, object] | None:
         run = self._find(task_id)
@@ -227,9 +234,9 @@ class InlineReads:
             attempts=info.attempts if include_attempts else None,
         )
 
-    def _find(self, task_id: str | UUID) -> InlineRun | None:
+    def _find(self, task_id: str | UUID) -> InlineTask | None:
         """`ValueError` for what is no id."""
-        return self._runs.get(parse_id(str(task_id)))
+        return self._tasks.get(parse_id(str(task_id)))
 
 
 @contextmanager
@@ -241,12 +248,12 @@ def inline(app: Horsies) -> Generator[list[TaskInfo]]:
     What `app` is asked of tasks by their ids is answered from here too, and not from its database.
     """
     delivery = InlineDelivery(rules_of(app.config))
-    before = app.delivery, app.reads
-    app.delivery, app.reads = delivery, delivery.reads
+    before = app.delivery, app.task_reader
+    app.delivery, app.task_reader = delivery, delivery.reader
     try:
         yield delivery.ended
     finally:
-        app.delivery, app.reads = before
+        app.delivery, app.task_reader = before
 
 
 class InlineDelivery:
@@ -255,73 +262,75 @@ class InlineDelivery:
     def __init__(self, rules: ExceptionRules) -> None:
         self.ended: list[TaskInfo] = []
         self._rules = rules
-        self._worker_id = IDS.text()
+        self._worker_id = ID_GENERATOR.next_id()
         self._by_id: dict[str, TaskSendPayload] = {}
         self._by_key: dict[tuple[str, str], TaskSendPayload] = {}
-        self._runs: dict[str, InlineRun] = {}
-        self.reads = InlineReads(self._runs)
+        self._tasks: dict[str, InlineTask] = {}
+        self.reader = InlineTaskReader(self._tasks)
 
-    def one(self, task: TaskDefinition, send: AnySend) -> TaskSendResult[AnyHandle]:
-        payload = payload_of(send)
-        if (standing := self._standing(payload)) is not None:
+    def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]:
+        payload = to_full_payload(send)
+        if (standing := self._existing(payload)) is not None:
             return standing
         run = self._begin(task, payload)
         while (attempt := run.next_attempt()) is not None:
             run.record(execute(run.work, attempt))
         return Ok(self._end(run))
 
-    async def one_async(
+    async def deliver_async(
         self,
         task: TaskDefinition,
-        send: AnySend,
+        send: AnyPayload,
         connection: object | None,  # noqa: ARG002  # there is no transaction to be part of
     ) -> TaskSendResult[AnyHandle]:
-        payload = payload_of(send)
-        if (standing := self._standing(payload)) is not None:
+        payload = to_full_payload(send)
+        if (standing := self._existing(payload)) is not None:
             return standing
         run = self._begin(task, payload)
         while (attempt := run.next_attempt()) is not None:
             run.record(await execute_async(run.work, attempt))
         return Ok(self._end(run))
 
-    def many(self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]) -> TaskSendResult[list[AnyHandle]]:
-        return Ok([self.one(task, payload).unwrap() for payload in payloads])
+    def deliver_many(
+        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]
+    ) -> TaskSendResult[list[AnyHandle]]:
+        return Ok([self.deliver(task, payload).unwrap() for payload in payloads])
 
-    async def many_async(
+    async def deliver_many_async(
         self, task: TaskDefinition, payloads: Sequence[TaskSendPayload], connection: object | None
     ) -> TaskSendResult[list[AnyHandle]]:
-        return Ok([(await self.one_async(task, payload, connection)).unwrap() for payload in payloads])
+        return Ok([(await self.deliver_async(task, payload, connection)).unwrap() for payload in payloads])
 
-    def _standing(self, payload: TaskSendPayload) -> TaskSendResult[AnyHandle] | None:
+    def _existing(self, payload: TaskSendPayload) -> TaskSendResult[AnyHandle] | None:
         """What an earlier send with the same id or key makes of this one; None where there is none."""
         # No key is empty, so that a send without one finds none.
         key = (payload.task_name, payload.idempotency_key or "")
         same_id, same_key = self._by_id.get(payload.task_id), self._by_key.get(key)
         rows = (_row(sent, has_same_key=sent is same_key) for sent in (same_id, same_key) if sent is not None)
-        outcome, task_id = judge(payload, rows)
-        if outcome is SendOutcome.GONE:
+        outcome, task_id = resolve_conflict(payload, rows)
+        if outcome is SendOutcome.CONFLICT_GONE:
             return None
-        refused = refusal_of(outcome, payload, task_id)
-        return Ok(self._handle(self._runs[task_id])) if refused is None else Err(refused)
+        refused = send_error_for(outcome, payload, task_id)
+        return Ok(self._handle(self._tasks[task_id])) if refused is None else Err(refused)
 
-    def _begin(self, task: TaskDefinition, payload: TaskSendPayload) -> InlineRun:
+    def _begin(self, task: TaskDefinition, payload: TaskSendPayload) -> InlineTask:
         self._by_id[payload.task_id] = payload
         if payload.idempotency_key is not None:
             self._by_key[payload.task_name, payload.idempotency_key] = payload
-        run = self._runs[payload.task_id] = InlineRun(task, payload, self._rules, worker_id=self._worker_id)
+        run = self._tasks[payload.task_id] = InlineTask(task, payload, self._rules, worker_id=self._worker_id)
         return run
 
-    def _end(self, run: InlineRun) -> AnyHandle:
+    def _end(self, run: InlineTask) -> AnyHandle:
         self.ended.append(run.info())
         return self._handle(run)
 
-    def _handle(self, run: InlineRun) -> AnyHandle:
+    def _handle(self, run: InlineTask) -> AnyHandle:
         # A task may send its own key again while it runs, and gets itself: a handle without a result yet.
-        return TaskHandle(run.task_id, self.reads, known=run.result if run.has_ended else None)
+        return TaskHandle(run.task_id, self.reader, known=run.result if run.has_ended else None)
 
 
-def _row(sent: TaskSendPayload, *, has_same_key: bool) -> ExistingTask:
-    return ExistingTask(
+def _row(sent: TaskSendPayload, *, has_same_key: bool) -> ConflictingTask:
+    return ConflictingTask(
         id=UUID(sent.task_id),
         enqueue_sha=sent.enqueue_sha,
         command_sha=sent.command_sha,

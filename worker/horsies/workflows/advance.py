@@ -12,9 +12,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, assert_never
 
-from horsies.codec.canonical_json import canonical
-from horsies.codec.ids import IDS
-from horsies.codec.results import stored_error
+from horsies.codec.canonical_json import canonical_json
+from horsies.codec.ids import ID_GENERATOR
+from horsies.codec.results import encode_task_error
 from horsies.errors import BrokerError, DatabaseUnreachable
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import (
@@ -27,34 +27,34 @@ from horsies.model.task_result import (
 )
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule, WorkflowStatus, WorkflowTaskStatus
 from horsies.model.workflow.progress import (
-    Blame,
-    Deleted,
-    Document,
-    End,
-    EndedChild,
-    EndedTask,
+    BackingDeleted,
+    BackingNotStarted,
     Enqueue,
-    Finish,
+    FinishedSubWorkflow,
+    FinishedTask,
+    FinishNode,
+    FinishRun,
     NodeState,
-    NoRestart,
-    Pause,
-    PutBack,
-    Refused,
+    NoRestartReason,
+    PauseRun,
+    ResultKind,
+    ReturnToReady,
     RunState,
+    SetRunError,
     Skip,
-    StartChild,
-    last_nodes,
+    StartSubWorkflow,
+    leaf_nodes,
     next_steps,
 )
-from horsies.store.workflows import Closing, FlowWrites, NodeMoves
+from horsies.store.workflows import NodeUpdates, RunCompletion, WorkflowWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from horsies.model.workflow.progress import Behind, Outcome, Step
+    from horsies.model.workflow.progress import BackingOutcome, RunOutcome, Step
     from horsies.store.database import Database, Transaction
-    from horsies.store.workflows import DueRun, NodeRow
+    from horsies.store.workflows import RunNodeRow, RunRow
 
 
 # From rows to the states that the rules know.
@@ -67,49 +67,49 @@ _NODE_STATUSES = {status.value: status for status in WorkflowTaskStatus}
 _JOINS = {join.value: join for join in JoinType}
 
 
-def by_run(rows: Iterable[NodeRow]) -> dict[UUID, list[NodeRow]]:
+def group_by_run(rows: Iterable[RunNodeRow]) -> dict[UUID, list[RunNodeRow]]:
     """The nodes of each run, by index."""
     return {workflow_id: list(nodes) for workflow_id, nodes in groupby(rows, key=attrgetter("workflow_id"))}
 
 
-def run_state(run: DueRun, nodes: Sequence[NodeRow], refusals: Mapping[UUID, TaskError]) -> RunState:
+def run_state(run: RunRow, nodes: Sequence[RunNodeRow], refusals: Mapping[UUID, TaskError]) -> RunState:
     indexes = {node.node_id: node.task_index for node in nodes}
     return RunState(
         status=WorkflowStatus(run.status or ""),
         nodes=[_node_state(node, indexes, refusals) for node in nodes],
         on_error=OnError(run.on_error or ""),
-        success=None if run.success_policy is None else _rule(run.success_policy),
+        success_rule=None if run.success_policy is None else _success_rule(run.success_policy),
     )
 
 
-def _node_state(node: NodeRow, indexes: Mapping[str, int], refusals: Mapping[UUID, TaskError]) -> NodeState:
+def _node_state(node: RunNodeRow, indexes: Mapping[str, int], refusals: Mapping[UUID, TaskError]) -> NodeState:
     return NodeState(
         status=_NODE_STATUSES[node.status],
         dependencies=node.dependencies,
-        context=[indexes[name] for name in node.workflow_ctx_from or ()],
+        context_dependencies=[indexes[name] for name in node.workflow_ctx_from or ()],
         join=_JOINS[node.join_type],
         min_success=node.min_success,
         allow_failed_deps=node.allow_failed_deps,
         is_subworkflow=node.is_subworkflow,
-        ended=_behind(node, refusals),
+        backing=_node_end(node, refusals),
     )
 
 
-def _behind(node: NodeRow, refusals: Mapping[UUID, TaskError]) -> Behind | None:
+def _node_end(node: RunNodeRow, refusals: Mapping[UUID, TaskError]) -> BackingOutcome | None:
     if node.task_status is not None:
-        return EndedTask(
+        return FinishedTask(
             status=_TASK_STATUSES[node.task_status],
-            document=Document(node.document),
-            mark=None if node.mark is None else NoRestart(node.mark),
+            result_kind=ResultKind(node.result_kind),
+            no_restart=None if node.no_restart is None else NoRestartReason(node.no_restart),
         )
     if node.child_status is not None:
-        return EndedChild(status=WorkflowStatus(node.child_status))
-    if node.is_bereft:
-        return Deleted()
-    return Refused() if node.id in refusals else None
+        return FinishedSubWorkflow(status=WorkflowStatus(node.child_status))
+    if node.is_task_gone:
+        return BackingDeleted()
+    return BackingNotStarted() if node.id in refusals else None
 
 
-def _rule(policy: str) -> SuccessRule:
+def _success_rule(policy: str) -> SuccessRule:
     stored = json.loads(policy)
     cases = tuple(tuple(case) for case in stored["cases"])
     return SuccessRule(cases=cases, optional=tuple(stored.get("optional", ())))
@@ -129,73 +129,73 @@ _MESSAGES: dict[BuiltInTaskCode, str] = {
 }
 
 
-def error_text(error: TaskError) -> str:
+def encode_error(error: TaskError) -> str:
     """An error as it is stored."""
-    return canonical(stored_error(error))
+    return canonical_json(encode_task_error(error))
 
 
-def error_of(code: BuiltInTaskCode) -> str:
-    return error_text(TaskError(error_code=code, message=_MESSAGES[code]))
+def error_for_code(code: BuiltInTaskCode) -> str:
+    return encode_error(TaskError(error_code=code, message=_MESSAGES[code]))
 
 
-def error_of_child(workflow_id: UUID | None) -> str:
+def sub_workflow_error(workflow_id: UUID | None) -> str:
     """Of the node whose child did not complete; the summary is filled in by the statement that stores it."""
     message = "the sub-workflow did not complete"
-    return error_text(
+    return encode_error(
         SubWorkflowError(
             error_code=OutcomeCode.SUBWORKFLOW_FAILED, message=message, sub_workflow_id=str(workflow_id or "")
         )
     )
 
 
-def error_of_skip(index: int, because: NodeRow | None) -> str:
+def skip_error(index: int, because: RunNodeRow | None) -> str:
     """Of a node that never ran: what those who read it are told, and which node is behind it."""
     if because is None:
-        return error_of(OutcomeCode.WORKFLOW_CANCELLED)
+        return error_for_code(OutcomeCode.WORKFLOW_CANCELLED)
     data = {"dependency_index": index, "because": because.task_index}
     message = f"skipped, for {because.node_id} did not complete"
-    return error_text(TaskError(error_code=OutcomeCode.UPSTREAM_SKIPPED, message=message, data=data))
+    return encode_error(TaskError(error_code=OutcomeCode.UPSTREAM_SKIPPED, message=message, data=data))
 
 
-LARGEST_BATCH = 500
+ADVANCE_BATCH = 500
 """Rows of the outbox that one transaction answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advanced:
+class AdvanceResult:
     """What came of one look at the outbox."""
 
     runs: int = 0
-    passed_by: int = 0
+    locked: int = 0
     """Runs that another hand held; worth another look soon."""
     to_pause: Sequence[UUID] = ()
     """Runs that a failure is to pause, which needs their whole tree: nothing of them was done yet."""
 
 
-async def advance_due(database: Database, *, limit: int = LARGEST_BATCH) -> Advanced:
+async def advance_due(database: Database, *, limit: int = ADVANCE_BATCH) -> AdvanceResult:
     """Advance the runs that have asked longest, in one transaction."""
 
-    async def work(transaction: Transaction) -> Advanced:
-        writes = FlowWrites(transaction)
-        due = await writes.lock_due(limit)
+    async def work(transaction: Transaction) -> AdvanceResult:
+        writes = WorkflowWriter(transaction)
+        due = await writes.lock_due_runs(limit)
         runs = [run for run in due if run.status is not None]
         to_pause = await advance(writes, runs) if runs else ()
-        return Advanced(runs=len(runs), passed_by=len(due) - len(runs), to_pause=to_pause)
+        return AdvanceResult(runs=len(runs), locked=len(due) - len(runs), to_pause=to_pause)
 
     return await database.run(work)
 
 
 async def advance(
-    writes: FlowWrites, runs: Sequence[DueRun], refusals: Mapping[UUID, TaskError] | None = None
+    writes: WorkflowWriter, runs: Sequence[RunRow], refusals: Mapping[UUID, TaskError] | None = None
 ) -> list[UUID]:
     """Do all that is due in runs that are locked; returns those that are to be paused, untouched."""
-    nodes = by_run(await writes.nodes_of([run.id for run in runs]))
-    due = Due()
+    nodes = group_by_run(await writes.run_nodes([run.id for run in runs]))
+    due = StepBatch()
     to_pause: list[UUID] = []
     for run in runs:
         rows = nodes.get(run.id, [])
         steps = list(next_steps(run_state(run, rows, refusals or {})))
-        if any(isinstance(step, Pause) for step in steps):
+        if any(isinstance(step, PauseRun) for step in steps):
             to_pause.append(run.id)
         else:
             due.add(run, rows, steps, refusals or {})
@@ -204,83 +204,86 @@ async def advance(
 
 
 @dataclass(slots=True)
-class Due:
+class StepBatch:
     """The steps of many runs, sorted by the statements that carry them out."""
 
-    moves: NodeMoves = field(default_factory=NodeMoves)
+    moves: NodeUpdates = field(default_factory=NodeUpdates)
     enqueued: list[UUID] = field(default_factory=list["UUID"])
-    closings: list[Closing] = field(default_factory=list[Closing])
-    asked: list[UUID] = field(default_factory=list["UUID"])
+    closings: list[RunCompletion] = field(default_factory=list[RunCompletion])
+    outbox_ids: list[UUID] = field(default_factory=list["UUID"])
 
     def add(
-        self, run: DueRun, nodes: Sequence[NodeRow], steps: Sequence[Step], refusals: Mapping[UUID, TaskError]
+        self, run: RunRow, nodes: Sequence[RunNodeRow], steps: Sequence[Step], refusals: Mapping[UUID, TaskError]
     ) -> None:
-        self.asked.extend(run.asked)
-        started = {step.index for step in steps if isinstance(step, Enqueue | StartChild)}
+        self.outbox_ids.extend(run.outbox_ids)
+        started = {step.index for step in steps if isinstance(step, Enqueue | StartSubWorkflow)}
         for step in steps:
             match step:
-                case Blame():
-                    self.closings.append(Closing(workflow_id=run.id, blamed=step.index))
-                case Finish():
+                case SetRunError():
+                    self.closings.append(RunCompletion(workflow_id=run.id, failed_index=step.index))
+                case FinishRun():
                     self.closings.append(_closing(run, nodes, step.outcome))
-                case Pause():
+                case PauseRun():
                     pass  # needs the runs below as well
-                case PutBack() if step.index in started:
+                case ReturnToReady() if step.index in started:
                     pass  # moves once, not twice
                 case Skip():
-                    because = None if step.because is None else nodes[step.because]
-                    error = error_of_skip(step.index, because)
+                    because = None if step.cause is None else nodes[step.cause]
+                    error = skip_error(step.index, because)
                     self.moves.add(nodes[step.index].id, WorkflowTaskStatus.SKIPPED, error=error)
                 case _:
                     self._move(nodes[step.index], step, refusals)
 
-    async def write(self, writes: FlowWrites) -> None:
-        if self.moves.ids or self.asked:
-            await writes.move_nodes(self.moves, asked=self.asked)
+    async def write(self, writes: WorkflowWriter) -> None:
+        if self.moves.ids or self.outbox_ids:
+            await writes.update_nodes(self.moves, outbox_ids=self.outbox_ids)
         if self.enqueued:
-            await writes.enqueue(self.enqueued)
+            await writes.enqueue_nodes(self.enqueued)
         if self.closings:
-            await writes.close(self.closings)
+            await writes.finish_runs(self.closings)
 
     def _move(
-        self, node: NodeRow, step: End | PutBack | Enqueue | StartChild, refusals: Mapping[UUID, TaskError]
+        self,
+        node: RunNodeRow,
+        step: FinishNode | ReturnToReady | Enqueue | StartSubWorkflow,
+        refusals: Mapping[UUID, TaskError],
     ) -> None:
         match step:
-            case End():
+            case FinishNode():
                 self._end(node, step, refusals)
             case Enqueue():
-                self.moves.add(node.id, WorkflowTaskStatus.ENQUEUED, task_id=IDS.next())
+                self.moves.add(node.id, WorkflowTaskStatus.ENQUEUED, task_id=ID_GENERATOR.next_uuid())
                 self.enqueued.append(node.id)
-            case PutBack() | StartChild():
+            case ReturnToReady() | StartSubWorkflow():
                 self.moves.add(node.id, WorkflowTaskStatus.READY)
             case _:
                 assert_never(step)
 
-    def _end(self, node: NodeRow, step: End, refusals: Mapping[UUID, TaskError]) -> None:
+    def _end(self, node: RunNodeRow, step: FinishNode, refusals: Mapping[UUID, TaskError]) -> None:
         error = None
         if node.id in refusals:
-            error = error_text(refusals[node.id])
-            self.asked.append(node.id)
-        elif step.end.code is OutcomeCode.SUBWORKFLOW_FAILED:
-            error = error_of_child(node.sub_workflow_id)
-        elif step.end.code is not None:
-            error = error_of(step.end.code)
-        self.moves.add(node.id, step.end.status, error=error)
+            error = encode_error(refusals[node.id])
+            self.outbox_ids.append(node.id)
+        elif step.outcome.code is OutcomeCode.SUBWORKFLOW_FAILED:
+            error = sub_workflow_error(node.sub_workflow_id)
+        elif step.outcome.code is not None:
+            error = error_for_code(step.outcome.code)
+        self.moves.add(node.id, step.outcome.status, error=error)
 
 
-def _closing(run: DueRun, nodes: Sequence[NodeRow], outcome: Outcome) -> Closing:
-    return Closing(
+def _closing(run: RunRow, nodes: Sequence[RunNodeRow], outcome: RunOutcome) -> RunCompletion:
+    return RunCompletion(
         workflow_id=run.id,
         status=outcome.status,
-        blamed=outcome.error_from,
-        error=None if outcome.code is None else error_of(outcome.code),
-        last_nodes=() if run.output_task_index is not None else last_nodes([node.dependencies for node in nodes]),
+        failed_index=outcome.error_node,
+        error=None if outcome.code is None else error_for_code(outcome.code),
+        leaf_indexes=() if run.output_task_index is not None else leaf_nodes([node.dependencies for node in nodes]),
     )
 
 
 # Whose fault it is that a statement failed.
 
 
-def is_away(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether the database is to blame, and not what is stored in it."""
     return isinstance(error, DatabaseUnreachable) or (isinstance(error, BrokerError) and error.retryable)

@@ -7,42 +7,42 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final
 
-from horsies.codec.ids import IDS
+from horsies.codec.ids import ID_GENERATOR
 from horsies.model.task_result import OperationalErrorCode, TaskError
 from horsies.model.workflow.plan import OnError, WorkflowStatus, WorkflowTaskStatus
-from horsies.model.workflow.progress import Enqueue, NodeState, RunState, StartChild, next_steps
-from horsies.store.operators import Event, EventStore
-from horsies.store.workflows import FlowStore, FlowWrites, Parentage, PlannedNode
-from horsies.sync import DaemonThreads
-from horsies.workflows.advance import LARGEST_BATCH, advance_due, is_away
+from horsies.model.workflow.progress import Enqueue, NodeState, RunState, StartSubWorkflow, next_steps
+from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.workflows import ParentRef, PlannedNode, WorkflowStore, WorkflowWriter
+from horsies.sync import DaemonThreadExecutor
+from horsies.workflows.advance import ADVANCE_BATCH, advance_due, is_transient
 from horsies.workflows.control import advance_tree
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from horsies.model.workflow.plan import Definitions, NodePlan, WorkflowPlan
+    from horsies.model.workflow.plan import NodePlan, WorkflowDefinitions, WorkflowPlan
     from horsies.store.database import Database, Transaction
-    from horsies.store.workflows import WaitingChild
+    from horsies.store.workflows import PendingSubWorkflow
 
 
 # Plans of sub-workflows are made by their definitions: code of users, which may raise anything and never come back.
 
-LIMIT_S: Final = 10.0
+BUILD_TIMEOUT_S: Final = 10.0
 
 
 class BuildFailed(Exception):
     """No plan came of it; says what its author should read."""
 
 
-class Building:
+class PlanBuilder:
     """Builds each plan in a thread of its own, which nobody joins: one that hangs holds up no other, nor an exit."""
 
-    def __init__(self, definitions: Definitions, *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, definitions: WorkflowDefinitions, *, limit_s: float = BUILD_TIMEOUT_S) -> None:
         self._definitions = definitions
         self._limit_s = limit_s
-        self._threads = DaemonThreads()
+        self._threads = DaemonThreadExecutor()
 
-    async def plan_of(self, child: WaitingChild) -> WorkflowPlan | None:
+    async def plan_of(self, child: PendingSubWorkflow) -> WorkflowPlan | None:
         """The plan; None where the definition is not known here. `BuildFailed` whatever else happens."""
         try:
             async with asyncio.timeout(self._limit_s):
@@ -50,15 +50,15 @@ class Building:
         except TimeoutError:
             raise BuildFailed(f"building it took longer than {self._limit_s:g} s") from None
 
-    def _build(self, child: WaitingChild) -> WorkflowPlan | None:
+    def _build(self, child: PendingSubWorkflow) -> WorkflowPlan | None:
         try:
             return self._definitions.build(child.definition_key, json.loads(child.kwargs), json.loads(child.context))
         except BaseException as error:
             # An exit or a cancellation that a definition raises is its own affair, and must not become this loop's.
-            raise BuildFailed(said(error)) from error
+            raise BuildFailed(describe_error(error)) from error
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The kind of an error, and its text where it has one."""
     kind, text = type(error).__qualname__, str(error)
     return f"{kind}: {text}" if text else kind
@@ -71,30 +71,34 @@ async def start(database: Database, plan: WorkflowPlan, workflow_id: UUID) -> bo
     """Store a run and enqueue what may start, in one transaction; False where there is a run with this id already."""
 
     async def store(transaction: Transaction) -> bool:
-        return await store_run(FlowWrites(transaction), plan, workflow_id)
+        return await store_run(WorkflowWriter(transaction), plan, workflow_id)
 
     return await database.run(store)
 
 
-async def store_run(writes: FlowWrites, plan: WorkflowPlan, workflow_id: UUID, parent: Parentage | None = None) -> bool:
+async def store_run(
+    writes: WorkflowWriter, plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None = None
+) -> bool:
     """The same inside a transaction, for a sub-workflow too."""
-    return await writes.start(plan, workflow_id, _planned(plan), parent)
+    return await writes.insert_run(plan, workflow_id, _planned_nodes(plan), parent)
 
 
-def _planned(plan: WorkflowPlan) -> list[PlannedNode]:
+def _planned_nodes(plan: WorkflowPlan) -> list[PlannedNode]:
     first = RunState(
         status=WorkflowStatus.RUNNING,
-        nodes=[_state(node) for node in plan.nodes],
+        nodes=[_initial_state(node) for node in plan.nodes],
         on_error=OnError.FAIL,
-        success=plan.success,
+        success_rule=plan.success_rule,
     )
     steps = list(next_steps(first))
     enqueued = {step.index for step in steps if isinstance(step, Enqueue)}
-    ready = {step.index for step in steps if isinstance(step, StartChild)}
-    return [_node(node, is_enqueued=node.index in enqueued, is_ready=node.index in ready) for node in plan.nodes]
+    ready = {step.index for step in steps if isinstance(step, StartSubWorkflow)}
+    return [
+        _planned_node(node, is_enqueued=node.index in enqueued, is_ready=node.index in ready) for node in plan.nodes
+    ]
 
 
-def _state(node: NodePlan) -> NodeState:
+def _initial_state(node: NodePlan) -> NodeState:
     return NodeState(
         status=WorkflowTaskStatus.PENDING,
         dependencies=node.dependencies,
@@ -104,52 +108,54 @@ def _state(node: NodePlan) -> NodeState:
     )
 
 
-def _node(plan: NodePlan, *, is_enqueued: bool, is_ready: bool) -> PlannedNode:
+def _planned_node(plan: NodePlan, *, is_enqueued: bool, is_ready: bool) -> PlannedNode:
     if is_enqueued:
-        return PlannedNode(id=IDS.next(), plan=plan, status=WorkflowTaskStatus.ENQUEUED, task_id=IDS.next())
+        return PlannedNode(
+            id=ID_GENERATOR.next_uuid(), plan=plan, status=WorkflowTaskStatus.ENQUEUED, task_id=ID_GENERATOR.next_uuid()
+        )
     status = WorkflowTaskStatus.READY if is_ready else WorkflowTaskStatus.PENDING
-    return PlannedNode(id=IDS.next(), plan=plan, status=status)
+    return PlannedNode(id=ID_GENERATOR.next_uuid(), plan=plan, status=status)
 
 
-MOST_TRIES: Final = 25
-PAUSE_S: Final = 25.0
+MAX_TRIES: Final = 25
+UNKNOWN_DEFINITION_PAUSE_S: Final = 25.0
 """Between two tries of processes that do not know a definition; 25 of them take the ten minutes that it is given."""
 LARGEST_START_BATCH: Final = 50
-DEEPEST: Final = 50
+MAX_DEPTH: Final = 50
 """How many runs may stand above one."""
 
 logger = logging.getLogger("horsies.workflow")
 
 
-class _Overtaken(Exception):
+class _AlreadyStarted(Exception):
     """Somebody else has started this child meanwhile."""
 
 
-class Children:
+class SubWorkflowStarter:
     """Starts sub-workflows, side by side. Definitions are user code: they run outside transactions, for so long."""
 
-    def __init__(self, database: Database, building: Building) -> None:
+    def __init__(self, database: Database, building: PlanBuilder) -> None:
         self._database = database
         self._building = building
-        self._store = FlowStore(database)
+        self._store = WorkflowStore(database)
         self._unknown: set[str] = set()
         self._starting: dict[UUID, asyncio.Task[None]] = {}
         self._writing = asyncio.Lock()  # builds go side by side; to store them, one connection is enough
 
     @property
-    def are_starting(self) -> bool:
+    def has_starting(self) -> bool:
         """Whether some were begun with and not yet done with."""
         return bool(self._starting)
 
-    async def start_waiting(self, *, patience_s: float) -> int:
+    async def start_waiting(self, *, wait_s: float) -> int:
         """Begin with what waits, a batch of it; returns for how many something was done before patience ran out.
 
         One that takes longer is done with in a later call, or given up by `abandon`.
         """
-        await self._begin()
+        await self._start_batch()
         if not self._starting:
             return 0
-        done, _ = await asyncio.wait(self._starting.values(), timeout=patience_s)
+        done, _ = await asyncio.wait(self._starting.values(), timeout=wait_s)
         self._starting = {node_id: task for node_id, task in self._starting.items() if task not in done}
         failures = [error for task in done if (error := task.exception()) is not None]
         if failures:
@@ -162,58 +168,58 @@ class Children:
             task.cancel()
         self._starting.clear()
 
-    async def _begin(self) -> None:
+    async def _start_batch(self) -> None:
         limit = LARGEST_START_BATCH + len(self._starting)
-        for child in await self._store.waiting_children(unknown=self._unknown, limit=limit):
+        for child in await self._store.pending_sub_workflows(unknown=self._unknown, limit=limit):
             if child.id not in self._starting and len(self._starting) < LARGEST_START_BATCH:
                 self._starting[child.id] = asyncio.create_task(self._start(child))
 
-    async def _start(self, child: WaitingChild) -> None:
+    async def _start(self, child: PendingSubWorkflow) -> None:
         """Start it or fail its node; whatever cannot be done for this one is no matter of the others."""
         try:
             async with self._writing:
-                endless = await self._endless(child)
-            built = endless or await self._built(child)
+                endless = await self._recursion_error(child)
+            built = endless or await self._build(child)
             async with self._writing:
                 await self._store_or_refuse(child, built)
         except Exception as error:
-            if is_away(error):
+            if is_transient(error):
                 raise
             logger.exception("nothing could be done for the sub-workflow of node %s", child.id)
-            await self._set_aside(child, said(error))
+            await self._quarantine(child, describe_error(error))
 
-    async def _built(self, child: WaitingChild) -> WorkflowPlan | BuildFailed | None:
+    async def _build(self, child: PendingSubWorkflow) -> WorkflowPlan | BuildFailed | None:
         try:
             return await self._building.plan_of(child)
         except BuildFailed as failed:
             return failed
 
-    async def _endless(self, child: WaitingChild) -> BuildFailed | None:
+    async def _recursion_error(self, child: PendingSubWorkflow) -> BuildFailed | None:
         """Definitions may contain themselves, as long as each is built from something else than those above it."""
         if not child.depth:
             return None
-        above = await self._store.above(child)
+        above = await self._store.ancestors(child)
         way = " → ".join([*(each.definition_key for each in reversed(above)), child.definition_key])
-        if any(each.is_built_from_the_same for each in above):
+        if any(each.has_same_inputs for each in above):
             return BuildFailed(f"it contains itself without end: {way}")
-        return BuildFailed(f"more than {DEEPEST} runs stand above it: {way}") if child.depth >= DEEPEST else None
+        return BuildFailed(f"more than {MAX_DEPTH} runs stand above it: {way}") if child.depth >= MAX_DEPTH else None
 
-    async def _store_or_refuse(self, child: WaitingChild, built: WorkflowPlan | BuildFailed | None) -> None:
+    async def _store_or_refuse(self, child: PendingSubWorkflow, built: WorkflowPlan | BuildFailed | None) -> None:
         if built is None:
-            await self._leave_to_others(child)
+            await self._defer_unknown(child)
         elif isinstance(built, BuildFailed):
-            await self._refuse(child, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, str(built), built.__cause__)
+            await self._fail_node(child, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, str(built), built.__cause__)
         else:
             try:
-                await self._store_behind(child, built)
+                await self._store_run(child, built)
             except Exception as error:
-                if is_away(error):
+                if is_transient(error):
                     raise
-                await self._refuse(child, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, said(error), error)
+                await self._fail_node(child, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, describe_error(error), error)
 
-    async def _store_behind(self, child: WaitingChild, plan: WorkflowPlan) -> None:
-        workflow_id = IDS.next()
-        parent = Parentage(
+    async def _store_run(self, child: PendingSubWorkflow, plan: WorkflowPlan) -> None:
+        workflow_id = ID_GENERATOR.next_uuid()
+        parent = ParentRef(
             workflow_id=child.workflow_id,
             task_index=child.task_index,
             root_id=child.root_workflow_id,
@@ -221,66 +227,68 @@ class Children:
         )
 
         async def work(transaction: Transaction) -> None:
-            writes = FlowWrites(transaction)
-            if await writes.may_start_child(child):
+            writes = WorkflowWriter(transaction)
+            if await writes.lock_sub_workflow_start(child):
                 await store_run(writes, plan, workflow_id, parent)
-                if not await writes.link_child(child, workflow_id):
-                    raise _Overtaken
+                if not await writes.link_sub_workflow(child, workflow_id):
+                    raise _AlreadyStarted
 
         try:
             await self._database.run(work)
-        except _Overtaken:
+        except _AlreadyStarted:
             return
 
-    async def _leave_to_others(self, child: WaitingChild) -> None:
+    async def _defer_unknown(self, child: PendingSubWorkflow) -> None:
         self._unknown.add(child.definition_key)
         why = f"the definition {child.definition_key!r} is not known here"
-        if child.tries + 1 < MOST_TRIES or not child.has_waited_long:
-            await self._store.note_unknown(child, why, pause_s=PAUSE_S)
+        if child.tries + 1 < MAX_TRIES or not child.has_waited_long:
+            await self._store.defer_unknown_definition(child, why, pause_s=UNKNOWN_DEFINITION_PAUSE_S)
         else:
             why = f"no worker knows the definition {child.definition_key!r}"
-            await self._refuse(child, OperationalErrorCode.SUBWORKFLOW_LOAD_FAILED, why)
+            await self._fail_node(child, OperationalErrorCode.SUBWORKFLOW_LOAD_FAILED, why)
 
-    async def _refuse(
-        self, child: WaitingChild, code: OperationalErrorCode, why: str, cause: BaseException | None = None
+    async def _fail_node(
+        self, child: PendingSubWorkflow, code: OperationalErrorCode, why: str, cause: BaseException | None = None
     ) -> None:
         """The node fails for it, and its run goes on as after any failure."""
         message = f"the sub-workflow could not be started: {why}"
         failure = TaskError(error_code=code, message=message, exception=cause)
         await advance_tree(self._database, child.workflow_id, {child.id: failure})
         # Of a node that had ended before, nothing was due, and what asked is still there.
-        await self._store.forget_unwanted(child)
+        await self._store.delete_unwanted_start(child)
 
-    async def _set_aside(self, child: WaitingChild, why: str) -> None:
-        await self._store.set_child_aside(child, why)
-        event = Event(kind="outbox_quarantined", workflow_id=child.workflow_id, evidence={"error": why})
+    async def _quarantine(self, child: PendingSubWorkflow, why: str) -> None:
+        await self._store.quarantine_sub_workflow(child, why)
+        event = StoredEvent(kind="outbox_quarantined", workflow_id=child.workflow_id, evidence={"error": why})
         await EventStore(self._database).record(event)
 
 
 # What is to be done for runs, worked off: whoever stored an outcome asked for it in the same breath.
 
-LOOK_AGAIN_S: Final = 0.05
+RECHECK_S: Final = 0.05
 """After runs were passed by that another hand held, and while sub-workflows are being built."""
 
 
-class Outbox:
+class OutboxProcessor:
     """Advances runs, many in a transaction; where one of them cannot be, the others are advanced without it."""
 
-    def __init__(self, database: Database, definitions: Definitions, *, build_limit_s: float = LIMIT_S) -> None:
+    def __init__(
+        self, database: Database, definitions: WorkflowDefinitions, *, build_limit_s: float = BUILD_TIMEOUT_S
+    ) -> None:
         self._database = database
-        self._store = FlowStore(database)
-        self._children = Children(database, Building(definitions, limit_s=build_limit_s))
+        self._store = WorkflowStore(database)
+        self._children = SubWorkflowStarter(database, PlanBuilder(definitions, limit_s=build_limit_s))
 
     async def is_empty(self) -> bool:
         """Whether nothing is asked for; much cheaper than to find nothing to do."""
-        return not await self._store.is_anything_asked()
+        return not await self._store.has_outbox_entries()
 
-    async def work_off(self, stop: asyncio.Event | None = None) -> bool:
+    async def process(self, stop: asyncio.Event | None = None) -> bool:
         """Do what is asked for until nothing is, or `stop` is set; False where something is left."""
         while stop is None or not stop.is_set():
             done, passed_by = await self._advance()
-            done += await self._children.start_waiting(patience_s=LOOK_AGAIN_S)
-            if not done and not self._children.are_starting:
+            done += await self._children.start_waiting(wait_s=RECHECK_S)
+            if not done and not self._children.has_starting:
                 return not passed_by
         return False
 
@@ -293,16 +301,16 @@ class Outbox:
         try:
             advanced = await advance_due(self._database)
         except Exception as error:
-            if is_away(error):
+            if is_transient(error):
                 raise
             logger.exception("runs could not be advanced together; now one by one")
             return await self._advance_one_by_one(), 0
         for workflow_id in advanced.to_pause:
             await self._advance_alone(workflow_id)
-        return advanced.runs, advanced.passed_by
+        return advanced.runs, advanced.locked
 
     async def _advance_one_by_one(self) -> int:
-        due = await self._store.due(LARGEST_BATCH)
+        due = await self._store.due_runs(ADVANCE_BATCH)
         for workflow_id in due:
             await self._advance_alone(workflow_id)
         return len(due)
@@ -311,16 +319,16 @@ class Outbox:
         try:
             await advance_tree(self._database, workflow_id)
         except Exception as error:
-            if is_away(error):
+            if is_transient(error):
                 raise
             logger.exception("the run %s could not be advanced", workflow_id)
-            await set_aside(self._database, workflow_id, error)
+            await defer_run(self._database, workflow_id, error)
 
 
-async def set_aside(database: Database, workflow_id: UUID, error: Exception) -> None:
+async def defer_run(database: Database, workflow_id: UUID, error: Exception) -> None:
     """Try what asks for this run again later, and ever more seldom."""
     why = f"{type(error).__name__}: {error}"
-    failed = await FlowStore(database).note_failure(workflow_id, why, most_tries=MOST_TRIES)
+    failed = await WorkflowStore(database).record_advance_failure(workflow_id, why, max_tries=MAX_TRIES)
     if any(row.is_quarantined for row in failed):
-        event = Event(kind="outbox_quarantined", workflow_id=workflow_id, evidence={"error": why})
+        event = StoredEvent(kind="outbox_quarantined", workflow_id=workflow_id, evidence={"error": why})
         await EventStore(database).record(event)

@@ -10,23 +10,23 @@ from uuid import UUID
 import pytest
 
 from horsies.model.recovery.decision import (
-    Ears,
     Evidence,
     Expire,
     Fail,
     Hold,
     Leave,
+    ListeningWindow,
     LiveTask,
-    Owner,
     Recovery,
     RecoveryPolicy,
     RecoveryReason,
     Requeue,
     Retry,
+    TaskOwner,
     asks_hooks,
     decide,
 )
-from horsies.model.recovery.fleet import Published
+from horsies.model.recovery.fleet import WorkerThresholds
 from horsies.model.retry import RetryPolicy
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode
@@ -59,24 +59,26 @@ def a_task(status: str, **others: Any) -> LiveTask:
     return LiveTask(task_id=UUID(int=7), status=TaskStatus(status), **row)
 
 
-def an_owner(state: str = "running", *, silent_s: float = 0, **thresholds_s: float) -> Owner:
+def an_owner(state: str = "running", *, silent_s: float = 0, **thresholds_s: float) -> TaskOwner:
     published = {name: timedelta(seconds=value) for name, value in thresholds_s.items()}
-    return Owner(state=state, last_heartbeat_at=ago(silent_s), published=Published(**published))
+    return TaskOwner(state=state, last_heartbeat_at=ago(silent_s), thresholds=WorkerThresholds(**published))
 
 
-ALIVE, PLAIN = an_owner(), Ears()
+ALIVE, PLAIN = an_owner(), ListeningWindow()
 
 
 def verdict(
     task: LiveTask,
     silent_s: float,
     *,
-    owner: Owner | None = ALIVE,
+    owner: TaskOwner | None = ALIVE,
     answer: Recovery | None = None,
-    ears: Ears = PLAIN,
+    ears: ListeningWindow = PLAIN,
     policy: RecoveryPolicy = POLICY,
 ) -> object:
-    return decide(task, Evidence(last_beat_at=ago(silent_s), owner=owner, answer=answer, ears=ears), policy, NOW)
+    return decide(
+        task, Evidence(last_heartbeat_at=ago(silent_s), owner=owner, hook_answer=answer, listening=ears), policy, NOW
+    )
 
 
 def _requeued(reason: RecoveryReason = HEARTBEAT_LOST, at: datetime = NOW, retry_count: int = 0) -> Requeue:
@@ -103,28 +105,38 @@ CLAIMED, RUNNING = a_task("CLAIMED"), a_task("RUNNING")
         pytest.param(replace(CLAIMED, good_until=ago(0)), 120, Expire(), id="D3 a stale claim past its time expires"),
         pytest.param(RUNNING, 299, FRESH, id="D7 a run younger than the running threshold is fresh"),
         pytest.param(RUNNING, 300, _failed(), id="D10 a stale run without a policy fails"),
-        pytest.param(replace(RUNNING, policy=UNLISTED), 300, _failed(), id="D10 so does one that does not list it"),
-        pytest.param(replace(RUNNING, policy=LISTED), 300, _retried(ahead(10)), id="D9 a listed one is retried"),
         pytest.param(
-            replace(RUNNING, policy=LISTED, retry_count=1), 300, _retried(ahead(20), 2), id="D9 with the next interval"
+            replace(RUNNING, retry_policy=UNLISTED), 300, _failed(), id="D10 so does one that does not list it"
         ),
-        pytest.param(replace(RUNNING, policy=LISTED, retry_count=2), 300, _failed(), id="D10 no retries left"),
-        pytest.param(replace(RUNNING, policy=LISTED, good_until=ahead(10)), 300, _failed(), id="D10 due at good_until"),
+        pytest.param(replace(RUNNING, retry_policy=LISTED), 300, _retried(ahead(10)), id="D9 a listed one is retried"),
         pytest.param(
-            replace(RUNNING, policy=LISTED, good_until=ahead(11)), 300, _retried(ahead(10)), id="D9 due before it"
+            replace(RUNNING, retry_policy=LISTED, retry_count=1),
+            300,
+            _retried(ahead(20), 2),
+            id="D9 with the next interval",
+        ),
+        pytest.param(replace(RUNNING, retry_policy=LISTED, retry_count=2), 300, _failed(), id="D10 no retries left"),
+        pytest.param(
+            replace(RUNNING, retry_policy=LISTED, good_until=ahead(10)), 300, _failed(), id="D10 due at good_until"
         ),
         pytest.param(
-            replace(RUNNING, policy=LISTED, crash_count=9), 300, _failed(POISON), id="D8 the tenth crash is poison"
+            replace(RUNNING, retry_policy=LISTED, good_until=ahead(11)), 300, _retried(ahead(10)), id="D9 due before it"
         ),
         pytest.param(
-            replace(RUNNING, policy=LISTED, crash_count=8), 300, _retried(ahead(10)), id="D8 the ninth is not"
+            replace(RUNNING, retry_policy=LISTED, crash_count=9),
+            300,
+            _failed(POISON),
+            id="D8 the tenth crash is poison",
+        ),
+        pytest.param(
+            replace(RUNNING, retry_policy=LISTED, crash_count=8), 300, _retried(ahead(10)), id="D8 the ninth is not"
         ),
         pytest.param(
             replace(RUNNING, recovery_hold_until=ahead(1)), 9_000, Hold(until=ahead(1)), id="D2 a hold comes first"
         ),
         pytest.param(replace(RUNNING, recovery_hold_until=ago(0)), 300, _failed(), id="D2 a hold that is over is none"),
         pytest.param(
-            replace(RUNNING, policy=LISTED, no_restart="paused"),
+            replace(RUNNING, retry_policy=LISTED, no_restart="paused"),
             300,
             _failed(OutcomeCode.TASK_CANCELLED),
             id="a run that was paused is not started again",
@@ -147,13 +159,13 @@ def test_a_silent_task(task: LiveTask, silent_s: float, expected: object) -> Non
     ],
 )
 @pytest.mark.parametrize("status", ["CLAIMED", "RUNNING"])
-def test_the_owner_is_the_reason(status: str, owner: Owner | None, silent_s: float, reason: RecoveryReason) -> None:
+def test_the_owner_is_the_reason(status: str, owner: TaskOwner | None, silent_s: float, reason: RecoveryReason) -> None:
     settled = verdict(a_task(status), silent_s, owner=owner)
     assert settled == (_requeued(reason) if status == "CLAIMED" else _failed(reason=reason))
 
 
 @pytest.mark.parametrize("owner", [None, an_owner("lost")], ids=["missing", "lost"])
-def test_an_owner_that_is_gone_is_no_verdict_before_the_threshold(owner: Owner | None) -> None:
+def test_an_owner_that_is_gone_is_no_verdict_before_the_threshold(owner: TaskOwner | None) -> None:
     assert verdict(RUNNING, 299, owner=owner) == verdict(CLAIMED, 119, owner=owner) == FRESH
 
 
@@ -172,34 +184,34 @@ def test_an_owner_that_is_gone_is_no_verdict_before_the_threshold(owner: Owner |
         pytest.param(a_task("RUNNING", flags={"tough": True}), an_owner("stopped"), 0, False, id="stopped is certain"),
     ],
 )
-def test_the_effective_threshold(task: LiveTask, owner: Owner | None, silent_s: float, is_fresh: bool) -> None:
+def test_the_effective_threshold(task: LiveTask, owner: TaskOwner | None, silent_s: float, is_fresh: bool) -> None:
     assert (verdict(task, silent_s, owner=owner) == FRESH) == is_fresh
 
 
 def test_the_owners_patience_does_not_count_where_the_caller_has_said_what_silence_means() -> None:
-    strict = replace(POLICY, waits_for_owner=False)
+    strict = replace(POLICY, honors_owner_thresholds=False)
     assert verdict(RUNNING, 300, owner=an_owner(running=600), policy=strict) == _failed()
 
 
 @pytest.mark.parametrize("listening_s", [0, 299])
 def test_silence_counts_only_while_the_judge_was_listening(listening_s: float) -> None:
-    spared = verdict(RUNNING, 9_000, ears=Ears(listening_since=ago(listening_s)))
+    spared = verdict(RUNNING, 9_000, ears=ListeningWindow(listening_since=ago(listening_s)))
     assert spared == Leave(why="amnesty", until=ahead(300 - listening_s))
-    assert verdict(RUNNING, 9_000, ears=Ears(listening_since=ago(300))) == _failed()
+    assert verdict(RUNNING, 9_000, ears=ListeningWindow(listening_since=ago(300))) == _failed()
 
 
 def test_where_all_live_workers_are_deaf_an_amnesty_lasts_until_they_count_as_dead() -> None:
-    deaf = Ears(listening_since=NOW, deaf_until=ahead(20))
+    deaf = ListeningWindow(listening_since=NOW, blind_until=ahead(20))
     assert verdict(RUNNING, 9_000, ears=deaf) == Leave(why="amnesty", until=ahead(20))
 
 
 def test_an_amnesty_knows_no_stopped_owner() -> None:
-    ears = Ears(listening_since=NOW)
+    ears = ListeningWindow(listening_since=NOW)
     assert verdict(RUNNING, 0, owner=an_owner("stopped"), ears=ears) == _failed(reason=OWNER_STOPPED)
 
 
 def test_what_is_fresh_by_its_plain_age_needs_no_amnesty() -> None:
-    assert verdict(RUNNING, 299, ears=Ears(listening_since=NOW)) == FRESH
+    assert verdict(RUNNING, 299, ears=ListeningWindow(listening_since=NOW)) == FRESH
 
 
 @pytest.mark.parametrize(
@@ -211,20 +223,20 @@ def test_what_is_fresh_by_its_plain_age_needs_no_amnesty() -> None:
     ],
 )
 def test_where_nobody_listens_a_server_just_started_spares_those_it_may_have_cut_off(
-    owner: Owner | None, is_spared: bool
+    owner: TaskOwner | None, is_spared: bool
 ) -> None:
-    spared = verdict(RUNNING, 400, owner=owner, ears=Ears(server_started_at=ago(100)))
+    spared = verdict(RUNNING, 400, owner=owner, ears=ListeningWindow(server_started_at=ago(100)))
     assert (spared == Leave(why="amnesty", until=ahead(200))) == is_spared
 
 
 def test_that_lasts_one_threshold() -> None:
     owner = an_owner(silent_s=400)
-    assert isinstance(verdict(RUNNING, 400, owner=owner, ears=Ears(server_started_at=ago(300))), Fail)
+    assert isinstance(verdict(RUNNING, 400, owner=owner, ears=ListeningWindow(server_started_at=ago(300))), Fail)
 
 
 @pytest.mark.parametrize("task", [CLAIMED, RUNNING, replace(CLAIMED, good_until=ago(1))])
 def test_a_reaper_that_is_switched_off_leaves(task: LiveTask) -> None:
-    off = replace(POLICY, requeues_claimed=False, settles_running=False)
+    off = replace(POLICY, recovers_claimed=False, recovers_running=False)
     assert verdict(task, 9_000, policy=off) == DISABLED
     assert verdict(task, 1, policy=off) == FRESH
 
@@ -232,7 +244,7 @@ def test_a_reaper_that_is_switched_off_leaves(task: LiveTask) -> None:
 def test_a_recovered_task_starts_after_the_recovery_delay() -> None:
     patient = replace(POLICY, recovery_delay=timedelta(seconds=30))
     assert verdict(CLAIMED, 120, policy=patient) == _requeued(at=ahead(30))
-    assert verdict(replace(RUNNING, policy=LISTED), 300, policy=patient) == _retried(ahead(30))
+    assert verdict(replace(RUNNING, retry_policy=LISTED), 300, policy=patient) == _retried(ahead(30))
 
 
 def test_a_claim_that_was_due_later_still_is() -> None:
@@ -257,14 +269,14 @@ def test_a_claim_that_was_due_later_still_is() -> None:
             replace(RUNNING, crash_count=9), Recovery.reschedule(ahead(7)), _failed(POISON), id="nor out of poison"
         ),
         pytest.param(
-            replace(RUNNING, policy=UNLISTED),
+            replace(RUNNING, retry_policy=UNLISTED),
             Recovery.fail_with_backoff(),
             _retried(ahead(10)),
             id="back-off, unlisted",
         ),
         pytest.param(RUNNING, Recovery.fail_with_backoff(), _failed(), id="back-off without a policy fails"),
         pytest.param(
-            replace(CLAIMED, policy=UNLISTED), Recovery.fail_with_backoff(), _retried(ahead(10)), id="a claim too"
+            replace(CLAIMED, retry_policy=UNLISTED), Recovery.fail_with_backoff(), _retried(ahead(10)), id="a claim too"
         ),
         pytest.param(RUNNING, Recovery.skip(), Hold(until=ahead(300), is_new=True), id="skip holds for a threshold"),
         pytest.param(replace(CLAIMED, good_until=ago(1)), Recovery.skip(), Expire(), id="what has expired expires"),
@@ -299,6 +311,6 @@ def test_hooks_have_a_say_on_what_would_be_settled_by_rule(given: Any, is_asked:
 
 def test_the_same_claim_always_has_the_same_due_time() -> None:
     jittery = RetryPolicy.fixed([10], auto_retry_for=["WORKER_CRASHED"])
-    first = verdict(a_task("RUNNING", policy=jittery), 300)
-    assert first == verdict(a_task("RUNNING", policy=jittery), 300)
-    assert first != verdict(a_task("RUNNING", policy=jittery, claim_token=4), 300)
+    first = verdict(a_task("RUNNING", retry_policy=jittery), 300)
+    assert first == verdict(a_task("RUNNING", retry_policy=jittery), 300)
+    assert first != verdict(a_task("RUNNING", retry_policy=jittery, claim_token=4), 300)

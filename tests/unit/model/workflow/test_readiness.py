@@ -4,7 +4,7 @@ import pytest
 
 from horsies.model.workflow.plan import JoinType
 from horsies.model.workflow.plan import WorkflowTaskStatus as S
-from horsies.model.workflow.progress import NodeState, Skipped, readiness
+from horsies.model.workflow.progress import NeverReady, NodeState, readiness
 
 ALL, ANY, QUORUM = JoinType.ALL, JoinType.ANY, JoinType.QUORUM
 OK, ERR, SKIP, OPEN = S.COMPLETED, S.FAILED, S.SKIPPED, S.RUNNING
@@ -17,20 +17,20 @@ OK, ERR, SKIP, OPEN = S.COMPLETED, S.FAILED, S.SKIPPED, S.RUNNING
         (ALL, [OK, OPEN], False),
         (ALL, [OK, OK], True),
         (ALL, [ERR, OPEN], False),
-        (ALL, [OK, ERR], Skipped(1)),
-        (ALL, [SKIP, OK], Skipped(0)),
+        (ALL, [OK, ERR], NeverReady(1)),
+        (ALL, [SKIP, OK], NeverReady(0)),
         (ANY, [OPEN, OPEN], False),
         (ANY, [OK, OPEN], True),
         (ANY, [ERR, OPEN], False),
         (ANY, [ERR, OK], True),
-        (ANY, [SKIP, ERR], Skipped(0)),
+        (ANY, [SKIP, ERR], NeverReady(0)),
         (QUORUM, [OK, OPEN, OPEN], False),
         (QUORUM, [OK, OK, OPEN], True),
         (QUORUM, [OK, ERR, OPEN], False),
-        (QUORUM, [OPEN, ERR, SKIP], Skipped(1)),
+        (QUORUM, [OPEN, ERR, SKIP], NeverReady(1)),
     ],
 )
-def test_a_node_starts_by_its_join(join: JoinType, dependencies: list[S], expected: bool | Skipped) -> None:
+def test_a_node_starts_by_its_join(join: JoinType, dependencies: list[S], expected: bool | NeverReady) -> None:
     assert readiness(_node(join, dependencies), dependencies) == expected
 
 
@@ -41,7 +41,7 @@ def test_a_node_that_allows_failures_waits_for_the_end_of_all(last: S, expected:
 
 
 def test_a_node_waits_for_what_it_wants_to_read_whatever_its_join_says() -> None:
-    node = NodeState(status=S.PENDING, dependencies=(0, 1), join=ANY, context=(1,))
+    node = NodeState(status=S.PENDING, dependencies=(0, 1), join=ANY, context_dependencies=(1,))
     assert readiness(node, [OK, OPEN]) is False
     assert readiness(node, [OK, ERR]) is True
 

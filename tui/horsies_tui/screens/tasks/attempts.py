@@ -12,7 +12,7 @@ from textual.content import Content
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.tasks import NEWEST_SHOWN
-from horsies_tui.format import age, clock, fit, safe, short_id, took
+from horsies_tui.format import fit, format_age, format_elapsed, format_time, safe, short_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from horsies_tui.theme import Glyphs
 
 
-USUAL_INTERVAL: Final = timedelta(seconds=30)
-LEAST_INTERVAL: Final = timedelta(seconds=1)
-MISSED: Final = 2
+DEFAULT_INTERVAL: Final = timedelta(seconds=30)
+MIN_INTERVAL: Final = timedelta(seconds=1)
+MISSED_BEATS: Final = 2
 """So many intervals without a beat are a silence; one alone may be late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class AttemptSpan:
     """One attempt, from its claim or start until its end, or until now."""
 
     attempt: int
     worker_id: UUID | None
-    began: datetime
-    started: datetime | None
+    begins_at: datetime
+    started_at: datetime | None
     """None while it is only claimed."""
-    ended: datetime
+    ends_at: datetime
     beats: tuple[datetime, ...]
     """The oldest first."""
     status: str
@@ -49,128 +49,136 @@ class Lane:
 
     @property
     def is_stale(self) -> bool:
-        return self.is_live and self.stale_at is not None and self.stale_at < self.ended
+        return self.is_live and self.stale_at is not None and self.stale_at < self.ends_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class TimeScale:
     """A cell stands for one interval between beats, or for more where that many would not fit."""
 
-    begins: datetime
-    cell: timedelta
+    begins_at: datetime
+    cell_duration: timedelta
     width: int
-    interval: timedelta
+    beat_interval: timedelta
     known_since: datetime | None = None
     """What was before is not drawn as silence: those beats were not read."""
 
     @property
-    def ends(self) -> datetime:
-        return self.begins + self.cell * self.width
+    def ends_at(self) -> datetime:
+        return self.begins_at + self.cell_duration * self.width
 
 
-def lanes_of(detail: TaskDetail, now: datetime) -> tuple[Lane, ...]:
+def attempt_spans(detail: TaskDetail, now: datetime) -> tuple[AttemptSpan, ...]:
     """The attempts in the order in which they were made; last the one under way."""
-    ended = [_ended(attempt, detail) for attempt in reversed(detail.attempts)]
-    live = _live(detail, now)
+    ended = [_finished_span(attempt, detail) for attempt in reversed(detail.attempts)]
+    live = _live_span(detail, now)
     return (*ended, live) if live is not None else tuple(ended)
 
 
-def scale_for(lanes: Sequence[Lane], detail: TaskDetail, *, most: int) -> Scale:
+def fit_time_scale(spans: Sequence[AttemptSpan], detail: TaskDetail, *, max_width: int) -> TimeScale:
     """How much time a cell stands for, so that all of these fit into `most` cells."""
-    begins, ends = min(lane.began for lane in lanes), max(lane.ended for lane in lanes)
-    interval = _interval(lanes)
-    cell = max(interval, (ends - begins) / most)
-    width = min(int((ends - begins) / cell) + 1, most)
+    begins, ends = min(lane.begins_at for lane in spans), max(lane.ends_at for lane in spans)
+    interval = _interval(spans)
+    cell = max(interval, (ends - begins) / max_width)
+    width = min(int((ends - begins) / cell) + 1, max_width)
     is_cut = len(detail.beats) >= NEWEST_SHOWN
-    return Scale(
-        begins=begins,
-        cell=cell,
+    return TimeScale(
+        begins_at=begins,
+        cell_duration=cell,
         width=width,
-        interval=interval,
+        beat_interval=interval,
         known_since=detail.beats[-1].at if is_cut else None,
     )
 
 
-def drawn(lane: Lane, scale: Scale, signs: Glyphs) -> str:
+def draw_span(attempt_span: AttemptSpan, scale: TimeScale, glyphs: Glyphs) -> str:
     """The lane as one sign a cell."""
-    silences = _silences(lane, scale)
-    edges = [scale.begins + scale.cell * index for index in range(scale.width + 1)]
+    silences = _silences(attempt_span, scale)
+    edges = [scale.begins_at + scale.cell_duration * index for index in range(scale.width + 1)]
     # What falls on the last edge belongs to the last cell; a cell was rounded, so the edge may fall short.
-    edges[-1] = max(edges[-1], lane.ended) + timedelta.resolution
-    return "".join(_sign(lane, scale, silences, begin, end, signs) for begin, end in pairwise(edges))
+    edges[-1] = max(edges[-1], attempt_span.ends_at) + timedelta.resolution
+    return "".join(_sign(attempt_span, scale, silences, begin, end, glyphs) for begin, end in pairwise(edges))
 
 
 def _sign(
-    lane: Lane,
-    scale: Scale,
+    attempt_span: AttemptSpan,
+    scale: TimeScale,
     silences: Sequence[tuple[datetime, datetime]],
     begin: datetime,
     end: datetime,
-    signs: Glyphs,
+    glyphs: Glyphs,
 ) -> str:
-    if end <= lane.began or begin > lane.ended:
+    if end <= attempt_span.begins_at or begin > attempt_span.ends_at:
         return " "
-    if begin <= lane.ended < end:
-        return _end_sign(lane, signs)
-    if begin <= lane.began:
-        return signs.start
-    if lane.is_stale and lane.stale_at is not None and begin <= lane.stale_at < end:
-        return signs.limit
-    if (scale.known_since is not None and end <= scale.known_since) or not (lane.is_live or lane.beats):
-        return signs.rule
-    if any(_overlap(silence, begin, end) > scale.cell / 2 for silence in silences):
-        return signs.silence
-    return signs.claim if lane.started is None or end <= lane.started else signs.beat
+    if begin <= attempt_span.ends_at < end:
+        return _end_sign(attempt_span, glyphs)
+    if begin <= attempt_span.begins_at:
+        return glyphs.start
+    if attempt_span.is_stale and attempt_span.stale_at is not None and begin <= attempt_span.stale_at < end:
+        return glyphs.limit
+    if (scale.known_since is not None and end <= scale.known_since) or not (attempt_span.is_live or attempt_span.beats):
+        return glyphs.rule
+    if any(_overlap(silence, begin, end) > scale.cell_duration / 2 for silence in silences):
+        return glyphs.silence
+    return glyphs.claim if attempt_span.started_at is None or end <= attempt_span.started_at else glyphs.beat
 
 
-def _end_sign(lane: Lane, signs: Glyphs) -> str:
-    if lane.is_live:
-        return signs.unknown if lane.is_stale else signs.running
-    return signs.done if lane.status == TaskStatus.COMPLETED else signs.bad
+def _end_sign(attempt_span: AttemptSpan, glyphs: Glyphs) -> str:
+    if attempt_span.is_live:
+        return glyphs.unknown if attempt_span.is_stale else glyphs.running
+    return glyphs.done if attempt_span.status == TaskStatus.COMPLETED else glyphs.bad
 
 
-def _silences(lane: Lane, scale: Scale) -> list[tuple[datetime, datetime]]:
-    known_since = scale.known_since or lane.began
-    points = (max(lane.started or lane.began, known_since), *lane.beats, lane.ended)
-    return [(last, following) for last, following in pairwise(points) if following - last > MISSED * scale.interval]
+def _silences(attempt_span: AttemptSpan, scale: TimeScale) -> list[tuple[datetime, datetime]]:
+    known_since = scale.known_since or attempt_span.begins_at
+    points = (
+        max(attempt_span.started_at or attempt_span.begins_at, known_since),
+        *attempt_span.beats,
+        attempt_span.ends_at,
+    )
+    return [
+        (last, following)
+        for last, following in pairwise(points)
+        if following - last > MISSED_BEATS * scale.beat_interval
+    ]
 
 
 def _overlap(silence: tuple[datetime, datetime], begin: datetime, end: datetime) -> timedelta:
     return min(silence[1], end) - max(silence[0], begin)
 
 
-def _interval(lanes: Sequence[Lane]) -> timedelta:
-    gaps = [following - last for lane in lanes for last, following in pairwise(lane.beats)]
-    return max(median_low(gaps), LEAST_INTERVAL) if gaps else USUAL_INTERVAL
+def _interval(spans: Sequence[AttemptSpan]) -> timedelta:
+    gaps = [following - last for lane in spans for last, following in pairwise(lane.beats)]
+    return max(median_low(gaps), MIN_INTERVAL) if gaps else DEFAULT_INTERVAL
 
 
-def _ended(attempt: AttemptRow, detail: TaskDetail) -> Lane:
-    return Lane(
+def _finished_span(attempt: AttemptRow, detail: TaskDetail) -> AttemptSpan:
+    return AttemptSpan(
         attempt=attempt.attempt,
         worker_id=attempt.worker_id,
-        began=attempt.started_at,
-        started=attempt.started_at,
-        ended=attempt.finished_at,
+        begins_at=attempt.started_at,
+        started_at=attempt.started_at,
+        ends_at=attempt.finished_at,
         beats=_beats(detail, attempt.claim_token, "runner"),
         status=attempt.outcome,
         error_code=attempt.error_code,
     )
 
 
-def _live(detail: TaskDetail, now: datetime) -> Lane | None:
+def _live_span(detail: TaskDetail, now: datetime) -> AttemptSpan | None:
     task = detail.task
     is_running = task.status == TaskStatus.RUNNING
     began = task.claimed_at or task.started_at
     if began is None or (not is_running and task.status != TaskStatus.CLAIMED):
         return None
-    limit = detail.verdict.threshold if detail.verdict is not None else None
+    limit = detail.recovery_decision.threshold if detail.recovery_decision is not None else None
     last_beat_at = task.last_beat_at or began
-    return Lane(
+    return AttemptSpan(
         attempt=task.attempt_count + 1,
         worker_id=task.worker_id,
-        began=began,
-        started=task.started_at if is_running else None,
-        ended=max(now, began),
+        begins_at=began,
+        started_at=task.started_at if is_running else None,
+        ends_at=max(now, began),
         beats=_beats(detail, task.claim_token, "runner" if is_running else "claimer"),
         status=task.status,
         is_live=True,
@@ -184,64 +192,74 @@ def _beats(detail: TaskDetail, token: int, role: str) -> tuple[datetime, ...]:
 
 # Attempts and heartbeats of a task, drawn to scale.
 
-MOST_LANES: Final = 12
-LABEL: Final = 12
-SAID: Final = 26
-LEAST: Final = 10
+MAX_ATTEMPTS: Final = 12
+LABEL_WIDTH: Final = 12
+OUTCOME_WIDTH: Final = 26
+MIN_CHART_WIDTH: Final = 10
 
 
-def strip(detail: TaskDetail, now: datetime, *, width: int, signs: Glyphs) -> list[Content]:
+def attempt_chart(detail: TaskDetail, now: datetime, *, width: int, glyphs: Glyphs) -> list[Content]:
     """A line for each of the last attempts, an axis above them and what the signs mean below."""
-    lanes = lanes_of(detail, now)
+    lanes = attempt_spans(detail, now)
     if not lanes:
         return [safe("not yet begun", "$text-muted")]
-    shown = lanes[-MOST_LANES:]
-    scale = scale_for(shown, detail, most=max(width - LABEL - SAID, LEAST))
+    shown = lanes[-MAX_ATTEMPTS:]
+    scale = fit_time_scale(shown, detail, max_width=max(width - LABEL_WIDTH - OUTCOME_WIDTH, MIN_CHART_WIDTH))
     left_out = len(lanes) - len(shown)
     earlier = [safe(f"{left_out} earlier attempts are not drawn", "$text-muted")] if left_out else []
     return [
         *earlier,
         _axis(scale, is_live=shown[-1].is_live),
-        *(_line(lane, scale, signs, shown[-1].attempt) for lane in shown),
-        _legend(shown[-1], scale, signs),
+        *(_line(lane, scale, glyphs, shown[-1].attempt) for lane in shown),
+        _legend(shown[-1], scale, glyphs),
     ]
 
 
-def _axis(scale: Scale, *, is_live: bool) -> Content:
-    begins, ends = clock(scale.begins), "now" if is_live else clock(scale.ends)
-    return safe(f"{'':{LABEL}}{begins} {ends:>{max(scale.width - len(begins) - 1, 0)}}", "$text-muted")
+def _axis(scale: TimeScale, *, is_live: bool) -> Content:
+    begins, ends = format_time(scale.begins_at), "now" if is_live else format_time(scale.ends_at)
+    return safe(f"{'':{LABEL_WIDTH}}{begins} {ends:>{max(scale.width - len(begins) - 1, 0)}}", "$text-muted")
 
 
-def _line(lane: Lane, scale: Scale, signs: Glyphs, last: int) -> Content:
-    number = fit(lane.attempt, max(len(str(last)), 2), right=True)
-    label = fit(f"{number} {short_id(lane.worker_id)}", LABEL)
-    span = age(lane.ended - lane.began) if lane.is_live else took(lane.ended - lane.began)
-    said = safe(f" {lane.status} {span} {lane.error_code or ''}", _tone(lane), cells=SAID)
-    return Content.assemble(label, *_coloured(drawn(lane, scale, signs), signs), said)
+def _line(attempt_span: AttemptSpan, scale: TimeScale, glyphs: Glyphs, last: int) -> Content:
+    number = fit(attempt_span.attempt, max(len(str(last)), 2), right=True)
+    label = fit(f"{number} {short_id(attempt_span.worker_id)}", LABEL_WIDTH)
+    span = (
+        format_age(attempt_span.ends_at - attempt_span.begins_at)
+        if attempt_span.is_live
+        else format_elapsed(attempt_span.ends_at - attempt_span.begins_at)
+    )
+    said = safe(
+        f" {attempt_span.status} {span} {attempt_span.error_code or ''}", _tone(attempt_span), cells=OUTCOME_WIDTH
+    )
+    return Content.assemble(label, *_coloured(draw_span(attempt_span, scale, glyphs), glyphs), said)
 
 
-def _coloured(cells: str, signs: Glyphs) -> list[Content]:
+def _coloured(cells: str, glyphs: Glyphs) -> list[Content]:
     colours = {
-        signs.silence: "$text-warning",
-        signs.limit: "bold $text-error",
-        signs.unknown: "bold $text-error",
-        signs.bad: "$text-error",
-        signs.beat: "$text-success",
-        signs.done: "$text-success",
+        glyphs.silence: "$text-warning",
+        glyphs.limit: "bold $text-error",
+        glyphs.unknown: "bold $text-error",
+        glyphs.bad: "$text-error",
+        glyphs.beat: "$text-success",
+        glyphs.done: "$text-success",
     }
     return [Content.styled("".join(run), colours.get(sign, "$text-muted")) for sign, run in groupby(cells)]
 
 
-def _tone(lane: Lane) -> str:
-    if lane.is_live:
-        return "$text-error" if lane.is_stale else "$text-primary"
-    return "$text-error" if lane.error_code else "$text-success"
+def _tone(attempt_span: AttemptSpan) -> str:
+    if attempt_span.is_live:
+        return "$text-error" if attempt_span.is_stale else "$text-primary"
+    return "$text-error" if attempt_span.error_code else "$text-success"
 
 
-def _legend(last: Lane, scale: Scale, signs: Glyphs) -> Content:
-    parts = [f"{signs.claim} claim", f"{signs.beat} beat ({age(scale.interval)})", f"{signs.silence} silence"]
+def _legend(last: AttemptSpan, scale: TimeScale, glyphs: Glyphs) -> Content:
+    parts = [
+        f"{glyphs.claim} claim",
+        f"{glyphs.beat} beat ({format_age(scale.beat_interval)})",
+        f"{glyphs.silence} silence",
+    ]
     if last.is_stale:
-        parts.append(f"{signs.limit} stale since {clock(last.stale_at)}")
+        parts.append(f"{glyphs.limit} stale since {format_time(last.stale_at)}")
     if scale.known_since is not None:
-        parts.append(f"{signs.rule} not read")
+        parts.append(f"{glyphs.rule} not read")
     return safe("   " + "  ".join(parts), "$text-muted")

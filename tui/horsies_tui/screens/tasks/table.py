@@ -12,9 +12,9 @@ from textual.widgets import Static
 from horsies.model.task import TaskStatus
 from horsies_ops.cli.output import to_json
 from horsies_ops.reads.tasks import TaskSummary
-from horsies_tui.format import age, clean, clock, safe, short_age, short_id, took
-from horsies_tui.widgets.dialogs import Order
-from horsies_tui.widgets.page import given, one_line, shown
+from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, safe, sanitize, short_id
+from horsies_tui.widgets.dialogs import SortOrder
+from horsies_tui.widgets.page import compact_json, redact, task_arguments
 from horsies_tui.widgets.row_list import Cell, Column, Tone
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from horsies.model.settings import TuiConfig
-    from horsies_ops.reads.tasks import Payload, TaskDetail, TaskFacts
-    from horsies_tui.data.source import Source
+    from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskRecord
+    from horsies_tui.data.source import DataSource
 
 
-LIVE: Final = (TaskStatus.CLAIMED, TaskStatus.RUNNING)
+LIVE_STATUSES: Final = (TaskStatus.CLAIMED, TaskStatus.RUNNING)
 
-TONES: Final = {
+STATUS_TONES: Final = {
     TaskStatus.PENDING: Tone.PLAIN,
     TaskStatus.CLAIMED: Tone.BUSY,
     TaskStatus.RUNNING: Tone.BUSY,
@@ -46,7 +46,7 @@ def silence(task: TaskSummary, now: datetime) -> timedelta | None:
     return None if task.last_beat_at is None else now - task.last_beat_at
 
 
-def waited(task: TaskSummary, now: datetime) -> timedelta | None:
+def wait_time(task: TaskSummary, now: datetime) -> timedelta | None:
     """From when it was due until it was claimed, or until now where it still waits; None where it is not yet due."""
     if task.claimed_at is None and task.status != TaskStatus.PENDING:
         return None
@@ -54,21 +54,21 @@ def waited(task: TaskSummary, now: datetime) -> timedelta | None:
     return span if span.total_seconds() >= 0 else None
 
 
-def tone_of(status: str) -> Tone:
-    return TONES.get(TaskStatus(status), Tone.PLAIN)
+def status_tone(status: str) -> Tone:
+    return STATUS_TONES.get(TaskStatus(status), Tone.PLAIN)
 
 
 def _status(task: TaskSummary, now: datetime) -> Cell:
     is_delayed = task.status == TaskStatus.PENDING and task.enqueued_at > now
-    return Cell("DELAYED", Tone.DIM) if is_delayed else Cell(task.status, tone_of(task.status))
+    return Cell("DELAYED", Tone.DIM) if is_delayed else Cell(task.status, status_tone(task.status))
 
 
-def _note(task: TaskSummary, now: datetime) -> Cell:
+def _error_cell(task: TaskSummary, now: datetime) -> Cell:
     """What went wrong; else when it is due."""
     if task.error_code is not None:
         return Cell(task.error_code, Tone.BAD)
     if task.status == TaskStatus.PENDING and task.enqueued_at > now:
-        return Cell(f"due in {age(task.enqueued_at - now)}", Tone.DIM)
+        return Cell(f"due in {format_age(task.enqueued_at - now)}", Tone.DIM)
     return Cell("")
 
 
@@ -78,45 +78,46 @@ def _attempt(task: TaskSummary) -> Cell:
     return Cell(f"{task.attempt_count + under_way}/{task.max_retries + 1}")
 
 
-def _silent(task: TaskSummary, now: datetime) -> Cell:
+def _heartbeat_cell(task: TaskSummary, now: datetime) -> Cell:
     span = silence(task, now)
-    return Cell("" if span is None else age(span), Tone.BUSY)
+    return Cell("" if span is None else format_age(span), Tone.BUSY)
 
 
 TASK_COLUMNS: Final[tuple[Column[TaskSummary], ...]] = (
     Column(title="ID", width=8, cell=lambda task, _: Cell(short_id(task.id))),
     Column(title="TASK", width=15, grows=4, cell=lambda task, _: Cell(task.name)),
-    Column(title="QUEUE", width=8, grows=1, rank=1, cell=lambda task, _: Cell(task.queue)),
+    Column(title="QUEUE", width=8, grows=1, drop_rank=1, cell=lambda task, _: Cell(task.queue)),
     Column(title="STATUS", width=9, cell=_status),
+    Column(title="ATT", width=4, drop_rank=2, cell=lambda task, _: _attempt(task)),
+    Column(title="WORKER", width=8, drop_rank=3, cell=lambda task, _: Cell(short_id(task.worker_id), Tone.DIM)),
+    Column(title="HB", width=6, drop_rank=4, right=True, ticks=True, cell=_heartbeat_cell),
     Column(
-        title="ATT", width=4, rank=2, cell=lambda task, _: _attempt(task)
+        title="WAIT",
+        width=6,
+        drop_rank=6,
+        right=True,
+        ticks=True,
+        cell=lambda task, now: Cell(format_age(wait_time(task, now))),
     ),
-    Column(title="WORKER", width=8, rank=3, cell=lambda task, _: Cell(short_id(task.worker_id), Tone.DIM)),
+    Column(title="PRIO", width=4, drop_rank=7, right=True, cell=lambda task, _: Cell(str(task.priority))),
     Column(
-        title="HB", width=6, rank=4, right=True, ticks=True, cell=_silent
+        title="AGE", width=4, right=True, ticks=True, cell=lambda task, now: Cell(format_short_age(now - task.sent_at))
     ),
-    Column(
-        title="WAIT", width=6, rank=6, right=True, ticks=True, cell=lambda task, now: Cell(age(waited(task, now)))
-    ),
-    Column(title="PRIO", width=4, rank=7, right=True, cell=lambda task, _: Cell(str(task.priority))),
-    Column(
-        title="AGE", width=4, right=True, ticks=True, cell=lambda task, now: Cell(short_age(now - task.sent_at))
-    ),
-    Column(title="ERROR", width=13, grows=3, rank=1, ticks=True, cell=_note),
-)  # fmt: skip
+    Column(title="ERROR", width=13, grows=3, drop_rank=1, ticks=True, cell=_error_cell),
+)
 
 
 # The orders that loaded tasks can be put in.
 
-NEWEST_FIRST: Final = Order(by="AGE", is_descending=False)
+NEWEST_FIRST: Final = SortOrder(column="AGE", is_descending=False)
 """The order in which pages are read, and the only one that holds beyond what is loaded."""
 
-NAMES: Final = ("AGE", "TASK", "QUEUE", "STATUS", "ATT", "HB", "WAIT", "PRIO", "ERROR")
+SORT_COLUMNS: Final = ("AGE", "TASK", "QUEUE", "STATUS", "ATT", "HB", "WAIT", "PRIO", "ERROR")
 
 _NEVER: Final = timedelta(-1)
 
 
-def sorts(now: datetime) -> Mapping[str, Callable[[TaskSummary], Any]]:
+def sort_keys(now: datetime) -> Mapping[str, Callable[[TaskSummary], Any]]:
     """What each order goes by; what a task does not have counts as less than anything that one has."""
     return {
         "AGE": lambda task: -task.id.int,
@@ -125,7 +126,7 @@ def sorts(now: datetime) -> Mapping[str, Callable[[TaskSummary], Any]]:
         "STATUS": lambda task: task.status,
         "ATT": lambda task: task.attempt_count,
         "HB": lambda task: silence(task, now) or _NEVER,
-        "WAIT": lambda task: waited(task, now) or _NEVER,
+        "WAIT": lambda task: wait_time(task, now) or _NEVER,
         "PRIO": lambda task: task.priority,
         "ERROR": lambda task: task.error_code or "",
     }
@@ -133,56 +134,57 @@ def sorts(now: datetime) -> Mapping[str, Callable[[TaskSummary], Any]]:
 
 # What the tasks of a list were given, as far as a column holds it: read once a task, for it never changes.
 
-TITLE: Final = "ARGS"
-MOST: Final = 5_000
+ARGUMENTS_TITLE: Final = "ARGS"
+MAX_PREVIEWS: Final = 5_000
 """So many are kept; beyond that it is cheaper to begin anew than to choose."""
-LONGEST: Final = 200
+MAX_PREVIEW_CHARACTERS: Final = 200
 
 
-class Excerpts:
+class ArgumentPreviews:
     """Masked as the settings say, and cut."""
 
     def __init__(self, settings: TuiConfig) -> None:
         self._settings = settings
-        self._known: dict[UUID, str] = {}
+        self._previews: dict[UUID, str] = {}
 
     @property
     def column(self) -> Column[TaskSummary]:
-        return Column(title=TITLE, width=16, grows=6, rank=8, cell=self._cell)
+        return Column(title=ARGUMENTS_TITLE, width=16, grows=6, drop_rank=8, cell=self._cell)
 
     def missing(self, tasks: Iterable[TaskSummary]) -> list[UUID]:
         """Those of these tasks that nothing is known of yet."""
-        return [task.id for task in tasks if task.id not in self._known]
+        return [task.id for task in tasks if task.id not in self._previews]
 
-    def learn(self, payloads: Mapping[UUID, Payload]) -> None:
-        if len(self._known) > MOST:
-            self._known.clear()
-        self._known |= {key: self._excerpt(payload) for key, payload in payloads.items()}
+    def add(self, payloads: Mapping[UUID, PayloadPreview]) -> None:
+        if len(self._previews) > MAX_PREVIEWS:
+            self._previews.clear()
+        self._previews |= {key: self._preview(payload) for key, payload in payloads.items()}
 
-    def _excerpt(self, payload: Payload) -> str:
-        document = payload.document
+    def _preview(self, payload: PayloadPreview) -> str:
+        document = payload.combined_arguments
         if document is None:
             return f"{payload.size / 1000:.0f} kB"
-        return one_line(document, self._settings)[:LONGEST]
+        return compact_json(document, self._settings)[:MAX_PREVIEW_CHARACTERS]
 
     def _cell(self, task: TaskSummary, _: datetime) -> Cell:
-        return Cell(self._known.get(task.id, ""), Tone.DIM)
+        return Cell(self._previews.get(task.id, ""), Tone.DIM)
 
 
 # Tasks as documents that leave the screen: masked as the screen masks them, and without what only time makes.
 
-OF_THE_MOMENT: Final = ("age", "silence")
+VOLATILE_FIELDS: Final = ("age", "silence")
 """True when they were read, and no longer when the file is; the instants that they come from are there."""
-COLUMNS: Final = tuple(each.name for each in fields(TaskSummary) if each.name not in OF_THE_MOMENT)
+EXPORTED_FIELDS: Final = tuple(each.name for each in fields(TaskSummary) if each.name not in VOLATILE_FIELDS)
 """Named one by one: a row that knows more than a list shows must not take that along unmasked."""
 
 
-async def documents(source: Source, tasks: Sequence[TaskSummary], settings: TuiConfig) -> list[dict[str, Any]]:
+async def export_tasks(source: DataSource, tasks: Sequence[TaskSummary], settings: TuiConfig) -> list[dict[str, Any]]:
     """Each task with its arguments; those that are too long for a list are None."""
-    payloads = await source.payloads_of([task.id for task in tasks])
-    given = {key: shown(payload.document, settings) for key, payload in payloads.items()}
+    payloads = await source.payload_previews([task.id for task in tasks])
+    given = {key: redact(payload.combined_arguments, settings) for key, payload in payloads.items()}
     return [
-        {name: to_json(getattr(task, name)) for name in COLUMNS} | {"arguments": given.get(task.id)} for task in tasks
+        {name: to_json(getattr(task, name)) for name in EXPORTED_FIELDS} | {"arguments": given.get(task.id)}
+        for task in tasks
     ]
 
 
@@ -199,7 +201,7 @@ class TaskPreview(Static):
             self._draw("", Content(""))
             return
         task = detail.task
-        lines = [_history(task, now), _error(detail), _given(task, settings), _verdict(detail)]
+        lines = [_history(task, now), _error(detail), _arguments_line(task, settings), _decision_line(detail)]
         title = safe(f" {short_id(task.id)} {task.name} ", cells=60)
         self._draw(title, Content("\n").join([safe(line) for line in lines if line]))
 
@@ -211,15 +213,15 @@ class TaskPreview(Static):
             self.update(text, layout=False)
 
 
-def _history(task: TaskFacts, now: datetime) -> str:
+def _history(task: TaskRecord, now: datetime) -> str:
     where = f" on {task.worker_hostname}:{task.worker_pid}" if task.worker_hostname else ""
-    waiting = f"   sent {clock(task.sent_at)}  wait {took(waited(task, now))}"
-    if task.status in LIVE:
-        return f"{task.status}{where}, silent {age(silence(task, now))}{waiting}"
+    waiting = f"   sent {format_time(task.sent_at)}  wait {format_elapsed(wait_time(task, now))}"
+    if task.status in LIVE_STATUSES:
+        return f"{task.status}{where}, silent {format_age(silence(task, now))}{waiting}"
     if task.finished_at is None:
         return f"{task.status}{waiting}"
-    ran = f" after {took(task.finished_at - task.started_at)}" if task.started_at else ""
-    return f"{task.status} {age(now - task.finished_at)} ago{where}{ran}{waiting}"
+    ran = f" after {format_elapsed(task.finished_at - task.started_at)}" if task.started_at else ""
+    return f"{task.status} {format_age(now - task.finished_at)} ago{where}{ran}{waiting}"
 
 
 def _error(detail: TaskDetail) -> str:
@@ -228,16 +230,18 @@ def _error(detail: TaskDetail) -> str:
         return ""
     last = next((attempt for attempt in detail.attempts if attempt.error_code == task.error_code), None)
     message = (last.error_message if last is not None else None) or task.failed_reason or ""
-    return f"{task.error_code}: {clean(message, limit=400)}"
+    return f"{task.error_code}: {sanitize(message, limit=400)}"
 
 
-def _given(task: TaskFacts, settings: TuiConfig) -> str:
-    until = f"   good until {clock(task.good_until)}" if task.good_until else ""
+def _arguments_line(task: TaskRecord, settings: TuiConfig) -> str:
+    until = f"   good until {format_time(task.good_until)}" if task.good_until else ""
     workflow = f"   workflow {short_id(task.workflow_id)}" if task.workflow_id else ""
-    return f"args {one_line(given(task), settings)}{until}{workflow}"
+    return f"args {compact_json(task_arguments(task), settings)}{until}{workflow}"
 
 
-def _verdict(detail: TaskDetail) -> str:
-    if detail.verdict is None or TaskStatus(detail.task.status) not in LIVE:
+def _decision_line(detail: TaskDetail) -> str:
+    if detail.recovery_decision is None or TaskStatus(detail.task.status) not in LIVE_STATUSES:
         return ""
-    return f"a sweep would: {detail.verdict.decision} ({detail.verdict.reason or 'no reason to act'})"
+    return (
+        f"a sweep would: {detail.recovery_decision.decision} ({detail.recovery_decision.reason or 'no reason to act'})"
+    )

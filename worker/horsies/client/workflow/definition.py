@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from horsies.client.workflow.nodes import SubWorkflowNode, TaskNode
 from horsies.client.workflow.spec import WorkflowSpec
-from horsies.client.workflow.validation import ForeignTask, builder_codec
-from horsies.codec.canonical_json import canonical
+from horsies.client.workflow.validation import ForeignTask, build_with_codec
+from horsies.codec.canonical_json import canonical_json
 from horsies.errors import ErrorCode, HorsiesError, SourceLocation, WorkflowValidationError
 from horsies.model.workflow.plan import OnError
-from horsies.registry.invocation import decoded
+from horsies.registry.invocation import decode_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from horsies.client.task import Host, TaskFunction
+    from horsies.client.task import TaskApp, TaskFunction
     from horsies.client.workflow.nodes import AnyNode
-    from horsies.codec.values import Value
+    from horsies.codec.values import ValueCodec
     from horsies.model.workflow.plan import WorkflowPlan
 
 
 # The workflow definitions of this process, by their keys.
 
 
-class KnownDefinitions:
+class DefinitionRegistry:
     """Every definition that this process has imported; apps come and go, a key means one class."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class KnownDefinitions:
         return [each for each in self._without_key.values() if each.get_workflow_nodes() or each.is_parametrised()]
 
 
-DEFINITIONS = KnownDefinitions()
+DEFINITIONS = DefinitionRegistry()
 
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class WorkflowDefinition(Generic[T]):
         cls.__declared_type__ = _declared_type(cls)
         cls.__location__ = SourceLocation.of_caller()
         for attribute, node in cls.get_workflow_nodes().items():
-            node.node_id = node.own_id or attribute
+            node.node_id = node.explicit_id or attribute
         DEFINITIONS.add(cls)
 
     @classmethod
@@ -96,7 +96,7 @@ class WorkflowDefinition(Generic[T]):
         return {name: value for name, value in attributes.items() if isinstance(value, TaskNode | SubWorkflowNode)}
 
     @classmethod
-    def build(cls, app: Host) -> WorkflowSpec[T]:
+    def build(cls, app: TaskApp) -> WorkflowSpec[T]:
         """A fresh spec of the nodes that the class names."""
         meta = getattr(cls, "Meta", None)
         return WorkflowSpec(
@@ -112,7 +112,7 @@ class WorkflowDefinition(Generic[T]):
         )
 
     @classmethod
-    def build_with(cls, app: Host, *args: Any, **params: Any) -> WorkflowSpec[T]:
+    def build_with(cls, app: TaskApp, *args: Any, **params: Any) -> WorkflowSpec[T]:
         """A fresh spec for these parameters, which the arguments of a `SubWorkflowNode` provide, by name."""
         if args or params:
             raise WorkflowValidationError(
@@ -145,20 +145,24 @@ def _declared_type(definition: type[WorkflowDefinition[Any]]) -> object:
 class AppDefinitions:
     """Builds the definitions whose tasks are this app's; those of another app in the same process are unknown to it."""
 
-    app: Host
-    ok_of: Callable[[str], Value | None]
+    app: TaskApp
+    result_codec_for: Callable[[str], ValueCodec | None]
 
     def known(self) -> list[type[WorkflowDefinition[Any]]]:
-        return [each for each in DEFINITIONS.all() if self.is_ours(each)]
+        return [each for each in DEFINITIONS.all() if self.belongs_to_app(each)]
 
     def build(
         self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
     ) -> WorkflowPlan | None:
         definition = DEFINITIONS.find(definition_key)
-        if definition is None or not self.is_ours(definition):
+        if definition is None or not self.belongs_to_app(definition):
             return None
-        call = decoded(
-            builder_codec(definition), "[]", _json(kwargs), _json(injected) if injected else None, ok_of=self.ok_of
+        call = decode_arguments(
+            build_with_codec(definition),
+            "[]",
+            _json(kwargs),
+            _json(injected) if injected else None,
+            result_codec_for=self.result_codec_for,
         )
         spec = self._spec(definition, call.kwargs)
         return None if spec is None else spec.plan()
@@ -175,11 +179,11 @@ class AppDefinitions:
             raise
         if not isinstance(cast("object", spec), WorkflowSpec):
             raise TypeError(f"{definition.__qualname__}.build_with returned {type(spec).__qualname__}, not a spec")
-        return spec if spec.host is self.app else None
+        return spec if spec.app is self.app else None
 
-    def is_ours(self, definition: type[WorkflowDefinition[Any]]) -> bool:
+    def belongs_to_app(self, definition: type[WorkflowDefinition[Any]]) -> bool:
         """Whether no task in it, or in what it contains, is another app's."""
-        return all(task.host is self.app for task in _tasks_in(definition, set()))
+        return all(task.app is self.app for task in _tasks_in(definition, set()))
 
 
 def _tasks_in(
@@ -195,4 +199,4 @@ def _tasks_in(
 
 
 def _json(document: Mapping[str, object]) -> str:
-    return canonical(cast("Any", dict(document)))
+    return canonical_json(cast("Any", dict(document)))

@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import UUID
 
-from horsies.client.results import failed, seconds, unreachable
+from horsies.client.results import broker_error_result, error_result, parse_timeout
 from horsies.client.workflow.definition import DEFINITIONS
-from horsies.client.workflow.nodes import reads_of
-from horsies.codec.ids import IDS
-from horsies.codec.results import AnyResult, read_result, result_of
+from horsies.client.workflow.nodes import result_codec_of
+from horsies.codec.ids import ID_GENERATOR
+from horsies.codec.results import AnyResult, decode_document, decode_result
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.task import parse_id
@@ -25,21 +25,21 @@ from horsies.model.workflow.views import (
     WorkflowStartResult,
     WorkflowTaskInfo,
 )
-from horsies.store.workflows import FlowReadStore
-from horsies.sync import BRIDGE, InsideEventLoop, NoBridge
+from horsies.store.workflows import WorkflowReader
+from horsies.sync import BRIDGE, BridgeUnavailable, InsideEventLoop
 from horsies.workflows import control
-from horsies.workflows.control import Refusal
+from horsies.workflows.control import ControlRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from horsies.client.broker import PostgresBroker
     from horsies.client.workflow.spec import WorkflowSpec
-    from horsies.codec.values import Value
+    from horsies.codec.values import ValueCodec
     from horsies.model.task_result import TaskError
-    from horsies.model.workflow.plan import Keyed, Reads, WorkflowPlan
+    from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowPlan
     from horsies.store.database import Database
-    from horsies.store.workflows import NodeInfoRow, RunOutcomeRow
+    from horsies.store.workflows import NodeInfoRow, RunResultRow
 
 
 # From what is stored of a run to the results that its handle gives.
@@ -52,36 +52,39 @@ _CODES = {
 
 
 def run_result(
-    workflow_id: str, row: RunOutcomeRow | None, nodes: Sequence[NodeInfoRow], ok_of: Callable[[str], Value | None]
+    workflow_id: str,
+    row: RunResultRow | None,
+    nodes: Sequence[NodeInfoRow],
+    result_codec_for: Callable[[str], ValueCodec | None],
 ) -> AnyResult:
     """The result of a run that is terminal or paused, or that there is no such run."""
     if row is None:
-        return failed(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {workflow_id}")
+        return error_result(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {workflow_id}")
     status = WorkflowStatus(row.status)
     if status is WorkflowStatus.PAUSED:
-        return failed(
+        return error_result(
             OutcomeCode.WORKFLOW_PAUSED,
             f"workflow {workflow_id} is paused{_because(row.error)}; resume() lets it go on",
         )
     if status is not WorkflowStatus.COMPLETED:
         if row.error is not None:
-            return read_result(f'{{"err":{row.error}}}')
-        return failed(_CODES[status], f"workflow {workflow_id} is {status}")
+            return decode_result(f'{{"err":{row.error}}}')
+        return error_result(_CODES[status], f"workflow {workflow_id} is {status}")
     if row.document is None:
-        return failed(RetrievalCode.RESULT_NOT_AVAILABLE, f"workflow {workflow_id} left no result")
+        return error_result(RetrievalCode.RESULT_NOT_AVAILABLE, f"workflow {workflow_id} left no result")
     if row.is_map:
-        return _map_result(row.document, {node.node_id: node for node in nodes}, ok_of)
-    return read_result(row.document, _reads(row.output_name, row.output_definition_key, ok_of))
+        return _map_result(row.document, {node.node_id: node for node in nodes}, result_codec_for)
+    return decode_result(row.document, _result_codec(row.output_name, row.output_definition_key, result_codec_for))
 
 
-def node_result(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> AnyResult | None:
+def node_result(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | None]) -> AnyResult | None:
     """What a node ended with; None where nothing is stored."""
     if node.document is None:
         return None
-    return read_result(node.document, _reads_of(node, ok_of))
+    return decode_result(node.document, _node_codec(node, result_codec_for))
 
 
-def node_info(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> WorkflowTaskInfo:
+def node_info(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | None]) -> WorkflowTaskInfo:
     return WorkflowTaskInfo(
         node_id=node.node_id,
         index=node.task_index,
@@ -89,32 +92,36 @@ def node_info(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> Workfl
         status=WorkflowTaskStatus(node.status),
         task_id=None if node.task_id is None else str(node.task_id),
         sub_workflow_id=None if node.sub_workflow_id is None else str(node.sub_workflow_id),
-        result=node_result(node, ok_of),
+        result=node_result(node, result_codec_for),
         started_at=node.started_at,
         completed_at=node.completed_at,
     )
 
 
-def _map_result(document: str, nodes: Mapping[str, NodeInfoRow], ok_of: Callable[[str], Value | None]) -> AnyResult:
+def _map_result(
+    document: str, nodes: Mapping[str, NodeInfoRow], result_codec_for: Callable[[str], ValueCodec | None]
+) -> AnyResult:
     """The results of the last nodes, by id, each read as its task or its definition declares."""
     stored = json.loads(document)["ok"]
     results: dict[str, AnyResult] = {}
     for node_id, each in stored.items():
         node = nodes.get(node_id)
-        results[node_id] = result_of(each, None if node is None else _reads_of(node, ok_of))
+        results[node_id] = decode_document(each, None if node is None else _node_codec(node, result_codec_for))
     return TaskResult(ok=results)
 
 
-def _reads_of(node: NodeInfoRow, ok_of: Callable[[str], Value | None]) -> Reads | None:
-    return _reads(None if node.is_subworkflow else node.task_name, node.definition_key, ok_of)
+def _node_codec(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | None]) -> ValueLoader | None:
+    return _result_codec(None if node.is_subworkflow else node.task_name, node.definition_key, result_codec_for)
 
 
-def _reads(task_name: str | None, definition_key: str | None, ok_of: Callable[[str], Value | None]) -> Reads | None:
+def _result_codec(
+    task_name: str | None, definition_key: str | None, result_codec_for: Callable[[str], ValueCodec | None]
+) -> ValueLoader | None:
     """How what a task, or else a sub-workflow, left is read; None where this process does not know it."""
     if task_name is not None:
-        return ok_of(task_name)
+        return result_codec_for(task_name)
     definition = None if definition_key is None else DEFINITIONS.find(definition_key)
-    return None if definition is None else reads_of(definition)
+    return None if definition is None else result_codec_of(definition)
 
 
 def _because(error: str | None) -> str:
@@ -142,44 +149,44 @@ class WorkflowHandle(Generic[T]):
         return self._blocking(self.status_async())
 
     async def status_async(self) -> HandleResult[WorkflowStatus]:
-        return await self._answered(self._status())
+        return await self._to_result(self._status())
 
     def get(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
         """The result of the run once it has ended or is paused; None waits for ever, 0 looks once."""
         return BRIDGE.run(self.get_async(timeout_ms))
 
     async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
-        timeout_s = seconds(timeout_ms)
+        timeout_s = parse_timeout(timeout_ms)
         try:
             session = await self._broker.session()
-            row = await session.runs.until_settled(self._id, timeout_s)
+            row = await session.run_waiters.wait(self._id, timeout_s)
             needs_nodes = row is not None and row.is_map and row.status == WorkflowStatus.COMPLETED
             nodes = await self._nodes() if needs_nodes else []
         except TimeoutError:
-            result = failed(RetrievalCode.WAIT_TIMEOUT, f"workflow {self.workflow_id} has not ended in time")
+            result = error_result(RetrievalCode.WAIT_TIMEOUT, f"workflow {self.workflow_id} has not ended in time")
         except HorsiesError as error:
-            result = unreachable(error)
+            result = broker_error_result(error)
         else:
-            result = run_result(self.workflow_id, row, nodes, self._broker.ok_of)
+            result = run_result(self.workflow_id, row, nodes, self._broker.result_codec_for)
         return cast("TaskResult[T, TaskError]", result)
 
-    def result_for(self, node: Keyed[U]) -> TaskResult[U, TaskError]:
+    def result_for(self, node: NodeRef[U]) -> TaskResult[U, TaskError]:
         """What a node ended with; RESULT_NOT_READY while it has not, and where it never ran.
 
         WORKFLOW_NOT_FOUND where there is no such run.
         """
         return BRIDGE.run(self.result_for_async(node))
 
-    async def result_for_async(self, node: Keyed[U]) -> TaskResult[U, TaskError]:
+    async def result_for_async(self, node: NodeRef[U]) -> TaskResult[U, TaskError]:
         node_id = node.key().node_id
         try:
             result = (await self._results()).get(node_id)
-        except _Refused:
-            result = failed(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {self.workflow_id}")
+        except _ControlRefused:
+            result = error_result(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {self.workflow_id}")
         except HorsiesError as error:
-            result = unreachable(error)
+            result = broker_error_result(error)
         if result is None:
-            result = failed(RetrievalCode.RESULT_NOT_READY, f"node {node_id!r} has no result")
+            result = error_result(RetrievalCode.RESULT_NOT_READY, f"node {node_id!r} has no result")
         return cast("TaskResult[U, TaskError]", result)
 
     def results(self) -> HandleResult[dict[str, TaskResult[Any, TaskError]]]:
@@ -187,42 +194,42 @@ class WorkflowHandle(Generic[T]):
         return self._blocking(self.results_async())
 
     async def results_async(self) -> HandleResult[dict[str, TaskResult[Any, TaskError]]]:
-        return await self._answered(self._results())
+        return await self._to_result(self._results())
 
     def tasks(self) -> HandleResult[list[WorkflowTaskInfo]]:
         """The nodes as they stand, by index."""
         return self._blocking(self.tasks_async())
 
     async def tasks_async(self) -> HandleResult[list[WorkflowTaskInfo]]:
-        return await self._answered(self._tasks())
+        return await self._to_result(self._tasks())
 
     def pause(self) -> HandleResult[bool]:
         """Stop starting tasks of the run and of those below it; Ok(False) where it was not RUNNING."""
         return self._blocking(self.pause_async())
 
     async def pause_async(self) -> HandleResult[bool]:
-        return await self._answered(self._steered(control.pause))
+        return await self._to_result(self._control(control.pause))
 
     def resume(self) -> HandleResult[bool]:
         """Let a paused run go on; Ok(False) where it was not PAUSED."""
         return self._blocking(self.resume_async())
 
     async def resume_async(self) -> HandleResult[bool]:
-        return await self._answered(self._steered(control.resume))
+        return await self._to_result(self._control(control.resume))
 
     def cancel(self, *, kill: bool = False) -> HandleResult[None]:
         """End the run and those below it. Code that runs may finish, unless it is to be killed."""
         return self._blocking(self.cancel_async(kill=kill))
 
     async def cancel_async(self, *, kill: bool = False) -> HandleResult[None]:
-        return await self._answered(self._cancelled(kill=kill))
+        return await self._to_result(self._cancelled(kill=kill))
 
     def retry_failed(self) -> HandleResult[int]:
         """Begin again what failed or was skipped in a run that has ended; returns how many nodes that are."""
         return self._blocking(self.retry_failed_async())
 
     async def retry_failed_async(self) -> HandleResult[int]:
-        return await self._answered(self._retried())
+        return await self._to_result(self._retried())
 
     def __repr__(self) -> str:
         return f"WorkflowHandle({self.workflow_id!r})"
@@ -235,38 +242,40 @@ class WorkflowHandle(Generic[T]):
         return (await self._broker.session()).database
 
     async def _status(self) -> WorkflowStatus:
-        rows = await FlowReadStore(await self._database()).outcomes([self._id])
+        rows = await WorkflowReader(await self._database()).run_results([self._id])
         if not rows:
-            raise _Refused(Refusal.NOT_FOUND)
+            raise _ControlRefused(ControlRefusal.NOT_FOUND)
         return WorkflowStatus(rows[0].status)
 
     async def _nodes(self) -> list[NodeInfoRow]:
-        return await FlowReadStore(await self._database()).nodes(self._id)
+        return await WorkflowReader(await self._database()).node_infos(self._id)
 
     async def _results(self) -> dict[str, TaskResult[Any, TaskError]]:
         await self._status()
-        found = {node.node_id: node_result(node, self._broker.ok_of) for node in await self._nodes()}
+        found = {node.node_id: node_result(node, self._broker.result_codec_for) for node in await self._nodes()}
         return {node_id: result for node_id, result in found.items() if result is not None}
 
     async def _tasks(self) -> list[WorkflowTaskInfo]:
         await self._status()
-        return [node_info(node, self._broker.ok_of) for node in await self._nodes()]
+        return [node_info(node, self._broker.result_codec_for) for node in await self._nodes()]
 
-    async def _steered(self, steer: Any) -> bool:
-        return _unless_refused(await steer(await self._database(), self._id))
+    async def _control(self, steer: Any) -> bool:
+        return _raise_if_refused(await steer(await self._database(), self._id))
 
     async def _cancelled(self, *, kill: bool) -> None:
-        _unless_refused(await control.cancel(await self._database(), self._id, kill=kill))
+        _raise_if_refused(await control.cancel(await self._database(), self._id, kill=kill))
 
     async def _retried(self) -> int:
-        return _unless_refused(await control.retry_failed(await self._database(), self._id))
+        return _raise_if_refused(await control.retry_failed(await self._database(), self._id))
 
-    async def _answered(self, asked: Awaitable[U]) -> HandleResult[U]:
+    async def _to_result(self, asked: Awaitable[U]) -> HandleResult[U]:
         """What was asked for, or why it could not be had: the one place where errors become `Err`."""
         try:
             return Ok(await asked)
-        except _Refused as refused:
-            return self._failed(HandleErrorCode(refused.why), f"workflow {self.workflow_id}: {_WORDS[refused.why]}")
+        except _ControlRefused as refused:
+            return self._failed(
+                HandleErrorCode(refused.why), f"workflow {self.workflow_id}: {_REFUSAL_MESSAGES[refused.why]}"
+            )
         except HorsiesError as error:
             retryable = isinstance(error, BrokerError) and error.retryable
             return self._failed(HandleErrorCode.DB_OPERATION_FAILED, error.message, error, retryable=retryable)
@@ -276,7 +285,7 @@ class WorkflowHandle(Generic[T]):
             return BRIDGE.run(asked)
         except InsideEventLoop as error:
             return self._failed(HandleErrorCode.LOOP_RUNNER_FAILED, f"{error.message}; {error.help_text}", error)
-        except NoBridge as error:
+        except BridgeUnavailable as error:
             return self._failed(HandleErrorCode.LOOP_RUNNER_FAILED, error.message, error)
 
     def _failed(
@@ -289,29 +298,29 @@ class WorkflowHandle(Generic[T]):
         )
 
 
-_WORDS = {
-    Refusal.NOT_FOUND: "there is none, or no longer: retention deletes what ended long ago",
-    Refusal.NOT_TERMINAL: "it has not ended; resume() it where it is paused, and wait for its end, or cancel() it",
-    Refusal.NOT_ROOT: "it is a step of another run; retry_failed() of the root begins it again too",
+_REFUSAL_MESSAGES = {
+    ControlRefusal.NOT_FOUND: "there is none, or no longer: retention deletes what ended long ago",
+    ControlRefusal.NOT_TERMINAL: "it has not ended; resume() it if it is paused, and wait for its end, or cancel() it",
+    ControlRefusal.NOT_ROOT: "it is a step of another run; retry_failed() of the root begins it again too",
 }
 
 
-class _Refused(Exception):
-    def __init__(self, why: Refusal) -> None:
+class _ControlRefused(Exception):
+    def __init__(self, why: ControlRefusal) -> None:
         super().__init__(why)
         self.why = why
 
 
-def _unless_refused(answer: U | Refusal) -> U:
-    if isinstance(answer, Refusal):
-        raise _Refused(answer)
+def _raise_if_refused(answer: U | ControlRefusal) -> U:
+    if isinstance(answer, ControlRefusal):
+        raise _ControlRefused(answer)
     return answer
 
 
 # Starting runs of workflows and steering them by their ids.
 
 
-async def start(
+async def start_plan(
     broker: PostgresBroker | None, plan: WorkflowPlan, workflow_id: str | UUID | None = None
 ) -> WorkflowStartResult[WorkflowHandle[Any]]:
     """Store a run of this plan; where there is a run with this id already, its handle and nothing else."""
@@ -319,41 +328,41 @@ async def start(
 
     if broker is None:
         message = f"workflow {plan.name!r} has no app: make it with app.workflow(…), or give start_workflow a broker"
-        return _failed(plan, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED, message)
+        return _start_error(plan, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED, message)
     try:
-        identity = IDS.next() if workflow_id is None else UUID(parse_id(str(workflow_id)))
+        identity = ID_GENERATOR.next_uuid() if workflow_id is None else UUID(parse_id(str(workflow_id)))
     except ValueError as error:
-        return _failed(plan, WorkflowStartErrorCode.VALIDATION_FAILED, str(error), error)
+        return _start_error(plan, WorkflowStartErrorCode.VALIDATION_FAILED, str(error), error)
     try:
         session = await broker.session()
         await start_run(session.database, plan, identity)
     except HorsiesError as error:
-        return _failed(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error, str(identity))
+        return _start_error(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error, str(identity))
     return Ok(WorkflowHandle(identity, broker))
 
 
-def blocking_start(starting: Coroutine[Any, Any, WorkflowStartResult[T]], plan: WorkflowPlan) -> WorkflowStartResult[T]:
+def start_blocking(starting: Coroutine[Any, Any, WorkflowStartResult[T]], plan: WorkflowPlan) -> WorkflowStartResult[T]:
     """Wait for a start without an event loop; inside one, the refusal is a value too."""
     try:
         return BRIDGE.run(starting)
     except InsideEventLoop as error:
         text = f"{error.message}; {error.help_text}"
-        return _failed(plan, WorkflowStartErrorCode.INTERNAL_FAILED, text, error)
-    except NoBridge as error:
-        return _failed(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error)
+        return _start_error(plan, WorkflowStartErrorCode.INTERNAL_FAILED, text, error)
+    except BridgeUnavailable as error:
+        return _start_error(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error)
 
 
 def start_workflow(
     spec: WorkflowSpec[T], broker: PostgresBroker, workflow_id: str | None = None
 ) -> WorkflowStartResult[WorkflowHandle[T]]:
     """Start a run on this broker."""
-    return blocking_start(start_workflow_async(spec, broker, workflow_id), spec.plan())
+    return start_blocking(start_workflow_async(spec, broker, workflow_id), spec.plan())
 
 
 async def start_workflow_async(
     spec: WorkflowSpec[T], broker: PostgresBroker, workflow_id: str | None = None
 ) -> WorkflowStartResult[WorkflowHandle[T]]:
-    return await spec.start_on(broker, workflow_id)
+    return await spec.start_with_broker(broker, workflow_id)
 
 
 async def pause_workflow(broker: PostgresBroker, workflow_id: str) -> HandleResult[bool]:
@@ -380,7 +389,7 @@ def cancel_workflow_sync(broker: PostgresBroker, workflow_id: str, *, kill: bool
     return WorkflowHandle[Any](workflow_id, broker).cancel(kill=kill)
 
 
-def _failed(
+def _start_error(
     plan: WorkflowPlan,
     code: WorkflowStartErrorCode,
     message: str,

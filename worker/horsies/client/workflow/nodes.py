@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, S
 
 from pydantic import JsonValue
 
-from horsies.codec.values import value_of
+from horsies.codec.values import codec_for
 from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError
 from horsies.model.workflow.plan import JoinType, NodeKey, WorkflowContextMissingIdError, default_node_id
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from horsies.client.task import TaskFunction
     from horsies.client.workflow.definition import WorkflowDefinition
     from horsies.model.task_result import TaskError, TaskResult
-    from horsies.model.workflow.plan import Keyed, Reads
+    from horsies.model.workflow.plan import NodeRef, ValueLoader
 
 
 # What a workflow definition says of the value it ends with.
 
 
-def output_of(definition: type[WorkflowDefinition[Any]]) -> AnyNode | None:
+def output_node(definition: type[WorkflowDefinition[Any]]) -> AnyNode | None:
     """The node that `Meta.output` is or names."""
     output = getattr(getattr(definition, "Meta", None), "output", None)
     if not isinstance(output, NodeKey):
@@ -39,26 +39,26 @@ def output_of(definition: type[WorkflowDefinition[Any]]) -> AnyNode | None:
 
 def ok_type_of(definition: type[WorkflowDefinition[Any]]) -> object:
     """The declared type, or that of its output node; Any where each run decides."""
-    declared, output = definition.__declared_type__, output_of(definition)
+    declared, output = definition.__declared_type__, output_node(definition)
     return output.ok_type if declared is Any and output is not None else declared
 
 
-def reads_of(definition: type[WorkflowDefinition[Any]]) -> Reads | None:
+def result_codec_of(definition: type[WorkflowDefinition[Any]]) -> ValueLoader | None:
     """How the output of a sub-workflow is read; None for plain JSON."""
     found = ok_type_of(definition)
-    return None if found is Any else value_of(found)
+    return None if found is Any else codec_for(found)
 
 
-def fits(source: object, target: object) -> bool:
+def is_assignable(source: object, target: object) -> bool:
     """Whether every value of the type `source` may stand where `target` is declared, as far as that can be told."""
     if source == target or source is Any or target in (Any, object, JsonValue):
         return True
     if typing.get_origin(target) is Annotated or typing.get_origin(source) is Annotated:
-        return fits(_bare(source), _bare(target))
+        return is_assignable(_bare(source), _bare(target))
     if _is_union(source):
-        return all(fits(each, target) for each in typing.get_args(source))
+        return all(is_assignable(each, target) for each in typing.get_args(source))
     if _is_union(target):
-        return any(fits(source, each) for each in typing.get_args(target))
+        return any(is_assignable(source, each) for each in typing.get_args(target))
     return isinstance(source, type) and isinstance(target, type) and issubclass(source, target)
 
 
@@ -108,12 +108,12 @@ class Node(Generic[T]):
         raise NotImplementedError
 
     @property
-    def reads(self) -> Reads | None:
+    def result_codec(self) -> ValueLoader | None:
         """How its ok value is read; None where that is not known."""
         raise NotImplementedError
 
     @property
-    def own_id(self) -> str | None:
+    def explicit_id(self) -> str | None:
         """The id that its author gave it."""
         return None if self.node_id == self._assigned_id else self.node_id
 
@@ -121,22 +121,22 @@ class Node(Generic[T]):
         """Its name in `result_for`; `WorkflowContextMissingIdError` before it has one."""
         if self.node_id is None:
             raise WorkflowContextMissingIdError(self.name)
-        return NodeKey(self.node_id, self.reads)
+        return NodeKey(self.node_id, self.result_codec)
 
-    def id_at(self, index: int) -> str:
+    def id_at_index(self, index: int) -> str:
         """The id that it has in a spec where it stands at this index."""
-        return default_node_id(self.name, index) if self.own_id is None else self.own_id
+        return default_node_id(self.name, index) if self.explicit_id is None else self.explicit_id
 
-    def place(self, index: int) -> None:
+    def assign_index(self, index: int) -> None:
         """Take note of the place in a spec."""
-        node_id = self.id_at(index)
-        self._assigned_id = node_id if self.own_id is None else None
+        node_id = self.id_at_index(index)
+        self._assigned_id = node_id if self.explicit_id is None else None
         self.index, self.node_id = index, node_id
 
-    def frozen_at(self, index: int) -> Self:
+    def frozen_copy(self, index: int) -> Self:
         """A node like this one, in its place, that nobody can change any more."""
         twin = copy.copy(self)
-        twin.place(index)
+        twin.assign_index(index)
         twin.kwargs, twin.args_from = MappingProxyType(dict(self.kwargs)), MappingProxyType(dict(self.args_from))
         twin.waits_for = tuple(self.waits_for)
         twin.workflow_ctx_from = None if self.workflow_ctx_from is None else tuple(self.workflow_ctx_from)
@@ -148,7 +148,7 @@ class Node(Generic[T]):
             raise FrozenInstanceError(f"node {self.node_id!r} is part of a workflow; {attribute} stays as it is")
         super().__setattr__(attribute, value)
 
-    def _adopt_marked(self) -> None:
+    def _resolve_from_node(self) -> None:
         """Let each `from_node(x)` among the arguments mean that the result of x is waited for and passed on."""
         for given in (self.kwargs, self.args_from):
             if not isinstance(cast("object", given), Mapping):
@@ -183,7 +183,7 @@ class TaskNode(Node[T]):
     node_id: str | None = None
 
     def __post_init__(self) -> None:
-        self._adopt_marked()
+        self._resolve_from_node()
 
     @property
     def name(self) -> str:
@@ -194,8 +194,8 @@ class TaskNode(Node[T]):
         return self.fn.task_ok_type
 
     @property
-    def reads(self) -> Reads | None:
-        return self.fn.definition.codec.ok
+    def result_codec(self) -> ValueLoader | None:
+        return self.fn.definition.codec.result_codec
 
 
 @dataclass(eq=False)
@@ -213,7 +213,7 @@ class SubWorkflowNode(Node[T]):
     node_id: str | None = None
 
     def __post_init__(self) -> None:
-        self._adopt_marked()
+        self._resolve_from_node()
 
     @property
     def name(self) -> str:
@@ -224,8 +224,8 @@ class SubWorkflowNode(Node[T]):
         return ok_type_of(self.workflow_def)
 
     @property
-    def reads(self) -> Reads | None:
-        return reads_of(self.workflow_def)
+    def result_codec(self) -> ValueLoader | None:
+        return result_codec_of(self.workflow_def)
 
 
 AnyNode: TypeAlias = TaskNode[Any] | SubWorkflowNode[Any]
@@ -238,7 +238,7 @@ class FromNode:
     node: AnyNode
 
 
-def from_node(node: Keyed[T]) -> TaskResult[T, TaskError]:
+def from_node(node: NodeRef[T]) -> TaskResult[T, TaskError]:
     """Pass the result of `node` as this argument, and wait for it. To a checker it is that result already."""
     return cast("TaskResult[T, TaskError]", FromNode(cast("AnyNode", node)))
 
@@ -275,7 +275,7 @@ class NodeFactory(Generic[P, T]):
 
 
 @dataclass(frozen=True, slots=True)
-class FedNodeFactory(Generic[T]):
+class ArgsFromNodeFactory(Generic[T]):
     """The same where `args_from` provides some of them, so that a checker cannot tell which are missing."""
 
     fn: TaskFunction[..., T]

@@ -10,17 +10,17 @@ from typing_extensions import TypeVar
 
 from horsies.client.workflow.nodes import SubWorkflowNode, TaskNode
 from horsies.client.workflow.validation import (
+    argument_codec,
     argument_faults,
-    codec_of,
-    ending_faults,
     graph_faults,
-    identity_faults,
     join_faults,
     naming_faults,
+    node_id_faults,
+    option_faults,
+    output_faults,
     ownership_faults,
-    placement_faults,
 )
-from horsies.codec.canonical_json import canonical
+from horsies.codec.canonical_json import canonical_json
 from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError, raise_together
 from horsies.model.result import Err
 from horsies.model.task import DEFAULT_QUEUE, effective_priority, parse_id
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from horsies.client.broker import PostgresBroker
-    from horsies.client.task import Host
+    from horsies.client.task import TaskApp
     from horsies.client.workflow.handle import WorkflowHandle
     from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
     from horsies.model.workflow.views import WorkflowStartResult
@@ -41,40 +41,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class WorkflowDraft:
     """What a spec was given, its nodes copied and numbered; `places` finds a node's index by its identity."""
 
     name: str
     definition_key: str | None
     nodes: tuple[AnyNode, ...]
-    places: Mapping[int, int]
+    index_by_identity: Mapping[int, int]
     on_error: object
     output: AnyNode | NodeKey[Any] | None
     success_policy: SuccessPolicy | None
     declared: object
-    host: Host | None
+    app: TaskApp | None
 
-    def place_of(self, node: object) -> int | None:
+    def index_of(self, node: object) -> int | None:
         """The index of a node, or of the node that a key names."""
         if isinstance(node, NodeKey):
             return next((index for index, each in enumerate(self.nodes) if each.node_id == node.node_id), None)
-        return self.places.get(id(node))
+        return self.index_by_identity.get(id(node))
 
     def dependencies_of(self, node: AnyNode) -> tuple[int, ...]:
         """The indexes of what it waits for; what is not in the workflow is left out."""
-        return tuple(sorted({place for each in node.waits_for if (place := self.place_of(each)) is not None}))
+        return tuple(sorted({place for each in node.waits_for if (place := self.index_of(each)) is not None}))
 
     @property
     def queues(self) -> dict[str, int] | None:
         """The priorities of the app's custom queues; None where it has only its default one."""
-        queues = None if self.host is None else self.host.config.custom_queues
+        queues = None if self.app is None else self.app.config.custom_queues
         return None if queues is None else {queue.name: queue.priority for queue in queues}
 
 
 # From a workflow that is known to be sound to the plan of its runs.
 
 
-def plan_of(draft: Draft, on_error: OnError) -> WorkflowPlan:
+def build_plan(draft: WorkflowDraft, on_error: OnError) -> WorkflowPlan:
     """The plan of a draft in which no check found a fault."""
     policy = draft.success_policy
     return WorkflowPlan(
@@ -82,25 +82,25 @@ def plan_of(draft: Draft, on_error: OnError) -> WorkflowPlan:
         definition_key=draft.definition_key or "",
         on_error=on_error,
         nodes=tuple(_node_plan(draft, index, node) for index, node in enumerate(draft.nodes)),
-        output_index=draft.place_of(draft.output),
-        success=None
+        output_index=draft.index_of(draft.output),
+        success_rule=None
         if policy is None
         else SuccessRule(
-            cases=tuple(_places(draft, case.required) for case in policy.cases),
-            optional=_places(draft, policy.optional or ()),
+            cases=tuple(_indexes(draft, case.required) for case in policy.cases),
+            optional=_indexes(draft, policy.optional or ()),
         ),
     )
 
 
-def _node_plan(draft: Draft, index: int, node: AnyNode) -> NodePlan:
+def _node_plan(draft: WorkflowDraft, index: int, node: AnyNode) -> NodePlan:
     own = _of_sub_workflow(node) if isinstance(node, SubWorkflowNode) else _of_task(draft, node)
     return NodePlan(
         index=index,
-        node_id=node.id_at(index),
+        node_id=node.id_at_index(index),
         name=node.name,
-        kwargs_json=codec_of(node).encode_keywords(node.kwargs),
+        kwargs_json=argument_codec(node).encode_keywords(node.kwargs),
         dependencies=draft.dependencies_of(node),
-        args_from={name: draft.places[id(source)] for name, source in node.args_from.items()},
+        args_from={name: draft.index_by_identity[id(source)] for name, source in node.args_from.items()},
         ctx_from=_context_sources(draft, node),
         allow_failed_deps=node.allow_failed_deps,
         join=JoinType(node.join),
@@ -109,7 +109,7 @@ def _node_plan(draft: Draft, index: int, node: AnyNode) -> NodePlan:
     )
 
 
-def _of_task(draft: Draft, node: TaskNode[Any]) -> dict[str, Any]:
+def _of_task(draft: WorkflowDraft, node: TaskNode[Any]) -> dict[str, Any]:
     task, queues = node.fn.definition, draft.queues or {}
     queue_name = node.queue or task.options.queue_name or DEFAULT_QUEUE
     return {
@@ -118,7 +118,7 @@ def _of_task(draft: Draft, node: TaskNode[Any]) -> dict[str, Any]:
             sent_with=node.priority, task=task.options.priority, queue=queues.get(queue_name)
         ),
         "good_until": node.good_until,
-        "options_json": canonical({**json.loads(task.stored_options), "flags": dict(task.flags)}),
+        "options_json": canonical_json({**json.loads(task.options_json), "flags": dict(task.flags)}),
         "max_retries": task.max_retries,
     }
 
@@ -127,20 +127,20 @@ def _of_sub_workflow(node: SubWorkflowNode[Any]) -> dict[str, Any]:
     return {"is_subworkflow": True, "definition_key": node.workflow_def.definition_key}
 
 
-def _context_sources(draft: Draft, node: AnyNode) -> tuple[str, ...] | None:
+def _context_sources(draft: WorkflowDraft, node: AnyNode) -> tuple[str, ...] | None:
     if not node.workflow_ctx_from:
         return None
-    places = _places(draft, node.workflow_ctx_from)
-    return tuple(draft.nodes[place].id_at(place) for place in places)
+    places = _indexes(draft, node.workflow_ctx_from)
+    return tuple(draft.nodes[place].id_at_index(place) for place in places)
 
 
-def _places(draft: Draft, nodes: Iterable[AnyNode | NodeKey[Any]]) -> tuple[int, ...]:
-    return tuple(sorted({place for node in nodes if (place := draft.place_of(node)) is not None}))
+def _indexes(draft: WorkflowDraft, nodes: Iterable[AnyNode | NodeKey[Any]]) -> tuple[int, ...]:
+    return tuple(sorted({place for node in nodes if (place := draft.index_of(node)) is not None}))
 
 
 T = TypeVar("T", default=Any)
 
-CHECKS = (naming_faults, ownership_faults, graph_faults, join_faults, argument_faults, placement_faults, ending_faults)
+CHECKS = (naming_faults, ownership_faults, graph_faults, join_faults, argument_faults, option_faults, output_faults)
 
 
 class WorkflowSpec(Generic[T]):
@@ -158,40 +158,40 @@ class WorkflowSpec(Generic[T]):
         success_policy: SuccessPolicy | None = None,
         definition_key: str | None = None,
         *,
-        app: Host | None = None,
+        app: TaskApp | None = None,
         declared: object = Any,
         location: SourceLocation | None = None,
     ) -> None:
         written = list(tasks)
         where = location or SourceLocation.of_caller()
-        _raise(name, identity_faults(written), where)
-        draft = Draft(
+        _raise(name, node_id_faults(written), where)
+        draft = WorkflowDraft(
             name=name,
             definition_key=definition_key,
-            nodes=tuple(node.frozen_at(index) for index, node in enumerate(written)),
-            places={id(node): index for index, node in enumerate(written)},
+            nodes=tuple(node.frozen_copy(index) for index, node in enumerate(written)),
+            index_by_identity={id(node): index for index, node in enumerate(written)},
             on_error=on_error,
             output=output,
             success_policy=success_policy,
             declared=declared,
-            host=app or _host_of(written),
+            app=app or _host_of(written),
         )
         _raise(name, (fault for check in CHECKS for fault in check(draft)), where)
         self.name = name
         self.definition_key = definition_key
         self.on_error = OnError(on_error)
         self.tasks = draft.nodes
-        self._plan = plan_of(draft, self.on_error)
+        self._plan = build_plan(draft, self.on_error)
         self.output = None if self._plan.output_index is None else self.tasks[self._plan.output_index]
         self.success_policy = success_policy
-        self._host = cast("Host", draft.host)
+        self._app = cast("TaskApp", draft.app)
         for index, node in enumerate(written):
-            node.place(index)
+            node.assign_index(index)
 
     @property
-    def host(self) -> Host:
+    def app(self) -> TaskApp:
         """The app whose runs these are."""
-        return self._host
+        return self._app
 
     def plan(self) -> WorkflowPlan:
         """What a run of it is made of."""
@@ -199,32 +199,32 @@ class WorkflowSpec(Generic[T]):
 
     def start(self, workflow_id: str | None = None) -> WorkflowStartResult[WorkflowHandle[T]]:
         """Store a run; `Ok` means that it is committed. The id of a run that exists gives the handle of that run."""
-        from horsies.client.workflow.handle import blocking_start
+        from horsies.client.workflow.handle import start_blocking
 
-        return blocking_start(self.start_async(workflow_id), self._plan)
+        return start_blocking(self.start_async(workflow_id), self._plan)
 
     async def start_async(self, workflow_id: str | None = None) -> WorkflowStartResult[WorkflowHandle[T]]:
-        return await self.start_on(None, workflow_id)
+        return await self.start_with_broker(None, workflow_id)
 
-    async def start_on(
+    async def start_with_broker(
         self, broker: PostgresBroker | None, workflow_id: str | None = None
     ) -> WorkflowStartResult[WorkflowHandle[T]]:
         """The same on this broker; None is that of the app."""
-        if self._host.are_sends_suppressed():
+        if self._app.are_sends_suppressed():
             return self._refusal("sends are suppressed in this process")
         try:
             known = None if workflow_id is None else parse_id(str(workflow_id))
         except ValueError as refused:
             return self._refusal(str(refused), code=ErrorCode.WORKFLOW_INVALID_ID)
-        from horsies.client.workflow.handle import start
+        from horsies.client.workflow.handle import start_plan
 
-        return await start(broker or self._host.get_broker(), self._plan, known)
+        return await start_plan(broker or self._app.get_broker(), self._plan, known)
 
     def retry_start(self, error: WorkflowStartError) -> WorkflowStartResult[WorkflowHandle[T]]:
         """Start again what a failed start was about, under the same id: it is stored at most once."""
-        from horsies.client.workflow.handle import blocking_start
+        from horsies.client.workflow.handle import start_blocking
 
-        return blocking_start(self.retry_start_async(error), self._plan)
+        return start_blocking(self.retry_start_async(error), self._plan)
 
     async def retry_start_async(self, error: WorkflowStartError) -> WorkflowStartResult[WorkflowHandle[T]]:
         if error.workflow_name != self.name:
@@ -247,9 +247,9 @@ class WorkflowSpec(Generic[T]):
         return f"<workflow {self.name!r}, {len(self.tasks)} nodes>"
 
 
-def _host_of(nodes: Iterable[AnyNode]) -> Host | None:
+def _host_of(nodes: Iterable[AnyNode]) -> TaskApp | None:
     """The app of the first task."""
-    return next((node.fn.host for node in nodes if isinstance(node, TaskNode)), None)
+    return next((node.fn.app for node in nodes if isinstance(node, TaskNode)), None)
 
 
 def _raise(name: str, faults: Iterable[WorkflowValidationError], where: SourceLocation | None) -> None:

@@ -7,17 +7,24 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from horsies.client.workflow.nodes import SubWorkflowNode, SuccessCase, SuccessPolicy, TaskNode, fits, type_name
-from horsies.codec.arguments import Shape, TaskCodec, parameter_value
-from horsies.codec.canonical_json import PayloadRefused
-from horsies.codec.results import InjectedValue, ResultValue
-from horsies.codec.values import PlainValue
+from horsies.client.workflow.nodes import (
+    SubWorkflowNode,
+    SuccessCase,
+    SuccessPolicy,
+    TaskNode,
+    is_assignable,
+    type_name,
+)
+from horsies.codec.arguments import CallSignature, TaskCodec, parameter_codec
+from horsies.codec.canonical_json import PayloadError
+from horsies.codec.results import InjectedCodec, TaskResultCodec
+from horsies.codec.values import PlainCodec
 from horsies.errors import ErrorCode, WorkflowValidationError
 from horsies.model.result import Err
 from horsies.model.task import check_good_until, is_priority, queue_fault
 from horsies.model.workflow.plan import LONGEST_NODE_ID, JoinType, OnError, find_cycle, is_node_id
 from horsies.model.workflow.views import CONTEXT_PARAMETER, META_PARAMETER
-from horsies.registry.definition import LONGEST_NAME, is_stored_text
+from horsies.registry.definition import LONGEST_NAME, is_storable_text
 from horsies.registry.invocation import is_injected
 
 if TYPE_CHECKING:
@@ -25,14 +32,14 @@ if TYPE_CHECKING:
 
     from horsies.client.workflow.definition import WorkflowDefinition
     from horsies.client.workflow.nodes import AnyNode
-    from horsies.client.workflow.spec import Draft
+    from horsies.client.workflow.spec import WorkflowDraft
 
 
 if TYPE_CHECKING:
     Faults = Iterator[WorkflowValidationError]
 
 
-def naming_faults(draft: Draft) -> Faults:
+def naming_faults(draft: WorkflowDraft) -> Faults:
     if not is_name(draft.name):
         yield _fault(f"a workflow needs a name, of at most {LONGEST_NAME} characters", ErrorCode.WORKFLOW_NO_NAME)
     if not draft.nodes:
@@ -47,7 +54,7 @@ def naming_faults(draft: Draft) -> Faults:
         if isinstance(node, SubWorkflowNode) and not is_name(getattr(node.workflow_def, "definition_key", None)):
             text = f"node {node.node_id!r}: {node.workflow_def.__qualname__} has no usable definition_key"
             yield _fault(text, ErrorCode.WORKFLOW_NO_DEFINITION_KEY)
-    if draft.nodes and draft.host is None:
+    if draft.nodes and draft.app is None:
         yield _fault(
             "the workflow belongs to no app",
             ErrorCode.WORKFLOW_SUBWORKFLOW_APP_MISSING,
@@ -57,13 +64,13 @@ def naming_faults(draft: Draft) -> Faults:
 
 def is_name(text: object) -> bool:
     """Whether runs can be stored, and found, under this text."""
-    return is_stored_text(text) and len(text) <= LONGEST_NAME
+    return is_storable_text(text) and len(text) <= LONGEST_NAME
 
 
-def graph_faults(draft: Draft) -> Faults:
+def graph_faults(draft: WorkflowDraft) -> Faults:
     for node in draft.nodes:
         for each in node.waits_for:
-            if draft.place_of(each) is None:
+            if draft.index_of(each) is None:
                 name = getattr(each, "node_id", None) or getattr(each, "name", type(each).__qualname__)
                 yield _fault(
                     f"node {node.node_id!r} waits for {name!r}, which is not in the workflow",
@@ -80,7 +87,7 @@ def graph_faults(draft: Draft) -> Faults:
         yield _cycle("workflow definitions contain each other", (each.__qualname__ for each in nested))
 
 
-def join_faults(draft: Draft) -> Faults:
+def join_faults(draft: WorkflowDraft) -> Faults:
     for node in draft.nodes:
         if reason := _join_fault(node, len(draft.dependencies_of(node))):
             yield _fault(f"node {node.node_id!r}: {reason}", ErrorCode.WORKFLOW_INVALID_JOIN)
@@ -100,11 +107,11 @@ def _join_fault(node: AnyNode, dependencies: int) -> str | None:
             return f"join must be 'all', 'any' or 'quorum', not {node.join!r}"
 
 
-def ending_faults(draft: Draft) -> Faults:
-    place = draft.place_of(draft.output)
+def output_faults(draft: WorkflowDraft) -> Faults:
+    place = draft.index_of(draft.output)
     if place is None and draft.output is not None:
         yield _fault("the output is not in the workflow", ErrorCode.WORKFLOW_INVALID_OUTPUT, hint="put it into tasks")
-    if place is not None and not fits(draft.nodes[place].ok_type, draft.declared):
+    if place is not None and not is_assignable(draft.nodes[place].ok_type, draft.declared):
         yield _fault(
             f"the output is {type_name(draft.nodes[place].ok_type)}, declared is {type_name(draft.declared)}",
             ErrorCode.WORKFLOW_OUTPUT_TYPE_MISMATCH,
@@ -115,7 +122,7 @@ def ending_faults(draft: Draft) -> Faults:
     yield from _policy_faults(draft)
 
 
-def _policy_faults(draft: Draft) -> Faults:
+def _policy_faults(draft: WorkflowDraft) -> Faults:
     policy = draft.success_policy
     if policy is None:
         return
@@ -124,9 +131,9 @@ def _policy_faults(draft: Draft) -> Faults:
         return
     if not policy.cases or not all(case.required for case in policy.cases):
         yield _policy_fault("a success policy needs cases, and each case a required node")
-    if any(draft.place_of(node) is None for case in policy.cases for node in case.required):
+    if any(draft.index_of(node) is None for case in policy.cases for node in case.required):
         yield _policy_fault("a success case requires a node that is not in the workflow")
-    if any(draft.place_of(node) is None for node in policy.optional or ()):
+    if any(draft.index_of(node) is None for node in policy.optional or ()):
         yield _policy_fault("a success policy calls a node optional that is not in the workflow")
 
 
@@ -155,17 +162,17 @@ def _fault(text: str, code: ErrorCode, *, hint: str | None = None) -> WorkflowVa
 # The parameters of a node: those of its task, or those with which its sub-workflow is built.
 
 
-def codec_of(node: AnyNode) -> TaskCodec:
+def argument_codec(node: AnyNode) -> TaskCodec:
     """How the arguments of a node are written and read; `WorkflowValidationError` where a definition makes no sense."""
-    return node.fn.definition.codec if isinstance(node, TaskNode) else builder_codec(node.workflow_def)
+    return node.fn.definition.codec if isinstance(node, TaskNode) else build_with_codec(node.workflow_def)
 
 
-def builder_codec(definition: type[WorkflowDefinition[Any]]) -> TaskCodec:
+def build_with_codec(definition: type[WorkflowDefinition[Any]]) -> TaskCodec:
     """The same for what `build_with` takes beside the app."""
     function = definition.build_with.__func__
     beside_the_app = list(inspect.signature(function).parameters.values())[2:]
     parameters = beside_the_app if definition.is_parametrised() else []
-    values = {each.name: parameter_value(function, each) for each in parameters}
+    values = {each.name: parameter_codec(function, each) for each in parameters}
     for name, value in values.items():
         if isinstance(value, Err):
             raise WorkflowValidationError(
@@ -175,22 +182,22 @@ def builder_codec(definition: type[WorkflowDefinition[Any]]) -> TaskCodec:
                 location=definition.__location__,
             )
     return TaskCodec(
-        shape=Shape.of(inspect.Signature(parameters)),
-        values={name: value.unwrap() for name, value in values.items()},
-        ok=PlainValue(),
+        signature=CallSignature.of(inspect.Signature(parameters)),
+        parameter_codecs={name: value.unwrap() for name, value in values.items()},
+        result_codec=PlainCodec(),
     )
 
 
 # What can be wrong with the arguments of a node, written down or taken from other nodes.
 
 
-def argument_faults(draft: Draft) -> Faults:
+def argument_faults(draft: WorkflowDraft) -> Faults:
     for node in draft.nodes:
         if isinstance(node, SubWorkflowNode) and not node.workflow_def.is_parametrised():
             yield from _unwanted(node)
             continue
         try:
-            codec = codec_of(node)
+            codec = argument_codec(node)
         except WorkflowValidationError as unusable:
             yield unusable
             continue
@@ -210,7 +217,7 @@ def _unwanted(node: SubWorkflowNode[Any]) -> Faults:
 class _Arguments:
     """The arguments of one node, held against the parameters they are for."""
 
-    draft: Draft
+    draft: WorkflowDraft
     node: AnyNode
     codec: TaskCodec
 
@@ -229,7 +236,9 @@ class _Arguments:
             yield self._fault(
                 f"no parameter {name!r}", ErrorCode.WORKFLOW_INVALID_KWARG_KEY if is_task else does_not_bind
             )
-        for name in (each for each in self.codec.shape.required if each not in given and not self._is_injected(each)):
+        for name in (
+            each for each in self.codec.signature.required if each not in given and not self._is_injected(each)
+        ):
             code = ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS if is_task else does_not_bind
             yield self._fault(f"parameter {name!r} is missing", code)
         for name in self.node.kwargs.keys() & self.node.args_from.keys():
@@ -240,7 +249,7 @@ class _Arguments:
         for name in filter(self._is_parameter, self.node.kwargs):
             try:
                 self.codec.encode_keywords({name: self.node.kwargs[name]})
-            except PayloadRefused as refused:
+            except PayloadError as refused:
                 yield self._fault(str(refused), ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE)
 
     def _source(self, parameter: str, source: AnyNode) -> Faults:
@@ -248,13 +257,13 @@ class _Arguments:
             text = f"args_from[{parameter!r}] is not among the nodes it waits for"
             hint = "put it into waits_for, or use from_node"
             yield self._fault(text, ErrorCode.WORKFLOW_INVALID_ARGS_FROM, hint=hint)
-        if self.draft.place_of(source) is None or not self._is_parameter(parameter):
+        if self.draft.index_of(source) is None or not self._is_parameter(parameter):
             return
-        target = self.codec.values[self.codec.shape.name_of(parameter)]
-        if not isinstance(target, ResultValue) or not fits(source.ok_type, target.ok_type):
+        target = self.codec.parameter_codecs[self.codec.signature.parameter_for(parameter)]
+        if not isinstance(target, TaskResultCodec) or not is_assignable(source.ok_type, target.ok_type):
             text = f"parameter {parameter!r} must be a TaskResult[{type_name(source.ok_type)}, TaskError]"
             yield self._fault(text, ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH)
-        if self.node.join != JoinType.ALL and parameter in self.codec.shape.required:
+        if self.node.join != JoinType.ALL and parameter in self.codec.signature.required:
             text = f"parameter {parameter!r} needs a default: with join {str(self.node.join)!r} its source may be open"
             yield self._fault(text, ErrorCode.WORKFLOW_INVALID_JOIN)
 
@@ -272,9 +281,9 @@ class _Arguments:
 
     def _is_parameter(self, name: str) -> bool:
         """Whether the author of a node may fill it."""
-        shape = self.codec.shape
-        is_known = name in shape.keywords or (shape.extra is not None and isinstance(name, str))
-        return is_known and not isinstance(self.codec.values.get(name), InjectedValue)
+        shape = self.codec.signature
+        is_known = name in shape.keywords or (shape.var_keyword is not None and isinstance(name, str))
+        return is_known and not isinstance(self.codec.parameter_codecs.get(name), InjectedCodec)
 
     def _is_injected(self, name: str) -> bool:
         is_told = name == META_PARAMETER or (name == CONTEXT_PARAMETER and bool(self.node.workflow_ctx_from))
@@ -291,9 +300,9 @@ class ForeignTask(WorkflowValidationError):
     """A node runs a task of another app, which the workers of this one do not know."""
 
 
-def ownership_faults(draft: Draft) -> Iterator[WorkflowValidationError]:
+def ownership_faults(draft: WorkflowDraft) -> Iterator[WorkflowValidationError]:
     for node in (each for each in draft.nodes if isinstance(each, TaskNode)):
-        if node.fn.host is not draft.host:
+        if node.fn.app is not draft.app:
             yield ForeignTask(
                 f"node {node.node_id!r}: {node.name!r} is a task of another app",
                 code=ErrorCode.TASK_NOT_REGISTERED,
@@ -301,7 +310,7 @@ def ownership_faults(draft: Draft) -> Iterator[WorkflowValidationError]:
             )
 
 
-def placement_faults(draft: Draft) -> Iterator[WorkflowValidationError]:
+def option_faults(draft: WorkflowDraft) -> Iterator[WorkflowValidationError]:
     for node in (each for each in draft.nodes if isinstance(each, TaskNode)):
         where = f"node {node.node_id!r}"
         if fault := queue_fault(node.queue or node.fn.definition.options.queue_name, draft.queues):
@@ -323,7 +332,7 @@ def placement_faults(draft: Draft) -> Iterator[WorkflowValidationError]:
 # Whether the nodes of a workflow can be told apart; nothing else about them can be said before they can.
 
 
-def identity_faults(written: Sequence[object]) -> Iterator[WorkflowValidationError]:
+def node_id_faults(written: Sequence[object]) -> Iterator[WorkflowValidationError]:
     """What is no node, has an id that cannot be one, or is there more than once."""
     nodes: list[AnyNode] = []
     for each in written:
@@ -331,11 +340,11 @@ def identity_faults(written: Sequence[object]) -> Iterator[WorkflowValidationErr
             nodes.append(cast("AnyNode", each))
         else:
             yield _no_node(len(nodes), each)
-    ids = Counter(node.id_at(index) for index, node in enumerate(nodes))
+    ids = Counter(node.id_at_index(index) for index, node in enumerate(nodes))
     yield from (_unfit(node_id) for node_id in ids if not is_node_id(node_id))
     yield from (_doubled(f"the id {node_id!r}") for node_id, count in ids.items() if count > 1)
     # One without an id of its own would get two.
-    listed = Counter(node for node in nodes if node.own_id is None)
+    listed = Counter(node for node in nodes if node.explicit_id is None)
     yield from (_doubled(f"the node of {node.name!r}") for node, count in listed.items() if count > 1)
 
 

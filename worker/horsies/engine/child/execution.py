@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from horsies.codec.canonical_json import cleaned
-from horsies.codec.results import AnyResult, stored_result
-from horsies.codec.values import PlainValue
+from horsies.codec.canonical_json import replace_unstorable
+from horsies.codec.results import AnyResult, encode_result
+from horsies.codec.values import PlainCodec
 from horsies.engine.child import lifetime
-from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Ending
+from horsies.engine.pool.protocol import MAX_REPORT_BYTES, EncodedOutcome
 from horsies.model.task import TaskAttemptOutcome, TaskContext
 from horsies.model.task_result import (
     ExceptionRules,
@@ -20,25 +20,25 @@ from horsies.model.task_result import (
     OutcomeCode,
     TaskError,
     TaskResult,
-    error_from,
-    said_by,
+    safe_stringify,
+    task_error_from,
 )
-from horsies.registry.invocation import call, call_async, decoded, running
+from horsies.registry.invocation import bind_current_task, call_task, call_task_async, decode_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from horsies.codec.arguments import Call
-    from horsies.codec.values import Value
+    from horsies.codec.arguments import DecodedArguments
+    from horsies.codec.values import ValueCodec
     from horsies.engine.pool.protocol import Assignment
     from horsies.model.settings import AppConfig
     from horsies.model.task_result import BuiltInTaskCode
     from horsies.registry import TaskDefinition
-    from horsies.registry.definition import Defined
+    from horsies.registry.definition import HasDefinition
 
 # Room for the rest of the report around its document.
-LARGEST_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024
+MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024
 
 
 class RunnableApp(Protocol):
@@ -47,7 +47,7 @@ class RunnableApp(Protocol):
     @property
     def config(self) -> AppConfig: ...
     @property
-    def tasks(self) -> Mapping[str, Defined]: ...
+    def tasks(self) -> Mapping[str, HasDefinition]: ...
     @property
     def child_hooks(self) -> Iterable[Callable[[], None]]: ...
     def import_task_modules(self, modules: Sequence[str] | None = None) -> object: ...
@@ -55,14 +55,14 @@ class RunnableApp(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class RegisteredTask:
     """A task of the app, with what is asked for at each run worked out once."""
 
     definition: TaskDefinition
     is_async: bool
 
 
-class Failed(Exception):
+class WorkerFailure(Exception):
     """The attempt came to nothing, and not by the doing of the task's own code."""
 
     def __init__(self, code: BuiltInTaskCode, message: str) -> None:
@@ -71,7 +71,7 @@ class Failed(Exception):
         self.message = message
 
 
-class Execution:
+class TaskExecutor:
     """Runs assignments with the tasks of one app. `MemoryError` leaves it where no mapping of the user's names it:
     a process that has run out of memory cannot be trusted with more work."""
 
@@ -79,7 +79,7 @@ class Execution:
         config = app.config
         self._rules = ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
         self._tasks = {
-            name: Known(definition=task.definition, is_async=task.definition.is_async)
+            name: RegisteredTask(definition=task.definition, is_async=task.definition.is_async)
             for name, task in app.tasks.items()
         }
 
@@ -87,129 +87,131 @@ class Execution:
         known = self._tasks.get(assignment.task_name)
         return known is not None and known.is_async
 
-    def run(self, assignment: Assignment) -> Ending:
+    def run(self, assignment: Assignment) -> EncodedOutcome:
         """Run a `def` task here and now; also the place where an unknown one ends."""
         try:
-            task = self._resolved(assignment)
-            with running(_told_of(assignment)):
-                arguments = self._decoded(task, assignment)
-                return self._ended(task, self._called(task, arguments))
-        except Failed as failed:
-            return _failure(failed)
+            task = self._resolve(assignment)
+            with bind_current_task(_context_factory(assignment)):
+                arguments = self._decode_arguments(task, assignment)
+                return self._encode_result(task, self._call(task, arguments))
+        except WorkerFailure as failed:
+            return _worker_failure_outcome(failed)
 
-    async def run_async(self, assignment: Assignment) -> Ending:
+    async def run_async(self, assignment: Assignment) -> EncodedOutcome:
         """Run an `async def` task on the running loop."""
         try:
-            task = self._resolved(assignment)
-            with running(_told_of(assignment)):
-                arguments = self._decoded(task, assignment)
-                return self._ended(task, await self._awaited(task, arguments))
-        except Failed as failed:
-            return _failure(failed)
+            task = self._resolve(assignment)
+            with bind_current_task(_context_factory(assignment)):
+                arguments = self._decode_arguments(task, assignment)
+                return self._encode_result(task, await self._call_async(task, arguments))
+        except WorkerFailure as failed:
+            return _worker_failure_outcome(failed)
 
-    def _resolved(self, assignment: Assignment) -> TaskDefinition:
+    def _resolve(self, assignment: Assignment) -> TaskDefinition:
         known = self._tasks.get(assignment.task_name)
         if known is None:
             message = f"no task is called {assignment.task_name!r} in this worker"
-            raise Failed(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
+            raise WorkerFailure(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
         return known.definition
 
-    def _decoded(self, task: TaskDefinition, assignment: Assignment) -> Call:
+    def _decode_arguments(self, task: TaskDefinition, assignment: Assignment) -> DecodedArguments:
         try:
-            return decoded(task.codec, assignment.args, assignment.kwargs, assignment.context, ok_of=self._ok_of)
+            return decode_arguments(
+                task.codec, assignment.args, assignment.kwargs, assignment.context, result_codec_for=self._ok_of
+            )
         except MemoryError:
             raise
         except BaseException as error:  # validators are user code and may raise anything
-            message = f"the stored arguments cannot be read: {said_by(str, error) or type(error).__qualname__}"
-            raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
+            message = f"the stored arguments cannot be read: {safe_stringify(str, error) or type(error).__qualname__}"
+            raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
 
-    def _ok_of(self, task_name: str) -> Value | None:
+    def _ok_of(self, task_name: str) -> ValueCodec | None:
         known = self._tasks.get(task_name)
-        return None if known is None else known.definition.codec.ok
+        return None if known is None else known.definition.codec.result_codec
 
-    def _called(self, task: TaskDefinition, arguments: Call) -> AnyResult:
+    def _call(self, task: TaskDefinition, arguments: DecodedArguments) -> AnyResult:
         try:
-            return call(task, arguments.args, arguments.kwargs, app=self._rules)
+            return call_task(task, arguments.args, arguments.kwargs, app=self._rules)
         except BaseException as raised:  # noqa: BLE001  # user code may raise anything
-            return self._result_of(raised, task)
+            return self._result_of_exception(raised, task)
 
-    async def _awaited(self, task: TaskDefinition, arguments: Call) -> AnyResult:
+    async def _call_async(self, task: TaskDefinition, arguments: DecodedArguments) -> AnyResult:
         try:
-            return await call_async(task, arguments.args, arguments.kwargs, app=self._rules)
+            return await call_task_async(task, arguments.args, arguments.kwargs, app=self._rules)
         except asyncio.CancelledError:
             raise
         except BaseException as raised:  # noqa: BLE001  # the same
-            return self._result_of(raised, task)
+            return self._result_of_exception(raised, task)
 
-    def _result_of(self, raised: BaseException, task: TaskDefinition) -> AnyResult:
+    def _result_of_exception(self, raised: BaseException, task: TaskDefinition) -> AnyResult:
         """What `call` lets pass: orders to stop that only the task's own code can have given."""
         if isinstance(raised, MemoryError):
             raise raised
-        return TaskResult(err=error_from(raised, task=task.exception_rules, app=self._rules))
+        return TaskResult(err=task_error_from(raised, task=task.exception_rules, app=self._rules))
 
-    def _ended(self, task: TaskDefinition, result: AnyResult) -> Ending:
-        if lifetime.is_copy():
-            lifetime.leave(None if result.err is None else result.err.exception)
-        _refuse_to_go_on_without_memory(result)
+    def _encode_result(self, task: TaskDefinition, result: AnyResult) -> EncodedOutcome:
+        if lifetime.is_forked():
+            lifetime.exit_fork(None if result.err is None else result.err.exception)
+        _raise_if_out_of_memory(result)
         try:
-            stored = stored_result(result, task.codec.ok)
+            stored = encode_result(result, task.codec.result_codec)
         except MemoryError:
             raise
         except BaseException as error:  # so are serializers
             message = f"the result cannot be stored: {type(error).__qualname__}"
-            raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
+            raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
         document = stored.document.encode()
-        if len(document) > LARGEST_DOCUMENT_BYTES:
-            message = f"the result has {len(document)} bytes, where {LARGEST_DOCUMENT_BYTES} are the most"
-            raise Failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
+        if len(document) > MAX_DOCUMENT_BYTES:
+            message = f"the result has {len(document)} bytes, where {MAX_DOCUMENT_BYTES} are the most"
+            raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
         if stored.error is None:
-            return Ending(outcome=TaskAttemptOutcome.COMPLETED, document=document)
+            return EncodedOutcome(outcome=TaskAttemptOutcome.COMPLETED, document=document)
         # A success that could not be stored is no failure of the task's own.
         outcome = TaskAttemptOutcome.WORKER_FAILURE if result.is_ok() else TaskAttemptOutcome.FAILED
-        return _failed_ending(stored.error, outcome, document)
+        return _encode_failure(stored.error, outcome, document)
 
 
-def _refuse_to_go_on_without_memory(result: AnyResult) -> None:
+def _raise_if_out_of_memory(result: AnyResult) -> None:
     error = result.err
     is_mapped = error is None or error.error_code is not OperationalErrorCode.UNHANDLED_EXCEPTION
     if error is not None and not is_mapped and isinstance(error.exception, MemoryError):
         raise error.exception
 
 
-def cancelled() -> Ending:
+def cancelled_outcome() -> EncodedOutcome:
     """The ending of a coroutine that its worker has cancelled."""
     error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="cancelled by its worker")
-    return _ending(TaskResult(err=error), TaskAttemptOutcome.FAILED)
+    return _error_outcome(TaskResult(err=error), TaskAttemptOutcome.FAILED)
 
 
-def _failure(failed: Failed) -> Ending:
-    if lifetime.is_copy():
-        lifetime.leave(failed.__cause__)
+def _worker_failure_outcome(failed: WorkerFailure) -> EncodedOutcome:
+    if lifetime.is_forked():
+        lifetime.exit_fork(failed.__cause__)
     error = TaskError(error_code=failed.code, message=failed.message)
-    return _ending(TaskResult(err=error), TaskAttemptOutcome.WORKER_FAILURE)
+    return _error_outcome(TaskResult(err=error), TaskAttemptOutcome.WORKER_FAILURE)
 
 
-def _ending(result: AnyResult, outcome: TaskAttemptOutcome) -> Ending:
-    stored = stored_result(result, PlainValue())
-    return _failed_ending(result.err_value, outcome, stored.document.encode())
+def _error_outcome(result: AnyResult, outcome: TaskAttemptOutcome) -> EncodedOutcome:
+    stored = encode_result(result, PlainCodec())
+    return _encode_failure(result.err_value, outcome, stored.document.encode())
 
 
-def _failed_ending(error: TaskError, outcome: TaskAttemptOutcome, document: bytes) -> Ending:
-    return Ending(
+def _encode_failure(error: TaskError, outcome: TaskAttemptOutcome, document: bytes) -> EncodedOutcome:
+    return EncodedOutcome(
         outcome=outcome,
         document=document,
         error_code=None if error.error_code is None else str(error.error_code),
-        error_message=None if error.message is None else cleaned(error.message),
+        error_message=None if error.message is None else replace_unstorable(error.message),
     )
 
 
-def _told_of(assignment: Assignment) -> Callable[[], TaskContext]:
+def _context_factory(assignment: Assignment) -> Callable[[], TaskContext]:
     """What the task may ask about itself, put together if it does.
 
     The arguments are left out: timers and threads that a task leaves behind keep what they were told.
     """
     return partial(
-        _context,
+        _build_context,
         assignment.task_id,
         assignment.task_name,
         assignment.queue_name,
@@ -225,7 +227,7 @@ def _told_of(assignment: Assignment) -> Callable[[], TaskContext]:
     )
 
 
-def _context(
+def _build_context(
     task_id: str,
     task_name: str,
     queue_name: str,

@@ -12,48 +12,48 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from msgspec.structs import replace
 
-from horsies.engine.child.lifetime import leave_with
+from horsies.engine.child.lifetime import exit_with
 from horsies.engine.pool.protocol import (
-    MAX_ORDER_BYTES,
+    MAX_COMMAND_BYTES,
     READ_BYTES,
-    Began,
-    Ended,
     ExitStatus,
     FrameReader,
-    Said,
-    decode_order,
+    OutputLine,
+    TaskBegan,
+    TaskEnded,
+    decode_command,
     encode,
-    framed,
+    encode_frames,
 )
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
-    from horsies.engine.pool.protocol import Ending, Key, Order, Report, Stream
+    from horsies.engine.pool.protocol import AttemptKey, Command, EncodedOutcome, Report, Stream
 
 
-class Desk:
+class AttemptReporter:
     """Reports what begins before any of its code runs. An ending waits for the next beginning, or for `flush`."""
 
-    def __init__(self, channel: Channel, begun: Begun, output: Output) -> None:
+    def __init__(self, channel: ParentChannel, begun: RunningTasks, output: OutputCapture) -> None:
         self._channel = channel
         self._begun = begun
         self._output = output
         self._unsent: list[Report] = []
-        self._began_at: dict[Key, float] = {}
+        self._began_at: dict[AttemptKey, float] = {}
 
-    def begin(self, key: Key) -> None:
+    def begin(self, key: AttemptKey) -> None:
         self._begun.add(key)
         self._began_at[key] = time.monotonic()
-        self._unsent.append(Began(key))
+        self._unsent.append(TaskBegan(key))
         self.flush()
 
-    def end(self, key: Key, ending: Ending) -> None:
-        self._output.finish(key)
+    def end(self, key: AttemptKey, ending: EncodedOutcome) -> None:
+        self._output.flush_task(key)
         self._begun.remove(key)
         run_ms = 1000 * (time.monotonic() - self._began_at.pop(key))
-        self._unsent.append(Ended(key, replace(ending, run_ms=run_ms)))
+        self._unsent.append(TaskEnded(key, replace(ending, run_ms=run_ms)))
 
     def flush(self) -> None:
         if self._unsent:
@@ -63,52 +63,52 @@ class Desk:
 
 # What a child is at work on.
 
-SPEAKER: ContextVar[Key | None] = ContextVar("horsies_speaker", default=None)
+CURRENT_TASK: ContextVar[AttemptKey | None] = ContextVar("horsies_speaker", default=None)
 """The task whose code runs in this context."""
 
 
-class Begun:
+class RunningTasks:
     """What has begun and not ended; other threads may ask at any time."""
 
     def __init__(self) -> None:
-        self._keys: dict[Key, None] = {}
+        self._keys: dict[AttemptKey, None] = {}
 
     @property
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self) -> tuple[AttemptKey, ...]:
         return tuple(self._keys)
 
-    def add(self, key: Key) -> None:
+    def add(self, key: AttemptKey) -> None:
         self._keys[key] = None
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: AttemptKey) -> None:
         del self._keys[key]
 
-    def speaker(self) -> Key | None:
+    def current_task(self) -> AttemptKey | None:
         """The task whose code asks; for a thread that some task has started, the only one there is, if so."""
         keys = self.keys
-        return SPEAKER.get() or (keys[0] if len(keys) == 1 else None)
+        return CURRENT_TASK.get() or (keys[0] if len(keys) == 1 else None)
 
 
 # What code in a child prints, sent to the worker line by line with the task that printed it.
 
-LONGEST_LINE = 16 * 1024
-_FD = {"stdout": 1, "stderr": 2}
+MAX_LINE_CHARS = 16 * 1024
+_STREAM_FDS = {"stdout": 1, "stderr": 2}
 
 
-class Lines(io.TextIOBase):
+class TaskOutputStream(io.TextIOBase):
     """A text stream whose lines are reports; a line is kept until it is whole, for each task by itself.
 
     A process forked from here has no line to the worker: what it writes goes to the pipe that it inherits.
     """
 
-    def __init__(self, channel: Channel, stream: Stream, speaker: Callable[[], Key | None]) -> None:
+    def __init__(self, channel: ParentChannel, stream: Stream, speaker: Callable[[], AttemptKey | None]) -> None:
         self._channel = channel
         self._stream: Stream = stream
-        self._speaker = speaker
-        self._unfinished: dict[Key | None, str] = {}
-        self._writing = threading.RLock()
+        self._current_task = speaker
+        self._unfinished: dict[AttemptKey | None, str] = {}
+        self._write_lock = threading.RLock()
         self._pipe: TextIO | None = None
-        self.buffer = _Bytes(self)
+        self.buffer = _OutputBuffer(self)
 
     @property
     def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # a property in C as well
@@ -119,26 +119,26 @@ class Lines(io.TextIOBase):
 
     def fileno(self) -> int:
         """The descriptor that programs started from here inherit; the worker reads it too."""
-        return _FD[self._stream]
+        return _STREAM_FDS[self._stream]
 
     def write(self, text: str, /) -> int:
         if self._pipe is not None:
             return self._pipe.write(text)
-        key = self._speaker()
-        with self._writing:
+        key = self._current_task()
+        with self._write_lock:
             *lines, rest = (self._unfinished.pop(key, "") + text).split("\n")
-            while len(rest) > LONGEST_LINE:
-                lines.append(rest[:LONGEST_LINE])
-                rest = rest[LONGEST_LINE:]
+            while len(rest) > MAX_LINE_CHARS:
+                lines.append(rest[:MAX_LINE_CHARS])
+                rest = rest[MAX_LINE_CHARS:]
             if rest:
                 self._unfinished[key] = rest
-        self._say(key, *lines)
+        self._send_lines(key, *lines)
         return len(text)
 
-    def finish(self, key: Key) -> None:
+    def flush_task(self, key: AttemptKey) -> None:
         """Send what the task left without an end of line; nothing more comes from it."""
         if rest := self._unfinished.pop(key, ""):
-            self._say(key, rest)
+            self._send_lines(key, rest)
 
     def flush(self) -> None:
         if self._pipe is not None:
@@ -150,17 +150,17 @@ class Lines(io.TextIOBase):
             self.fileno(), "w", buffering=1, errors="backslashreplace", closefd=False
         )
 
-    def _say(self, key: Key | None, *lines: str) -> None:
+    def _send_lines(self, key: AttemptKey | None, *lines: str) -> None:
         # A lone surrogate has no place in a frame.
-        said = [line[:LONGEST_LINE].encode(errors="backslashreplace").decode() for line in lines]
+        said = [line[:MAX_LINE_CHARS].encode(errors="backslashreplace").decode() for line in lines]
         if said:
-            self._channel.send(*(Said(key, self._stream, line) for line in said))
+            self._channel.send(*(OutputLine(key, self._stream, line) for line in said))
 
 
-class _Bytes(io.RawIOBase):
+class _OutputBuffer(io.RawIOBase):
     """`sys.stdout.buffer`, for those who write bytes."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: TaskOutputStream) -> None:
         self._lines = lines
 
     def writable(self) -> bool:
@@ -172,17 +172,17 @@ class _Bytes(io.RawIOBase):
         return len(taken)
 
 
-class Output:
+class OutputCapture:
     """Both streams of this process, from the moment of making."""
 
-    def __init__(self, channel: Channel, speaker: Callable[[], Key | None]) -> None:
-        self._streams = Lines(channel, "stdout", speaker), Lines(channel, "stderr", speaker)
+    def __init__(self, channel: ParentChannel, speaker: Callable[[], AttemptKey | None]) -> None:
+        self._streams = TaskOutputStream(channel, "stdout", speaker), TaskOutputStream(channel, "stderr", speaker)
         sys.stdout, sys.stderr = self._streams
         os.register_at_fork(after_in_child=self._use_pipes)
 
-    def finish(self, key: Key) -> None:
+    def flush_task(self, key: AttemptKey) -> None:
         for stream in self._streams:
-            stream.finish(key)
+            stream.flush_task(key)
 
     def _use_pipes(self) -> None:
         for stream in self._streams:
@@ -192,7 +192,7 @@ class Output:
 # The child's end of the line to its worker.
 
 
-class Channel:
+class ParentChannel:
     """Reports from any thread, orders to one of them.
 
     The worker always reads, so a send that waits for room comes to its end. A process forked from this one is none of
@@ -202,28 +202,28 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         # Re-entrant, for a finalizer may print while a report is on its way.
-        self._sending = threading.RLock()
+        self._send_lock = threading.RLock()
         self._is_open = True
-        os.register_at_fork(after_in_child=self._forsake)
+        os.register_at_fork(after_in_child=self._close_after_fork)
 
     def send(self, *reports: Report) -> None:
         """Hand reports over together. Without a line there is nobody to work for: the process ends."""
-        data = framed([encode(report) for report in reports])
-        with self._sending:
+        data = encode_frames([encode(report) for report in reports])
+        with self._send_lock:
             if self._is_open:
                 try:
                     self._sock.sendall(data)
                 except OSError:
-                    leave_with(ExitStatus.LINE_LOST)
+                    exit_with(ExitStatus.CHANNEL_LOST)
 
-    def orders(self) -> Iterator[Order]:
+    def commands(self) -> Iterator[Command]:
         """Every order until the worker closes its end."""
-        reader = FrameReader(max_bytes=MAX_ORDER_BYTES)
+        reader = FrameReader(max_bytes=MAX_COMMAND_BYTES)
         while data := self._sock.recv(READ_BYTES):
             for frame in reader.feed(data):
-                yield decode_order(frame)
+                yield decode_command(frame)
 
-    def _forsake(self) -> None:
-        self._sending = threading.RLock()
+    def _close_after_fork(self) -> None:
+        self._send_lock = threading.RLock()
         self._is_open = False
         self._sock.close()

@@ -11,32 +11,32 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from horsies.engine.child import lifetime
-from horsies.engine.child.execution import cancelled
-from horsies.engine.child.lifetime import leave_with
-from horsies.engine.child.reports import SPEAKER
-from horsies.engine.pool.protocol import Answer, Cancel, ExitStatus, Quit, Recall, Recalled, Run
+from horsies.engine.child.execution import cancelled_outcome
+from horsies.engine.child.lifetime import exit_with
+from horsies.engine.child.reports import CURRENT_TASK
+from horsies.engine.pool.protocol import CancelTask, ExitStatus, HeartbeatAck, Quit, Recall, Recalled, RunTasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from horsies.engine.child.execution import Execution
-    from horsies.engine.child.lifetime import Guard
-    from horsies.engine.child.reports import Channel, Desk
-    from horsies.engine.pool.protocol import Assignment, Ending, Key, Order
+    from horsies.engine.child.execution import TaskExecutor
+    from horsies.engine.child.lifetime import ParentWatchdog
+    from horsies.engine.child.reports import AttemptReporter, ParentChannel
+    from horsies.engine.pool.protocol import Assignment, AttemptKey, Command, EncodedOutcome
 
 
 # `async def` tasks: several at once on the child's event loop.
 
 
-class Coroutines:
+class CoroutineRunner:
     """Takes coroutines from the inbox as they come, up to a limit at a time."""
 
-    def __init__(self, inbox: Inbox, execution: Execution, desk: Desk, *, limit: int) -> None:
+    def __init__(self, inbox: Inbox, execution: TaskExecutor, desk: AttemptReporter, *, limit: int) -> None:
         self._inbox = inbox
         self._execution = execution
         self._desk = desk
         self._limit = limit
-        self._tasks: dict[Key, asyncio.Task[Ending]] = {}
+        self._tasks: dict[AttemptKey, asyncio.Task[EncodedOutcome]] = {}
         self._woken = asyncio.Event()
 
     async def serve(self) -> None:
@@ -46,50 +46,50 @@ class Coroutines:
         try:
             while not self._is_done():
                 self._woken.clear()
-                self._begin_what_fits()
+                self._start_until_full()
                 if not self._is_done():
                     await self._woken.wait()
         finally:
             self._inbox.on_change(None)
 
-    def cancel(self, key: Key) -> None:
+    def cancel(self, key: AttemptKey) -> None:
         """Cancel one that runs; to be called on the loop."""
         if task := self._tasks.get(key):
             task.cancel()
 
     def _is_done(self) -> bool:
-        return not self._tasks and (self._inbox.is_over or self._inbox.is_next(self._is_function))
+        return not self._tasks and (self._inbox.is_exhausted or self._inbox.head_matches(self._is_function))
 
     def _is_function(self, assignment: Assignment) -> bool:
         return not self._execution.is_async(assignment)
 
-    def _begin_what_fits(self) -> None:
-        while len(self._tasks) < self._limit and (assignment := self._inbox.take(suits=self._execution.is_async)):
+    def _start_until_full(self) -> None:
+        while len(self._tasks) < self._limit and (assignment := self._inbox.take(matches=self._execution.is_async)):
             self._begin(assignment)
 
     def _begin(self, assignment: Assignment) -> None:
         key = assignment.key
         self._desk.begin(key)
         context = copy_context()
-        context.run(SPEAKER.set, key)
+        context.run(CURRENT_TASK.set, key)
         attempt = self._execution.run_async(assignment)
         self._tasks[key] = asyncio.get_running_loop().create_task(attempt, context=context)
         self._tasks[key].add_done_callback(partial(self._end, key))
 
-    def _end(self, key: Key, task: asyncio.Task[Ending]) -> None:
+    def _end(self, key: AttemptKey, task: asyncio.Task[EncodedOutcome]) -> None:
         del self._tasks[key]
         if not task.cancelled() and (raised := task.exception()) is not None:
-            _give_up(raised)
-        self._desk.end(key, cancelled() if task.cancelled() else task.result())
+            _exit_on_error(raised)
+        self._desk.end(key, cancelled_outcome() if task.cancelled() else task.result())
         self._desk.flush()
         self._woken.set()
 
 
-def _give_up(raised: BaseException) -> NoReturn:
+def _exit_on_error(raised: BaseException) -> NoReturn:
     """What an attempt does not turn into an ending ends the process, as it would out of a function."""
     if isinstance(raised, MemoryError):
-        leave_with(ExitStatus.OUT_OF_MEMORY)
-    lifetime.leave(raised)
+        exit_with(ExitStatus.OUT_OF_MEMORY)
+    lifetime.exit_fork(raised)
 
 
 class Runner:
@@ -100,28 +100,28 @@ class Runner:
     live on.
     """
 
-    def __init__(self, inbox: Inbox, execution: Execution, desk: Desk, *, async_concurrency: int) -> None:
+    def __init__(self, inbox: Inbox, execution: TaskExecutor, desk: AttemptReporter, *, async_concurrency: int) -> None:
         self._inbox = inbox
         self._execution = execution
         self._desk = desk
         self._loop = asyncio.new_event_loop()
-        lifetime.tell_copies(self._loop)
-        self._coroutines = Coroutines(inbox, execution, desk, limit=async_concurrency)
+        lifetime.register_fork_handler(self._loop)
+        self._coroutines = CoroutineRunner(inbox, execution, desk, limit=async_concurrency)
 
     def run(self) -> None:
         has_seen_coroutines = False
         with asyncio.Runner(loop_factory=lambda: self._loop):
-            while not self._inbox.is_over:
-                while assignment := self._inbox.take(suits=self._is_function):
+            while not self._inbox.is_exhausted:
+                while assignment := self._inbox.take(matches=self._is_function):
                     self._call(assignment)
                 self._desk.flush()
-                has_seen_coroutines = has_seen_coroutines or self._inbox.is_next(self._execution.is_async)
+                has_seen_coroutines = has_seen_coroutines or self._inbox.head_matches(self._execution.is_async)
                 if has_seen_coroutines:
-                    _complete(self._coroutines.serve(), self._loop)
+                    _run_to_completion(self._coroutines.serve(), self._loop)
                 else:
                     self._inbox.wait()
 
-    def cancel(self, key: Key) -> None:
+    def cancel(self, key: AttemptKey) -> None:
         """Cancel a coroutine, from any thread; a function cannot be stopped from inside its process."""
         with contextlib.suppress(RuntimeError):  # the loop has closed: nothing runs any more
             self._loop.call_soon_threadsafe(self._coroutines.cancel, key)
@@ -132,24 +132,24 @@ class Runner:
     def _call(self, assignment: Assignment) -> None:
         key = assignment.key
         self._desk.begin(key)
-        token = SPEAKER.set(key)
+        token = CURRENT_TASK.set(key)
         try:
             ending = self._execution.run(assignment)
         except MemoryError:
-            leave_with(ExitStatus.OUT_OF_MEMORY)
+            exit_with(ExitStatus.OUT_OF_MEMORY)
         self._desk.end(key, ending)
-        SPEAKER.reset(token)
+        CURRENT_TASK.reset(token)
 
 
-def _complete(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+def _run_to_completion(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
     """Run to the end, though tasks that user code has made may throw `SystemExit` through the loop, or stop it."""
     task = loop.create_task(coroutine)
     while not task.done():
         try:
             loop.run_until_complete(task)
         except (SystemExit, KeyboardInterrupt, RuntimeError) as raised:
-            if lifetime.is_copy():
-                lifetime.leave(raised)
+            if lifetime.is_forked():
+                lifetime.exit_fork(raised)
     task.result()
 
 
@@ -165,58 +165,58 @@ class Inbox:
 
     def __init__(self) -> None:
         self._waiting: deque[Assignment] = deque()
-        self._changing = threading.Lock()
-        self._silence = threading.Lock()
+        self._lock = threading.Lock()
+        self._no_change_lock = threading.Lock()
         """Held while nothing has changed since the last look."""
         self._is_closed = False
         self._listener: Callable[[], object] | None = None
 
     def put(self, assignments: Iterable[Assignment]) -> None:
-        with self._changing:
+        with self._lock:
             self._waiting.extend(assignments)
-            self._tell()
+            self._notify()
 
     def close(self) -> None:
         """No more will come."""
-        with self._changing:
+        with self._lock:
             self._is_closed = True
-            self._tell()
+            self._notify()
 
-    def recall(self, key: Key | None = None) -> tuple[Key, ...]:
+    def recall(self, key: AttemptKey | None = None) -> tuple[AttemptKey, ...]:
         """Take out what waits, or the one called `key` if it does."""
-        with self._changing:
+        with self._lock:
             recalled = tuple(each.key for each in self._waiting if key is None or each.key == key)
             self._waiting = deque(each for each in self._waiting if each.key not in recalled)
             return recalled
 
-    def take(self, *, suits: Callable[[Assignment], bool]) -> Assignment | None:
+    def take(self, *, matches: Callable[[Assignment], bool]) -> Assignment | None:
         """The first in line if it is there and suits; never waits."""
-        with self._changing:
-            return self._waiting.popleft() if self._waiting and suits(self._waiting[0]) else None
+        with self._lock:
+            return self._waiting.popleft() if self._waiting and matches(self._waiting[0]) else None
 
-    def is_next(self, suits: Callable[[Assignment], bool]) -> bool:
+    def head_matches(self, matches: Callable[[Assignment], bool]) -> bool:
         """Whether the first in line is there and suits."""
-        with self._changing:
-            return bool(self._waiting) and suits(self._waiting[0])
+        with self._lock:
+            return bool(self._waiting) and matches(self._waiting[0])
 
     @property
-    def is_over(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether nothing waits and nothing will come."""
         return self._is_closed and not self._waiting
 
     def wait(self) -> None:
         """Until something waits, or nothing will come any more."""
         while not self._waiting and not self._is_closed:
-            self._silence.acquire()
+            self._no_change_lock.acquire()
 
     def on_change(self, listener: Callable[[], object] | None) -> None:
         """Call `listener`, in the thread that made the change, for what arrives from now on."""
-        with self._changing:
+        with self._lock:
             self._listener = listener
 
-    def _tell(self) -> None:
-        if self._silence.locked():
-            self._silence.release()
+    def _notify(self) -> None:
+        if self._no_change_lock.locked():
+            self._no_change_lock.release()
         if self._listener is not None:
             self._listener()
 
@@ -224,24 +224,26 @@ class Inbox:
 # Obeying the worker, in a thread of its own, while the main one is at work.
 
 
-def obey(channel: Channel, inbox: Inbox, guard: Guard, runner: Runner) -> None:
+def handle_commands(channel: ParentChannel, inbox: Inbox, guard: ParentWatchdog, runner: Runner) -> None:
     """Follow every order; without a worker to give them, or to make sense of, there is nothing left to do here."""
     try:
-        for order in channel.orders():
-            _follow(order, channel, inbox, guard, runner)
+        for order in channel.commands():
+            _handle_command(order, channel, inbox, guard, runner)
     finally:
-        leave_with(ExitStatus.LINE_LOST)
+        exit_with(ExitStatus.CHANNEL_LOST)
 
 
-def _follow(order: Order, channel: Channel, inbox: Inbox, guard: Guard, runner: Runner) -> None:
+def _handle_command(
+    order: Command, channel: ParentChannel, inbox: Inbox, guard: ParentWatchdog, runner: Runner
+) -> None:
     match order:
-        case Run(assignments):
+        case RunTasks(assignments):
             inbox.put(assignments)
-        case Answer():
-            guard.answered()
+        case HeartbeatAck():
+            guard.mark_answered()
         case Recall():
             channel.send(Recalled(inbox.recall()))
-        case Cancel(key):
+        case CancelTask(key):
             if unbegun := inbox.recall(key):
                 channel.send(Recalled(unbegun))
             runner.cancel(key)

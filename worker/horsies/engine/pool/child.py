@@ -12,38 +12,38 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from msgspec import MsgspecError
 
-from horsies.engine.pool.process import PipeLines, Process, call_at_end
+from horsies.engine.pool.process import ChildProcess, PipeReader, call_on_exit
 from horsies.engine.pool.protocol import (
     MAX_REPORT_BYTES,
     READ_BYTES,
-    Answer,
-    Beat,
-    Began,
-    Cancel,
-    Ended,
+    AppLoaded,
+    CancelTask,
+    ChildHeartbeat,
     ExitStatus,
     FrameReader,
     FrameWriter,
-    Loaded,
-    ProtocolFault,
+    HeartbeatAck,
+    OutputLine,
+    ProtocolError,
     Quit,
     Ready,
     Recall,
     Recalled,
-    Run,
-    Said,
+    RunTasks,
     StartFailed,
+    TaskBegan,
+    TaskEnded,
     decode_report,
     encode,
 )
-from horsies.model.crash import Cause
+from horsies.model.crash import ExitCause
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from horsies.engine.pool.process import ChildSpec
-    from horsies.engine.pool.protocol import Assignment, Ending, Key, Order, Report, Stream
+    from horsies.engine.pool.protocol import Assignment, AttemptKey, Command, EncodedOutcome, Report, Stream
 
 
 # Whether a child lives: it is heard, or at least its CPU time grows.
@@ -61,48 +61,48 @@ class Liveness:
         self.silence_s = 0.0
         self.idle_s = 0.0
         self._cpu_s = 0.0
-        self._has_spoken = False
+        self._was_heard = False
 
     @property
-    def is_vouched_for(self) -> bool:
+    def is_silent_but_busy(self) -> bool:
         return self.silence_s > self.idle_s
 
-    def heard(self) -> None:
-        self._has_spoken = True
+    def mark_heard(self) -> None:
+        self._was_heard = True
 
-    def tick(self, *, elapsed_s: float, due_s: float, cpu_s: float) -> None:
+    def tick(self, *, elapsed_s: float, expected_s: float, cpu_s: float) -> None:
         """Look again, `elapsed_s` after the last time; it should have been `due_s`."""
-        counted_s = min(elapsed_s, 2 * due_s)
-        self.silence_s = 0.0 if self._has_spoken else self.silence_s + counted_s
-        self.idle_s = 0.0 if self._has_spoken or cpu_s > self._cpu_s else self.idle_s + counted_s
+        counted_s = min(elapsed_s, 2 * expected_s)
+        self.silence_s = 0.0 if self._was_heard else self.silence_s + counted_s
+        self.idle_s = 0.0 if self._was_heard or cpu_s > self._cpu_s else self.idle_s + counted_s
         self._cpu_s = cpu_s
-        self._has_spoken = False
+        self._was_heard = False
 
 
 # How children die, told from what the kernel says.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sentence:
+class ExitReason:
     """Why a child is being killed; passed before the signal is sent, so that the death is known for what it is."""
 
-    cause: Cause
+    cause: ExitCause
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildDied:
+class ChildExit:
     """A child that is gone, with everything it had in hand. Its process group is gone too."""
 
     pid: int
-    cause: Cause
+    cause: ExitCause
     why: str
     signal: int | None
     exit_status: int | None
     max_rss_bytes: int
-    begun: tuple[Key, ...]
+    begun: tuple[AttemptKey, ...]
     """What its code may have worked on."""
-    unbegun: tuple[Key, ...]
+    unbegun: tuple[AttemptKey, ...]
     """What was handed over and never touched."""
 
 
@@ -113,7 +113,7 @@ class WaitStatus:
     signal: int | None
     exit_status: int | None
     max_rss_bytes: int
-    last_word: int | None = None
+    announced_status: int | None = None
     """The exit status with which the child itself, and not just any code in it, said it would leave."""
 
     @classmethod
@@ -125,32 +125,32 @@ class WaitStatus:
             signal=-code if code < 0 else None,
             exit_status=code if code >= 0 else None,
             max_rss_bytes=usage.ru_maxrss * 1024,
-            last_word=last_word,
+            announced_status=last_word,
         )
 
-    def judged(self, sentence: Sentence | None, *, was_asked_to_leave: bool) -> Sentence:
+    def cause_of_exit(self, exit_reason: ExitReason | None, *, quit_sent: bool) -> ExitReason:
         """The cause of the death. A sentence counts only where it was carried out: a child that ended by itself in
         the same instant died of its own cause."""
-        if sentence is not None and self.signal == signal.SIGKILL:
-            return sentence
+        if exit_reason is not None and self.signal == signal.SIGKILL:
+            return exit_reason
         if self.signal is not None:
-            return Sentence(cause=Cause.CHILD_SIGNAL, why=f"killed by {_name_of(self.signal)}")
+            return ExitReason(cause=ExitCause.CHILD_SIGNAL, why=f"killed by {_signal_name(self.signal)}")
         match self.exit_status:
-            case ExitStatus.OUT_OF_MEMORY if self._was_said:
-                return Sentence(cause=Cause.CHILD_MEMORY, why="ran out of memory")
-            case ExitStatus.LINE_LOST if self._was_said:
-                return Sentence(cause=Cause.CHILD_PROTOCOL, why="its line to the worker was closed from inside")
-            case ExitStatus.DONE if was_asked_to_leave:
-                return Sentence(cause=Cause.RETIRED, why="left when asked")
+            case ExitStatus.OUT_OF_MEMORY if self._was_announced:
+                return ExitReason(cause=ExitCause.CHILD_MEMORY, why="ran out of memory")
+            case ExitStatus.CHANNEL_LOST if self._was_announced:
+                return ExitReason(cause=ExitCause.CHILD_PROTOCOL, why="its line to the worker was closed from inside")
+            case ExitStatus.DONE if quit_sent:
+                return ExitReason(cause=ExitCause.RETIRED, why="left when asked")
             case status:
-                return Sentence(cause=Cause.CHILD_EXIT, why=f"left with exit status {status}")
+                return ExitReason(cause=ExitCause.CHILD_EXIT, why=f"left with exit status {status}")
 
     @property
-    def _was_said(self) -> bool:
-        return self.last_word == self.exit_status
+    def _was_announced(self) -> bool:
+        return self.announced_status == self.exit_status
 
 
-def _name_of(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -160,11 +160,11 @@ def _name_of(number: int) -> str:
 # What one child has been handed and not given back.
 
 
-class Hand:
+class Outstanding:
     """Keys in the order they were handed over. A child that speaks of any other is out of its mind: `ProtocolFault`."""
 
     def __init__(self) -> None:
-        self._has_begun: dict[Key, bool] = {}
+        self._has_begun: dict[AttemptKey, bool] = {}
 
     def __len__(self) -> int:
         return len(self._has_begun)
@@ -173,39 +173,39 @@ class Hand:
         return len(self._has_begun) > 1
 
     @property
-    def begun(self) -> tuple[Key, ...]:
+    def begun(self) -> tuple[AttemptKey, ...]:
         return tuple(key for key, has_begun in self._has_begun.items() if has_begun)
 
     @property
-    def unbegun(self) -> tuple[Key, ...]:
+    def unbegun(self) -> tuple[AttemptKey, ...]:
         return tuple(key for key, has_begun in self._has_begun.items() if not has_begun)
 
-    def give(self, assignments: Iterable[Assignment]) -> None:
+    def add(self, assignments: Iterable[Assignment]) -> None:
         """The only task of an idle child counts as begun: one that kills by being read must not go round for ever."""
         keys = [each.key for each in assignments]
         is_only_one = not self._has_begun and len(keys) == 1
         self._has_begun |= dict.fromkeys(keys, is_only_one)
 
-    def begin(self, key: Key) -> None:
-        self._check(key)
+    def mark_begun(self, key: AttemptKey) -> None:
+        self._require_assigned(key)
         self._has_begun[key] = True
 
-    def take_back(self, *keys: Key) -> None:
+    def remove(self, *keys: AttemptKey) -> None:
         for key in keys:
-            self._check(key)
+            self._require_assigned(key)
             del self._has_begun[key]
 
-    def _check(self, key: Key) -> None:
+    def _require_assigned(self, key: AttemptKey) -> None:
         if key not in self._has_begun:
-            raise ProtocolFault(f"it speaks of task {key.task_id}, which it was not given")
+            raise ProtocolError(f"it speaks of task {key.task_id}, which it was not given")
 
 
 # The worker's end of the line to a child: orders out, reports in, without ever waiting.
 
-PACE_S: Final = 0.001
+READ_INTERVAL_S: Final = 0.001
 
 
-class Line:
+class ChildChannel:
     """Hands every report to `take`; a `ProtocolFault` out of it, or rubbish on the line, is told to `broken`.
 
     A line that closes is told by `closed` and means nothing by itself. While more reports are about to follow, as
@@ -218,24 +218,24 @@ class Line:
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
         *,
-        take: Callable[[Report], None],
-        broken: Callable[[str], None],
-        closed: Callable[[], None],
-        is_flowing: Callable[[], bool],
+        on_report: Callable[[Report], None],
+        on_protocol_error: Callable[[str], None],
+        on_closed: Callable[[], None],
+        expects_more: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._sock = sock
-        self._take = take
-        self._broken = broken
-        self._closed = closed
-        self._is_flowing = is_flowing
+        self._take = on_report
+        self._broken = on_protocol_error
+        self._closed = on_closed
+        self._is_flowing = expects_more
         self._next_read: asyncio.TimerHandle | None = None
-        self._is_over = False
+        self._is_closed = False
         self._reader = FrameReader(max_bytes=MAX_REPORT_BYTES)
         self._writer = FrameWriter(loop, sock)
-        loop.add_reader(sock, self._woken)
+        loop.add_reader(sock, self._on_readable)
 
-    def send(self, *orders: Order) -> None:
+    def send(self, *orders: Command) -> None:
         self._writer.write([encode(order) for order in orders])
 
     def drain(self) -> None:
@@ -247,15 +247,15 @@ class Line:
         self._stop_reading()
         self._writer.close()
 
-    def _woken(self) -> None:
+    def _on_readable(self) -> None:
         if self._read() and self._is_flowing():
             self._loop.remove_reader(self._sock)
             self._read_soon()
 
     def _read_soon(self) -> None:
-        self._next_read = self._loop.call_later(PACE_S, self._read_on)
+        self._next_read = self._loop.call_later(READ_INTERVAL_S, self._read_again)
 
-    def _read_on(self) -> None:
+    def _read_again(self) -> None:
         """Take what has come meanwhile; where nothing has, or nothing is about to, wait to be woken again."""
         is_flowing = False
         try:
@@ -263,11 +263,11 @@ class Line:
         finally:  # whatever became of one report, the next ones are read
             if is_flowing:
                 self._read_soon()
-            elif not self._is_over:
-                self._loop.add_reader(self._sock, self._woken)
+            elif not self._is_closed:
+                self._loop.add_reader(self._sock, self._on_readable)
 
     def _stop_reading(self) -> None:
-        self._is_over = True
+        self._is_closed = True
         self._loop.remove_reader(self._sock)
         if self._next_read is not None:
             self._next_read.cancel()
@@ -284,13 +284,13 @@ class Line:
             self._stop_reading()
             self._closed()
             return False
-        return self._has_understood(data)
+        return self._dispatch_frames(data)
 
-    def _has_understood(self, data: bytes) -> bool:
+    def _dispatch_frames(self, data: bytes) -> bool:
         try:
             for frame in self._reader.feed(data):
                 self._take(decode_report(frame))
-        except (ProtocolFault, MsgspecError) as fault:
+        except (ProtocolError, MsgspecError) as fault:
             # Nothing after the first wrong byte can be trusted.
             self._stop_reading()
             self._broken(str(fault))
@@ -298,32 +298,32 @@ class Line:
         return True
 
 
-CLOSING_S: Final = 0.2
+CLOSE_GRACE_S: Final = 0.2
 """A dying process closes its line a moment before it can be waited for."""
 
 MB: Final = 1024 * 1024
-PARCEL_BYTES: Final = MB
+SPLIT_ABOVE_BYTES: Final = MB
 
 
-class Stage(Enum):
+class ChildState(Enum):
     """How far a child has come."""
 
-    COMING_UP = "coming up"
+    STARTING = "coming up"
     READY = "ready"
-    LEAVING = "leaving"
+    RETIRING = "leaving"
     """It gets no more work."""
-    DISMISSED = "dismissed"
+    QUIT_SENT = "dismissed"
     """It has been asked to quit."""
 
 
-class Owner(Protocol):
+class ChildOwner(Protocol):
     """Whoever keeps the child; told before the listener is."""
 
-    def counted(self, child: Child) -> None:
+    def on_task_ended(self, child: Child) -> None:
         """One more of its tasks has ended."""
         ...
 
-    def buried(self, child: Child) -> None:
+    def on_child_exit(self, child: Child) -> None:
         """It is gone, and so is its group."""
         ...
 
@@ -334,155 +334,155 @@ class Child:
     OSError where there is no room for another one; then nothing is left of it.
     """
 
-    def __init__(self, spec: ChildSpec, listener: PoolListener, owner: Owner) -> None:
+    def __init__(self, spec: ChildSpec, listener: PoolListener, owner: ChildOwner) -> None:
         self._loop = asyncio.get_running_loop()
         self._spec = spec
         self._listener = listener
         self._owner = owner
-        self._hand = Hand()
-        self._stage = Stage.COMING_UP
-        self._sentence: Sentence | None = None
+        self._outstanding = Outstanding()
+        self._stage = ChildState.STARTING
+        self._exit_reason: ExitReason | None = None
         self.liveness = Liveness()
         self.tasks_ended = 0
-        self.is_overgrown = False
-        self.start_fault: str | None = None
+        self.is_over_memory = False
+        self.start_error: str | None = None
         """Why it has not come up."""
-        self.settled = asyncio.Event()
+        self.start_finished = asyncio.Event()
         """Set when it is ready, or has died on the way."""
-        self.gone = asyncio.Event()
-        self._process = Process.start(spec)
-        self._line = Line(
+        self.exited = asyncio.Event()
+        self._process = ChildProcess.start(spec)
+        self._channel = ChildChannel(
             self._loop,
-            self._process.line,
-            take=self._take,
-            broken=self._sent_rubbish,
-            closed=self._line_closed,
-            is_flowing=self._hand.has_several,
+            self._process.channel,
+            on_report=self._on_report,
+            on_protocol_error=self._on_protocol_error,
+            on_closed=self._on_channel_closed,
+            expects_more=self._outstanding.has_several,
         )
         stdout_fd, stderr_fd = self._process.output_fds
         self._pipes = [
-            PipeLines(self._loop, stdout_fd, partial(listener.said, self, None, "stdout")),
-            PipeLines(self._loop, stderr_fd, partial(listener.said, self, None, "stderr")),
+            PipeReader(self._loop, stdout_fd, partial(listener.on_output, self, None, "stdout")),
+            PipeReader(self._loop, stderr_fd, partial(listener.on_output, self, None, "stderr")),
         ]
-        self._deadline = self._loop.call_later(spec.start_limit_s, self._overdue, spec.start_limit_s)
-        call_at_end(self._process, self._loop, self._bury)
+        self._deadline = self._loop.call_later(spec.start_limit_s, self._on_start_timeout, spec.start_limit_s)
+        call_on_exit(self._process, self._loop, self._on_exit)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     @property
-    def begun(self) -> tuple[Key, ...]:
-        return self._hand.begun
+    def begun(self) -> tuple[AttemptKey, ...]:
+        return self._outstanding.begun
 
     @property
-    def unbegun(self) -> tuple[Key, ...]:
-        return self._hand.unbegun
+    def unbegun(self) -> tuple[AttemptKey, ...]:
+        return self._outstanding.unbegun
 
     @property
     def is_idle(self) -> bool:
-        return not self._hand
+        return not self._outstanding
 
     @property
     def accepts_work(self) -> bool:
-        return self._stage is Stage.READY and self._sentence is None and not self.gone.is_set()
+        return self._stage is ChildState.READY and self._exit_reason is None and not self.exited.is_set()
 
     @property
-    def has_served_its_time(self) -> bool:
+    def should_recycle(self) -> bool:
         """Whether it should be replaced, by the count of its tasks or by its size."""
         most = self._spec.max_tasks_per_child
-        return self.is_overgrown or (most > 0 and self.tasks_ended >= most)
+        return self.is_over_memory or (most > 0 and self.tasks_ended >= most)
 
     def run(self, assignments: Sequence[Assignment]) -> None:
         """Hand these over, to be run after what it already holds; only while it accepts work."""
         assert self.accepts_work  # noqa: S101
-        self._hand.give(assignments)
-        self._line.send(*(Run(parcel) for parcel in _parcels(assignments)))
+        self._outstanding.add(assignments)
+        self._channel.send(*(RunTasks(parcel) for parcel in _split_by_size(assignments)))
 
     def recall(self) -> None:
         """Ask for what has not begun; the listener hears `recalled`."""
-        self._line.send(Recall())
+        self._channel.send(Recall())
 
-    def cancel(self, key: Key) -> None:
+    def cancel(self, key: AttemptKey) -> None:
         """Cancel a coroutine, or take one back that has not begun; a function can only be killed with its child."""
-        self._line.send(Cancel(key))
+        self._channel.send(CancelTask(key))
 
-    def kill(self, why: str, *, cause: Cause = Cause.KILLED) -> None:
+    def kill(self, why: str, *, cause: ExitCause = ExitCause.KILLED) -> None:
         """SIGKILL to its group, at once. The first reason given is the one that is remembered."""
-        if self._sentence is None and not self.gone.is_set():
-            self._sentence = Sentence(cause=cause, why=why)
+        if self._exit_reason is None and not self.exited.is_set():
+            self._exit_reason = ExitReason(cause=cause, why=why)
             self._process.kill_group()
 
     def retire(self) -> None:
         """Take no more work, and leave when the last task in hand has ended; one that is only coming up is killed."""
-        if self._stage is Stage.COMING_UP:
+        if self._stage is ChildState.STARTING:
             self.kill("not needed any more")
-        elif self._stage is Stage.READY:
-            self._stage = Stage.LEAVING
-            self._dismiss_when_idle()
+        elif self._stage is ChildState.READY:
+            self._stage = ChildState.RETIRING
+            self._quit_when_idle()
 
-    def look(self, *, elapsed_s: float) -> None:
+    def check_health(self, *, elapsed_s: float) -> None:
         """See whether it lives and how large it has grown; `elapsed_s` since the last look."""
-        if self._stage is Stage.COMING_UP or self.gone.is_set():
+        if self._stage is ChildState.STARTING or self.exited.is_set():
             return
-        self.liveness.tick(elapsed_s=elapsed_s, due_s=self._spec.beat_s, cpu_s=self._process.cpu_s())
+        self.liveness.tick(elapsed_s=elapsed_s, expected_s=self._spec.heartbeat_interval_s, cpu_s=self._process.cpu_s())
         if self.liveness.idle_s >= self._spec.silent_limit_s:
-            self.kill(f"silent and idle for {self.liveness.idle_s:.1f} s", cause=Cause.HEARTBEAT_LOST)
+            self.kill(f"silent and idle for {self.liveness.idle_s:.1f} s", cause=ExitCause.HEARTBEAT_LOST)
         if self._spec.max_memory_per_child_mb is not None:
-            self.is_overgrown = self._is_too_large(self._process.rss_bytes())
+            self.is_over_memory = self._is_too_large(self._process.rss_bytes())
 
-    def _take(self, report: Report) -> None:
-        self.liveness.heard()
+    def _on_report(self, report: Report) -> None:
+        self.liveness.mark_heard()
         # The two that come with each task first, and by their type: a pattern asks each class in turn, which is dear.
-        if type(report) is Ended:
-            self._end(report.key, report.ending)
-        elif type(report) is Began:
-            self._begin(report.key)
+        if type(report) is TaskEnded:
+            self._on_ended(report.key, report.outcome)
+        elif type(report) is TaskBegan:
+            self._on_began(report.key)
         else:
-            self._take_rare(report)
+            self._on_rare_report(report)
 
-    def _take_rare(self, report: Report) -> None:
+    def _on_rare_report(self, report: Report) -> None:
         match report:
-            case Beat(keys):
-                self._line.send(Answer())
-                self._listener.beat(self, keys)
-            case Said(key, stream, line):
-                self._listener.said(self, key, stream, line)
+            case ChildHeartbeat(keys):
+                self._channel.send(HeartbeatAck())
+                self._listener.on_heartbeat(self, keys)
+            case OutputLine(key, stream, line):
+                self._listener.on_output(self, key, stream, line)
             case Recalled(keys):
-                self._hand.take_back(*keys)
-                self._listener.recalled(self, keys)
-                self._dismiss_when_idle()
-            case Loaded(hooks):
+                self._outstanding.remove(*keys)
+                self._listener.on_recalled(self, keys)
+                self._quit_when_idle()
+            case AppLoaded(hooks):
                 self._extend_start(hooks)
             case Ready(rss_bytes):
-                self._come_up(rss_bytes)
+                self._on_ready(rss_bytes)
             case StartFailed(message):
-                self.start_fault = message
-            case Began() | Ended():
+                self.start_error = message
+            case TaskBegan() | TaskEnded():
                 raise AssertionError("taken before")
             case _:
                 assert_never(report)
 
-    def _begin(self, key: Key) -> None:
-        self._hand.begin(key)
-        self._listener.began(self, key)
+    def _on_began(self, key: AttemptKey) -> None:
+        self._outstanding.mark_begun(key)
+        self._listener.on_began(self, key)
 
-    def _end(self, key: Key, ending: Ending) -> None:
-        self._hand.take_back(key)
+    def _on_ended(self, key: AttemptKey, ending: EncodedOutcome) -> None:
+        self._outstanding.remove(key)
         self.tasks_ended += 1
-        self._owner.counted(self)
-        self._listener.ended(self, key, ending)
-        self._dismiss_when_idle()
+        self._owner.on_task_ended(self)
+        self._listener.on_ended(self, key, ending)
+        self._quit_when_idle()
 
-    def _come_up(self, rss_bytes: int) -> None:
+    def _on_ready(self, rss_bytes: int) -> None:
         if self._is_too_large(rss_bytes):
-            self.is_overgrown = True
+            self.is_over_memory = True
             self.kill(f"takes {rss_bytes // MB} MB before its first task")
             return
         self._deadline.cancel()
-        self._stage = Stage.READY
-        self.settled.set()
-        self._listener.ready(self)
+        self._stage = ChildState.READY
+        self.start_finished.set()
+        self._listener.on_ready(self)
 
     def _is_too_large(self, rss_bytes: int) -> bool:
         limit_mb = self._spec.max_memory_per_child_mb
@@ -492,44 +492,44 @@ class Child:
         # Each hook has its own limit in the child; this one is for a child that cannot keep it.
         self._deadline.cancel()
         limit_s = self._spec.start_limit_s + hooks * self._spec.hook_limit_s
-        self._deadline = self._loop.call_later(limit_s, self._overdue, limit_s)
+        self._deadline = self._loop.call_later(limit_s, self._on_start_timeout, limit_s)
 
-    def _overdue(self, limit_s: float) -> None:
+    def _on_start_timeout(self, limit_s: float) -> None:
         self.kill(f"did not come up within {limit_s:g} s")
 
-    def _dismiss_when_idle(self) -> None:
-        if self._stage is Stage.LEAVING and self.is_idle:
-            self._stage = Stage.DISMISSED
-            self._line.send(Quit())
+    def _quit_when_idle(self) -> None:
+        if self._stage is ChildState.RETIRING and self.is_idle:
+            self._stage = ChildState.QUIT_SENT
+            self._channel.send(Quit())
             self._deadline = self._loop.call_later(self._spec.quit_limit_s, self.kill, "did not leave when asked")
 
-    def _sent_rubbish(self, fault: str) -> None:
-        self.kill(f"broke the protocol: {fault}", cause=Cause.CHILD_PROTOCOL)
+    def _on_protocol_error(self, fault: str) -> None:
+        self.kill(f"broke the protocol: {fault}", cause=ExitCause.CHILD_PROTOCOL)
 
-    def _line_closed(self) -> None:
-        self._loop.call_later(CLOSING_S, self._sent_rubbish, "it closed its line")
+    def _on_channel_closed(self) -> None:
+        self._loop.call_later(CLOSE_GRACE_S, self._on_protocol_error, "it closed its line")
 
-    def _bury(self) -> None:
+    def _on_exit(self) -> None:
         """It has ended: end its group, hear its last words, and tell what it had in hand."""
-        self.gone.set()
+        self.exited.set()
         self._process.kill_group()
-        self._line.drain()
+        self._channel.drain()
         for pipe in self._pipes:
-            pipe.finish()
-        self._line.close()
+            pipe.drain()
+        self._channel.close()
         self._deadline.cancel()
-        self._owner.buried(self)
-        death = self._death(WaitStatus.reap(self.pid, last_word=self._process.last_word()))
+        self._owner.on_child_exit(self)
+        death = self._describe_exit(WaitStatus.reap(self.pid, last_word=self._process.announced_status()))
         self._process.close()
-        if self._stage is not Stage.COMING_UP:
-            self._listener.died(self, death)
+        if self._stage is not ChildState.STARTING:
+            self._listener.on_died(self, death)
         else:
-            self.start_fault = self.start_fault or death.why
-            self.settled.set()
+            self.start_error = self.start_error or death.why
+            self.start_finished.set()
 
-    def _death(self, status: WaitStatus) -> ChildDied:
-        verdict = status.judged(self._sentence, was_asked_to_leave=self._stage is Stage.DISMISSED)
-        return ChildDied(
+    def _describe_exit(self, status: WaitStatus) -> ChildExit:
+        verdict = status.cause_of_exit(self._exit_reason, quit_sent=self._stage is ChildState.QUIT_SENT)
+        return ChildExit(
             pid=self.pid,
             cause=verdict.cause,
             why=verdict.why,
@@ -541,9 +541,9 @@ class Child:
         )
 
 
-def _parcels(assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, ...]]:
+def _split_by_size(assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, ...]]:
     """All in one message, or each in its own where together they are large."""
-    if sum(each.size_bytes for each in assignments) <= PARCEL_BYTES:
+    if sum(each.size_bytes for each in assignments) <= SPLIT_ABOVE_BYTES:
         yield tuple(assignments)
     else:
         yield from ((each,) for each in assignments)
@@ -558,24 +558,24 @@ class PoolListener(Protocol):
     Every key that was handed over comes back exactly once: by `ended`, by `recalled`, or in a death.
     """
 
-    def ready(self, child: Child) -> None:
+    def on_ready(self, child: Child) -> None:
         """The child has come up and takes work."""
         ...
 
-    def began(self, child: Child, key: Key) -> None: ...
+    def on_began(self, child: Child, key: AttemptKey) -> None: ...
 
-    def ended(self, child: Child, key: Key, ending: Ending) -> None: ...
+    def on_ended(self, child: Child, key: AttemptKey, ending: EncodedOutcome) -> None: ...
 
-    def recalled(self, child: Child, keys: Sequence[Key]) -> None: ...
+    def on_recalled(self, child: Child, keys: Sequence[AttemptKey]) -> None: ...
 
-    def beat(self, child: Child, keys: Sequence[Key]) -> None:
+    def on_heartbeat(self, child: Child, keys: Sequence[AttemptKey]) -> None:
         """The child's own thread says what it is at work on."""
         ...
 
-    def said(self, child: Child, key: Key | None, stream: Stream, line: str) -> None:
+    def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
         """Code in the child has written a line; without a key where nobody knows which task it was."""
         ...
 
-    def died(self, child: Child, death: ChildDied) -> None:
+    def on_died(self, child: Child, death: ChildExit) -> None:
         """A child that had been ready is gone; its slot is being refilled."""
         ...

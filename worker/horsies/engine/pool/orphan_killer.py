@@ -15,21 +15,21 @@ import subprocess
 import sys
 
 
-class Warden:
+class OrphanKiller:
     """The worker's end. A warden that was killed is replaced as soon as there is something to tell it."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def watch(self, group: int) -> None:
+    def add_group(self, group: int) -> None:
         self._groups.add(group)
-        self._tell(f"+{group}\n")
+        self._send(f"+{group}\n")
 
-    def forget(self, group: int) -> None:
+    def remove_group(self, group: int) -> None:
         """The group is empty; its number may soon belong to a stranger."""
         self._groups.discard(group)
-        self._tell(f"-{group}\n")
+        self._send(f"-{group}\n")
 
     def close(self) -> None:
         """Let it kill what is left, and wait until it has."""
@@ -37,10 +37,10 @@ class Warden:
             self._process.communicate()
             self._process = None
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._process is None or not self._write(line):
             self.close()
-            self._process = _started()
+            self._process = _spawn()
             self._write("".join(f"+{group}\n" for group in sorted(self._groups)))
 
     def _write(self, text: str) -> bool:
@@ -53,7 +53,7 @@ class Warden:
         return True
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _spawn() -> subprocess.Popen[bytes]:
     # Out of the terminal's reach: the interrupt that ends the worker must not end its warden.
     return subprocess.Popen([sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # How a child is made: one value, the same for every child of a pool.
 
-BEAT_S: Final = 1.0
+HEARTBEAT_INTERVAL_S: Final = 1.0
 
 
 class ChildSpec(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     async_concurrency: int = 10
     start_limit_s: float = 20.0
     hook_limit_s: float = 10.0
-    beat_s: float = BEAT_S
+    heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
     silent_limit_s: float = 285.0
     """A child that neither beats nor uses its CPU for so long is killed."""
     unanswered_limit_s: float = 300.0
@@ -49,42 +49,42 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     """How long a child that was asked to leave may take."""
 
 
-class Birth(Struct, frozen=True, kw_only=True):
+class ChildArgs(Struct, frozen=True, kw_only=True):
     """What one child finds on its command line."""
 
     spec: ChildSpec
     channel_fd: int
-    life_fd: int
+    watchdog_fd: int
     parent_pid: int
 
-    def argument(self) -> str:
+    def to_argument(self) -> str:
         """As text; without the environment, which travels as such and is nothing for a list of processes to show."""
         return json.encode(replace(self, spec=replace(self.spec, environment={}))).decode()
 
     @classmethod
-    def read(cls, argument: str) -> Birth:
+    def from_argument(cls, argument: str) -> ChildArgs:
         return json.decode(argument, type=cls)
 
 
-_PROGRAM = "horsies.engine.child"
+_CHILD_MODULE = "horsies.engine.child"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class ChildProcess:
     """A started child, seen from its parent, and the ends of its lines that are ours.
 
     Start it from a thread that stays: for the kernel that thread is the parent whose end is the child's end.
     """
 
     pid: int
-    line: socket.socket
-    life: socket.socket
+    channel: socket.socket
+    watchdog: socket.socket
     """Closes when we end, which is then its end; and on it the child says why it leaves, if it knows."""
-    facts: psutil.Process
+    stats: psutil.Process
     popen: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, spec: ChildSpec) -> Process:
+    def start(cls, spec: ChildSpec) -> ChildProcess:
         """Raises OSError where the system has no room for another process, or we none for its descriptors."""
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
             line, channel = socket.socketpair()
@@ -94,10 +94,10 @@ class Process:
             undo.callback(life.close)
             theirs.callback(their_life.close)
             popen = _popen(spec, channel_fd=channel.fileno(), life_fd=their_life.fileno())
-            undo.callback(_undo, popen)
+            undo.callback(_kill_unsupervised, popen)
             for end in (line, life):
                 end.setblocking(False)  # noqa: FBT003
-            process = cls(pid=popen.pid, line=line, life=life, facts=psutil.Process(popen.pid), popen=popen)
+            process = cls(pid=popen.pid, channel=line, watchdog=life, stats=psutil.Process(popen.pid), popen=popen)
             undo.pop_all()
         return process
 
@@ -113,10 +113,10 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def last_word(self) -> int | None:
+    def announced_status(self) -> int | None:
         """The exit status that it said it would leave with, if it said so."""
         try:
-            word = self.life.recv(1)
+            word = self.watchdog.recv(1)
         except OSError:
             return None
         return word[0] if word else None
@@ -124,14 +124,14 @@ class Process:
     def cpu_s(self) -> float:
         """The CPU time it has used so far."""
         try:
-            times = self.facts.cpu_times()
+            times = self.stats.cpu_times()
         except psutil.Error:
             return 0.0
         return times.user + times.system
 
     def rss_bytes(self) -> int:
         try:
-            return self.facts.memory_info().rss
+            return self.stats.memory_info().rss
         except psutil.Error:
             return 0
 
@@ -142,47 +142,47 @@ class Process:
         for stream in (self.popen.stdout, self.popen.stderr):
             assert stream is not None  # noqa: S101
             stream.close()
-        self.line.close()
-        self.life.close()
+        self.channel.close()
+        self.watchdog.close()
 
 
-def call_at_end(process: Process, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+def call_on_exit(process: ChildProcess, loop: asyncio.AbstractEventLoop, on_exit: Callable[[], None]) -> None:
     """Call `ended` on the loop when the process has ended; it is not reaped yet."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except (AttributeError, OSError):  # a kernel without them, or none left for us
-        call_from_thread(process.pid, loop, ended)
+        call_on_exit_by_thread(process.pid, loop, on_exit)
         return
 
     def at_end() -> None:
         loop.remove_reader(descriptor)
         os.close(descriptor)
-        ended()
+        on_exit()
 
     loop.add_reader(descriptor, at_end)
 
 
-def call_from_thread(pid: int, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+def call_on_exit_by_thread(pid: int, loop: asyncio.AbstractEventLoop, on_exit: Callable[[], None]) -> None:
     """The same where the kernel has no descriptors for processes: a thread waits for each."""
 
     def wait() -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        loop.call_soon_threadsafe(ended)
+        loop.call_soon_threadsafe(on_exit)
 
     threading.Thread(target=wait, name=f"horsies-wait-{pid}", daemon=True).start()
 
 
-def _undo(popen: subprocess.Popen[bytes]) -> None:
+def _kill_unsupervised(popen: subprocess.Popen[bytes]) -> None:
     """End a process that nobody will supervise."""
     with popen:
         popen.kill()
 
 
 def _popen(spec: ChildSpec, *, channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
-    birth = Birth(spec=spec, channel_fd=channel_fd, life_fd=life_fd, parent_pid=os.getpid())
+    birth = ChildArgs(spec=spec, channel_fd=channel_fd, watchdog_fd=life_fd, parent_pid=os.getpid())
     return subprocess.Popen(
         # -P: no module of the user's stands in for one of Python's before the app itself is imported.
-        [sys.executable, "-P", "-m", _PROGRAM, birth.argument()],
+        [sys.executable, "-P", "-m", _CHILD_MODULE, birth.to_argument()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -195,40 +195,40 @@ def _popen(spec: ChildSpec, *, channel_fd: int, life_fd: int) -> subprocess.Pope
 
 # What a child writes past Python, on its descriptors 1 and 2: C code, programs that tasks start, a fatal traceback.
 
-TURN_BYTES: Final = 2 * 1024
+BYTES_PER_READ: Final = 2 * 1024
 """So much a turn of the loop, which may be a thousand lines: others have to have their turns too."""
-PIPE_BYTES: Final = 64 * 1024
+PIPE_CAPACITY_BYTES: Final = 64 * 1024
 """As much as a pipe holds."""
-MOST_LAST_LINES: Final = 1_000
-LONGEST_LINE: Final = 16 * 1024
+MAX_FINAL_LINES: Final = 1_000
+MAX_LINE_BYTES: Final = 16 * 1024
 
 
-class PipeLines:
+class PipeReader:
     """Reads a pipe without waiting and hands on its lines."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, say: Callable[[str], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, on_line: Callable[[str], None]) -> None:
         self._loop = loop
         self._descriptor = descriptor
-        self._say = say
+        self._say = on_line
         self._unfinished = b""
         os.set_blocking(descriptor, False)
-        loop.add_reader(descriptor, self._take_turn)
+        loop.add_reader(descriptor, self._on_readable)
 
-    def finish(self) -> None:
+    def drain(self) -> None:
         """Hand on what is left of a process that has ended: one pipe full at most, for another may still write there.
 
         A program that a task has started in a session of its own outlives its child and holds the pipe open.
         """
-        lines = self._read(PIPE_BYTES)
+        lines = self._read(PIPE_CAPACITY_BYTES)
         self._loop.remove_reader(self._descriptor)
         if self._unfinished:
             lines.append(self._unfinished)
-        if len(lines) > MOST_LAST_LINES:
-            self._say(f"({len(lines) - MOST_LAST_LINES} lines are left out here)")
-        self._pass_on(lines[-MOST_LAST_LINES:])
+        if len(lines) > MAX_FINAL_LINES:
+            self._say(f"({len(lines) - MAX_FINAL_LINES} lines are left out here)")
+        self._deliver(lines[-MAX_FINAL_LINES:])
 
-    def _take_turn(self) -> None:
-        self._pass_on(self._read(TURN_BYTES))
+    def _on_readable(self) -> None:
+        self._deliver(self._read(BYTES_PER_READ))
 
     def _read(self, most_bytes: int) -> list[bytes]:
         """The lines that are there."""
@@ -240,11 +240,11 @@ class PipeLines:
             self._loop.remove_reader(self._descriptor)
             return []
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
-        if len(self._unfinished) > LONGEST_LINE:
+        if len(self._unfinished) > MAX_LINE_BYTES:
             lines.append(self._unfinished)
             self._unfinished = b""
         return lines
 
-    def _pass_on(self, lines: Iterable[bytes]) -> None:
+    def _deliver(self, lines: Iterable[bytes]) -> None:
         for line in lines:
-            self._say(line[:LONGEST_LINE].decode(errors="replace"))
+            self._say(line[:MAX_LINE_BYTES].decode(errors="replace"))

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
 """The largest report that a worker takes from a child."""
 
-MAX_ORDER_BYTES: Final = 2**31
+MAX_COMMAND_BYTES: Final = 2**31
 """More than a row of the database can hold: a child believes its worker."""
 
 
-class Key(NamedTuple):
+class AttemptKey(NamedTuple):
     """One attempt of one task."""
 
     task_id: str
@@ -59,15 +59,15 @@ class Assignment(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     possible_overlap: bool = False
 
     @property
-    def key(self) -> Key:
-        return Key(self.task_id, self.claim_token)
+    def key(self) -> AttemptKey:
+        return AttemptKey(self.task_id, self.claim_token)
 
     @property
     def size_bytes(self) -> int:
         return len(self.args) + len(self.kwargs) + len(self.context or b"")
 
 
-class Ending(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+class EncodedOutcome(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """How an attempt ended, with the result document as it is to be stored."""
 
     outcome: TaskAttemptOutcome
@@ -78,7 +78,7 @@ class Ending(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """By the child's own clock: what its worker could measure is how long reports take as well."""
 
 
-class Run(Message, frozen=True):
+class RunTasks(Message, frozen=True):
     """Run these, in this order, after what you already have."""
 
     assignments: tuple[Assignment, ...]
@@ -88,13 +88,13 @@ class Recall(Message, frozen=True):
     """Give back what you have not begun; answered by `Recalled`."""
 
 
-class Cancel(Message, frozen=True):
+class CancelTask(Message, frozen=True):
     """Stop this one if it can be stopped: unbegun it is given back, a coroutine is cancelled, a function runs on."""
 
-    key: Key
+    key: AttemptKey
 
 
-class Answer(Message, frozen=True):
+class HeartbeatAck(Message, frozen=True):
     """I have heard your beat."""
 
 
@@ -102,7 +102,7 @@ class Quit(Message, frozen=True):
     """Leave once nothing is running."""
 
 
-class Loaded(Message, frozen=True):
+class AppLoaded(Message, frozen=True):
     """The app is imported; so many hooks follow, each with a time limit of its own."""
 
     hooks: int
@@ -120,42 +120,42 @@ class StartFailed(Message, frozen=True):
     message: str
 
 
-class Began(Message, frozen=True):
+class TaskBegan(Message, frozen=True):
     """This one is being run from now on; nothing of it has been decoded yet."""
 
-    key: Key
+    key: AttemptKey
 
 
-class Ended(Message, frozen=True):
-    key: Key
-    ending: Ending
+class TaskEnded(Message, frozen=True):
+    key: AttemptKey
+    outcome: EncodedOutcome
 
 
 class Recalled(Message, frozen=True):
     """These are given back and will not begin here."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[AttemptKey, ...]
 
 
-class Beat(Message, frozen=True):
+class ChildHeartbeat(Message, frozen=True):
     """I live, and this is what I have begun and not ended."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[AttemptKey, ...]
 
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
 
 
-class Said(Message, frozen=True):
+class OutputLine(Message, frozen=True):
     """A line that code in the child wrote; without a key where nobody knows which task it was."""
 
-    key: Key | None
+    key: AttemptKey | None
     stream: Stream
     line: str
 
 
-Order: TypeAlias = Run | Recall | Cancel | Answer | Quit
-Report: TypeAlias = Loaded | Ready | StartFailed | Began | Ended | Recalled | Beat | Said
+Command: TypeAlias = RunTasks | Recall | CancelTask | HeartbeatAck | Quit
+Report: TypeAlias = AppLoaded | Ready | StartFailed | TaskBegan | TaskEnded | Recalled | ChildHeartbeat | OutputLine
 
 
 class ExitStatus(IntEnum):
@@ -164,15 +164,15 @@ class ExitStatus(IntEnum):
     DONE = 0
     START_FAILED = 1
     OUT_OF_MEMORY = 71
-    LINE_LOST = 72
+    CHANNEL_LOST = 72
 
 
-LAST_WORDS: Final = {status: bytes([status]) for status in ExitStatus}
+EXIT_STATUS_BYTES: Final = {status: bytes([status]) for status in ExitStatus}
 """What it says before that, ready made: there may be no memory left."""
 
 
 encode = msgpack.Encoder().encode
-decode_order = msgpack.Decoder(Order).decode
+decode_command = msgpack.Decoder(Command).decode
 decode_report = msgpack.Decoder(Report).decode
 
 
@@ -182,11 +182,11 @@ _LENGTH = struct.Struct("!I")
 READ_BYTES: Final = 256 * 1024
 
 
-class ProtocolFault(Exception):
+class ProtocolError(Exception):
     """The other side does not speak as agreed."""
 
 
-def framed(messages: Iterable[bytes]) -> bytes:
+def encode_frames(messages: Iterable[bytes]) -> bytes:
     """Messages as they go onto the stream, one after the other."""
     parts: list[bytes] = []
     for message in messages:
@@ -213,7 +213,7 @@ class FrameReader:
             while size - start >= length_size:
                 (length,) = _LENGTH.unpack_from(unread, start)
                 if length > self._max_bytes:
-                    raise ProtocolFault(f"a message of {length} bytes, where {self._max_bytes} are the most")
+                    raise ProtocolError(f"a message of {length} bytes, where {self._max_bytes} are the most")
                 end = start + length_size + length
                 if end > size:
                     break
@@ -248,7 +248,7 @@ class FrameWriter:
     def write(self, messages: Iterable[bytes]) -> None:
         if self._is_closed:
             return
-        data = framed(messages)
+        data = encode_frames(messages)
         if self._unsent:
             self._unsent += data
         elif (sent := self._send(data)) < len(data) and not self._is_closed:

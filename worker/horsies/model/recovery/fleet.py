@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never, cast, get_args
 
 from horsies.errors import UsageError
-from horsies.model.fence import UNBROKEN_BEATS
-from horsies.model.recovery.decision import Ears, RecoveryPolicy
+from horsies.model.fence import MAX_GAP_INTERVALS
+from horsies.model.recovery.decision import ListeningWindow, RecoveryPolicy
 from horsies.model.settings.recovery import RecoveryConfig
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Recovery settings as workers publish them in their rows, and how the most patient ones are found.
 
-COMPARED: Final = (
+COMPARED_SETTINGS: Final = (
     "claimed_stale_threshold_ms",
     "running_stale_threshold_ms",
     "worker_stale_threshold_ms",
@@ -29,13 +29,13 @@ COMPARED: Final = (
     "max_crashes",
 )
 """What has to be equal in a fleet for its workers to judge alike."""
-MISSED_BEATS: Final = 3
+SILENT_AFTER_HEARTBEATS: Final = 3
 """A worker that has been quiet for more than so many of its own beats is silent, long before anybody gives it up."""
 _FIELDS: Final = RecoveryConfig.model_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class WorkerThresholds:
     """A worker's own thresholds; None where its row does not say."""
 
     claimed: timedelta | None = None
@@ -43,7 +43,7 @@ class Published:
     worker: timedelta | None = None
 
     @classmethod
-    def of(cls, stored: Mapping[str, object]) -> Self:
+    def from_stored(cls, stored: Mapping[str, object]) -> Self:
         return cls(
             claimed=_duration(stored, "claimed_stale_threshold_ms"),
             running=_duration(stored, "running_stale_threshold_ms"),
@@ -62,22 +62,22 @@ class FleetMember:
     health: Mapping[str, object]
 
     @property
-    def published(self) -> Published:
-        return Published.of(self.stored_config)
+    def thresholds(self) -> WorkerThresholds:
+        return WorkerThresholds.from_stored(self.stored_config)
 
     @property
     def config(self) -> RecoveryConfig:
         """The settings that it judges by; what its row leaves out, or what makes no sense there, is the default."""
-        return config_in(self.stored_config)
+        return parse_config(self.stored_config)
 
     @property
-    def given_up_at(self) -> datetime:
+    def stale_at(self) -> datetime:
         """When it no longer counts as alive, unless it beats before."""
         return self.last_heartbeat_at + timedelta(milliseconds=self.config.worker_stale_threshold_ms)
 
     def is_live(self, now: datetime) -> bool:
         """Whether it is at work, and has given a sign of life within its own threshold."""
-        return self.state in {"running", "draining"} and now < self.given_up_at
+        return self.state in {"running", "draining"} and now < self.stale_at
 
     def is_silent(self, now: datetime) -> bool:
         """Whether so many of its beats are missing that it may well be dead."""
@@ -85,27 +85,27 @@ class FleetMember:
 
     def listening_since(self, now: datetime) -> datetime | None:
         """The start of its series of beats; None where that is broken, as it is by a beat that is overdue."""
-        longest_gap = timedelta(milliseconds=UNBROKEN_BEATS * self.config.worker_beat_ms)
+        longest_gap = timedelta(milliseconds=MAX_GAP_INTERVALS * self.config.effective_worker_heartbeat_ms)
         if not timedelta(0) <= now - self.last_heartbeat_at <= longest_gap:
             return None
-        return self.instant("listening_since")
+        return self.health_instant("listening_since")
 
-    def instant(self, name: str) -> datetime | None:
+    def health_instant(self, name: str) -> datetime | None:
         """An instant that its health tells of."""
-        return instant_in(self.health, name)
+        return parse_instant(self.health, name)
 
 
-def config_in(stored: Mapping[str, object]) -> RecoveryConfig:
+def parse_config(stored: Mapping[str, object]) -> RecoveryConfig:
     """Settings as a worker publishes them; what is left out, or makes no sense, is the default."""
-    return RecoveryConfig.unchecked(**{name: value for name, value in stored.items() if _makes_sense(name, value)})
+    return RecoveryConfig.unchecked(**{name: value for name, value in stored.items() if _is_valid(name, value)})
 
 
 def is_silent(quiet: timedelta, config: RecoveryConfig) -> bool:
     """Whether a worker with these settings would have been heard by now, had it lived."""
-    return quiet > MISSED_BEATS * timedelta(milliseconds=config.worker_beat_ms)
+    return quiet > SILENT_AFTER_HEARTBEATS * timedelta(milliseconds=config.effective_worker_heartbeat_ms)
 
 
-def instant_in(health: Mapping[str, object], name: str) -> datetime | None:
+def parse_instant(health: Mapping[str, object], name: str) -> datetime | None:
     """An instant as a worker publishes it; None for what is none."""
     value = health.get(name)
     try:
@@ -115,7 +115,7 @@ def instant_in(health: Mapping[str, object], name: str) -> datetime | None:
     return instant if instant is not None and instant.utcoffset() is not None else None
 
 
-def most_patient(live: Iterable[FleetMember]) -> RecoveryConfig | None:
+def longest_thresholds(live: Iterable[FleetMember]) -> RecoveryConfig | None:
     """The settings of the live worker with the longest thresholds; None when nobody lives."""
     configs = [each.config for each in live]
     return max(
@@ -123,10 +123,10 @@ def most_patient(live: Iterable[FleetMember]) -> RecoveryConfig | None:
     )
 
 
-def disagreements(live: Iterable[FleetMember]) -> dict[str, list[object]]:
+def mismatched_settings(live: Iterable[FleetMember]) -> dict[str, list[object]]:
     """The settings in which live workers differ, with the values that there are."""
     configs = [each.config for each in live]
-    found = {name: _distinct(getattr(each, name) for each in configs) for name in COMPARED}
+    found = {name: _distinct(getattr(each, name) for each in configs) for name in COMPARED_SETTINGS}
     return {name: values for name, values in found.items() if len(values) > 1}
 
 
@@ -140,10 +140,10 @@ def _distinct(values: Iterable[object]) -> list[object]:
 
 def _duration(stored: Mapping[str, object], name: str) -> timedelta | None:
     value = stored.get(name)
-    return timedelta(milliseconds=cast("float", value)) if _makes_sense(name, value) else None
+    return timedelta(milliseconds=cast("float", value)) if _is_valid(name, value) else None
 
 
-def _makes_sense(name: str, value: object) -> bool:
+def _is_valid(name: str, value: object) -> bool:
     """Whether a stored value is one that a judge can work with."""
     kind = _FIELDS[name].annotation if name in _FIELDS else None
     match value:
@@ -168,7 +168,7 @@ def _bound(name: str, which: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerJudge:
+class WorkerObserver:
     """A worker's reaper, which obeys the `auto_*` switches and knows only its own ears."""
 
     worker_id: UUID
@@ -178,16 +178,16 @@ class WorkerJudge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorJudge:
+class OperatorObserver:
     """A sweep by hand; `local` are the settings to go by where no worker lives."""
 
-    local: RecoveryConfig
+    local_config: RecoveryConfig
 
 
-Judge: TypeAlias = WorkerJudge | OperatorJudge
+Observer: TypeAlias = WorkerObserver | OperatorObserver
 
 
-class Source(StrEnum):
+class ThresholdSource(StrEnum):
     """Whose thresholds a sweep went by."""
 
     FLEET = "fleet"
@@ -204,7 +204,7 @@ class Thresholds:
     running: timedelta
     recovery_delay: timedelta
     resilient_multiplier: int
-    source: Source
+    source: ThresholdSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,12 +222,12 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class EffectivePolicy:
     """By what a sweep judges."""
 
     policy: RecoveryPolicy
-    ears: Ears
-    source: Source
+    listening: ListeningWindow
+    source: ThresholdSource
     warnings: tuple[str, ...] = ()
 
     @property
@@ -242,42 +242,46 @@ class Ruling:
         )
 
 
-def ruling(judge: Judge, options: SweepOptions, fleet: Fleet) -> Ruling:
+def effective_policy(observer: Observer, options: SweepOptions, fleet: Fleet) -> EffectivePolicy:
     """The values in force for one sweep; a threshold that a healthy worker could not meet is refused."""
-    match judge:
-        case WorkerJudge():
-            return _of_worker(judge, fleet)
-        case OperatorJudge():
-            return _of_operator(judge, options, fleet)
+    match observer:
+        case WorkerObserver():
+            return _policy_of_worker(observer, fleet)
+        case OperatorObserver():
+            return _policy_of_operator(observer, options, fleet)
         case _:
-            assert_never(judge)
+            assert_never(observer)
 
 
-def _of_worker(judge: WorkerJudge, fleet: Fleet) -> Ruling:
+def _policy_of_worker(judge: WorkerObserver, fleet: Fleet) -> EffectivePolicy:
     since = (judge.listening_since or fleet.now) if judge.config.outage_amnesty else None
-    return Ruling(
-        policy=RecoveryPolicy.of(judge.config, obeys_switches=True),
-        ears=Ears(listening_since=since),
-        source=Source.WORKER,
+    return EffectivePolicy(
+        policy=RecoveryPolicy.from_config(judge.config, honors_auto_switches=True),
+        listening=ListeningWindow(listening_since=since),
+        source=ThresholdSource.WORKER,
     )
 
 
-def _of_operator(judge: OperatorJudge, options: SweepOptions, fleet: Fleet) -> Ruling:
-    patient = most_patient(fleet.live)
-    config = options.recovery_config or patient or judge.local
-    _check_threshold(options, fleet)
-    policy = replace(RecoveryPolicy.of(config), waits_for_owner=options.recovery_config is None)
-    return Ruling(
+def _policy_of_operator(judge: OperatorObserver, options: SweepOptions, fleet: Fleet) -> EffectivePolicy:
+    patient = longest_thresholds(fleet.live)
+    config = options.recovery_config or patient or judge.local_config
+    _reject_short_threshold(options, fleet)
+    policy = replace(RecoveryPolicy.from_config(config), honors_owner_thresholds=options.recovery_config is None)
+    return EffectivePolicy(
         policy=_with_options(policy, options),
-        ears=Ears() if options.is_plain or not config.outage_amnesty else _ears(fleet),
+        listening=ListeningWindow()
+        if options.skips_outage_grace or not config.outage_amnesty
+        else _listening_window(fleet),
         source=_source(options, has_fleet=patient is not None),
-        warnings=tuple(_disagreement(fleet)) if options.recovery_config is None else (),
+        warnings=tuple(_mismatch_warnings(fleet)) if options.recovery_config is None else (),
     )
 
 
 def _with_options(policy: RecoveryPolicy, options: SweepOptions) -> RecoveryPolicy:
     if (threshold := options.sweep_threshold) is not None:
-        policy = replace(policy, claimed_threshold=threshold, running_threshold=threshold, waits_for_owner=False)
+        policy = replace(
+            policy, claimed_threshold=threshold, running_threshold=threshold, honors_owner_thresholds=False
+        )
     if options.recovery_delay is not None:
         policy = replace(policy, recovery_delay=options.recovery_delay)
     if options.resilient_multiplier is not None:
@@ -287,24 +291,24 @@ def _with_options(policy: RecoveryPolicy, options: SweepOptions) -> RecoveryPoli
     return policy
 
 
-def _ears(fleet: Fleet) -> Ears:
+def _listening_window(fleet: Fleet) -> ListeningWindow:
     """Those of the live worker that has listened longest. Where nobody lives, the start of the server is remembered."""
     if not fleet.live:
-        return Ears(server_started_at=fleet.server_started_at)
+        return ListeningWindow(server_started_at=fleet.server_started_at)
     heard = [since for each in fleet.live if (since := each.listening_since(fleet.now)) is not None]
     if heard:
-        return Ears(listening_since=min(heard))
+        return ListeningWindow(listening_since=min(heard))
     # Each has missed a beat. It begins anew to listen with the next, or is dead, which its own threshold will tell.
-    return Ears(listening_since=fleet.now, deaf_until=max(each.given_up_at for each in fleet.live))
+    return ListeningWindow(listening_since=fleet.now, blind_until=max(each.stale_at for each in fleet.live))
 
 
-def _source(options: SweepOptions, *, has_fleet: bool) -> Source:
+def _source(options: SweepOptions, *, has_fleet: bool) -> ThresholdSource:
     if options.recovery_config is not None or options.sweep_threshold is not None:
-        return Source.OPTIONS
-    return Source.FLEET if has_fleet else Source.SETTINGS
+        return ThresholdSource.OPTIONS
+    return ThresholdSource.FLEET if has_fleet else ThresholdSource.SETTINGS
 
 
-def _check_threshold(options: SweepOptions, fleet: Fleet) -> None:
+def _reject_short_threshold(options: SweepOptions, fleet: Fleet) -> None:
     if options.sweep_threshold is None or options.force:
         return
     configs = [each.config for each in fleet.live]
@@ -318,8 +322,8 @@ def _check_threshold(options: SweepOptions, fleet: Fleet) -> None:
         )
 
 
-def _disagreement(fleet: Fleet) -> list[str]:
-    found = disagreements(fleet.live)
+def _mismatch_warnings(fleet: Fleet) -> list[str]:
+    found = mismatched_settings(fleet.live)
     return [f"workers disagree on recovery.{name}: {', '.join(map(str, values))}" for name, values in found.items()]
 
 
@@ -327,7 +331,7 @@ def _disagreement(fleet: Fleet) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class PassCandidate:
     """A worker whose tick has come."""
 
     worker_id: UUID
@@ -335,21 +339,21 @@ class Candidate:
     listening_since: datetime | None
 
 
-def has_the_turn(candidate: Candidate, fleet: Fleet) -> bool:
+def should_run_pass(candidate: PassCandidate, fleet: Fleet) -> bool:
     """Whether this worker makes a pass now, or leaves it to another. An economy: every worker would judge alike."""
     others = [each for each in fleet.live if each.worker_id != candidate.worker_id]
-    return not _has_just_been_made(candidate.config, others, fleet.now) and not (
-        _is_new(candidate, fleet.now) and _someone_listens_longer(candidate, others, fleet.now)
+    return not _has_recent_pass(candidate.config, others, fleet.now) and not (
+        _is_in_outage_grace(candidate, fleet.now) and _someone_listens_longer(candidate, others, fleet.now)
     )
 
 
-def _has_just_been_made(config: RecoveryConfig, others: list[FleetMember], now: datetime) -> bool:
+def _has_recent_pass(config: RecoveryConfig, others: list[FleetMember], now: datetime) -> bool:
     half = timedelta(milliseconds=config.check_interval_ms / 2)
-    passes = (each.instant("last_pass_at") for each in others)
+    passes = (each.health_instant("last_pass_at") for each in others)
     return any(timedelta(0) <= now - at < half for at in passes if at is not None)
 
 
-def _is_new(candidate: Candidate, now: datetime) -> bool:
+def _is_in_outage_grace(candidate: PassCandidate, now: datetime) -> bool:
     """Whether it has not listened long enough to judge by silence, where silence must have been listened to."""
     if not candidate.config.outage_amnesty:
         return False
@@ -357,15 +361,15 @@ def _is_new(candidate: Candidate, now: datetime) -> bool:
     return candidate.listening_since is None or now - candidate.listening_since < threshold
 
 
-def _someone_listens_longer(candidate: Candidate, others: list[FleetMember], now: datetime) -> bool:
+def _someone_listens_longer(candidate: PassCandidate, others: list[FleetMember], now: datetime) -> bool:
     mine = candidate.listening_since or now
     return any(since < mine for each in others if (since := each.listening_since(now)) is not None)
 
 
 # What a sweep is asked to do.
 
-LONGEST: Final = timedelta(days=3650)
-GREATEST_FACTOR: Final = 1_000
+MAX_DURATION: Final = timedelta(days=3650)
+MAX_MULTIPLIER: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,33 +395,33 @@ class SweepOptions:
             check_threshold(self.sweep_threshold, "the threshold of a sweep")
         if self.recovery_delay is not None and not _is_duration(self.recovery_delay, least=timedelta(0)):
             raise ValueError(
-                f"the recovery delay of a sweep must be a timedelta of at most {LONGEST.days} days, not below 0"
+                f"the recovery delay of a sweep must be a timedelta of at most {MAX_DURATION.days} days, not below 0"
             )
-        if self.resilient_multiplier is not None and not _is_factor(self.resilient_multiplier):
-            raise ValueError(f"the resilient multiplier of a sweep must be a whole number, 1 to {GREATEST_FACTOR}")
+        if self.resilient_multiplier is not None and not _is_multiplier(self.resilient_multiplier):
+            raise ValueError(f"the resilient multiplier of a sweep must be a whole number, 1 to {MAX_MULTIPLIER}")
         if self.resilient_flags is not None and not _are_names(self.resilient_flags):
             raise ValueError("the resilient flags of a sweep must be a list of names")
 
     @property
-    def is_plain(self) -> bool:
+    def skips_outage_grace(self) -> bool:
         """Whether the caller has said what silence means, so that no amnesty is known."""
         return self.force or self.sweep_threshold is not None or self.recovery_config is not None
 
 
-def check_threshold(threshold: object, called: str) -> None:
+def check_threshold(threshold: object, label: str) -> None:
     """Refuse in words what is no silence that anybody could wait for."""
     if not isinstance(threshold, timedelta):
-        raise ValueError(f"{called} must be a timedelta above 0")  # noqa: TRY004  # one kind of refusal, whatever is wrong
+        raise ValueError(f"{label} must be a timedelta above 0")  # noqa: TRY004  # one kind of refusal, whatever is wrong
     if not _is_duration(threshold, least=timedelta(microseconds=1)):
-        raise ValueError(f"{called} must be a time such as 90s or 5m, above 0 and of at most {LONGEST.days} days")
+        raise ValueError(f"{label} must be a time such as 90s or 5m, above 0 and of at most {MAX_DURATION.days} days")
 
 
 def _is_duration(value: object, *, least: timedelta) -> bool:
-    return isinstance(value, timedelta) and least <= value <= LONGEST
+    return isinstance(value, timedelta) and least <= value <= MAX_DURATION
 
 
-def _is_factor(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= GREATEST_FACTOR
+def _is_multiplier(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_MULTIPLIER
 
 
 def _are_names(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.settings.base import Fault, Says, Settings, at_least, between, shown
+from horsies.model.settings.base import Fault, RuleText, Settings, at_least, between, format_given
 from horsies.model.settings.broker import PostgresConfig
 from horsies.model.settings.recovery import RecoveryConfig, RetentionConfig
 from horsies.model.settings.schedule import ScheduleConfig
@@ -36,7 +36,7 @@ class CustomQueueConfig(Settings):
     name: Annotated[
         str,
         Field(strict=True, pattern=r"\A[A-Za-z0-9_.-]{1,100}\z"),
-        Says("a name of 1 to 100 letters, digits, dots, dashes or underscores"),
+        RuleText("a name of 1 to 100 letters, digits, dots, dashes or underscores"),
     ]
     priority: Annotated[int, between(1, 100)] = 1
     max_concurrency: Annotated[int | None, at_least(0)] = None
@@ -95,45 +95,47 @@ class AppConfig(Settings):
     schedule: ScheduleConfig | None = None
     exception_mapper: Annotated[
         Mapping[type[BaseException], UpperSnake],
-        Says("a mapping of exception classes to codes in UPPER_SNAKE"),
+        RuleText("a mapping of exception classes to codes in UPPER_SNAKE"),
         _MAPPER,
     ] = Field(default_factory=dict[type[BaseException], str])
-    default_unhandled_error_code: Annotated[UpperSnake, Says("a code in UPPER_SNAKE"), _MAPPER] = "UNHANDLED_EXCEPTION"
+    default_unhandled_error_code: Annotated[UpperSnake, RuleText("a code in UPPER_SNAKE"), _MAPPER] = (
+        "UNHANDLED_EXCEPTION"
+    )
     resend_on_transient_err: Annotated[bool, Strict(), _VALUE] = False
 
     def contradictions(self) -> Iterator[Fault]:
-        yield from self._queues_that_do_not_fit_the_mode()
-        yield from self._leases_too_short_or_too_long()
+        yield from self._check_queue_mode()
+        yield from self._check_claim_lease()
         if self.cluster_wide_cap is not None and self.prefetch_buffer > 0:
             text = "must not be combined with prefetch_buffer: tasks waiting in a buffer would use up the cap"
-            yield Fault.of("cluster_wide_cap", "prefetch_buffer", text=text, code=_CAP)
+            yield Fault.between("cluster_wide_cap", "prefetch_buffer", text=text, code=_CAP)
         if self.prefetch_buffer > 0 and self.claim_lease_ms is None:
             text = "must be 0 without claim_lease_ms: tasks in a buffer need a lease that can lapse"
-            yield Fault.of("prefetch_buffer", "claim_lease_ms", text=text, code=_PREFETCH)
+            yield Fault.between("prefetch_buffer", "claim_lease_ms", text=text, code=_PREFETCH)
 
-    def _queues_that_do_not_fit_the_mode(self) -> Iterator[Fault]:
+    def _check_queue_mode(self) -> Iterator[Fault]:
         counts = Counter(queue.name for queue in self.custom_queues or ())
         if self.queue_mode is QueueMode.DEFAULT and counts:
             text = "must be custom where queues are configured"
-            yield Fault.of("queue_mode", "custom_queues", text=text, code=_MODE)
+            yield Fault.between("queue_mode", "custom_queues", text=text, code=_MODE)
         if self.queue_mode is QueueMode.CUSTOM and not counts:
             text = "must name at least one queue in queue_mode custom"
-            yield Fault.of("custom_queues", "queue_mode", text=text, code=_MODE)
+            yield Fault.between("custom_queues", "queue_mode", text=text, code=_MODE)
         for name in (name for name, count in counts.items() if count > 1):
             text = f"must have a name each, but {name!r} is used {counts[name]} times"
-            yield Fault.of("custom_queues", text=text, code=_MODE)
+            yield Fault.between("custom_queues", text=text, code=_MODE)
 
-    def _leases_too_short_or_too_long(self) -> Iterator[Fault]:
+    def _check_claim_lease(self) -> Iterator[Fault]:
         if self.claim_lease_ms is None:
             return
         beat = "recovery.claimer_heartbeat_interval_ms"
         shortest_ms = 2 * self.recovery.claimer_heartbeat_interval_ms
         if self.claim_lease_ms < shortest_ms:
             text = f"must be at least twice {beat}, that is {shortest_ms} or more, got {self.claim_lease_ms}"
-            yield Fault.of("claim_lease_ms", beat, text=text, code=_PREFETCH)
+            yield Fault.between("claim_lease_ms", beat, text=text, code=_PREFETCH)
         if self.max_claim_renew_age_ms < self.claim_lease_ms:
             text = f"must not be less than claim_lease_ms ({self.claim_lease_ms}), got {self.max_claim_renew_age_ms}"
-            yield Fault.of("max_claim_renew_age_ms", "claim_lease_ms", text=text, code=_PREFETCH)
+            yield Fault.between("max_claim_renew_age_ms", "claim_lease_ms", text=text, code=_PREFETCH)
 
 
 # Where the application and its tasks are found.
@@ -144,24 +146,24 @@ _FILE = re.compile(rf"(?P<path>[^:\x00-\x1f]*[^:/\x00-\x1f]\.py)(?::{_NAME})?")
 _FORMS = "package.module:app, package.module, path/file.py:app or path/file.py"
 
 
-def _well_formed(locator: str) -> str:
+def _validate_locator(locator: str) -> str:
     """The locator as it came; whether anything is found there is not looked into, for that runs code of the user's."""
     file = _FILE.fullmatch(locator)
     if file is None and _MODULE.fullmatch(locator) is None:
-        raise _invalid(f"must be {_FORMS}{shown(locator)}", hint=_likely(locator))
+        raise _locator_error(f"must be {_FORMS}{format_given(locator)}", hint=_locator_hint(locator))
     if file and "/" not in file["path"] and file["path"].count(".") > 1:
         hint = f"write {file['path'].removesuffix('.py')} for the module, ./{file['path']} for the file"
-        raise _invalid(f"{file['path']!r} may mean a module or a file", hint=hint)
+        raise _locator_error(f"{file['path']!r} may mean a module or a file", hint=hint)
     return locator
 
 
-def _likely(locator: str) -> str:
+def _locator_hint(locator: str) -> str:
     if locator.isidentifier():
         return f"write {locator}:app for the app in a module, {locator}.py for a file"
     return "for example my_package.tasks:app, where tasks.py says app = Horsies()"
 
 
-def _invalid(message: str, *, hint: str) -> ConfigurationError:
+def _locator_error(message: str, *, hint: str) -> ConfigurationError:
     return ConfigurationError(message, code=ErrorCode.WORKER_INVALID_LOCATOR, hint=hint)
 
 
@@ -170,8 +172,8 @@ class ProjectConfig(Settings):
 
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.WORKER_INVALID_LOCATOR
 
-    locator: Annotated[Annotated[str, AfterValidator(_well_formed)] | None, Says(_FORMS)] = None
-    modules: Annotated[list[str], Says("a list of module names or .py files")] = Field(default_factory=list[str])
+    locator: Annotated[Annotated[str, AfterValidator(_validate_locator)] | None, RuleText(_FORMS)] = None
+    modules: Annotated[list[str], RuleText("a list of module names or .py files")] = Field(default_factory=list[str])
 
 
 # What is logged, and in which form.
@@ -194,7 +196,7 @@ class LogConfig(Settings):
 # How the screens look and how much of the data they show.
 
 
-def _compiling(patterns: list[str]) -> list[str]:
+def _validate_regexes(patterns: list[str]) -> list[str]:
     for pattern in patterns:
         try:
             re.compile(pattern)
@@ -209,15 +211,15 @@ class TuiConfig(Settings):
     fault_code: ClassVar[ErrorCode | None] = ErrorCode.CLI_INVALID_ARGS
 
     read_only: Annotated[bool, Strict()] = False
-    theme: Annotated[str, Field(min_length=1), Says("the name of a theme")] = "horsies-dark"
+    theme: Annotated[str, Field(min_length=1), RuleText("the name of a theme")] = "horsies-dark"
     refresh_ms: Annotated[int, between(100, 60_000)] = 250
     max_rows: Annotated[int, between(50, 5_000)] = 500
     require_reason: Annotated[bool, Strict()] = False
     env: str = ""
     ascii: Annotated[bool, Strict()] = False
     show_args: Literal["masked", "never", "all"] = "masked"
-    mask_keys: Annotated[list[str], AfterValidator(_compiling), Says("a list of regular expressions")] = Field(
-        default_factory=lambda: ["password", "token", "secret", "key", "authorization"]
+    mask_keys: Annotated[list[str], AfterValidator(_validate_regexes), RuleText("a list of regular expressions")] = (
+        Field(default_factory=lambda: ["password", "token", "secret", "key", "authorization"])
     )
-    keys: Annotated[Mapping[str, str], Says("a table of action = key")] = Field(default_factory=dict[str, str])
-    filters: Annotated[Mapping[str, str], Says("a table of name = filter")] = Field(default_factory=dict[str, str])
+    keys: Annotated[Mapping[str, str], RuleText("a table of action = key")] = Field(default_factory=dict[str, str])
+    filters: Annotated[Mapping[str, str], RuleText("a table of name = filter")] = Field(default_factory=dict[str, str])

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # One thing that is wrong with a setting, before anyone knows where the setting came from.
 
-Path: TypeAlias = tuple[str | int, ...]
+SettingPath: TypeAlias = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,26 +50,26 @@ class Fault:
     Paths start at the model that was asked. Without a `code` the model's own one applies.
     """
 
-    path: Path
+    path: SettingPath
     text: str
     code: ErrorCode | None = None
     hint: str | None = None
-    involved: tuple[Path, ...] = ()
+    involved: tuple[SettingPath, ...] = ()
 
     @classmethod
-    def of(cls, *names: str, text: str, code: ErrorCode | None = None, hint: str | None = None) -> Fault:
+    def between(cls, *names: str, text: str, code: ErrorCode | None = None, hint: str | None = None) -> Fault:
         """A contradiction between the named settings (dots descend); the first one is to blame."""
         paths = tuple(tuple(name.split(".")) for name in names)
         return cls(path=paths[0], text=text, code=code, hint=hint, involved=paths)
 
-    def looks_at(self, path: Path) -> bool:
+    def involves(self, path: SettingPath) -> bool:
         """Whether the rule read the setting at `path`, something inside it, or the group around it."""
         return any(known[: len(path)] == path[: len(known)] for known in self.involved)
 
-    def below(self, parent: Path) -> Fault:
+    def with_parent(self, parent: SettingPath) -> Fault:
         return replace(self, path=parent + self.path, involved=tuple(parent + path for path in self.involved))
 
-    def or_code(self, code: ErrorCode | None) -> Fault:
+    def with_default_code(self, code: ErrorCode | None) -> Fault:
         return self if self.code is not None else replace(self, code=code)
 
     def as_error(
@@ -77,11 +77,11 @@ class Fault:
     ) -> ConfigurationError:
         """The error a user sees; `source` says whose value it was when that was not the user's own code."""
         prefix = f"{source}: " if source else ""
-        message = f"{prefix}{name or dotted(self.path)}: {self.text}"
+        message = f"{prefix}{name or format_path(self.path)}: {self.text}"
         return ConfigurationError(message, code=self.code, hint=self.hint, location=location)
 
 
-def dotted(path: Path) -> str:
+def format_path(path: SettingPath) -> str:
     """`("custom_queues", 0, "priority")` as `custom_queues[0].priority`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
@@ -93,7 +93,7 @@ LONGEST_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
+class RuleText:
     """States the rule of a field in our own words, for rules that the annotation cannot express."""
 
     text: str
@@ -101,37 +101,37 @@ class Says:
     """What there is where the field is left out, if it has no default."""
 
 
-def expectation(field: FieldInfo) -> str:
+def describe_rule(field: FieldInfo) -> str:
     """What the field must be, as the end of a sentence that starts with "must be"."""
-    kinds = members(field.annotation)
-    said = _said(field)
-    text = said.text if said else _kind(kinds[0]) + _bounds(field)
+    kinds = union_members(field.annotation)
+    said = _find_rule_text(field)
+    text = said.text if said else _describe_type(kinds[0]) + _bounds(field)
     return f"{text}, or none" if type(None) in kinds else text
 
 
-def default_in_words(field: FieldInfo) -> str | None:
+def describe_default(field: FieldInfo) -> str | None:
     """What to fall back on, as a hint; None for a field that has no default."""
     if field.is_required():
         return None
     default = field.get_default(call_default_factory=True)
     if default is not None:
         return f"the default is {json.dumps(default, default=str)}"
-    said = _said(field)
+    said = _find_rule_text(field)
     return f"leave it out for {said.unset if said else 'none'}"
 
 
-def _said(field: FieldInfo) -> Says | None:
-    return next((item for item in field.metadata if isinstance(item, Says)), None)
+def _find_rule_text(field: FieldInfo) -> RuleText | None:
+    return next((item for item in field.metadata if isinstance(item, RuleText)), None)
 
 
-def members(annotation: Any) -> tuple[Any, ...]:
+def union_members(annotation: Any) -> tuple[Any, ...]:
     """The types a value may have, constraints left out; None comes as `NoneType`."""
     is_union = get_origin(annotation) in (Union, types.UnionType)
     found = get_args(annotation) if is_union else (annotation,)
     return tuple(get_args(member)[0] if get_origin(member) is Annotated else member for member in found)
 
 
-def shown(value: object) -> str:
+def format_given(value: object) -> str:
     """`, got …` for values that cannot hold a secret, else nothing."""
     if isinstance(value, bool | int | float | Enum) or value is None:
         return f", got {value}"
@@ -140,7 +140,7 @@ def shown(value: object) -> str:
     return ""
 
 
-def unknown_key(name: str, known: Iterable[str]) -> tuple[str, str | None]:
+def describe_unknown_key(name: str, known: Iterable[str]) -> tuple[str, str | None]:
     """What to say about a name nobody knows: the nearest known one, or, as a hint, all of them."""
     names = sorted(known)
     if near := difflib.get_close_matches(name, names, n=1):
@@ -148,20 +148,20 @@ def unknown_key(name: str, known: Iterable[str]) -> tuple[str, str | None]:
     return "unknown key", "known here: " + ", ".join(names)
 
 
-def _kind(annotation: Any) -> str:
+def _describe_type(annotation: Any) -> str:
     origin = get_origin(annotation) or annotation
     if origin is Literal:
         return "one of " + ", ".join(str(choice) for choice in get_args(annotation))
     if issubclass(origin, Enum):
         return "one of " + ", ".join(str(choice.value) for choice in origin)
-    for known, words in _WORDS.items():
+    for known, words in _TYPE_NAMES.items():
         if issubclass(origin, known):
             return words
     return "a table of settings"
 
 
 # In this order: a bool is an int and a str is a Sequence.
-_WORDS: dict[type, str] = {
+_TYPE_NAMES: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
@@ -188,26 +188,26 @@ def faults_in(model: type[Settings], invalid: ValidationError) -> list[Fault]:
     return list(dict.fromkeys(_fault(model, error) for error in invalid.errors(include_url=False)))
 
 
-def unknown(model: type[Settings], path: Path) -> Fault:
+def unknown_key_fault(model: type[Settings], path: SettingPath) -> Fault:
     """A name that the model does not have, with the place it moved to or the nearest name it does have."""
     name = str(path[-1])
     if place := model.elsewhere.get(name):
-        return moved(path, place, code=model.fault_code)
-    text, hint = unknown_key(name, model.model_fields)
+        return moved_key_fault(path, place, code=model.fault_code)
+    text, hint = describe_unknown_key(name, model.model_fields)
     return Fault(path=path, text=text, code=ErrorCode.CONFIG_UNKNOWN_KEY, hint=hint)
 
 
-def moved(path: Path, place: str, *, code: ErrorCode | None = None) -> Fault:
+def moved_key_fault(path: SettingPath, place: str, *, code: ErrorCode | None = None) -> Fault:
     return Fault(path=path, text="is set elsewhere", code=code or ErrorCode.CONFIG_UNKNOWN_KEY, hint=f"use {place}")
 
 
-def without(given: dict[str, Any], paths: Iterable[Path]) -> dict[str, Any]:
+def drop_paths(given: dict[str, Any], paths: Iterable[SettingPath]) -> dict[str, Any]:
     """A copy without the settings at `paths`, of which those inside a list take the whole list with them."""
     kept = dict(given)
     for name, *rest in paths:
         inner = kept.get(str(name))
         if rest and isinstance(inner, dict):
-            kept[str(name)] = without(cast("dict[str, Any]", inner), [tuple(rest)])
+            kept[str(name)] = drop_paths(cast("dict[str, Any]", inner), [tuple(rest)])
         else:
             kept.pop(str(name), None)
     return kept
@@ -217,11 +217,11 @@ def _fault(model: type[Settings], error: ErrorDetails) -> Fault:
     path = error["loc"]
     context = error.get("ctx", {})
     if isinstance(carried := context.get("fault"), Fault):
-        return carried.below(path[: len(path) - len(carried.path)])
+        return carried.with_parent(path[: len(path) - len(carried.path)])
     if not path:
         return Fault(path=(), text="must be a table of settings", code=model.fault_code)
     if error["type"] == "extra_forbidden":
-        return unknown(model, path)
+        return unknown_key_fault(model, path)
     field = model.model_fields[str(path[0])]
     text, hint = _complaint(error, field, context.get("error"))
     return Fault(path=path[:1], text=text, hint=hint, code=_code_of(field) or model.fault_code)
@@ -229,11 +229,11 @@ def _fault(model: type[Settings], error: ErrorDetails) -> Fault:
 
 def _complaint(error: ErrorDetails, field: FieldInfo, cause: object) -> tuple[str, str | None]:
     if error["type"] == "missing":
-        return f"must be given: {expectation(field)}", None
+        return f"must be given: {describe_rule(field)}", None
     if isinstance(cause, ConfigurationError):
         return cause.message, cause.help_text
-    got = shown(error["input"]) if len(error["loc"]) == 1 else ""
-    return f"must be {expectation(field)}{got}", default_in_words(field)
+    got = format_given(error["input"]) if len(error["loc"]) == 1 else ""
+    return f"must be {describe_rule(field)}{got}", describe_default(field)
 
 
 def _code_of(field: FieldInfo) -> ErrorCode | None:
@@ -256,7 +256,7 @@ class Settings(BaseModel):
     elsewhere: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, /, **given: Any) -> None:
-        _build(type(self), partial(super().__init__, **given))
+        _validate_or_raise(type(self), partial(super().__init__, **given))
 
     # Tells pydantic that nested tables need not come through here, where their faults would lose their paths.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
@@ -266,7 +266,7 @@ class Settings(BaseModel):
         yield from ()
 
     @classmethod
-    def examine(cls, given: Mapping[str, Any]) -> Self | tuple[Fault, ...]:
+    def try_validate(cls, given: Mapping[str, Any]) -> Self | tuple[Fault, ...]:
         """The settings, or everything that is wrong with them; raises nothing."""
         try:
             return super().model_validate(given)
@@ -276,21 +276,21 @@ class Settings(BaseModel):
     @classmethod
     def unchecked(cls, **given: Any) -> Self:
         """Settings beyond the public ranges, for tests that cannot wait: no range and no contradiction is checked."""
-        if faults := [unknown(cls, (name,)) for name in given if name not in cls.model_fields]:
-            _complain(cls, faults)
+        if faults := [unknown_key_fault(cls, (name,)) for name in given if name not in cls.model_fields]:
+            _raise_faults(cls, faults)
         return cls.model_construct(**given)
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:
-        return _build(cls, partial(super().model_validate, obj, **options))
+        return _validate_or_raise(cls, partial(super().model_validate, obj, **options))
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
-        return _build(cls, partial(super().model_validate_json, json_data, **options))
+        return _validate_or_raise(cls, partial(super().model_validate_json, json_data, **options))
 
     @classmethod
     def model_validate_strings(cls, obj: Any, **options: Any) -> Self:
-        return _build(cls, partial(super().model_validate_strings, obj, **options))
+        return _validate_or_raise(cls, partial(super().model_validate_strings, obj, **options))
 
     def __setattr__(self, name: str, value: Any) -> None:
         _refuse_change(self, name)
@@ -307,13 +307,13 @@ class Settings(BaseModel):
             made, faults = handler(given), list[Fault]()
         except ValidationError as invalid:
             faults = faults_in(cls, invalid)
-            made = _made_of_the_rest(given, faults, handler)
+            made = _build_from_valid_fields(given, faults, handler)
         if made is not None:
             wrong = [fault.path for fault in faults]
-            found = (fault.or_code(cls.fault_code) for fault in made.contradictions())
-            faults += [fault for fault in found if not any(map(fault.looks_at, wrong))]
+            found = (fault.with_default_code(cls.fault_code) for fault in made.contradictions())
+            faults += [fault for fault in found if not any(map(fault.involves, wrong))]
         if made is None or faults:
-            raise _carrier(cls, faults) from None
+            raise _as_validation_error(cls, faults) from None
         return made
 
 
@@ -322,19 +322,23 @@ def _refuse_change(settings: Settings, name: str) -> NoReturn:
     raise ConfigurationError(f"{name} cannot be changed: settings are frozen", hint=hint)
 
 
-def _made_of_the_rest(given: Any, faults: list[Fault], handler: ModelWrapValidatorHandler[Built]) -> Built | None:
+def _build_from_valid_fields(
+    given: Any, faults: list[Fault], handler: ModelWrapValidatorHandler[Built]
+) -> Built | None:
     """What the right values alone would make, so that contradictions among them come to light as well."""
     if not isinstance(given, dict):
         return None
     try:
         return handler(
-            without(cast("dict[str, Any]", given), [path for fault in faults for path in (fault.path, *fault.involved)])
+            drop_paths(
+                cast("dict[str, Any]", given), [path for fault in faults for path in (fault.path, *fault.involved)]
+            )
         )
     except ValidationError:
         return None
 
 
-def _carrier(model: type[Settings], faults: list[Fault]) -> ValidationError:
+def _as_validation_error(model: type[Settings], faults: list[Fault]) -> ValidationError:
     """Our faults inside the exception that pydantic carries outwards through enclosing models."""
     details = [
         InitErrorDetails(type=PydanticCustomError("fault", "{fault}", {"fault": fault}), loc=fault.path, input=None)
@@ -343,18 +347,18 @@ def _carrier(model: type[Settings], faults: list[Fault]) -> ValidationError:
     return ValidationError.from_exception_data(model.__name__, details)
 
 
-def _build(model: type[Settings], make: Callable[[], Built]) -> Built:
+def _validate_or_raise(model: type[Settings], make: Callable[[], Built]) -> Built:
     try:
         return make()
     except ValidationError as invalid:
         faults = faults_in(model, invalid)
     # Outside the handler: pydantic's exception holds the inputs, and with them passwords.
-    return _complain(model, faults)
+    return _raise_faults(model, faults)
 
 
-def _complain(model: type[Settings], faults: list[Fault]) -> Any:
+def _raise_faults(model: type[Settings], faults: list[Fault]) -> Any:
     location = SourceLocation.of_caller()
-    errors = [fault.as_error(name=dotted(fault.path) or model.__name__, location=location) for fault in faults]
+    errors = [fault.as_error(name=format_path(fault.path) or model.__name__, location=location) for fault in faults]
     raise_together(model.__name__, errors)
 
 

@@ -13,7 +13,7 @@ from pydantic import Field, Strict
 from pydantic_core import core_schema
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.settings.base import Fault, Says, Seconds, Settings, at_least
+from horsies.model.settings.base import Fault, RuleText, Seconds, Settings, at_least
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,10 +50,10 @@ class DatabaseUrl:
             return cls("embedded")
         scheme, separator, rest = text.partition("://")
         if separator and scheme.lower() == "embedded":
-            return cls(_checked_embedded(rest))
+            return cls(_check_embedded_url(rest))
         if not separator or scheme.lower() not in _SCHEMES:
-            raise _invalid("the database URL must start with postgresql:// or be embedded", hint=_other_scheme(scheme))
-        _check(rest)
+            raise _invalid("the database URL must start with postgresql:// or be embedded", hint=_scheme_hint(scheme))
+        _check_server_url(rest)
         return cls(f"postgresql://{rest}")
 
     @property
@@ -103,7 +103,7 @@ class DatabaseUrl:
         return cls.parse(value)
 
 
-def _checked_embedded(folder: str) -> str:
+def _check_embedded_url(folder: str) -> str:
     path = unquote(folder)
     if not path.startswith("/") or not path.strip("/") or _CONTROL.search(path):
         hint = "embedded:///var/lib/my-app/database, without line breaks or other control characters"
@@ -111,7 +111,7 @@ def _checked_embedded(folder: str) -> str:
     return f"embedded://{folder}"
 
 
-def _check(rest: str) -> None:
+def _check_server_url(rest: str) -> None:
     """Refuse what no driver could make sense of; `rest` is what follows `://`."""
     if re.search(r"[\x00-\x20\x7f#]", rest):
         raise _invalid("the database URL must not hold spaces, control characters or #", hint=_ESCAPE_HINT)
@@ -144,7 +144,7 @@ def _masked_query(query: str) -> str:
     )
 
 
-def _other_scheme(scheme: str) -> str:
+def _scheme_hint(scheme: str) -> str:
     known = ", ".join(f"{name}://" for name in _SCHEMES)
     # Without "://" the whole text came in as the scheme, and it may hold a password.
     seen = f"; {scheme} is none of them" if re.fullmatch(r"[A-Za-z][A-Za-z0-9+]{0,20}", scheme) else ""
@@ -160,7 +160,7 @@ _KEEPALIVE = ErrorCode.CONFIG_INVALID_KEEPALIVE
 
 PoolSize = Annotated[int, at_least(1), _POOL]
 PoolExtra = Annotated[int, at_least(0), _POOL]
-PoolSeconds = Annotated[Seconds, Field(gt=0), Says("a number of seconds above 0"), _POOL]
+PoolSeconds = Annotated[Seconds, Field(gt=0), RuleText("a number of seconds above 0"), _POOL]
 Keepalive = Annotated[int, at_least(0), _KEEPALIVE]
 
 with warnings.catch_warnings():
@@ -171,7 +171,7 @@ with warnings.catch_warnings():
         schema: Annotated[  # pyright: ignore[reportIncompatibleMethodOverride]
             str,
             Field(strict=True, pattern=r"\A(?i:[a-z_][a-z0-9_$]{0,62})\z"),
-            Says("an identifier of PostgreSQL: a letter or underscore, then letters, digits, underscores or $"),
+            RuleText("an identifier of PostgreSQL: a letter or underscore, then letters, digits, underscores or $"),
         ] = "public"
 
 
@@ -211,35 +211,35 @@ class PostgresConfig(_SchemaConfig):
         ) -> None: ...
 
     def contradictions(self) -> Iterator[Fault]:
-        yield from self._unusable_session_urls()
-        yield from self._keepalives_switched_on_without_a_value()
+        yield from self._check_session_url()
+        yield from self._check_keepalives()
         if self.worker_child_pool_min_size > self.worker_child_pool_max_size:
             text = f"must not be more than worker_child_pool_max_size ({self.worker_child_pool_max_size})"
-            yield Fault.of("worker_child_pool_min_size", "worker_child_pool_max_size", text=text, code=_POOL)
+            yield Fault.between("worker_child_pool_min_size", "worker_child_pool_max_size", text=text, code=_POOL)
 
-    def _unusable_session_urls(self) -> Iterator[Fault]:
+    def _check_session_url(self) -> Iterator[Fault]:
         session = self.session_database_url
         if session is not None and session.is_embedded:
-            yield Fault.of("session_database_url", text="must be the URL of a server, not the embedded one")
+            yield Fault.between("session_database_url", text="must be the URL of a server, not the embedded one")
         elif session is not None and self.database_url.is_embedded:
             text = "must not be given while database_url is the embedded server"
             hint = "statements and migrations would go to two servers: set database_url to a server as well"
-            yield Fault.of("session_database_url", "database_url", text=text, hint=hint)
+            yield Fault.between("session_database_url", "database_url", text=text, hint=hint)
         if not self.pgbouncer_transaction_mode:
             return
         hint = "LISTEN, migrations and advisory locks need a connection that does not go through the pooler"
         if session is None:
             text = "must be given with pgbouncer_transaction_mode"
-            yield Fault.of("session_database_url", "pgbouncer_transaction_mode", text=text, hint=hint)
+            yield Fault.between("session_database_url", "pgbouncer_transaction_mode", text=text, hint=hint)
         elif session == self.database_url:
             text = "must differ from database_url with pgbouncer_transaction_mode"
             involved = ("session_database_url", "database_url", "pgbouncer_transaction_mode")
-            yield Fault.of(*involved, text=text, hint=hint)
+            yield Fault.between(*involved, text=text, hint=hint)
 
-    def _keepalives_switched_on_without_a_value(self) -> Iterator[Fault]:
+    def _check_keepalives(self) -> Iterator[Fault]:
         if not self.tcp_keepalives:
             return
         for name in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
             if getattr(self, name) < 1:
                 text = "must be at least 1 while tcp_keepalives is on, got 0"
-                yield Fault.of(name, "tcp_keepalives", text=text, code=_KEEPALIVE)
+                yield Fault.between(name, "tcp_keepalives", text=text, code=_KEEPALIVE)

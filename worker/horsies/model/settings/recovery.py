@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field, Strict
 
 from horsies.errors import ErrorCode
-from horsies.model.settings.base import Fault, Says, Settings, between
+from horsies.model.settings.base import Fault, RuleText, Settings, between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-Beat = Annotated[int, between(1_000, 120_000)]
+HeartbeatInterval = Annotated[int, between(1_000, 120_000)]
 
 
 class RecoveryConfig(Settings):
@@ -27,14 +27,14 @@ class RecoveryConfig(Settings):
     auto_fail_stale_running: Annotated[bool, Strict()] = True
     running_stale_threshold_ms: Annotated[int, between(1_000, 7_200_000)] = 300_000
     check_interval_ms: Annotated[int, between(1_000, 600_000)] = 30_000
-    runner_heartbeat_interval_ms: Beat = 30_000
-    claimer_heartbeat_interval_ms: Beat = 30_000
+    runner_heartbeat_interval_ms: HeartbeatInterval = 30_000
+    claimer_heartbeat_interval_ms: HeartbeatInterval = 30_000
     heartbeat_retention_hours: Annotated[int | None, between(1, 8_760)] = 24
     worker_state_retention_hours: Annotated[int | None, between(1, 8_760)] = 168
     terminal_record_retention_hours: Annotated[int | None, between(1, 43_800)] = 720
     recovery_delay_ms: Annotated[int, between(0, 3_600_000)] = 0
     resilient_multiplier: Annotated[int, between(1, 100)] = 3
-    resilient_flags: Annotated[list[str], Says("a list of flag names")] = Field(
+    resilient_flags: Annotated[list[str], RuleText("a list of flag names")] = Field(
         default_factory=lambda: ["infrastructure_resilient"]
     )
     max_crashes: Annotated[int, between(1, 1_000)] = 10
@@ -43,37 +43,39 @@ class RecoveryConfig(Settings):
     worker_stale_threshold_ms: Annotated[int, between(1_000, 7_200_000)] = 300_000
 
     @property
-    def worker_beat_ms(self) -> int:
+    def effective_worker_heartbeat_ms(self) -> int:
         """The beat of the worker's own row: as set, else the shorter of the claimer's and the runner's."""
         shortest = min(self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms)
         return self.worker_heartbeat_interval_ms or shortest
 
     def contradictions(self) -> Iterator[Fault]:
-        yield from self._thresholds_shorter_than_two_beats()
-        yield from self._worker_beats_rarer_than_others()
+        yield from self._check_thresholds()
+        yield from self._check_worker_heartbeat()
 
-    def _thresholds_shorter_than_two_beats(self) -> Iterator[Fault]:
+    def _check_thresholds(self) -> Iterator[Fault]:
         claimer, runner = "claimer_heartbeat_interval_ms", "runner_heartbeat_interval_ms"
         if self.claimed_stale_threshold_ms < 2 * self.claimer_heartbeat_interval_ms:
             yield _too_short("claimed_stale_threshold_ms", claimer, beat_ms=self.claimer_heartbeat_interval_ms)
         if self.running_stale_threshold_ms < 2 * self.runner_heartbeat_interval_ms:
             yield _too_short("running_stale_threshold_ms", runner, beat_ms=self.runner_heartbeat_interval_ms)
-        if self.worker_stale_threshold_ms < 2 * self.worker_beat_ms:
+        if self.worker_stale_threshold_ms < 2 * self.effective_worker_heartbeat_ms:
             beats = ("worker_heartbeat_interval_ms",) if self.worker_heartbeat_interval_ms else (claimer, runner)
-            yield _too_short("worker_stale_threshold_ms", *beats, beat_ms=self.worker_beat_ms)
+            yield _too_short("worker_stale_threshold_ms", *beats, beat_ms=self.effective_worker_heartbeat_ms)
 
-    def _worker_beats_rarer_than_others(self) -> Iterator[Fault]:
+    def _check_worker_heartbeat(self) -> Iterator[Fault]:
         claimer, runner = self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms
-        if self.worker_beat_ms > min(claimer, runner):
+        if self.effective_worker_heartbeat_ms > min(claimer, runner):
             text = f"must not be longer than the claimer's beat ({claimer}) or the runner's ({runner})"
             beats = ("claimer_heartbeat_interval_ms", "runner_heartbeat_interval_ms")
-            yield Fault.of("worker_heartbeat_interval_ms", *beats, text=f"{text}, got {self.worker_beat_ms}")
+            yield Fault.between(
+                "worker_heartbeat_interval_ms", *beats, text=f"{text}, got {self.effective_worker_heartbeat_ms}"
+            )
 
 
 def _too_short(threshold: str, *beats: str, beat_ms: int) -> Fault:
     text = f"must be at least twice {' or '.join(beats)}, that is {2 * beat_ms} or more"
     hint = "a single late beat must not look like a death"
-    return Fault.of(threshold, *beats, text=text, hint=hint)
+    return Fault.between(threshold, *beats, text=text, hint=hint)
 
 
 # How often and how gently old rows are cleaned away.

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, Field, Strict
 
 from horsies.errors import ConfigurationError, ErrorCode
-from horsies.model.settings.base import Fault, Says, Settings, between, unknown_key
+from horsies.model.settings.base import Fault, RuleText, Settings, between, describe_unknown_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,11 +38,11 @@ class _Field:
     high: int
     names: tuple[str, ...] = ()
 
-    def values(self, text: str) -> set[int]:
+    def parse(self, text: str) -> set[int]:
         """All values of a list of terms; ValueError where one is no term or out of range."""
-        return {value for term in text.split(",") for value in self._values_of(term)}
+        return {value for term in text.split(",") for value in self._parse_term(term)}
 
-    def _values_of(self, term: str) -> range:
+    def _parse_term(self, term: str) -> range:
         found = _TERM.fullmatch(term)
         # A step goes through a range; after a single value it would mean different things to different crons.
         if found is None or (found["first"] and not found["last"] and found["step"]):
@@ -74,7 +74,7 @@ def is_cron(value: object) -> bool:
     if len(texts) != len(_CRON_FIELDS):
         return False
     try:
-        _, _, days, months, _ = (field.values(text) for field, text in zip(_CRON_FIELDS, texts, strict=True))
+        _, _, days, months, _ = (field.parse(text) for field, text in zip(_CRON_FIELDS, texts, strict=True))
     except ValueError:
         return False
     # A weekday that is given comes due on its own, whatever the day says.
@@ -86,16 +86,16 @@ def is_cron(value: object) -> bool:
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
-def checked_pattern(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
+def validate_pattern(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
     """The pattern as it came, when its `type` is known and every field of it is in range; HRS-205 otherwise."""
     kind = pattern.get("type")
-    fields = _FIELDS.get(kind) if isinstance(kind, str) else None
+    fields = _PATTERN_FIELDS.get(kind) if isinstance(kind, str) else None
     if fields is None:
-        raise _invalid(f"pattern.type must be one of {', '.join(_FIELDS)}")
+        raise _invalid(f"pattern.type must be one of {', '.join(_PATTERN_FIELDS)}")
     given = {name: value for name, value in pattern.items() if name != "type"}
     for name, value in given.items():
         _check_field(name, value, fields)
-    required = fields.keys() - _OPTIONAL.get(str(kind), frozenset())
+    required = fields.keys() - _OPTIONAL_FIELDS.get(str(kind), frozenset())
     if missing := sorted(required - given.keys()):
         raise _invalid(f"a pattern of type {kind} needs {', '.join(missing)}")
     if not given:
@@ -105,14 +105,14 @@ def checked_pattern(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _check_field(name: str, value: object, fields: Mapping[str, _Rule]) -> None:
     if name not in fields:
-        text, hint = unknown_key(name, fields)
+        text, hint = describe_unknown_key(name, fields)
         raise _invalid(f"pattern.{name}: {text}", hint=hint)
     is_right, words = fields[name]
     if not is_right(value):
         raise _invalid(f"pattern.{name} must be {words}")
 
 
-def _whole(low: int, high: int) -> _Rule:
+def _int_between(low: int, high: int) -> _Rule:
     return lambda value: type(value) is int and low <= value <= high, f"a whole number from {low} to {high}"
 
 
@@ -131,28 +131,28 @@ if TYPE_CHECKING:
     _Rule = tuple[Callable[[object], bool], str]
 
 _TIME: _Rule = (_is_time, "a time such as 02:30")
-_MINUTE = _whole(0, 59)
-_FIELDS: dict[str, dict[str, _Rule]] = {
+_MINUTE = _int_between(0, 59)
+_PATTERN_FIELDS: dict[str, dict[str, _Rule]] = {
     "interval": {
-        "seconds": _whole(1, 86_400),
-        "minutes": _whole(1, 1_440),
-        "hours": _whole(1, 168),
-        "days": _whole(1, 365),
+        "seconds": _int_between(1, 86_400),
+        "minutes": _int_between(1, 1_440),
+        "hours": _int_between(1, 168),
+        "days": _int_between(1, 365),
     },
     "hourly": {"minute": _MINUTE, "second": _MINUTE},
     "daily": {"time": _TIME},
     "weekly": {"days": (_are_weekdays, "a list of different weekdays: " + ", ".join(_WEEKDAYS)), "time": _TIME},
-    "monthly": {"day": _whole(1, 31), "time": _TIME},
+    "monthly": {"day": _int_between(1, 31), "time": _TIME},
     "cron": {"expression": (is_cron, CRON_IN_WORDS)},
 }
-_OPTIONAL = {"interval": frozenset({"seconds", "minutes", "hours", "days"}), "hourly": frozenset({"second"})}
+_OPTIONAL_FIELDS = {"interval": frozenset({"seconds", "minutes", "hours", "days"}), "hourly": frozenset({"second"})}
 
 
 def _invalid(message: str, *, hint: str | None = None) -> ConfigurationError:
     return ConfigurationError(message, code=ErrorCode.CONFIG_INVALID_SCHEDULE, hint=hint)
 
 
-def _known_zone(name: str) -> str:
+def _validate_timezone(name: str) -> str:
     if name == "UTC":
         return name  # also where the system has no zone data
     try:
@@ -162,7 +162,7 @@ def _known_zone(name: str) -> str:
     return name
 
 
-Name = Annotated[str, Field(strict=True, min_length=1, max_length=255), Says("text of 1 to 255 characters")]
+Name = Annotated[str, Field(strict=True, min_length=1, max_length=255), RuleText("text of 1 to 255 characters")]
 
 
 class TaskSchedule(Settings):
@@ -172,12 +172,14 @@ class TaskSchedule(Settings):
 
     name: Name
     task_name: Name
-    pattern: Annotated[Mapping[str, Any], AfterValidator(checked_pattern)]
+    pattern: Annotated[Mapping[str, Any], AfterValidator(validate_pattern)]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = Field(default_factory=dict[str, Any])
     queue_name: str | None = None
     enabled: Annotated[bool, Strict()] = True
-    timezone: Annotated[str, AfterValidator(_known_zone), Says("an IANA time zone such as Europe/Vienna")] = "UTC"
+    timezone: Annotated[
+        str, AfterValidator(_validate_timezone), RuleText("an IANA time zone such as Europe/Vienna")
+    ] = "UTC"
     catch_up_missed: Annotated[bool, Strict()] = False
     max_catch_up_runs: Annotated[int, between(1, 10_000)] = 100
 
@@ -194,4 +196,4 @@ class ScheduleConfig(Settings):
     def contradictions(self) -> Iterator[Fault]:
         counts = Counter(schedule.name for schedule in self.schedules)
         for name in (name for name, count in counts.items() if count > 1):
-            yield Fault.of("schedules", text=f"must have a name each, but {name!r} is used {counts[name]} times")
+            yield Fault.between("schedules", text=f"must have a name each, but {name!r} is used {counts[name]} times")

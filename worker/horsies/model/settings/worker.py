@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 from pydantic import Field, Strict
 
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
-from horsies.model.settings.base import Fault, Says, Seconds, Settings, at_least, between
+from horsies.model.settings.base import Fault, RuleText, Seconds, Settings, at_least, between
 from horsies.model.settings.broker import DatabaseUrl
 from horsies.model.task import DEFAULT_QUEUE
 
@@ -24,7 +24,7 @@ def usable_cpus() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-_QUEUES: Final = Says("a list of queue names, not empty", unset="all")
+_QUEUES: Final = RuleText("a list of queue names, not empty", unset="all")
 
 
 class WorkerSettings(Settings):
@@ -41,8 +41,8 @@ class WorkerSettings(Settings):
     max_memory_per_child_mb: Annotated[int | None, at_least(1)] = None
     max_chunk: Annotated[int, between(1, 64)] = 64
     async_concurrency: Annotated[int, between(1, 1_000)] = 10
-    grace_s: Annotated[Seconds | None, Field(ge=0), Says("a number of seconds of at least 0")] = 300
-    kill_wait_s: Annotated[Seconds, Field(ge=0), Says("a number of seconds of at least 0")] = 5
+    grace_s: Annotated[Seconds | None, Field(ge=0), RuleText("a number of seconds of at least 0")] = 300
+    kill_wait_s: Annotated[Seconds, Field(ge=0), RuleText("a number of seconds of at least 0")] = 5
     snapshot_interval_ms: Annotated[int, between(1_000, 300_000)] = 30_000
     with_scheduler: Annotated[bool, Strict()] = False
 
@@ -108,4 +108,4 @@ class WorkerResilienceConfig(Settings):
     def contradictions(self) -> Iterator[Fault]:
         if self.db_retry_max_ms < self.db_retry_initial_ms:
             text = f"must not be less than db_retry_initial_ms ({self.db_retry_initial_ms}), got {self.db_retry_max_ms}"
-            yield Fault.of("db_retry_max_ms", "db_retry_initial_ms", text=text)
+            yield Fault.between("db_retry_max_ms", "db_retry_initial_ms", text=text)

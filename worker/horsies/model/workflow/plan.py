@@ -78,10 +78,10 @@ class WorkflowPlan:
     on_error: OnError
     nodes: tuple[NodePlan, ...]
     output_index: int | None = None
-    success: SuccessRule | None = None
+    success_rule: SuccessRule | None = None
 
 
-class Definitions(Protocol):
+class WorkflowDefinitions(Protocol):
     """The workflow definitions that a process knows."""
 
     def build(
@@ -118,7 +118,7 @@ class WorkflowContextMissingIdError(HorsiesError):
         )
 
 
-class Reads(Protocol):
+class ValueLoader(Protocol):
     """How the value of a stored result becomes a typed one."""
 
     def load(self, stored: JsonValue) -> object: ...
@@ -129,14 +129,14 @@ class NodeKey(Generic[T_co]):
     """Names a node where the node itself is not at hand."""
 
     node_id: str
-    reads: Reads | None = field(default=None, repr=False, compare=False)
+    result_codec: ValueLoader | None = field(default=None, repr=False, compare=False)
     """Known where the key was taken from a node."""
 
     def key(self) -> NodeKey[T_co]:
         return self
 
 
-class Keyed(Protocol[T_co]):
+class NodeRef(Protocol[T_co]):
     """A node, or its key; T is the type of its ok value."""
 
     def key(self) -> NodeKey[T_co]: ...

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 # How a node ends, given what became of the task or the run behind it.
 
 
-class Document(StrEnum):
+class ResultKind(StrEnum):
     """What is stored as a task's result."""
 
     OK = "ok"
     ERR = "err"
-    NONE = "none"
-    ODD = "odd"
+    MISSING = "none"
+    INVALID = "odd"
     """Something that is no result."""
 
 
-class NoRestart(StrEnum):
+class NoRestartReason(StrEnum):
     """Why a task that was running may end but not start again."""
 
     PAUSED = "paused"
@@ -41,37 +41,37 @@ class NoRestart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndedTask:
+class FinishedTask:
     """A backing task that is terminal; `mark` says what its run was when it was last told."""
 
     status: TaskStatus
-    document: Document
-    mark: NoRestart | None = None
+    result_kind: ResultKind
+    no_restart: NoRestartReason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndedChild:
+class FinishedSubWorkflow:
     """The run of a sub-workflow that is terminal."""
 
     status: WorkflowStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class BackingDeleted:
     """There was something behind the node, and somebody took it away by hand."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class BackingNotStarted:
     """There is nothing behind the node, and never will be: it could not be started."""
 
 
-Behind: TypeAlias = EndedTask | EndedChild | Deleted | Refused
+BackingOutcome: TypeAlias = FinishedTask | FinishedSubWorkflow | BackingDeleted | BackingNotStarted
 """What stands behind a node, once that will not move any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class NodeFinished:
     """The node is terminal. Without a `code` it takes over what is stored; with one, an error is made of it."""
 
     status: WorkflowTaskStatus
@@ -79,18 +79,18 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Unstarted:
+class StoppedByPause:
     """The task was taken back because of a pause: the node waits for another one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedByCancel:
     """The task was taken back because of a cancel: the node never ran to its end."""
 
 
-NodeEnd: TypeAlias = Ended | Unstarted | Stopped
+NodeOutcome: TypeAlias = NodeFinished | StoppedByPause | StoppedByCancel
 
-_CODES: Final = {
+_CODE_WITHOUT_RESULT: Final = {
     TaskStatus.COMPLETED: RetrievalCode.RESULT_NOT_AVAILABLE,
     TaskStatus.FAILED: OperationalErrorCode.WORKER_CRASHED,
     TaskStatus.CANCELLED: OutcomeCode.TASK_CANCELLED,
@@ -99,69 +99,69 @@ _CODES: Final = {
 """What is said of a task that ended without saying anything itself."""
 
 
-def end_of(behind: Behind) -> NodeEnd:
+def node_outcome(behind: BackingOutcome) -> NodeOutcome:
     """What the node becomes."""
     match behind:
-        case EndedTask():
-            return _end_of_task(behind)
-        case EndedChild():
-            return _end_of_child(behind)
-        case Deleted():
-            return Ended(status=WorkflowTaskStatus.FAILED, code=RetrievalCode.RESULT_NOT_AVAILABLE)
-        case Refused():
-            return Ended(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED)
+        case FinishedTask():
+            return _task_outcome(behind)
+        case FinishedSubWorkflow():
+            return _sub_workflow_outcome(behind)
+        case BackingDeleted():
+            return NodeFinished(status=WorkflowTaskStatus.FAILED, code=RetrievalCode.RESULT_NOT_AVAILABLE)
+        case BackingNotStarted():
+            return NodeFinished(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED)
 
 
-def _end_of_task(task: EndedTask) -> NodeEnd:
-    if task.status is TaskStatus.CANCELLED and task.mark is not None:
-        return Unstarted() if task.mark is NoRestart.PAUSED else Stopped()
-    if task.document is Document.ODD:
-        return Ended(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKER_CRASHED)
-    if task.status is TaskStatus.COMPLETED and task.document is Document.OK:
-        return Ended(status=WorkflowTaskStatus.COMPLETED)
-    if task.document is Document.ERR:
-        return Ended(status=WorkflowTaskStatus.FAILED)
-    return Ended(status=WorkflowTaskStatus.FAILED, code=_CODES[task.status])
+def _task_outcome(task: FinishedTask) -> NodeOutcome:
+    if task.status is TaskStatus.CANCELLED and task.no_restart is not None:
+        return StoppedByPause() if task.no_restart is NoRestartReason.PAUSED else StoppedByCancel()
+    if task.result_kind is ResultKind.INVALID:
+        return NodeFinished(status=WorkflowTaskStatus.FAILED, code=OperationalErrorCode.WORKER_CRASHED)
+    if task.status is TaskStatus.COMPLETED and task.result_kind is ResultKind.OK:
+        return NodeFinished(status=WorkflowTaskStatus.COMPLETED)
+    if task.result_kind is ResultKind.ERR:
+        return NodeFinished(status=WorkflowTaskStatus.FAILED)
+    return NodeFinished(status=WorkflowTaskStatus.FAILED, code=_CODE_WITHOUT_RESULT[task.status])
 
 
-def _end_of_child(child: EndedChild) -> NodeEnd:
+def _sub_workflow_outcome(child: FinishedSubWorkflow) -> NodeOutcome:
     if child.status is WorkflowStatus.COMPLETED:
-        return Ended(status=WorkflowTaskStatus.COMPLETED)
-    return Ended(status=WorkflowTaskStatus.FAILED, code=OutcomeCode.SUBWORKFLOW_FAILED)
+        return NodeFinished(status=WorkflowTaskStatus.COMPLETED)
+    return NodeFinished(status=WorkflowTaskStatus.FAILED, code=OutcomeCode.SUBWORKFLOW_FAILED)
 
 
 # How a run ends once all of its nodes have.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """The end of a run. A failure has the error of the node `error_from`, or a `code` where no node is to blame."""
 
     status: WorkflowStatus
-    error_from: int | None = None
+    error_node: int | None = None
     code: OutcomeCode | None = None
 
 
-_COMPLETED = Outcome(status=WorkflowStatus.COMPLETED)
+_RUN_COMPLETED = RunOutcome(status=WorkflowStatus.COMPLETED)
 
 
-def outcome_of(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule | None) -> Outcome:
+def run_outcome(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule | None) -> RunOutcome:
     """The outcome for nodes that are all terminal, given by index."""
     if not statuses:
-        return Outcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_FAILED)
+        return RunOutcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_FAILED)
     if rule is not None:
-        return _by_rule(statuses, rule)
+        return _outcome_by_rule(statuses, rule)
     failed = first_failed(statuses, range(len(statuses)))
-    return _COMPLETED if failed is None else Outcome(status=WorkflowStatus.FAILED, error_from=failed)
+    return _RUN_COMPLETED if failed is None else RunOutcome(status=WorkflowStatus.FAILED, error_node=failed)
 
 
-def _by_rule(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule) -> Outcome:
+def _outcome_by_rule(statuses: Sequence[WorkflowTaskStatus], rule: SuccessRule) -> RunOutcome:
     if any(all(statuses[index] is WorkflowTaskStatus.COMPLETED for index in case) for case in rule.cases):
-        return _COMPLETED
+        return _RUN_COMPLETED
     failed = first_failed(statuses, (index for case in rule.cases for index in case))
     if failed is not None:
-        return Outcome(status=WorkflowStatus.FAILED, error_from=failed)
-    return Outcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET)
+        return RunOutcome(status=WorkflowStatus.FAILED, error_node=failed)
+    return RunOutcome(status=WorkflowStatus.FAILED, code=OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET)
 
 
 def first_failed(statuses: Sequence[WorkflowTaskStatus], indexes: Iterable[int]) -> int | None:
@@ -169,7 +169,7 @@ def first_failed(statuses: Sequence[WorkflowTaskStatus], indexes: Iterable[int])
     return next((index for index in indexes if statuses[index] is WorkflowTaskStatus.FAILED), None)
 
 
-def last_nodes(dependencies: Sequence[Sequence[int]]) -> list[int]:
+def leaf_nodes(dependencies: Sequence[Sequence[int]]) -> list[int]:
     """The nodes that nobody waits for, whose results are the result of a run without an output node."""
     waited_for = {index for each in dependencies for index in each}
     return [index for index in range(len(dependencies)) if index not in waited_for]
@@ -185,13 +185,13 @@ class NodeState:
 
     status: WorkflowTaskStatus
     dependencies: Sequence[int] = ()
-    context: Sequence[int] = ()
+    context_dependencies: Sequence[int] = ()
     """Those dependencies that it wants to read, and therefore waits for whatever its join says."""
     join: JoinType = JoinType.ALL
     min_success: int | None = None
     allow_failed_deps: bool = False
     is_subworkflow: bool = False
-    ended: Behind | None = None
+    backing: BackingOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,19 +201,19 @@ class RunState:
     status: WorkflowStatus
     nodes: Sequence[NodeState]
     on_error: OnError = OnError.FAIL
-    success: SuccessRule | None = None
+    success_rule: SuccessRule | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class FinishNode:
     """The node takes over how its task or child ended."""
 
     index: int
-    end: Ended
+    outcome: NodeFinished
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
+class ReturnToReady:
     """The node is READY again, without a task."""
 
     index: int
@@ -224,7 +224,7 @@ class Skip:
     """The node will never run: because of this dependency, or of its run's end where there is none."""
 
     index: int
-    because: int | None
+    cause: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,37 +233,37 @@ class Enqueue:
 
 
 @dataclass(frozen=True, slots=True)
-class StartChild:
+class StartSubWorkflow:
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class SetRunError:
     """The run has the error of this node, the first that failed, and goes on."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseRun:
     """The run waits for a person, because of this node."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    outcome: Outcome
+class FinishRun:
+    outcome: RunOutcome
 
 
-Step: TypeAlias = End | PutBack | Skip | Enqueue | StartChild | Blame | Pause | Finish
+Step: TypeAlias = FinishNode | ReturnToReady | Skip | Enqueue | StartSubWorkflow | SetRunError | PauseRun | FinishRun
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class NeverReady:
     """The node can no longer start, because of this dependency."""
 
-    because: int
+    cause: int
 
 
 def next_steps(run: RunState) -> Iterator[Step]:
@@ -271,8 +271,8 @@ def next_steps(run: RunState) -> Iterator[Step]:
     statuses = [node.status for node in run.nodes]
     has_failed = False
     for index, node in enumerate(run.nodes):
-        if node.ended is not None and not node.status.is_terminal:
-            step = _taken_over(index, end_of(node.ended), run.status)
+        if node.backing is not None and not node.status.is_terminal:
+            step = _step_for_backing(index, node_outcome(node.backing), run.status)
             statuses[index] = _status_after(step)
             has_failed = has_failed or statuses[index] is FAILED
             yield step
@@ -280,29 +280,29 @@ def next_steps(run: RunState) -> Iterator[Step]:
         return
     blamed = first_failed(statuses, range(len(statuses))) if has_failed else None
     if blamed is not None and run.on_error is OnError.PAUSE:
-        yield Pause(blamed)
+        yield PauseRun(blamed)
         return
-    yield from _onward(run, statuses)
+    yield from _start_or_skip(run, statuses)
     if all(status.is_terminal for status in statuses):
-        yield Finish(outcome_of(statuses, run.success))
+        yield FinishRun(run_outcome(statuses, run.success_rule))
     elif blamed is not None:
-        yield Blame(blamed)
+        yield SetRunError(blamed)
 
 
-def readiness(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> bool | Skipped:
+def readiness(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> bool | NeverReady:
     """Whether a PENDING node may start; `Skipped` where it never will."""
     ends = [statuses[index] for index in node.dependencies]
     completed = ends.count(COMPLETED)
     is_open = len(ends) - completed - ends.count(FAILED) - ends.count(SKIPPED)
-    needed = _needed(node)
+    needed = _required_successes(node)
     if completed + is_open < needed and (node.join is JoinType.QUORUM or not is_open):
-        return Skipped(_first_lost(node, statuses))
+        return NeverReady(_first_unsuccessful(node, statuses))
     if node.join is JoinType.ALL and is_open:
         return False
-    return completed >= needed and all(statuses[index].is_terminal for index in node.context)
+    return completed >= needed and all(statuses[index].is_terminal for index in node.context_dependencies)
 
 
-def _needed(node: NodeState) -> int:
+def _required_successes(node: NodeState) -> int:
     """How many dependencies must be COMPLETED."""
     match node.join:
         case JoinType.ALL:
@@ -313,32 +313,32 @@ def _needed(node: NodeState) -> int:
             return node.min_success or 0
 
 
-def _first_lost(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> int:
+def _first_unsuccessful(node: NodeState, statuses: Sequence[WorkflowTaskStatus]) -> int:
     return next(index for index in node.dependencies if statuses[index] in {FAILED, SKIPPED})
 
 
-def _taken_over(index: int, end: NodeEnd, run: WorkflowStatus) -> End | PutBack | Skip:
+def _step_for_backing(index: int, end: NodeOutcome, run: WorkflowStatus) -> FinishNode | ReturnToReady | Skip:
     match end:
-        case Ended():
-            return End(index, end)
-        case Unstarted() | Stopped() if not run.is_terminal:
+        case NodeFinished():
+            return FinishNode(index, end)
+        case StoppedByPause() | StoppedByCancel() if not run.is_terminal:
             # A cancel may have been taken back, by a retry, after it had stopped the task.
-            return PutBack(index)
-        case Unstarted() | Stopped():
+            return ReturnToReady(index)
+        case StoppedByPause() | StoppedByCancel():
             return Skip(index, None)
 
 
-def _status_after(step: End | PutBack | Skip) -> WorkflowTaskStatus:
+def _status_after(step: FinishNode | ReturnToReady | Skip) -> WorkflowTaskStatus:
     match step:
-        case End():
-            return step.end.status
-        case PutBack():
+        case FinishNode():
+            return step.outcome.status
+        case ReturnToReady():
             return READY
         case Skip():
             return SKIPPED
 
 
-def _onward(run: RunState, statuses: list[WorkflowTaskStatus]) -> Iterator[Step]:
+def _start_or_skip(run: RunState, statuses: list[WorkflowTaskStatus]) -> Iterator[Step]:
     """Start what may start and skip what never will, until neither is left; `statuses` follows."""
     dependents = _dependents(run.nodes)
     waiting = deque(index for index, status in enumerate(statuses) if status in {PENDING, READY})
@@ -346,14 +346,14 @@ def _onward(run: RunState, statuses: list[WorkflowTaskStatus]) -> Iterator[Step]
         index = waiting.popleft()
         node = run.nodes[index]
         ready = statuses[index] is READY or (statuses[index] is PENDING and readiness(node, statuses))
-        if isinstance(ready, Skipped):
+        if isinstance(ready, NeverReady):
             statuses[index] = SKIPPED
             waiting.extend(dependents[index])
-            yield Skip(index, ready.because)
+            yield Skip(index, ready.cause)
         elif ready:
             # Seen twice it must not start twice; what it is called between its start and its end is no matter here.
             statuses[index] = WorkflowTaskStatus.ENQUEUED
-            yield StartChild(index) if node.is_subworkflow else Enqueue(index)
+            yield StartSubWorkflow(index) if node.is_subworkflow else Enqueue(index)
 
 
 def _dependents(nodes: Sequence[NodeState]) -> list[list[int]]:

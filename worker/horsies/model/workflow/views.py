@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from horsies.model.result import JsonValue
     from horsies.model.task_result import TaskError, TaskResult
-    from horsies.model.workflow.plan import Keyed, Reads, WorkflowTaskStatus
+    from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowTaskStatus
 
 
 T = TypeVar("T")
@@ -33,13 +33,13 @@ class WorkflowMeta:
     task_name: str
 
 
-class Upstream(Protocol):
+class UpstreamNode(Protocol):
     """What is known of a node that has ended."""
 
     @property
     def summary(self) -> SubWorkflowSummary | None: ...
 
-    def result(self, reads: Reads | None) -> TaskResult[Any, TaskError] | None:
+    def result(self, result_codec: ValueLoader | None) -> TaskResult[Any, TaskError] | None:
         """Its result, the value read in this way where one is given; None where it has none."""
         ...
 
@@ -54,22 +54,22 @@ class WorkflowContext:
     workflow_id: str
     task_index: int
     task_name: str
-    upstream: Mapping[str, Upstream] = field(repr=False)
+    upstream: Mapping[str, UpstreamNode] = field(repr=False)
     """By node id."""
 
-    def result_for(self, node: Keyed[T]) -> TaskResult[T, TaskError]:
+    def result_for(self, node: NodeRef[T]) -> TaskResult[T, TaskError]:
         key = node.key()
-        result = self.upstream[key.node_id].result(key.reads)
+        result = self.upstream[key.node_id].result(key.result_codec)
         if result is None:
             raise KeyError(key.node_id)
         return cast("TaskResult[T, TaskError]", result)
 
-    def has_result(self, node: Keyed[object]) -> bool:
+    def has_result(self, node: NodeRef[object]) -> bool:
         key = node.key()
         listed = self.upstream.get(key.node_id)
-        return listed is not None and listed.result(key.reads) is not None
+        return listed is not None and listed.result(key.result_codec) is not None
 
-    def summary_for(self, node: Keyed[object]) -> SubWorkflowSummary:
+    def summary_for(self, node: NodeRef[object]) -> SubWorkflowSummary:
         """How a sub-workflow ended; `KeyError` for a node that is none."""
         node_id = node.key().node_id
         summary = self.upstream[node_id].summary
@@ -77,7 +77,7 @@ class WorkflowContext:
             raise KeyError(node_id)
         return summary
 
-    def has_summary(self, node: Keyed[object]) -> bool:
+    def has_summary(self, node: NodeRef[object]) -> bool:
         listed = self.upstream.get(node.key().node_id)
         return listed is not None and listed.summary is not None
 

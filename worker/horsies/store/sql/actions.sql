@@ -13,10 +13,10 @@ SELECT t.id, t.status, t.claim_token, t.error_code, t.task_name, t.queue_name, t
    AND ($2::timestamptz IS NULL OR coalesce(t.terminal_at, t.created_at) <= $2)
  ORDER BY t.id;
 
--- name: now
+-- name: server_time
 SELECT now() AS at;
 
--- name: finish
+-- name: end_tasks
 -- End tasks that stand as they were shown to the operator; what does not come back has moved since. An execution that is
 -- cut off has its attempt; whether its process is killed is for its owner to see in the row.
 WITH held AS MATERIALIZED (
@@ -54,7 +54,7 @@ WITH held AS MATERIALIZED (
 SELECT id, claim_token, queue_name, from_status, status, claimed_by_worker_id AS worker_id, NULL::uuid AS new_id
   FROM ended;
 
--- name: put_back
+-- name: requeue
 -- Make tasks that stand as shown claimable at once, without spending a retry. A claim keeps its place in the queue; a run
 -- that was cut off has its attempt, and where its process may still be alive, the next one is told. Nothing starts again
 -- past its good_until, or after its workflow was paused or cancelled.
@@ -132,7 +132,7 @@ SELECT marked.id, marked.claimed_by_worker_id AS worker_id,
   FROM marked
   LEFT JOIN horsies_workers AS w ON w.id = marked.claimed_by_worker_id;
 
--- name: after_kill
+-- name: kill_outcomes
 -- What became of running tasks whose owners were asked to stop them. One whose code had not begun comes back without an
 -- attempt; one that ended first has an attempt of another kind.
 SELECT t.id, t.queue_name, t.status,
@@ -142,7 +142,7 @@ SELECT t.id, t.queue_name, t.status,
   JOIN horsies_tasks AS t ON t.id = asked.id
   LEFT JOIN horsies_task_attempts AS a ON a.task_id = asked.id AND a.claim_token = asked.claim_token;
 
--- name: send_again
+-- name: resend
 -- A new task for each that has ended: the same call and options, under a new id, due at once and for ever.
 WITH held AS MATERIALIZED (
     SELECT asked.new_id, t.id, t.claim_token, t.status, t.task_name, t.queue_name, t.priority, t.args, t.kwargs,
@@ -167,7 +167,7 @@ SELECT held.id, held.claim_token, held.queue_name, held.status AS from_status, h
   FROM held
   JOIN added ON added.id = held.new_id;
 
--- name: tell
+-- name: send_notifications
 -- Let waiters, workers and viewers know: of tasks that ended, of queues with new work, and of what moved.
 SELECT count(*) AS messages
   FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')

@@ -1,4 +1,4 @@
--- name: beat
+-- name: task_heartbeats
 -- Write a sign of life for each task that is still held, renew the lease of claims that have one, and tell of every task
 -- asked for how it stands. A lapsed lease is not renewed: others may count on it.
 WITH asked AS (

@@ -183,7 +183,7 @@ WITH held AS (
 )
 SELECT id, claim_token FROM ended WHERE (SELECT messages FROM said) >= 0;
 
--- name: put_back
+-- name: release
 -- Give up tasks that never began: no attempt, nothing counted, and the place in the queue is kept. One whose workflow
 -- was paused or cancelled meanwhile is not put back but cancelled.
 WITH held AS (

@@ -1,4 +1,4 @@
--- name: record
+-- name: record_event
 -- Write down what an operator should be able to read, and tell those who watch.
 WITH event AS (
     INSERT INTO horsies_events (kind, task_id, workflow_id, worker_id, claim_token, queue_name, evidence)
@@ -11,5 +11,5 @@ SELECT event.id
        'kind', event.kind, 'queue', event.queue_name, 'from', NULL, 'to', NULL, 'count', 1,
        'ids', array_remove(ARRAY[event.task_id], NULL))::text);
 
--- name: announce
+-- name: notify_viewers
 SELECT count(*) AS messages FROM unnest($1::text[]) AS event CROSS JOIN LATERAL pg_notify('horsies_events', event);

@@ -123,13 +123,13 @@ WITH asked AS (
 )
 SELECT id, claim_token, status FROM ended WHERE (SELECT messages FROM said) >= 0;
 
--- name: attempts_under
+-- name: attempts_by_claim
 -- How the executions under these claims ended, as far as they did.
 SELECT a.task_id AS id, a.claim_token, a.outcome, a.error_code
   FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[])) AS asked(id, claim_token)
   JOIN horsies_task_attempts AS a ON a.task_id = asked.id AND a.claim_token = asked.claim_token;
 
--- name: standing
+-- name: current_states
 -- How tasks stand whose outcome was refused: who has them now, and since when.
 SELECT id, status, claim_token, claimed_by_worker_id AS worker_id, claimed_at, started_at, terminal_at, error_code
   FROM horsies_tasks

@@ -5,7 +5,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb)
 ON CONFLICT (id) DO UPDATE SET last_heartbeat_at = now()
 RETURNING started_at;
 
--- name: beat
+-- name: worker_heartbeat
 -- A row that was declared lost stays lost; only the beat is written, so that its age tells of the return.
 UPDATE horsies_workers
    SET last_heartbeat_at = now(), health = $2::text::jsonb
@@ -17,7 +17,7 @@ UPDATE horsies_workers
    SET state = $2, last_heartbeat_at = now(), stopped_at = CASE WHEN $2 = 'stopped' THEN now() END
  WHERE id = $1 AND (state <> 'lost' OR $2 = 'stopped');
 
--- name: snapshot
+-- name: insert_snapshot
 INSERT INTO horsies_worker_states (worker_id, worker_started_at, hostname, pid, processes, max_claim_batch,
                                    max_claim_per_worker, cluster_wide_cap, queues, queue_priorities,
                                    queue_max_concurrency, recovery_config, tasks_running, tasks_claimed,
@@ -54,5 +54,5 @@ SELECT extract(epoch FROM min(soonest.enqueued_at) - now())::double precision AS
                       ORDER BY t.enqueued_at
                       LIMIT 1) AS soonest;
 
--- name: pong
+-- name: send_pong
 SELECT pg_notify($1, $2) IS NOT NULL AS told;

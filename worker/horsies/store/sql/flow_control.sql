@@ -15,7 +15,7 @@ SELECT w.id, w.status, w.on_error, w.success_policy::text AS success_policy, w.o
  ORDER BY w.id
    FOR NO KEY UPDATE OF w;
 
--- name: pause
+-- name: pause_runs
 -- Pause runs that are locked, $2 because of one of its nodes: what has not begun is taken back and its nodes wait for
 -- another task, what runs may end but not start again. An expired task stays what its node ends with.
 WITH paused AS (
@@ -71,7 +71,7 @@ SELECT count(*) AS messages
          GROUP BY part) AS message(channel, payload)
  CROSS JOIN LATERAL pg_notify(message.channel, message.payload);
 
--- name: go_on
+-- name: resume_runs
 -- Paused runs that are locked, or with $2 runs that had ended, are RUNNING again: what still runs may start again. An
 -- error stays while a node of the run has failed.
 WITH runs AS (
@@ -98,7 +98,7 @@ WITH runs AS (
 )
 UPDATE horsies_tasks AS t SET no_restart = NULL, updated_at = now() FROM held WHERE t.id = held.id;
 
--- name: end_early
+-- name: end_runs
 -- Runs that are locked end before their nodes do, with the status and the error given: nothing of them starts any more.
 -- What runs may end, unless $6 says that it is to be killed: then it is cancelled too, and its owner told.
 WITH ended AS (
@@ -172,7 +172,7 @@ SELECT count(*) AS messages
          WHERE kill_requested) AS message(channel, payload)
  CROSS JOIN LATERAL pg_notify(message.channel, message.payload);
 
--- name: retriable
+-- name: retryable_runs
 -- The runs of a tree that have to go on if its failures are to be made good, from the root down: a failed node leads on
 -- to the run behind it. No row back means that there is no such run.
 WITH RECURSIVE tree AS (
@@ -210,7 +210,7 @@ UPDATE horsies_workflow_tasks AS n
  WHERE n.id = held.id
 RETURNING n.workflow_id, n.node_id, held.task_id;
 
--- name: standing
+-- name: run_status
 SELECT id, status, parent_workflow_id IS NULL AS is_root FROM horsies_workflows WHERE id = $1;
 
 -- name: long_paused

@@ -1,4 +1,4 @@
--- name: stuck
+-- name: stuck_runs
 -- Runs in which something is due that nobody has asked for of late, each with the case that it is of. So many of a case.
 -- One that could not be advanced is left alone for as long as it is not to be tried again.
 -- Whatever the tables held when this was planned, what is NOT IN a set is looked up in a hash of it, and what a lateral
@@ -81,7 +81,7 @@ SELECT workflow_id, '1.7' FROM bereft
  UNION ALL
 SELECT workflow_id, CASE WHEN has_nodes THEN '2' ELSE '3' END FROM unclosed;
 
--- name: orphans
+-- name: orphaned_tasks
 -- Tasks that wait for a node which is gone, has ended or has another task.
 SELECT t.id, t.workflow_id
   FROM horsies_tasks AS t
@@ -91,7 +91,7 @@ SELECT t.id, t.workflow_id
                     WHERE n.task_id = t.id AND n.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED'))
  LIMIT $1;
 
--- name: cancel_orphans
+-- name: cancel_orphaned_tasks
 WITH held AS (
     SELECT t.id
       FROM horsies_tasks AS t
@@ -110,17 +110,17 @@ SELECT ended.id, ended.workflow_id
   FROM ended
  CROSS JOIN LATERAL pg_notify('horsies_task_done', ended.id::text);
 
--- name: ask
+-- name: request_advance
 -- Have a run asked for that nobody asks for. The key is nobody's, so it is in the way of no outcome.
 INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
 SELECT gen_random_uuid(), $1, 0
  WHERE NOT EXISTS (SELECT FROM horsies_workflow_outbox WHERE workflow_id = $1 AND needs IS NULL);
 
--- name: hurry
+-- name: set_lock_timeout
 -- For no lock of this transaction is waited longer.
 SELECT FROM set_config('lock_timeout', $1, true);
 
--- name: try_quarantined
+-- name: release_quarantined
 -- Once an hour what was set aside is looked at again; and what asks for a run that is gone asks no more.
 WITH gone AS (
     DELETE FROM horsies_workflow_outbox AS o

@@ -1,4 +1,4 @@
--- name: start
+-- name: insert_run
 -- Store a run with all its nodes and the tasks of those that may start. No row back means that the id is taken.
 WITH run AS (
     INSERT INTO horsies_workflows (id, name, status, on_error, output_task_index, success_policy, definition_key,
@@ -44,10 +44,10 @@ SELECT run.id
   FROM run
   LEFT JOIN LATERAL (SELECT pg_notify('horsies_workflow_due', run.id::text) FROM children LIMIT 1) AS said ON true;
 
--- name: anything_asked
+-- name: has_outbox_entries
 SELECT EXISTS (SELECT FROM horsies_workflow_outbox WHERE quarantined_at IS NULL) AS is_asked;
 
--- name: lock_due
+-- name: lock_due_runs
 -- Lock the runs that have asked longest to be advanced. One that another hand holds comes back without a status.
 WITH due AS MATERIALIZED (
     SELECT o.task_id, o.workflow_id
@@ -79,14 +79,14 @@ SELECT id, max(status) AS status, max(on_error) AS on_error, max(success_policy)
  GROUP BY id
 HAVING bool_or(is_due);
 
--- name: due
+-- name: due_runs
 -- The runs that ask to be advanced, for a look at each by itself.
 SELECT DISTINCT o.workflow_id AS id
   FROM horsies_workflow_outbox AS o
  WHERE o.quarantined_at IS NULL AND o.needs IS NULL AND o.retry_at <= now()
  LIMIT $1;
 
--- name: lock
+-- name: lock_runs
 -- Lock these runs, waiting for whoever holds one, and see what has asked for them.
 WITH locked AS MATERIALIZED (
     SELECT * FROM horsies_workflows WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
@@ -97,13 +97,13 @@ SELECT w.id, w.status, w.on_error, w.success_policy::text AS success_policy, w.o
               WHERE o.workflow_id = w.id AND o.needs IS NULL) AS asked
   FROM locked AS w;
 
--- name: look
+-- name: read_runs
 -- Runs as they stand, without a lock.
 SELECT id, status, on_error, success_policy::text AS success_policy, output_task_index, '{}'::uuid[] AS asked
   FROM horsies_workflows
  WHERE id = ANY($1::uuid[]);
 
--- name: nodes_of
+-- name: run_nodes
 -- The nodes of runs, each with how its task or its child ended where the node does not say so yet; one that stands for
 -- either and has neither is bereft of it. A limit in a lateral join makes the planner look each up by its key, whatever
 -- the statistics say.
@@ -134,7 +134,7 @@ SELECT n.workflow_id, n.id, n.task_index, n.node_id, n.dependencies, n.workflow_
  WHERE n.workflow_id = ANY((SELECT $1::uuid[])::uuid[])
  ORDER BY n.workflow_id, n.task_index;
 
--- name: move_nodes
+-- name: update_nodes
 -- Move nodes whose run is locked, and forget what had asked for it. An end without an error of its own is the one that
 -- is stored with the task or the child.
 WITH asked AS (
@@ -183,7 +183,7 @@ WITH asked AS (
 )
 SELECT id FROM moved;
 
--- name: enqueue
+-- name: enqueue_nodes
 -- Make the tasks of nodes that have just been given one, each with what its dependencies left for it.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, kwargs, sent_at, enqueued_at, good_until, max_retries,
                            task_options, flags, is_workflow_task, workflow_id, workflow_task_index, context,
@@ -195,7 +195,7 @@ SELECT n.task_id, n.task_name, n.queue_name, n.priority, n.task_kwargs, now(), c
   JOIN horsies_workflow_tasks AS n ON n.id = asked.id AND n.status = 'ENQUEUED'
 ON CONFLICT DO NOTHING;
 
--- name: close
+-- name: finish_runs
 -- End runs whose nodes have all ended, and put the blame on a node where a run goes on without it (no status given).
 -- The result is that of the output node, or a map over the nodes that nobody waits for.
 WITH asked AS (
@@ -234,7 +234,7 @@ SELECT closed.id
  CROSS JOIN LATERAL pg_notify('horsies_workflow_done', closed.id::text)
  WHERE closed.status IS NOT NULL;
 
--- name: note_failure
+-- name: record_advance_failure
 -- What asked for a run that could not be advanced is tried again later, and ever more seldom; after too many tries it is
 -- set aside for an hour at a time.
 UPDATE horsies_workflow_outbox
@@ -244,7 +244,7 @@ UPDATE horsies_workflow_outbox
  WHERE workflow_id = $1 AND needs IS NULL
 RETURNING task_id AS id, quarantined_at IS NOT NULL AS is_quarantined;
 
--- name: waiting_children
+-- name: pending_sub_workflows
 -- Sub-workflows to be started, with what they are built from. One whose definition this process does not know comes
 -- back only when it is time to say so again.
 SELECT n.id, n.workflow_id, n.task_index, n.sub_definition_key AS definition_key, n.task_kwargs::text AS kwargs,
@@ -258,7 +258,7 @@ SELECT n.id, n.workflow_id, n.task_index, n.sub_definition_key AS definition_key
  ORDER BY o.created_at
  LIMIT $2;
 
--- name: link_child
+-- name: link_sub_workflow
 -- The node stands for its child from now on; the start that was asked for is done.
 WITH linked AS (
     UPDATE horsies_workflow_tasks
@@ -270,7 +270,7 @@ WITH linked AS (
 )
 SELECT id FROM linked;
 
--- name: may_start_child
+-- name: lock_sub_workflow_start
 -- Lock the run of a node and say whether the sub-workflow that the node stands for may be started; where it may not,
 -- what asked for it is forgotten: a resume asks again. The root's lock is taken as well, so that whoever holds it to end
 -- a tree is not outrun by its growth.
@@ -290,13 +290,13 @@ WITH locked AS MATERIALIZED (
 )
 SELECT id FROM node;
 
--- name: note_unknown
+-- name: defer_unknown_definition
 -- Nobody here knows the definition: somebody else may.
 UPDATE horsies_workflow_outbox
    SET tries = tries + 1, last_error = $2, retry_at = now() + make_interval(secs => $3)
  WHERE task_id = $1;
 
--- name: above
+-- name: ancestors
 -- The sub-workflows that a node stands below, the nearest first, and whether each was built from what this one would be.
 WITH RECURSIVE above AS (
     SELECT n.id, n.workflow_id, 0 AS distance FROM horsies_workflow_tasks AS n WHERE n.id = $1
@@ -316,10 +316,10 @@ SELECT n.sub_definition_key AS definition_key,
  WHERE above.distance > 0
  ORDER BY above.distance;
 
--- name: forget_unwanted
+-- name: delete_unwanted_start
 DELETE FROM horsies_workflow_outbox AS o
  WHERE o.task_id = $1 AND o.needs IS NOT NULL
    AND NOT EXISTS (SELECT FROM horsies_workflow_tasks AS n WHERE n.id = $1 AND n.status = 'READY');
 
--- name: set_child_aside
+-- name: quarantine_sub_workflow
 UPDATE horsies_workflow_outbox SET tries = tries + 1, last_error = $2, quarantined_at = now() WHERE task_id = $1;

@@ -1,7 +1,7 @@
--- name: notify
+-- name: send_probe
 SELECT pg_notify($1::text, '') IS NULL AS said;
 
--- name: announced
+-- name: is_notify_trigger_enabled
 -- Whether new work is announced: the trigger is there, and fires in an ordinary session.
 SELECT EXISTS (SELECT
                  FROM pg_trigger

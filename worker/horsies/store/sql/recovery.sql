@@ -1,7 +1,7 @@
--- name: clock
+-- name: server_clock
 SELECT now() AS now, pg_postmaster_start_time() AS server_started_at;
 
--- name: fleet
+-- name: live_workers
 -- The workers that have neither stopped nor been declared lost, with the settings that they live by.
 SELECT id AS worker_id, state, last_heartbeat_at, recovery_config::text AS recovery_config, health::text AS health
   FROM horsies_workers
@@ -22,7 +22,7 @@ SELECT t.id, t.task_name, t.status, t.queue_name, t.priority, t.claim_token, t.r
   LEFT JOIN horsies_workers AS w ON w.id = t.claimed_by_worker_id
  ORDER BY t.id;
 
--- name: recover
+-- name: apply_decision
 -- Carry out a verdict about one task, unless its row or its last beat is no longer what was judged.
 SELECT horsies_recover($1, $2, $3, $4, $5, $6::text::jsonb) AS is_applied;
 
@@ -90,7 +90,7 @@ WITH held AS (
 )
 SELECT id FROM ended WHERE (SELECT messages FROM said) >= 0;
 
--- name: note_mismatch
+-- name: record_fleet_mismatch
 -- Write down once an hour that workers live by different settings, and again at once when the values change.
 INSERT INTO horsies_events (kind, evidence)
 SELECT 'fleet_mismatch', $1::text::jsonb
@@ -98,7 +98,7 @@ SELECT 'fleet_mismatch', $1::text::jsonb
                      FROM horsies_events
                     WHERE kind = 'fleet_mismatch' AND at > now() - interval '1 hour' AND evidence = $1::text::jsonb);
 
--- name: take_turn
+-- name: try_leader_lock
 -- The transaction that holds the turn is idle for as long as the sweep takes, on purpose.
 SELECT pg_try_advisory_xact_lock(horsies_lock_key('sweep')) AS is_ours
   FROM set_config('idle_in_transaction_session_timeout', '0', true);

@@ -1,4 +1,4 @@
--- name: lock
+-- name: try_retention_lock
 -- One process cleans at a time; no more than an economy, for every statement below is right without it. The heartbeats
 -- that go at every tick of a reaper have a turn of their own, so that they never keep a whole pass from its work.
 SELECT pg_try_advisory_xact_lock(horsies_lock_key($1)) AS is_ours;
@@ -13,7 +13,7 @@ SELECT relation.relname::text                   AS table_name,
    AND relation.relkind = 'r'
    AND starts_with(relation.relname::text, 'horsies_');
 
--- name: heartbeats
+-- name: delete_heartbeats
 WITH gone AS (
     DELETE FROM horsies_heartbeats
      WHERE id = ANY(ARRAY(SELECT spent.id
@@ -25,12 +25,12 @@ WITH gone AS (
 )
 SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS oldest_at FROM gone;
 
--- name: due_heartbeats
+-- name: count_due_heartbeats
 SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS oldest_at
   FROM horsies_spent_heartbeats
  WHERE sent_at < now() - $1::interval;
 
--- name: worker_states
+-- name: delete_worker_states
 WITH gone AS (
     DELETE FROM horsies_worker_states
      WHERE id = ANY(ARRAY(SELECT state.id
@@ -42,12 +42,12 @@ WITH gone AS (
 )
 SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at) AS oldest_at FROM gone;
 
--- name: due_worker_states
+-- name: count_due_worker_states
 SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at) AS oldest_at
   FROM horsies_worker_states
  WHERE snapshot_at < now() - $1::interval;
 
--- name: workers
+-- name: delete_workers
 WITH ended AS (
     SELECT worker.id, worker.ended_at
       FROM horsies_ended_workers AS worker
@@ -62,12 +62,12 @@ SELECT 'horsies_workers' AS table_name, count(*) AS rows, min(ended.ended_at) AS
   FROM gone
   JOIN ended USING (id);
 
--- name: due_workers
+-- name: count_due_workers
 SELECT 'horsies_workers' AS table_name, count(*) AS rows, min(ended_at) AS oldest_at
   FROM horsies_ended_workers
  WHERE ended_at < now() - $1::interval;
 
--- name: tasks
+-- name: delete_tasks
 -- A task and its attempts go together.
 WITH ended AS (
     SELECT task.id
@@ -85,7 +85,7 @@ SELECT 'horsies_tasks' AS table_name, count(*) AS rows, min(terminal_at) AS olde
  UNION ALL
 SELECT 'horsies_task_attempts', count(*), min(finished_at) FROM attempt;
 
--- name: due_tasks
+-- name: count_due_tasks
 WITH ended AS MATERIALIZED (
     SELECT id, terminal_at FROM horsies_ended_tasks WHERE terminal_at < now() - $1::interval
 )
@@ -95,7 +95,7 @@ SELECT 'horsies_task_attempts', count(*), min(attempt.finished_at)
   FROM horsies_task_attempts AS attempt
  WHERE attempt.task_id IN (SELECT id FROM ended);
 
--- name: lock_trees
+-- name: lock_run_trees
 -- Take hold of the oldest trees that are over, as many as have $2 nodes between them and always one. Whoever would start
 -- a run again waits for these locks, or we for theirs: only what is seen after them counts.
 WITH ended AS (
@@ -117,7 +117,7 @@ SELECT run.id, run.root_workflow_id AS root_id
  ORDER BY run.id
    FOR UPDATE;
 
--- name: trees
+-- name: delete_run_trees
 -- Delete the trees that are over still, each of them whole.
 WITH run AS (
     DELETE FROM horsies_workflows
@@ -144,7 +144,7 @@ SELECT 'horsies_tasks', count(*), min(terminal_at) FROM task
  UNION ALL
 SELECT 'horsies_task_attempts', count(*), min(finished_at) FROM attempt;
 
--- name: due_trees
+-- name: count_due_run_trees
 WITH run AS MATERIALIZED (
     SELECT run.id, run.completed_at
       FROM horsies_ended_trees AS tree
@@ -169,7 +169,7 @@ SELECT 'horsies_task_attempts', count(*), min(attempt.finished_at)
   FROM task
   JOIN horsies_task_attempts AS attempt ON attempt.task_id = task.id;
 
--- name: events
+-- name: delete_events
 WITH gone AS (
     DELETE FROM horsies_events
      WHERE id = ANY(ARRAY(SELECT event.id
@@ -181,12 +181,12 @@ WITH gone AS (
 )
 SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM gone;
 
--- name: due_events
+-- name: count_due_events
 SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at
   FROM horsies_events
  WHERE at < now() - $1::interval;
 
--- name: audit
+-- name: delete_audit_entries
 WITH gone AS (
     DELETE FROM horsies_audit
      WHERE id = ANY(ARRAY(SELECT entry.id
@@ -198,7 +198,7 @@ WITH gone AS (
 )
 SELECT 'horsies_audit' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM gone;
 
--- name: due_audit
+-- name: count_due_audit_entries
 SELECT 'horsies_audit' AS table_name, count(*) AS rows, min(at) AS oldest_at
   FROM horsies_audit
  WHERE at < now() - $1::interval;

@@ -1,22 +1,22 @@
--- name: applied
+-- name: applied_migrations
 -- Which migrations this database has; fails with undefined_table on one that has none.
 SELECT version, name, checksum, applied_at
   FROM horsies_migrations
  ORDER BY version;
 
--- name: server
+-- name: server_info
 SELECT current_setting('server_version_num')::integer AS version_num,
        current_schema()                               AS current_schema,
        pg_is_in_recovery()                            AS in_recovery;
 
--- name: namespace
+-- name: schema_exists
 SELECT to_regnamespace($1) IS NOT NULL AS exists;
 
--- name: lock
+-- name: lock_migrations
 -- Held to the end of the transaction; the key is the one of horsies_lock_key, which may not exist yet.
 SELECT pg_advisory_xact_lock(hashtextextended($1::text || '/migrations', 0)) IS NULL AS locked;
 
--- name: create_table
+-- name: create_migrations_table
 CREATE TABLE IF NOT EXISTS horsies_migrations (
     version    integer     PRIMARY KEY,
     name       text        NOT NULL,
@@ -24,6 +24,6 @@ CREATE TABLE IF NOT EXISTS horsies_migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- name: record
+-- name: record_migration
 INSERT INTO horsies_migrations (version, name, checksum)
 VALUES ($1, $2, $3);

@@ -14,7 +14,7 @@ SELECT $1, $2, $3::text, $4, $5::text::jsonb, $6::text::jsonb, $7, clock_timesta
 ON CONFLICT DO NOTHING
 RETURNING (SELECT count(pg_notify('horsies_task_new', $3)) = 1 FROM turn WHERE turn.is_ours) AS is_announced;
 
--- name: enqueue_plain
+-- name: enqueue_compact
 -- The same for a task that is due at once, has no key and no end, on a session where the trigger is off. Looking for
 -- conflicts beforehand would cost every send a tenth of the statement; who stores something again meets the constraint.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
@@ -25,13 +25,13 @@ RETURNING CASE WHEN pg_try_advisory_xact_lock(horsies_lock_key('announce/' || qu
                ELSE false
            END AS is_announced;
 
--- name: enqueue_silently
+-- name: enqueue_without_notify
 -- The same without a word.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, max_retries, task_options, flags,
                            enqueue_sha)
 VALUES ($1, $2, $3, $4, $5, $6, $7::text::timestamptz, $8, $9, $10, $11);
 
--- name: enqueue_within
+-- name: enqueue_in_transaction
 -- The same in a transaction of the caller's, which may last: the trigger announces at its commit. JSON travels as text,
 -- so that a codec which the caller may have set on the connection changes nothing.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
@@ -41,10 +41,10 @@ VALUES ($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7, clock_timestamp() 
 ON CONFLICT DO NOTHING
 RETURNING true AS is_announced;
 
--- name: announce
+-- name: notify_queues
 SELECT count(pg_notify('horsies_task_new', queue_name)) > 0 AS is_announced FROM unnest($1::text[]) AS queue_name;
 
--- name: in_the_way
+-- name: conflicts
 -- The rows that kept `enqueue` from storing a task.
 SELECT id, enqueue_sha, command_sha, idempotency_key IS NOT DISTINCT FROM $3 AND task_name = $2 AS has_same_key
   FROM horsies_tasks
@@ -65,7 +65,7 @@ SELECT row.id, row.args::jsonb, row.kwargs::jsonb, row.sha, $5, $6, $7, $8,
   FROM unnest(string_to_array($1, E'\n')::uuid[], string_to_array($2, E'\n'), string_to_array($3, E'\n'),
               string_to_array($4, E'\n')) AS row(id, args, kwargs, sha);
 
--- name: outcomes
+-- name: results
 -- How the given tasks stand, with the stored document of those that have one.
 SELECT id, task_name, status, result::text AS document
   FROM horsies_tasks

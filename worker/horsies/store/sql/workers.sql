@@ -1,4 +1,4 @@
--- name: ping
+-- name: send_ping
 SELECT pg_notify('horsies_worker_ping', $1) IS NULL AS is_sent;
 
 -- name: newest_states
