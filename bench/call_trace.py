@@ -9,10 +9,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import FrameType
+from types import FrameType
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("worker", "horsies_ops", "tui")

@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -26,9 +26,6 @@ from bench import floor
 from bench.machine import load
 from bench.server import clear, connected, durable_server, make_tables, refuse_unsafe
 from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
 
 APP = Path(__file__).with_name("noop_app.py")
 LINE_BYTES = 16

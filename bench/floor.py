@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
+from bench.rounds import Work
 from bench.server import connected
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from bench.rounds import Work
 
 PAYLOAD = '{"args":[1,"two"],"kwargs":{}}'
 BATCH_ROWS = 1000

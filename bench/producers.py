@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
 
 from bench import floor, sending
+from bench.rounds import Work
 from bench.server import connected
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-
-    from bench.rounds import Work
 
 
 @asynccontextmanager

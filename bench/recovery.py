@@ -13,30 +13,24 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
-from bench.machine import load, look
+from bench.machine import Machine, load, look
 from bench.server import connected, durable_server, make_tables, refuse_unsafe
 from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
 from horsies.model.retention import RetentionWindows
 from horsies.model.settings import PostgresConfig, RecoveryConfig
 from horsies.recovery.retention import clean_heartbeats
 from horsies.recovery.sweep import WorkflowHealing, run_pass
-from horsies.store.connection import ConnectionSpec
-from horsies.store.database import Database
+from horsies.store.connection import ConnectionSpec, Row
+from horsies.store.database import Database, Transaction
+from horsies.store.queries import Query
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from bench.machine import Machine
-    from horsies.store.connection import Row
-    from horsies.store.database import Transaction
-    from horsies.store.queries import Query
 
 A = TypeVar("A")
 R = TypeVar("R")

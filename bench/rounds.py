@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import TypeAlias
 
 Work: TypeAlias = Callable[[int], Awaitable[None]]
 """Does something so many times."""

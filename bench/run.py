@@ -10,20 +10,16 @@ import argparse
 import asyncio
 import dataclasses
 import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench import floor, producers, sending
 from bench.machine import load, look
-from bench.rounds import Measurement, Rounds
+from bench.rounds import Measurement, Rounds, Work
 from bench.server import clear, durable_server, make_tables, refuse_unsafe
 from bench.table import render
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from bench.rounds import Work
 
 FLOOR_ONE = "floor: INSERT one by one"
 FLOOR_TOGETHER = "floor: INSERT by producers at once"

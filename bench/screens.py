@@ -19,12 +19,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import psutil
 from textual.drivers.headless_driver import HeadlessDriver
+from textual.pilot import Pilot
 
 from bench.machine import load, look
 from bench.server import connected, durable_server, make_tables
@@ -32,15 +34,9 @@ from horsies.model.settings import AppConfig, PostgresConfig, TuiConfig
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.app import HorsiesApp
+from horsies_tui.data.source import DataSource
 from horsies_tui.keys import Place
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from textual.pilot import Pilot
-
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.screens.tasks.screen import TasksScreen
+from horsies_tui.screens.tasks.screen import TasksScreen
 
 SIZE = (120, 36)
 STARTS = 3

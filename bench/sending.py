@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
-from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from bench.rounds import Work
-    from horsies import TaskFunction
+from bench.rounds import Work
+from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskFunction, TaskResult
 
 
 @asynccontextmanager

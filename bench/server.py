@@ -6,9 +6,9 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncpg
 
@@ -16,9 +16,6 @@ from horsies.embedded import EmbeddedServer
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
 
 # A narrow queue without anything that a product needs: what is measured against it pays for its features. Rows to be
 # claimed have a table of their own: one that was filled has room for more, which the table of sends has not.

@@ -14,18 +14,14 @@ import re
 import statistics
 import tokenize
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from bench.call_trace import PRODUCT, ROOT
-from bench.walks import make_walks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from bench.walks import Walk
+from bench.walks import Walk, make_walks
 
 LARGE_FILE = 720
 SMALL_FILE = 60

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bench.rounds import Figure, Spread
+
 if TYPE_CHECKING:
     from bench.machine import Machine
-    from bench.rounds import Figure, Spread
 
 HEADING = "| what | unit | median (min–max) | ratio (min–max) | against | reach |\n|---|---|---|---|---|---|"
 

@@ -24,20 +24,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.call_trace import ROOT, environment_to_trace, read_calls, trace_calls
+from bench.call_trace import ROOT, Call, environment_to_trace, read_calls, trace_calls
 from bench.server import connected, make_tables
+from horsies import Horsies
 from horsies.embedded import EmbeddedServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
-    from bench.call_trace import Call
-    from horsies import Horsies
 
 ARGUMENTS, KEYWORDS = ("world",), {"times": 2}
 REPEATS = 10

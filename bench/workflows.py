@@ -13,8 +13,8 @@ import asyncio
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench.draining import CLOSE, OPEN, WAKE, drain, worker
 from bench.machine import load
@@ -24,9 +24,6 @@ from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.workflows.children import start
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DIAMONDS: tuple[Sequence[int], ...] = ((), (0,), (0,), (0,), (1, 2), (2, 3), (4,), (4, 5), (6, 7), (8,))
 """Ten nodes in six layers, by what each waits for."""

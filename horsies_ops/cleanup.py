@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from horsies.errors import Busy
+from horsies.model.retention import CleanupSummary, RetentionCategory, RetentionWindows
 from horsies.recovery.retention import clean, preview_cleanup
 from horsies.store.operators import AuditEntry, AuditProgress, record_audit
 from horsies_ops.actions.report import ActionProgress
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
-    from horsies.model.retention import CleanupSummary, RetentionCategory, RetentionWindows
     from horsies.store.database import Transaction
     from horsies_ops.actions.apply import OperatorSession
 

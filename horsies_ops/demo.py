@@ -10,27 +10,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import tomli_w
 
+from horsies.config import LoadedSettings
 from horsies.model.events import EventKind
 from horsies.store.endpoint import open_for_migration
 from horsies.store.migrate import migrate
-from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-
-    from horsies.config import LoadedSettings
-    from horsies_ops.ops import Ops
-    from horsies_ops.reads.overview import Overview
-
+from horsies_ops.ops import Ops, open_ops
+from horsies_ops.reads.overview import Overview
 
 # What the demo sends: a mix in which something is always slow, fails, is retried, expires or crashes.
 

@@ -5,27 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, format_one_line
 from horsies.model.events import EventKind
-from horsies_ops.reads.overview import read_increments
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
-    from datetime import datetime
-
-    from prometheus_client.core import Metric
-
-    from horsies_ops.reads.facade import OpsReads
-    from horsies_ops.reads.overview import CounterIncrements, Overview
-    from horsies_ops.reads.queues import QueueRow
-
+from horsies_ops.reads.facade import OpsReads
+from horsies_ops.reads.overview import CounterIncrements, Overview, read_increments
+from horsies_ops.reads.queues import QueueRow
 
 # Counters that are added up from what each look at the database finds.
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import UUID
 
+from horsies.app import Horsies
 from horsies.errors import Busy
 from horsies.model.events import EventKind
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
-from horsies.recovery.hooks import HookCaller, log_failure
-from horsies.recovery.report import SweepStatus
+from horsies.model.settings import RecoveryConfig
+from horsies.recovery.hooks import HookCaller, HookFailure, log_failure
+from horsies.recovery.report import SweepReport, SweepStatus
 from horsies.recovery.sweep import WorkflowHealing, sweep
+from horsies.store.database import Database, Transaction
 from horsies.store.operators import AuditEntry, AuditProgress, EventStore, StoredEvent, record_audit
+from horsies_ops.actions.apply import OperatorSession
 from horsies_ops.actions.plan import Skipped
 from horsies_ops.actions.report import ActionReport
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from horsies.app import Horsies
-    from horsies.model.settings import RecoveryConfig
-    from horsies.recovery.hooks import HookFailure
-    from horsies.recovery.report import SweepReport
-    from horsies.store.database import Database, Transaction
-    from horsies_ops.actions.apply import OperatorSession
 
 SWEEP, RELEASE = "sweep", "release"
 MAX_SKIPPED_LISTED = 1000

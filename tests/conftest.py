@@ -6,8 +6,8 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -15,9 +15,6 @@ from hypothesis import settings
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from tests.support.databases import CLUSTER_FOLDER, Cluster, shared_memory_folder
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 settings.register_profile("chaos", max_examples=1000)
 

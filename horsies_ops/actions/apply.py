@@ -6,18 +6,22 @@ import asyncio
 import getpass
 import os
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
+from uuid import UUID
 
 from horsies.codec.ids import ID_GENERATOR
 from horsies.errors import Refused
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
+from horsies.store.database import Database, Transaction
 from horsies.store.operators import (
     AuditEntry,
     AuditProgress,
     Operator,
+    Target,
     Termination,
     TransitionRow,
     end_tasks,
@@ -27,17 +31,8 @@ from horsies.store.operators import (
     requeue,
     resend,
 )
-from horsies_ops.actions.plan import MAX_SKIPPED_LISTED, Selector, Skipped, build_plan
+from horsies_ops.actions.plan import MAX_SKIPPED_LISTED, Plan, Selector, SelectorLike, Skipped, build_plan
 from horsies_ops.actions.report import ActionProgress, ActionReport
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from uuid import UUID
-
-    from horsies.store.database import Database, Transaction
-    from horsies.store.operators import Target
-    from horsies_ops.actions.plan import Plan, SelectorLike
-
 
 # Running tasks that are requeued: their owners are asked to stop them first, and given a few seconds.
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from datetime import datetime
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from horsies.model.operator_actions import (
     Action,
+    ActionCheck,
     ActionOptions,
     ActionTarget,
     Allowed,
@@ -19,18 +22,10 @@ from horsies.model.operator_actions import (
     check_action,
 )
 from horsies.model.task import TaskStatus, parse_id
-from horsies.store.operators import ACTIONS, Target
+from horsies.store.database import Database
+from horsies.store.operators import ACTIONS, Target, TargetRow
 from horsies_ops.reads.filters import TaskFilter, format_filter
 from horsies_ops.reads.search import MAX_CANDIDATES, search_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Sequence
-    from datetime import datetime
-
-    from horsies.model.operator_actions import ActionCheck
-    from horsies.store.database import Database
-    from horsies.store.operators import TargetRow
-
 
 SINGLE_KEY_LIMIT: Final = 25
 """So many rows can be taken in at a glance."""

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from horsies import JsonValue, TaskError, TaskResult  # noqa: TC001  # the codec reads the annotations
+from horsies import JsonValue, TaskError, TaskResult  # the codec reads the annotations
 from horsies.client.payload import PayloadBuilder, SendOptions
-from horsies.errors import HorsiesError, raise_together
+from horsies.errors import BrokerErrorCode, HorsiesError, raise_together
 from horsies.model.result import Err
-from horsies.model.send import to_full_payload
-from horsies.model.settings import CustomQueueConfig
+from horsies.model.send import TaskSendPayload, to_full_payload
+from horsies.model.settings import AppConfig, CustomQueueConfig
 from horsies.model.task import DEFAULT_QUEUE
-from horsies.registry import define_task
+from horsies.registry import TaskDefinition, define_task
 from horsies.registry.definition import name_faults
 from horsies.store.operators import AuditEntry, AuditProgress, record_audit
 from horsies.store.tasks import TaskStore
 from horsies_ops.actions.report import ActionReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import timedelta
-
-    from horsies.errors import BrokerErrorCode
-    from horsies.model.send import TaskSendPayload
-    from horsies.model.settings import AppConfig
-    from horsies.registry import TaskDefinition
     from horsies.store.database import Transaction
     from horsies_ops.actions.apply import OperatorSession
 

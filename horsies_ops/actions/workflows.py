@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.model.operator_actions import SkipReason
 from horsies.model.task import parse_id
+from horsies.store.database import Transaction
 from horsies.store.operators import AuditEntry, AuditProgress, record_audit
 from horsies.workflows import control
+from horsies_ops.actions.apply import OperatorSession
 from horsies_ops.actions.plan import Skipped
 from horsies_ops.actions.report import ActionReport
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from horsies.store.database import Transaction
-    from horsies_ops.actions.apply import OperatorSession
 
 WORKFLOW_ACTIONS = PAUSE_WORKFLOW, RESUME_WORKFLOW, CANCEL_WORKFLOW, RETRY_WORKFLOW = (
     "pause_workflow",

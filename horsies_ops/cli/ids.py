@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from horsies.errors import ErrorCode, NotFound, UsageError
 from horsies.model.text import sanitize_text
-from horsies_ops.reads.filters import NEWEST_LOOKED_AT, is_short_id
+from horsies_ops.reads.filters import NEWEST_LOOKED_AT, ShortIdMatch, is_short_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from horsies_ops.ops import Ops
-    from horsies_ops.reads.filters import ShortIdMatch
 
 
 async def resolve_task_id(ops: Ops, named: str) -> UUID:

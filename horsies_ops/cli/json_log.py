@@ -7,16 +7,13 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
+from horsies.errors import HorsiesError
 from horsies.log import configure_logging
 from horsies_ops.cli.output import error_document
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horsies.errors import HorsiesError
 
 _OPTION: Final = "--log-format"
 

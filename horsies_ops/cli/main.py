@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,10 +19,6 @@ from horsies.errors import ErrorCode, ExitCode, HorsiesError, UsageError
 from horsies_ops.cli import json_log
 from horsies_ops.cli.options import COMMANDS, SERVICES, GlobalOptions, with_global_options
 from horsies_ops.cli.output import Colour, error_document, print_error, print_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 # A group of commands whose modules are imported only when one of them is run, so that `--help` answers at once.
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import timedelta
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
 from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
 from horsies_ops.reads.filters import is_short_id, parse_duration
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
 
 # Durations as values of options.
 

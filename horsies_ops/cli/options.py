@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import shlex
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
@@ -17,8 +18,6 @@ from horsies.version import __version__
 from horsies_ops.cli.output import print_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from horsies.app import Horsies
     from horsies.config import LoadedSettings
 

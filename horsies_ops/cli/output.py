@@ -7,22 +7,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 from uuid import UUID
 
 from horsies.errors import HorsiesError
 from horsies.model.text import sanitize_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-
-    from horsies_ops.actions.report import ActionProgress
-
+from horsies_ops.actions.report import ActionProgress
 
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _BOLD, _RED, _YELLOW, _CYAN, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
-from horsies.recovery.report import SweepStatus
+from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies_ops.cli.output import format_age, format_instant, print_line, print_table, print_warning
 
 if TYPE_CHECKING:
-    from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.reads.stale import SilentTasks
 
 _COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "verdict", "reason", "note")

@@ -6,17 +6,21 @@ import asyncio
 import functools
 import inspect
 import sys
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 from uuid import UUID
 
 import typer
 
 from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused, UsageError
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
+from horsies.model.settings import AppConfig
 from horsies.model.text import sanitize_text
-from horsies_ops.actions.plan import Selector
+from horsies_ops.actions.plan import Plan, PlanGroup, Selector
+from horsies_ops.actions.report import ActionReport
 from horsies_ops.cli.ids import resolve_task_id
 from horsies_ops.cli.option_types import (
     duration_option,
@@ -36,18 +40,8 @@ from horsies_ops.cli.output import (
     print_warning,
     progress_bar,
 )
-from horsies_ops.ops import open_ops
+from horsies_ops.ops import Ops, open_ops
 from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, parse_filter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from horsies.model.settings import AppConfig
-    from horsies_ops.actions.plan import Plan, PlanGroup
-    from horsies_ops.actions.report import ActionReport
-    from horsies_ops.ops import Ops
-
 
 DONE: Final = {
     Action.REQUEUE: "requeued",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,6 @@ from horsies.model.text import sanitize_text
 from horsies_ops.cli.output import print_facts, print_line, print_table, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from horsies_ops.reads.search import Count
     from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
 

@@ -6,22 +6,19 @@ in a function of its own that takes values only; `rounds` has their list.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final
 
+from horsies.config import LoadedSettings
 from horsies.embedded import EmbeddedServer
 from horsies.errors import HorsiesError
+from horsies.model.settings import AppConfig
 from horsies_ops.doctor import checks as fleet
 from horsies_ops.doctor import checks as records
 from horsies_ops.doctor import checks as server
 from horsies_ops.doctor.findings import CheckResult, CheckStatus, CheckTarget, Diagnosis, Finding, fail, ok, skip, warn
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from contextlib import AbstractAsyncContextManager
-
-    from horsies.config import LoadedSettings
-    from horsies.model.settings import AppConfig
-    from horsies_ops.reads.facade import OpsReads
+from horsies_ops.reads.facade import OpsReads
 
 __all__ = ["CheckResult", "CheckStatus", "Diagnosis", "Finding", "diagnose"]
 

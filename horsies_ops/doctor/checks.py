@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import humanize
 
-from horsies.model.recovery.fleet import mismatched_settings
+from horsies.model.recovery.fleet import Fleet, FleetMember, mismatched_settings
 from horsies.model.retention import RetentionCategory, RetentionWindows
 from horsies.model.task import short_form
 from horsies.store.listen import is_notify_delivered, is_notify_trigger_enabled
 from horsies.store.recovery import RecoveryStore
 from horsies_ops.doctor.findings import Finding, fail, ok, skip, warn
 from horsies_ops.reads.server import (
+    ConnectionUsage,
+    DatabaseStatus,
+    OpenTransaction,
+    OutboxStatus,
+    TableStorage,
     count_orphans,
     database_status,
     default_search_path,
@@ -25,11 +31,7 @@ from horsies_ops.reads.server import (
 from horsies_ops.reads.stale import count_stale
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from horsies.model.recovery.fleet import Fleet, FleetMember
     from horsies_ops.doctor.findings import CheckTarget
-    from horsies_ops.reads.server import ConnectionUsage, DatabaseStatus, OpenTransaction, OutboxStatus, TableStorage
 
 
 NOTIFY_TIMEOUT_S: Final = 5.0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from horsies.model.settings import AppConfig
-    from horsies_ops.reads.facade import OpsReads
+from horsies.model.settings import AppConfig
+from horsies_ops.reads.facade import OpsReads
 
 
 class CheckStatus(StrEnum):

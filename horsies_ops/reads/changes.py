@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import UUID
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
 
 
 class Topic(StrEnum):

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
 
 from horsies.errors import HorsiesError
+from horsies.store.connection import ConnectionSpec
+from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies_ops.reads.live import FeedStatus, Topic, listen
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
-    from horsies.store.connection import ConnectionSpec
-    from horsies.store.database import Database
-
 
 _LAST: Final = (1 << 63) - 1
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
 
 from horsies.model.task import SHORT_FORM_DIGITS, TaskStatus, parse_id
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from uuid import UUID
-
     from horsies.store.database import Database
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 from horsies.errors import HorsiesError
+from horsies.store.connection import ConnectionSpec
+from horsies.store.database import Database
 from horsies.store.listen import (
     EVENTS_CHANNEL,
     TASK_DONE_CHANNEL,
@@ -28,12 +31,6 @@ from horsies_ops.reads.changes import (
     parse_workflow_done,
 )
 from horsies_ops.reads.server import measure_latency
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from horsies.store.connection import ConnectionSpec
-    from horsies.store.database import Database
 
 MAX_QUEUED_CHANGES: Final = 10_000
 """Changes kept for a reader who is slow; what comes beyond is dropped, for each is only a hint to look."""

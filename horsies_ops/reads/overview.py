@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
+from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
 from horsies_ops.reads.queues import MAX_FINISHED_COUNTED, QUEUE_READS, QueueRow
 from horsies_ops.reads.search import Count
-from horsies_ops.reads.stale import count_stale
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
-
-    from horsies.store.database import Database, Transaction
-    from horsies_ops.reads.stale import StaleCounts
-
+from horsies_ops.reads.stale import StaleCounts, count_stale
 
 # How much is done, how long it takes, and what goes wrong, over a stretch of time.
 

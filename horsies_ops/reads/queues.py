@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
-
     from horsies.store.database import Database
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
     from horsies.model.settings import TaskSchedule
     from horsies.store.database import Database
 

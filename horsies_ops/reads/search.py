@@ -7,22 +7,17 @@ stretch in the order of their ids, or, where an index knows the few that can mat
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from horsies.model.task import TaskStatus
+from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
-from horsies_ops.reads.filters import is_short_id, tasks_by_short_id
+from horsies_ops.reads.filters import TaskFilter, is_short_id, tasks_by_short_id
 from horsies_ops.reads.server import database_time
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from horsies.store.database import Database
-    from horsies_ops.reads.filters import TaskFilter
-
 
 # Numbers as operators read them, and how far each may be trusted.
 

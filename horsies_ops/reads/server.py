@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
+from horsies.store.database import Database
 from horsies.store.migrate import schema_state
 from horsies.store.queries import Query, load_queries
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
 
 from horsies.model.recovery.decision import DecisionKind
-from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, effective_policy
+from horsies.model.recovery.fleet import EffectivePolicy, OperatorObserver, SweepOptions, effective_policy
+from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.decide import StaleTask
+from horsies.recovery.report import SweptTask
+from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies.store.recovery import PAGE_SIZE, RecoveryStore, StaleRow, StaleScan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from horsies.model.recovery.fleet import EffectivePolicy
-    from horsies.model.settings import RecoveryConfig
-    from horsies.recovery.report import SweptTask
-    from horsies.store.database import Database
-
 
 MAX_PAGES: Final = 10
 _WHY_NOT: Final = {

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus, parse_id
+from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies.store.tasks import TASKS, AttemptRow
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.search import SEARCH_TIME_LIMIT, Match, search_ranges, sent_at_from_id, time_limit
+from horsies_ops.reads.search import SEARCH_TIME_LIMIT, Match, SearchRange, search_ranges, sent_at_from_id, time_limit
 from horsies_ops.reads.stale import RecoveryDecision, recovery_decision
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
-    from datetime import datetime
-
-    from horsies.store.database import Database
-    from horsies_ops.reads.search import SearchRange
-
 
 NEWEST_SHOWN: Final = 100
 """How many beats and events of a task are read."""

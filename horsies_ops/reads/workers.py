@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, cast
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
 from uuid import UUID
 
 from horsies.client.workers import WorkerPing
 from horsies.model.events import EventKind
 from horsies.model.recovery.fleet import is_silent, longest_thresholds, parse_config, parse_instant
+from horsies.model.result import WorkerPong
+from horsies.model.settings import RecoveryConfig
 from horsies.model.task import parse_id
+from horsies.store.connection import ConnectionSpec
+from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
 from horsies.store.recovery import RecoveryStore
 from horsies.store.workers import WorkerState, open_ping
 from horsies_ops.reads.events import events
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime, timedelta
-
-    from horsies.model.result import WorkerPong
-    from horsies.model.settings import RecoveryConfig
-    from horsies.store.connection import ConnectionSpec
-    from horsies.store.database import Database
-
 
 MAX_WORKERS: Final = 1_000
 MAX_SNAPSHOTS: Final = 2_000

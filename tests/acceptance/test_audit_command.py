@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.cli import Executable
 from tests.support.rows import insert, insert_task
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ONE_ACTION = {
     "id",

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
 
 from bench import floor, sending, structure
 from bench.server import FLOOR_TABLES
-
-if TYPE_CHECKING:
-    import ast
-    from collections.abc import AsyncIterator
 
 ROOT = Path(__file__).parents[2]
 

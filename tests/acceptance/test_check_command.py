@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
-from tests.support.cli import APP, Project
+from tests.support.cli import APP, CommandResult, Executable, Project
 from tests.support.databases import PGBOUNCER, pgbouncer
-
-if TYPE_CHECKING:
-    from tests.support.cli import CommandResult, Executable
 
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 UNREACHABLE = "postgresql://me:hunter2@127.0.0.1:1/db"

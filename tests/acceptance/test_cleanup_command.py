@@ -8,11 +8,13 @@ import os
 import pty
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
+from tests.support.cli import Executable
 from tests.support.rows import (
     HOUR,
     count_rows,
@@ -21,11 +23,6 @@ from tests.support.rows import (
     insert_old_heartbeat,
     insert_task,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cli import Executable
 
 OLD = 2000 * HOUR
 

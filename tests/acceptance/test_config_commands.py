@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.support.cli import Executable
+from tests.support.cli import Executable
 
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 

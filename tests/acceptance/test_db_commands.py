@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
-if TYPE_CHECKING:
-    from tests.support.cli import Executable
+from tests.support.cli import Executable
 
 
 def test_the_embedded_server_is_started_migrated_looked_at_and_stopped(embedded: Executable) -> None:

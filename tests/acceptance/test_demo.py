@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.support.cli import Executable
+from tests.support.cli import Executable
 
 
 def test_the_demo_shows_tasks_of_all_kinds_and_leaves_nothing_behind(horsies: Executable) -> None:

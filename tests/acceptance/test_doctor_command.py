@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
 
+from tests.support.cli import CommandResult, Executable
 from tests.support.rows import (
     HOUR,
     insert_finished_task,
@@ -16,9 +17,6 @@ from tests.support.rows import (
     insert_owned_task,
     insert_task,
 )
-
-if TYPE_CHECKING:
-    from tests.support.cli import CommandResult, Executable
 
 NAMES = [
     "config",

@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +10,7 @@ from horsies.errors import ExitCode
 from horsies.version import __version__
 from horsies_ops.cli.main import load_command
 from horsies_ops.cli.options import COMMANDS
-
-if TYPE_CHECKING:
-    from tests.support.cli import Executable
+from tests.support.cli import Executable
 
 
 def test_help_lists_every_command_and_imports_neither_textual_nor_the_driver(horsies: Executable) -> None:

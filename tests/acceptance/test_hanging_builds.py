@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from horsies.task_modules import import_module_or_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from tests.support.cli import Executable
+from tests.support.cli import Executable
 
 FLOWS = """
     import sys

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.support.cli import Project
-
-if TYPE_CHECKING:
-    from tests.support.cli import Executable
+from tests.support.cli import Executable, Project
 
 TALKATIVE = """
 import logging, os, sys, threading, time, warnings

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.support.cli import APP, Project
-
-if TYPE_CHECKING:
-    from tests.support.cli import Executable
+from tests.support.cli import APP, Executable, Project
 
 TALKATIVE = f"{APP}app.logger.info('all is well')\napp.logger.warning('beware')\n"
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import urllib.request
-from typing import TYPE_CHECKING
 
 import asyncpg
 
+from tests.support.cli import Executable, RunningCommand
 from tests.support.rows import HOUR, insert_old_worker, insert_task
-
-if TYPE_CHECKING:
-    from tests.support.cli import Executable, RunningCommand
 
 
 def scraped(at_work: RunningCommand) -> str:

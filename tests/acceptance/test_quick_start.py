@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from horsies.config import load_settings
-from tests.support.cli import examples_of, write_files_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cli import Executable
+from tests.support.cli import Executable, examples_of, write_files_of
 
 
 def test_the_quick_start_leads_to_a_pending_task(embedded: Executable, tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -18,10 +20,6 @@ from horsies.store.operators import EventStore, StoredEvent
 from tests.support.cli import Executable
 from tests.support.rows import insert, insert_node, insert_run, insert_task, insert_worker
 from tests.support.workers import worker_process
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from pathlib import Path
 
 QUEUE = {
     "name",

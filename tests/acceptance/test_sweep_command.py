@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
+from tests.support.cli import Executable
 from tests.support.rows import CRASH_RETRY, insert_listening_worker, insert_owned_task, insert_task, seconds_ago
 from tests.support.store import fetch_rows
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.support.cli import Executable
 
 ONE_TASK = {
     "id",

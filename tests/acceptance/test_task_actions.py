@@ -7,7 +7,8 @@ import os
 import pty
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -15,9 +16,6 @@ import pytest
 from tests.support.cli import Executable
 from tests.support.rows import insert_task
 from tests.support.store import fetch_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REPORT = {
     "action",

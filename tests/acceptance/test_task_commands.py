@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -12,9 +13,6 @@ import pytest
 
 from tests.support.cli import Executable
 from tests.support.rows import insert, insert_owned_task, insert_task
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LISTED = {
     "id",

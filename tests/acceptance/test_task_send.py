@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
 from tests.support.cli import CommandResult, Executable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 APP = """
 from horsies import Horsies, TaskError, TaskResult

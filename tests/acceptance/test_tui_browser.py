@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tests.support.cli import Executable
 from tests.support.tui import find_browser, open_browser
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cli import Executable
 
 BROWSER = find_browser()
 BLANK = 10_000

@@ -6,15 +6,12 @@ import select
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.cli import Executable
+from tests.support.cli import Executable
 
 
 class Terminal:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from aiohttp import ClientSession, WSMsgType, WSServerHandshakeError
+from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
-
-    from aiohttp import ClientWebSocketResponse
-
-    from tests.support.cli import Executable, RunningCommand
+from tests.support.cli import Executable, RunningCommand
 
 WITHOUT_THE_PACKAGE = """
 import sys

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from horsies.task_modules import import_module_or_file
-from tests.support.cli import Executable
+from tests.support.cli import Executable, RunningCommand
 from tests.support.ledger import Ledger
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    import pytest
-
-    from tests.support.cli import RunningCommand
 
 APP = """
     from horsies import (

@@ -8,15 +8,12 @@ import sys
 import sysconfig
 import tempfile
 import venv
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.cli import Executable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING
 
+from tests.support.cli import Executable
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import send, worker_process
-
-if TYPE_CHECKING:
-    from tests.support.cli import Executable
 
 
 async def test_a_worker_runs_tasks_and_leaves_when_asked(database_url: str, horsies: Executable) -> None:

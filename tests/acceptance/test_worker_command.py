@@ -6,17 +6,13 @@ import asyncio
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncpg
 import psutil
 import pytest
 
-from tests.support.cli import APP, Project
+from tests.support.cli import APP, CommandResult, Executable, Project
 from tests.support.store import make_app
-
-if TYPE_CHECKING:
-    from tests.support.cli import CommandResult, Executable
 
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 NO_MODULE = "import nowhere_to_be_found\n"

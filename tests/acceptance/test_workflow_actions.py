@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -11,9 +11,6 @@ import pytest
 from tests.support.cli import Executable
 from tests.support.rows import insert, insert_run
 from tests.support.store import fetch_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

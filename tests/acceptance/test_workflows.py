@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
-from horsies import Err, NodeKey, Ok, SubWorkflowNode, WorkflowHandle, WorkflowStatus, from_node
+from horsies import Err, NodeKey, Ok, SubWorkflowNode, WorkflowHandle, WorkflowSpec, WorkflowStatus, from_node
+from tests.support.databases import Cluster
 from tests.support.ledger import Ledger
-from tests.support.workers import worker_in_process
+from tests.support.workers import InProcessWorker, worker_in_process
 from tests.support.workflow_app import LOCATOR, Doubled, register_workflow_tasks
 from tests.support.workflows import diamond, nested
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from horsies import WorkflowSpec
-    from tests.support.databases import Cluster
-    from tests.support.workers import InProcessWorker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

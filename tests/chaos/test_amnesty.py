@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY
 from tests.support.workers import InProcessWorker, worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 BEAT_S = QUICK_RECOVERY["runner_heartbeat_interval_ms"] / 1000
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000

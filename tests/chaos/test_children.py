@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
+from horsies import TaskError
 from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.recovery_times import note
 from tests.support.workers import InProcessWorker, worker_in_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from horsies import TaskError
 
 CRASHES: dict[str, tuple[str, dict[str, Any]]] = {
     "segfault": ("WORKER_CRASHED", {"cause": "CHILD_SIGNAL", "signal": "SIGSEGV"}),

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import asyncpg
 
 from horsies import Ok
 from horsies.model import events
 from tests.support.ledger import Ledger
-from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
-    from pathlib import Path
-
-    from tests.support.workers import InProcessWorker
+from tests.support.workers import InProcessWorker, worker_in_process
 
 OFTEN = {
     "recovery": {

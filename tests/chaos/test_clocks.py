@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import send, worker_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 # Read by every interpreter at its start, that of the worker and those of its children.
 SHIM = """

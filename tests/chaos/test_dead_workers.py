@@ -8,27 +8,22 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from horsies import RecoveryConfig
+from horsies import Horsies, RecoveryConfig
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.recovery.sweep import sweep
+from horsies.store.database import Database
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.recovery_times import BOUND_S, note, note_recoveries
 from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from datetime import datetime
-    from pathlib import Path
-
-    from horsies import Horsies
-    from horsies.store.database import Database
 
 BUSY = 8
 WAITING = 2

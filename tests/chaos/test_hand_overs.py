@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from horsies import Ok
 from tests.support.ledger import Ledger
-from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.workers import InProcessWorker
+from tests.support.workers import InProcessWorker, worker_in_process
 
 CANCEL = """
 UPDATE horsies_tasks

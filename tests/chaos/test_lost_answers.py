@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,10 +13,6 @@ from horsies.model import events
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.workers import InProcessWorker, worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,17 +13,12 @@ from horsies import PostgresConfig
 from horsies.model.events import EventKind
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepStatus
-from horsies_ops.ops import open_ops
+from horsies_ops.ops import Ops, open_ops
 from horsies_ops.reads.filters import TaskFilter
 from tests.support.databases import PGBOUNCER, pgbouncer
 from tests.support.ledger import Ledger, OrphanedTask
 from tests.support.rows import HOUR, insert_finished_task
 from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-
-    from horsies_ops.ops import Ops
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="needs the pgbouncer package")
 

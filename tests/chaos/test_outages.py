@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
 
+from horsies import Horsies, TaskFunction
 from horsies.model import events
 from tests.support.databases import temporary_cluster_folder
 from tests.support.faults import CrashableServer, Proxy, RemoteLedger
@@ -18,11 +20,6 @@ from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.workers import InProcessWorker, send, worker_in_process
 from tests.support.workflow_app import LOCATOR, register_workflow_tasks
 from tests.support.workflows import diamond
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-
-    from horsies import Horsies, TaskFunction
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
 TWO_BEATS = {

@@ -6,23 +6,20 @@ time; `--hypothesis-profile=chaos` tries many, and others each time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from horsies.store.claims import FINISHES
+from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
+from horsies.store.queries import Query
 from tests.support.simulated_workers import AgingDatabase
 from tests.support.state_machine import state_machine_for
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from horsies.store.connection import ConnectionSpec
-    from horsies.store.queries import Query
 
 TOKEN = "AND t.claim_token = asked.claim_token"
 OWNER = "AND t.claimed_by_worker_id = asked.worker_id"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from random import Random
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -19,14 +20,9 @@ from horsies.store.database import Database
 from horsies.workflows import control
 from horsies.workflows.children import start
 from horsies.workflows.healing import heal
+from tests.support.store import Connection
 from tests.support.workflow_graphs import CHANCES, Dag, dags, expected_outcome
 from tests.support.workflows import FakeDefinitions, PlannedDag, WorkflowDriver, stored_outcome
-
-if TYPE_CHECKING:
-    from random import Random
-    from uuid import UUID
-
-    from tests.support.store import Connection
 
 TABLES = ("horsies_workflow_outbox", "horsies_workflows", "horsies_tasks", "horsies_task_attempts")
 OPEN = "SELECT id, status FROM horsies_workflows WHERE completed_at IS NULL ORDER BY id"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from horsies.model import events
 from tests.support.ledger import Ledger, OrphanedTask, insert_pending_tasks
 from tests.support.ledger_app import QUICK_RECOVERY
 from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
 PLAIN_AGES: dict[str, Any] = {"recovery": {"outage_amnesty": False}}

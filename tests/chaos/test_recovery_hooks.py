@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,6 @@ from horsies import Horsies, RecoveredWorkers, Recovery, RecoveryContext, Recove
 from horsies.model import events
 from tests.support.ledger import Ledger, OrphanedTask
 from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 LATER = datetime.now(UTC) + timedelta(days=1)
 

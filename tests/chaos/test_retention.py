@@ -7,19 +7,14 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import asyncpg
 import pytest
 
-from tests.support.store import until_lock_waiters
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-    from uuid import UUID
-
-    from tests.support.store import Connection
+from tests.support.store import Connection, until_lock_waiters
 
 NODES, TREES, KILLS = 2, 20, 6
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,6 @@ from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import groups_alive, send, worker_in_process, worker_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 LOSE = "UPDATE horsies_workers SET state = 'lost' WHERE id = $1::text::uuid"
 GIVE_TO_ANOTHER = """

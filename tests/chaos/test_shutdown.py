@@ -8,23 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from horsies import Horsies
 from horsies.model import events
 from tests.support.cli import APP, Project
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
 from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-    from pathlib import Path
-
-    from horsies import Horsies
 
 HALF_AN_HOUR_S = 1800
 

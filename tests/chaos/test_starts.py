@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 BUSY_TWICE = (
     "CREATE SEQUENCE tries",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -19,9 +20,6 @@ from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.workers import HeartbeatStore, TaskHeartbeat
 from tests.support.ledger import Ledger, OrphanedTask
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
 
 SWEEPERS = 8
 MANY = 40

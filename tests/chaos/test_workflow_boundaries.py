@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
@@ -12,10 +12,8 @@ from horsies.model.workflow.plan import JoinType, NodePlan
 from horsies.store.connection import ConnectionSpec
 from horsies.workflows.healing import heal
 from tests.support.faults import CrashingDatabase, SimulatedCrash
+from tests.support.store import Connection
 from tests.support.workflows import FakeDefinitions, WorkflowDriver, node, plan, sub_node
-
-if TYPE_CHECKING:
-    from tests.support.store import Connection
 
 CHILD = plan(node(0, name="c0"), node(1, 0, name="c1", args_from={"x": 0}), definition_key="child", output_index=1)
 KNOWN = FakeDefinitions({"child": CHILD})

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import signal
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from horsies import Horsies, TaskHandle, WorkflowHandle
 from tests.support.faults import CommitGate, WriteCondition
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.workers import worker_process
+from tests.support.workers import WorkerProcess, worker_process
 from tests.support.workflow_app import LOCATOR, register_workflow_tasks, task_of
 from tests.support.workflows import diamond, nested
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from horsies import Horsies, TaskHandle, WorkflowHandle
-    from tests.support.workers import WorkerProcess
 
 OTHER_APP: dict[str, Any] = {"queue_mode": "custom", "custom_queues": [{"name": "other"}]}
 

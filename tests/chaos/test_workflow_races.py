@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -14,13 +14,8 @@ import pytest
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.workflows import control
-from tests.support.store import count_deadlocks
+from tests.support.store import Connection, count_deadlocks
 from tests.support.workflows import FakeDefinitions, WorkflowDriver, node, plan, run_row, sub_node
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from tests.support.store import Connection
 
 CHILD = plan(node(0, name="c0"), node(1, 0, name="c1"), definition_key="child")
 KNOWN = FakeDefinitions({"child": CHILD})

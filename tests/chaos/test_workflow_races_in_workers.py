@@ -5,27 +5,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
 
-from horsies import SubWorkflowNode
-from tests.support.ledger import Ledger
+from horsies import Horsies, SubWorkflowNode, WorkflowHandle, WorkflowSpec
+from tests.support.ledger import Entry, Ledger
 from tests.support.ledger_app import ledger_app
-from tests.support.store import count_deadlocks
+from tests.support.store import Connection, count_deadlocks
 from tests.support.workers import worker_process
 from tests.support.workflow_app import LOCATOR, Doubled, register_workflow_tasks, task_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from datetime import datetime
-
-    from horsies import Horsies, WorkflowHandle, WorkflowSpec
-    from tests.support.ledger import Entry
-    from tests.support.store import Connection
 
 SEED = 11
 RUNS = 8

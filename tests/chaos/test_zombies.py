@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from horsies import Horsies
 from horsies.model import events
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus
 from horsies.recovery.sweep import sweep
+from horsies.store.database import Database
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY, ledger_app
 from tests.support.recovery_times import note_recoveries
 from tests.support.workers import WorkerProcess, send, worker_in_process, worker_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-    from pathlib import Path
-
-    from horsies import Horsies
-    from horsies.store.database import Database
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
 BEAT_S = QUICK_RECOVERY["runner_heartbeat_interval_ms"] / 1000

@@ -6,7 +6,9 @@ import asyncio
 import subprocess
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -14,10 +16,6 @@ import pytest
 from horsies import Horsies
 from horsies.testing import drain
 from tests.support.cli import examples_of, write_files_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 async def make_orders_table(database_url: str) -> None:

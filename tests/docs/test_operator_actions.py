@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from tests.support.cli import examples_of
 from tests.support.rows import insert_task
 from tests.support.store import fetch_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_documented_program_retries_matching_tasks(

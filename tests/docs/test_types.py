@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.cli import ROOT, program_of, write_files_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DOCUMENTS = ("README.md", "docs/tasks.md", "docs/testing.md", "docs/workflows.md")
 

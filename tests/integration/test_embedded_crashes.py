@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -21,10 +22,6 @@ from tests.support.databases import (
     temporary_cluster_folder,
     wait_until,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _ENDS_ON_SIGTERM = """
 import signal

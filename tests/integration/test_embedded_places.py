@@ -3,8 +3,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
@@ -13,9 +13,6 @@ import pytest
 from horsies.embedded import EmbeddedServer, find_binaries
 from horsies.errors import ConfigurationError, ErrorCode
 from tests.support.databases import NOBODY, run_script, server_process, temporary_cluster_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 _REFUSED = """

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from horsies.embedded import EmbeddedServer
 from horsies.errors import Busy, ExitCode
 from tests.support.databases import ServerUser, run_script, server_log, temporary_cluster_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

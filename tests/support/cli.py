@@ -16,17 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
-
+from typing import Any, NamedTuple
 
 PROGRAM = (sys.executable, "-m", "horsies_ops.cli")
 """The program of this tree."""

@@ -14,10 +14,11 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
@@ -27,10 +28,6 @@ from horsies.embedded import EmbeddedServer, find_binaries
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
 
 MEMORY = Path("/dev/shm")  # named by Linux
 NEEDED_BYTES = 4 * 2**30

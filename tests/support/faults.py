@@ -6,10 +6,12 @@ import asyncio
 import re
 import signal
 import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
@@ -19,15 +21,10 @@ from horsies.embedded import EmbeddedServer
 from horsies.recovery.retention import RetentionWindows, clean
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database, Transaction
+from horsies.store.queries import Query
 from tests.support.databases import server_process
 from tests.support.ledger import POLL_S, Entry, Ledger
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-    from pathlib import Path
-
-    from horsies.store.queries import Query
-    from tests.support.store import Connection
+from tests.support.store import Connection
 
 
 class Proxy:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 
 from horsies.codec.ids import ID_GENERATOR
 from tests.support.ledger_app import QUICK_RECOVERY, retried
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
-    from datetime import datetime
-
 
 # ruff: noqa: ASYNC110  # other processes set no events
 

@@ -12,9 +12,10 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 from pydantic import BaseModel, model_validator
@@ -31,10 +32,6 @@ from horsies import (
     WorkerResilienceConfig,
     current_task,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-
 
 URL = "LEDGER_URL"
 """The variable that says where."""

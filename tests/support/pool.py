@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+from horsies.engine.pool.child import Child, ChildExit
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
-from horsies.engine.pool.protocol import Assignment
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
-
-    from horsies.engine.pool.child import Child, ChildExit
-    from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
-
+from horsies.engine.pool.protocol import Assignment, AttemptKey, EncodedOutcome, Stream
 
 # ruff: noqa: ARG002  # a listener is told more than tests want to know
 

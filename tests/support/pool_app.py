@@ -17,19 +17,17 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, model_serializer, model_validator
 
 from horsies import AppConfig, Horsies, TaskError, TaskResult, current_task
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from multiprocessing.queues import SimpleQueue
 
 app = Horsies(AppConfig())
 

@@ -11,19 +11,15 @@ import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from horsies_ops.cli.output import print_table, print_warning
+from tests.support.ledger import Ledger
 from tests.support.ledger_app import QUICK_RECOVERY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import datetime
-
-    from tests.support.ledger import Ledger
 
 FILE = "CHAOS_TIMES"
 BOUND_S = (QUICK_RECOVERY["running_stale_threshold_ms"] + QUICK_RECOVERY["check_interval_ms"]) / 1000

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -18,14 +19,10 @@ from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies.recovery.sweep import sweep
+from horsies.store.database import Database
 from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.workers import WorkerRow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from horsies.store.database import Database
-    from tests.support.store import Connection
+from tests.support.store import Connection
 
 
 @dataclass(frozen=True, slots=True)

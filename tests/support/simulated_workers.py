@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from uuid import uuid4
+from typing import Any, Final, TypeVar
+from uuid import UUID, uuid4
 
 import asyncpg
 from hypothesis import strategies as st
@@ -17,7 +18,17 @@ from horsies.model.capacity import QueueCapacity
 from horsies.model.recovery.fleet import WorkerObserver
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskAttemptOutcome
-from horsies.store.claims import ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt, FinishStore, TaskExpiry, TaskStart
+from horsies.store.claims import (
+    ClaimedRow,
+    ClaimRef,
+    ClaimRequest,
+    ClaimStatusRow,
+    ClaimStore,
+    FinishedAttempt,
+    FinishStore,
+    TaskExpiry,
+    TaskStart,
+)
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.workers import (
@@ -28,6 +39,7 @@ from horsies.store.workers import (
     WorkerRegistration,
     WorkerState,
 )
+from tests.support.store import Connection
 from tests.support.task_model import (
     CLAIMED,
     CRASHED,
@@ -44,14 +56,6 @@ from tests.support.task_model import (
     TaskSpec,
     delay_after,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-    from uuid import UUID
-
-    from horsies.store.claims import ClaimedRow, ClaimStatusRow
-    from tests.support.store import Connection
-
 
 R = TypeVar("R")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from math import inf
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.strategies import SearchStrategy
 
 from horsies.codec.ids import ID_GENERATOR
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions
@@ -19,6 +21,7 @@ from horsies.recovery.retention import clean
 from horsies.recovery.sweep import sweep
 from horsies.store import operators
 from horsies.store.claims import ClaimRef
+from horsies.store.database import Transaction
 from horsies.store.operators import Target, Termination
 from horsies.store.tasks import QUEUES as QUEUE_QUERIES
 from horsies.store.tasks import TaskStore
@@ -27,6 +30,7 @@ from tests.support.simulated_workers import (
     RECOVERY,
     STEP_CHOICES,
     TICK_S,
+    AgingDatabase,
     OperatorAction,
     SimulatedWorker,
     StepChoices,
@@ -47,14 +51,6 @@ from tests.support.task_model import (
     TaskSpec,
     send_payload,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hypothesis.strategies import SearchStrategy
-
-    from horsies.store.database import Transaction
-    from tests.support.simulated_workers import AgingDatabase
 
 T = TypeVar("T")
 

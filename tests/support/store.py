@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import date
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -14,12 +15,7 @@ import asyncpg
 from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 from horsies.model.capacity import QueueCapacity
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-
-    from horsies.store.database import Database
-
+from horsies.store.database import Database
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 

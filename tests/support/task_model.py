@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from hypothesis import strategies as st
 
 from horsies.model.retry import RetryPolicy
 from horsies.model.send import TaskSendPayload
 from horsies.model.task import TaskStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from uuid import UUID
-
-    from horsies.store.claims import ClaimRef
-
+from horsies.store.claims import ClaimRef
 
 QUEUES: Final = ("default", "other")
 RETRY_DELAY: Final = 0.5

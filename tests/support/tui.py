@@ -8,45 +8,38 @@ import os
 import pickle
 import re
 import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from string import ascii_letters, digits, punctuation
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+from uuid import UUID
 
 import asyncpg
-from aiohttp import ClientSession, WSMsgType
+from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 from rich.cells import cell_len
+from textual.app import App
 from textual.drivers.headless_driver import HeadlessDriver
+from textual.message import Message
+from textual.pilot import Pilot
+from textual.strip import Strip
 
 from horsies.model.settings import AppConfig, PostgresConfig, TuiConfig
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskOrder, TaskPage
 from horsies_tui.app import HorsiesApp
-from horsies_tui.data.context import DatabaseClock
+from horsies_tui.data.context import DatabaseClock, StateFile
+from horsies_tui.data.source import DataSource, Opener
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.keys import Place
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.theme import NO_USER_THEMES, UserThemes
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-    from uuid import UUID
-
-    from aiohttp import ClientWebSocketResponse
-    from textual.app import App
-    from textual.message import Message
-    from textual.pilot import Pilot
-    from textual.strip import Strip
-
-    from horsies_tui.data.context import StateFile
-    from horsies_tui.data.source import DataSource, Opener
-
 
 ALPHABET = ascii_letters + digits + punctuation
 

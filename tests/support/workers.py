@@ -9,29 +9,24 @@ import json
 import os
 import signal
 import tempfile
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
-from horsies import Ok
+from horsies import Horsies, Ok
+from horsies.engine.heartbeat import Health
+from horsies.engine.in_flight import Assignments
 from horsies.engine.notifications import PROBE_AFTER_S
+from horsies.engine.pool.child import Child
 from horsies.engine.worker import Worker
 from horsies.model import events
 from horsies.model.settings import ProjectConfig, WorkerConfig, WorkerSettings
 from tests.support import ledger_app as sample
-from tests.support.cli import command_server, start_in_new_interpreter
+from tests.support.cli import Running, command_server, start_in_new_interpreter
 from tests.support.ledger import POLL_S
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from horsies import Horsies
-    from horsies.engine.heartbeat import Health
-    from horsies.engine.in_flight import Assignments
-    from horsies.engine.pool.child import Child
-    from tests.support.cli import Running
 
 E = TypeVar("E", bound=events.Event)
 

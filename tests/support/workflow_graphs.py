@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
@@ -30,10 +30,6 @@ from horsies.model.workflow.progress import (
     Step,
     next_steps,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 LARGEST_CHILD = 4
 CHANCES = st.integers(0, 2**32).map(Random)

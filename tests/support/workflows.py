@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -27,21 +28,13 @@ from horsies import (
 from horsies.codec.ids import ID_GENERATOR
 from horsies.model.capacity import QueueCapacity
 from horsies.model.task import TaskAttemptOutcome
-from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
-from horsies.store.claims import ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt, FinishStore, TaskStart
+from horsies.model.workflow.plan import NodePlan, OnError, WorkflowDefinitions, WorkflowPlan
+from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt, FinishStore, TaskStart
+from horsies.store.database import Database
 from horsies.workflows.children import BUILD_TIMEOUT_S, OutboxProcessor, start
+from tests.support.store import Connection
 from tests.support.workflow_app import Doubled, task_of
-from tests.support.workflow_graphs import RunOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from horsies.model.workflow.plan import WorkflowDefinitions
-    from horsies.store.claims import ClaimedRow
-    from horsies.store.database import Database
-    from tests.support.store import Connection
-    from tests.support.workflow_graphs import Dag
-
+from tests.support.workflow_graphs import Dag, RunOutcome
 
 app = Horsies(AppConfig())
 

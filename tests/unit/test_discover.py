@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from horsies import ConfigurationError, ErrorCode
 from horsies.config import load_settings
 from horsies.discover import import_app, import_app_with_tasks
-from tests.support.cli import APP
-
-if TYPE_CHECKING:
-    from tests.support.cli import Project
+from tests.support.cli import APP, Project
 
 TWO_APPS = "from horsies import Horsies\nfirst, second = Horsies(), Horsies()\n"
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +19,6 @@ from horsies.errors import (
     format_one_line,
     raise_together,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("family", [ConfigurationError, TaskDefinitionError, WorkflowValidationError, RegistryError])

@@ -4,14 +4,11 @@ import io
 import json
 import logging
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from horsies.log import STATEMENT_LOGGER, LogFormat, configure_logging
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOGGER = logging.getLogger("horsies.test")
 

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from tests.support.recovery_times import Timing, main, print_series, series_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    import pytest
 
 
 def _timings(scenario: str, *seconds: float) -> list[Timing]:

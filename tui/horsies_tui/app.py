@@ -3,50 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 from uuid import UUID
 
-from textual import work
+from textual import events, work
+from textual.actions import ActionParseResult
 from textual.app import App, SystemCommand
+from textual.binding import BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.dom import DOMNode
+from textual.filter import LineFilter
 from textual.geometry import Size
+from textual.message import Message
+from textual.screen import Screen
+from textual.theme import Theme
 from textual.widgets import Input
-from textual.worker import WorkerCancelled, WorkerFailed
+from textual.worker import Worker, WorkerCancelled, WorkerFailed
 
 from horsies.errors import HorsiesError
+from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import FilterFault, TaskFilter, is_short_id, parse_filter
 from horsies_tui.data.context import AppContext, DatabaseClock, StateFile
 from horsies_tui.data.queries import LiveQueries
-from horsies_tui.data.session import Session
+from horsies_tui.data.session import ConnectionStatus, Session
+from horsies_tui.data.source import DataSource, Opener
 from horsies_tui.format import sanitize
 from horsies_tui.keys import ACTIONS_BY_METHOD, TABS, Place, actions_at, bindings, build_keymap, key_label
 from horsies_tui.messages import ConnectionChanged, OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens import SCREENS, load_all, screen_class
 from horsies_tui.screens.base import MainScreen
+from horsies_tui.screens.workflows.screen import WorkflowsScreen
 from horsies_tui.theme import DARK, LIGHT, NO_USER_THEMES, THEME_CYCLE, AsciiFilter, UserThemes, choose_glyphs
 from horsies_tui.widgets.dialogs import HelpDialog, PromptDialog, TypedConfirmDialog
 from horsies_tui.widgets.frame import AppHeader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from textual import events
-    from textual.actions import ActionParseResult
-    from textual.binding import BindingType
-    from textual.dom import DOMNode
-    from textual.filter import LineFilter
-    from textual.message import Message
-    from textual.screen import Screen
-    from textual.theme import Theme
-    from textual.worker import Worker
-
-    from horsies.model.settings import TuiConfig
-    from horsies_tui.data.session import ConnectionStatus
-    from horsies_tui.data.source import DataSource, Opener
     from horsies_tui.screens.tasks.screen import TasksScreen
     from horsies_tui.screens.workers import WorkersScreen
-    from horsies_tui.screens.workflows.screen import WorkflowsScreen
 
 
 # What the palette offers: every action by its name, named filters, themes, and whatever has an id by that id.

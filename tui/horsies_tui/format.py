@@ -6,21 +6,17 @@ Neither Textual nor the terminal filters escape sequences, and a bracket in a pl
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
 
 import humanize
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
+from textual.style import Style
 
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text as without_controls
-
-if TYPE_CHECKING:
-    from datetime import datetime
-    from uuid import UUID
-
-    from textual.style import Style
 
 _MAX_CHARACTERS: Final = 65_536
 """No more of a value is looked at, however much of it there is."""

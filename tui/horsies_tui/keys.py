@@ -6,18 +6,15 @@ app whose place is named in `where`. The screens themselves are `action_go` with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from textual.binding import Binding
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies_tui.theme import UNICODE, Glyphs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 KEY_RULES: Final = (
     "Outside a preview, a lower-case key never changes the database.",

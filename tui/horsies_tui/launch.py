@@ -8,22 +8,20 @@ import importlib.util
 import os
 import threading
 import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from horsies.config import Precedence
+from horsies.config import LoadedSettings, Precedence
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.log import configure_logging
+from horsies.model.settings.broker import DatabaseUrl
+from horsies_tui.data.source import DataSource, Opener
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from horsies.config import LoadedSettings
-    from horsies.model.settings.broker import DatabaseUrl
     from horsies_tui.app import HorsiesApp
-    from horsies_tui.data.source import DataSource, Opener
 
 
 # The other side of `serving`: this process is the app of one visitor.

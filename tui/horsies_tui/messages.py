@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from textual.message import Message
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
+from horsies.errors import HorsiesError
 
-    from horsies.errors import HorsiesError
+if TYPE_CHECKING:
     from horsies_ops.reads.filters import TaskFilter
     from horsies_tui.data.session import ConnectionStatus
 

@@ -10,21 +10,17 @@ import os
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from textual.app import SuspendNotSupported
+from textual.screen import Screen
 
 from horsies_ops.cli.output import json_line, to_json
 from horsies_tui.format import plural, sanitize
 from horsies_tui.widgets.dialogs import PromptDialog
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-
-    from textual.screen import Screen
-
 
 MAX_CLIPBOARD_BYTES: Final = 64_000
 """Bytes. Many terminals take no more than that, and of more nothing."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tomllib
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from platformdirs import user_config_path
 from rich.cells import cell_len
@@ -15,11 +17,6 @@ from rich.segment import Segment
 from textual.color import Color, ColorParseError
 from textual.filter import LineFilter
 from textual.theme import Theme
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
 
 DARK: Final = Theme(
     name="horsies-dark",

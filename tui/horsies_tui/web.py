@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from textual_serve.server import Server
 
 from horsies.errors import ConfigurationError, ErrorCode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 SHUTDOWN_TIMEOUT_S: Final = 5.0

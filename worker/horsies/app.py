@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from types import ModuleType
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from uuid import UUID
 
 from horsies.client.broker import PostgresBroker, RecoveryDependencies, Role
 from horsies.client.delivery import BrokerDelivery, Delivery
-from horsies.client.results import BrokerTaskReader, run_blocking
+from horsies.client.results import BrokerTaskReader, TaskReader, run_blocking
 from horsies.client.task import AsyncTaskFunction, TaskFunction
 from horsies.client.workers import WorkerMonitor
 from horsies.client.workflow.definition import AppDefinitions
+from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
 from horsies.client.workflow.spec import WorkflowSpec
-from horsies.config import load_settings
+from horsies.codec.values import ValueCodec
+from horsies.config import LoadedSettings, load_settings
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, SourceLocation, TaskDefinitionError
-from horsies.model.task import DEFAULT_QUEUE, queue_fault
-from horsies.model.workflow.plan import OnError
-from horsies.recovery.hooks import RecoveryHooks
+from horsies.model.result import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
+from horsies.model.retry import RetryPolicy
+from horsies.model.settings import AppConfig
+from horsies.model.task import DEFAULT_QUEUE, TaskInfo, queue_fault
+from horsies.model.task_result import ExceptionMapper, TaskError, TaskResult
+from horsies.model.workflow.plan import NodeRef, OnError
+from horsies.recovery.hooks import HookCaller, InterruptedHook, RecoveryHook, RecoveryHooks, WorkersRecoveredHook
 from horsies.registry import TaskRegistry, define_task
 from horsies.sync import BRIDGE
 from horsies.task_modules import (
@@ -30,24 +38,6 @@ from horsies.task_modules import (
     record_or_raise,
     require_list,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping, Sequence
-    from types import ModuleType
-    from uuid import UUID
-
-    from horsies.client.results import TaskReader
-    from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
-    from horsies.codec.values import ValueCodec
-    from horsies.config import LoadedSettings
-    from horsies.model.result import BrokerResult, DatabasePing, WorkerPong, WorkerStateSnapshot
-    from horsies.model.retry import RetryPolicy
-    from horsies.model.settings import AppConfig
-    from horsies.model.task import TaskInfo
-    from horsies.model.task_result import ExceptionMapper, TaskError, TaskResult
-    from horsies.model.workflow.plan import NodeRef
-    from horsies.recovery.hooks import HookCaller, InterruptedHook, RecoveryHook, WorkersRecoveredHook
-
 
 # Functions that an app wants called at certain moments.
 

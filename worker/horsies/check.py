@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from types import FunctionType
+from typing import Any, Final
 
-from horsies.client.workflow.definition import DEFINITIONS
+from horsies.app import Horsies, WorkflowBuilder
+from horsies.client.broker import BrokerSession, PostgresBroker
+from horsies.client.workflow.definition import DEFINITIONS, WorkflowDefinition
 from horsies.client.workflow.spec import WorkflowSpec
 from horsies.errors import (
     BrokerError,
@@ -20,21 +23,12 @@ from horsies.errors import (
     ValidationReport,
     WorkflowValidationError,
 )
+from horsies.model.settings import TaskSchedule
 from horsies.model.task_result import ExceptionRules, mapping_faults, reserved_code_faults
 from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import SCHEMA, schema_state
 from horsies.sync import BRIDGE
 from horsies.task_modules import is_missing_file, sends_suppressed
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
-    from types import FunctionType
-
-    from horsies.app import Horsies, WorkflowBuilder
-    from horsies.client.broker import BrokerSession, PostgresBroker
-    from horsies.client.workflow.definition import WorkflowDefinition
-    from horsies.model.settings import TaskSchedule
-
 
 # The phases of a check that look at workflows: definitions, and the functions that build them.
 

@@ -8,18 +8,14 @@ in whichever folder of a project a command runs, the project's app is the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from horsies.app import Horsies
-from horsies.config import Precedence, working_folder
+from horsies.config import LoadedSettings, Precedence, working_folder
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.task_modules import add_to_sys_path, import_module_or_file, is_missing_file, is_path, sends_suppressed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
-
-    from horsies.config import LoadedSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

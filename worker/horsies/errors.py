@@ -24,14 +24,12 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import FrameType
+from types import FrameType
+from typing import ClassVar
 
 
 class ExitCode(IntEnum):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import Literal, TextIO
 
 from horsies.model.text import sanitize_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LogFormat = Literal["text", "json"]
 STATEMENT_LOGGER = "horsies.statements"

@@ -6,14 +6,12 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.result import Err, Ok
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,10 +12,12 @@ import os
 import sys
 import sysconfig
 import traceback
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import ModuleType
+from typing import Self
 
 from horsies.errors import (
     ConfigurationError,
@@ -30,11 +32,6 @@ from horsies.errors import (
 )
 from horsies.model.result import Err, Ok, Result, UnwrapError
 from horsies.model.send import TaskSendError, TaskSendErrorCode
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-    from types import ModuleType
-
 
 # Tasks that cannot be defined: noted while a module is imported, so that all of them are told at once.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -17,12 +18,8 @@ from horsies_ops.cli.option_types import flatten, list_option, split_values
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import print_json, print_table, to_json
 from horsies_ops.ops import open_ops
+from horsies_ops.reads.events import AuditRow
 from horsies_ops.sweep import RELEASE, SWEEP
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horsies_ops.reads.events import AuditRow
 
 app = group("audit")
 

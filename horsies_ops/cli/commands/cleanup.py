@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import humanize
 import typer
 
 from horsies.errors import ExitCode
+from horsies.model.retention import CategoryCleanup
+from horsies.model.settings import AppConfig
+from horsies_ops.actions.report import ActionProgress
+from horsies_ops.cleanup import CleanupReport
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import print_json, print_line, print_table, progress_bar
 from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horsies.model.retention import CategoryCleanup
-    from horsies.model.settings import AppConfig
-    from horsies_ops.actions.report import ActionProgress
-    from horsies_ops.cleanup import CleanupReport
 
 app = group("cleanup")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import humanize
@@ -11,7 +12,7 @@ import typer
 from horsies.embedded import EmbeddedServer, other_clusters
 from horsies.errors import Busy, ConfigurationError, DatabaseUnreachable, ErrorCode, ExitCode
 from horsies.store.endpoint import open_database, open_for_migration
-from horsies.store.migrate import known_migrations, schema_state
+from horsies.store.migrate import Migration, known_migrations, schema_state
 from horsies.store.migrate import migrate as apply_migrations
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import (
@@ -27,10 +28,7 @@ from horsies_ops.cli.output import (
 from horsies_ops.reads.server import DatabaseStatus, MigrationStatus, database_status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from horsies.model.settings import PostgresConfig
-    from horsies.store.migrate import Migration
 
 app = group("db")
 

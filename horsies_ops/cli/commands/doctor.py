@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from horsies.errors import ExitCode
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import print_json, print_message, print_table
-from horsies_ops.doctor import diagnose
+from horsies_ops.doctor import CheckResult, diagnose
 from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horsies_ops.doctor import CheckResult
 
 app = group("doctor")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json as plain_json
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +18,7 @@ from horsies_ops.cli.option_types import duration_option, flatten, list_option
 from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.cli.output import json_line, print_line, to_json
 from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from horsies_ops.reads.events import EventRow
+from horsies_ops.reads.events import EventRow
 
 app = group("events")
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import signal
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from horsies.errors import ConfigurationError, ErrorCode, ExitCode
+from horsies.model.settings import AppConfig
 from horsies_ops.cli.options import GlobalOptions, group, with_global_options
 from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from horsies.model.settings import AppConfig
 
 app = group("metrics")
 

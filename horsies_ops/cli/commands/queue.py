@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.text import sanitize_text
 from horsies_ops.actions.queues import validate_queue_name
+from horsies_ops.actions.report import ActionReport
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import format_age, print_json, print_line, print_table, print_warning
 from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horsies_ops.actions.report import ActionReport
-    from horsies_ops.reads.queues import QueueRow
-
+from horsies_ops.reads.queues import QueueRow
 
 # The commands that pause and resume queues.
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import format_age, print_json, print_table, to_json
 from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horsies_ops.reads.schedules import ScheduleRow
+from horsies_ops.reads.schedules import ScheduleRow
 
 app = group("schedule")
 

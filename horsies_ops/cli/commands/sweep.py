@@ -7,26 +7,23 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from horsies.app import Horsies
+from horsies.config import LoadedSettings
 from horsies.errors import ExitCode, HorsiesError, UsageError
 from horsies.model.recovery.fleet import SweepOptions
-from horsies.recovery.report import SweepStatus
+from horsies.model.settings import AppConfig
+from horsies.recovery.report import SweepReport, SweepStatus
 from horsies_ops.cli.ids import resolve_worker_id
 from horsies_ops.cli.option_types import duration_option, id_option
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, load_and_export_settings, with_global_options
 from horsies_ops.cli.output import print_json, print_warning
 from horsies_ops.cli.sweep_views import print_sweep, sweep_document
 from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from horsies.app import Horsies
-    from horsies.config import LoadedSettings
-    from horsies.model.settings import AppConfig
-    from horsies.recovery.report import SweepReport
-    from horsies_ops.reads.stale import SilentTasks
+from horsies_ops.reads.stale import SilentTasks
 
 app = group("sweep")
 

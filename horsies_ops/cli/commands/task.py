@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 from uuid import UUID
 
 import typer
 
 from horsies import Horsies
 from horsies.client.payload import SendOptions
+from horsies.client.results import TaskHandle
 from horsies.client.task import TaskFunction
 from horsies.codec.canonical_json import canonical_json, parse_json
 from horsies.codec.results import encode_result
-from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, UsageError
+from horsies.errors import BrokerErrorCode, ErrorCode, ExitCode, HorsiesError, NotFound, UsageError
 from horsies.model.result import Err
+from horsies.model.settings import AppConfig
 from horsies.model.text import sanitize_text
 from horsies_ops.actions.send import unregistered_definition
 from horsies_ops.cli.ids import resolve_task_id
@@ -37,18 +39,9 @@ from horsies_ops.cli.output import format_instant, print_json, print_line, print
 from horsies_ops.cli.task_actions import FilterOptions, add_actions, with_filter_options
 from horsies_ops.cli.task_views import detail_document, page_document, print_detail, print_page
 from horsies_ops.ops import open_ops
-from horsies_ops.reads.tasks import TaskPage
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-
-    from horsies.client.results import TaskHandle
-    from horsies.errors import BrokerErrorCode
-    from horsies.model.settings import AppConfig
-    from horsies_ops.reads.filters import TaskFilter
-    from horsies_ops.reads.search import Count
-    from horsies_ops.reads.tasks import TaskDetail, TaskSummary
-
+from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.search import Count
+from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
 
 # Looking for tasks page by page until there are enough of them.
 

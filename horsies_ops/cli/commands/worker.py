@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from typing import Annotated
 
 import typer
 
@@ -22,10 +23,6 @@ from horsies.version import __version__
 from horsies_ops.cli import json_log
 from horsies_ops.cli.option_types import split_values
 from horsies_ops.cli.options import AppArgument, GlobalOptions, group, load_and_export_settings, with_global_options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 # The first lines of a worker: what an operator wants to know before anything goes wrong.
 

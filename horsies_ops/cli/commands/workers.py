@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import typer
 
 from horsies.errors import ExitCode
+from horsies.model.result import WorkerPong
+from horsies.model.settings import AppConfig
 from horsies.model.task import short_form
 from horsies_ops.cli.ids import resolve_worker_id
 from horsies_ops.cli.option_types import duration_option, id_option
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import format_age, print_json, print_table, print_warning
 from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from horsies.model.result import WorkerPong
-    from horsies.model.settings import AppConfig
-    from horsies_ops.reads.workers import WorkerRow
-
+from horsies_ops.reads.workers import WorkerRow
 
 # Workers on the terminal and as JSON.
 

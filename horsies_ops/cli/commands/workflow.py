@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
@@ -14,20 +15,13 @@ from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused,
 from horsies.model.task import short_form
 from horsies.model.text import sanitize_text
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus, default_node_id
+from horsies_ops.actions.report import ActionReport
 from horsies_ops.cli.ids import resolve_run_id
 from horsies_ops.cli.option_types import RunIdArgument, flatten, full_id_option, list_option, split_values
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import format_age, print_error, print_facts, print_json, print_line, print_table, to_json
-from horsies_ops.ops import open_ops
-from horsies_ops.reads.workflows import WorkflowFilter
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
-
-    from horsies_ops.actions.report import ActionReport
-    from horsies_ops.ops import Ops
-    from horsies_ops.reads.workflows import NodeRow, WorkflowBase, WorkflowDetail, WorkflowPage, WorkflowRow
-
+from horsies_ops.ops import Ops, open_ops
+from horsies_ops.reads.workflows import NodeRow, WorkflowBase, WorkflowDetail, WorkflowFilter, WorkflowPage, WorkflowRow
 
 # Why nothing was done to a run, and what its operator can do instead.
 

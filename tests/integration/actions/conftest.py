@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
 from horsies.model.settings import PostgresConfig
-from horsies_ops.ops import open_ops
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from horsies_ops.ops import Ops
-    from tests.support.store import Connection
+from horsies_ops.ops import Ops, open_ops
+from tests.support.store import Connection
 
 
 @pytest.fixture

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
 from horsies.errors import HorsiesError, Refused
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies.model.settings import PostgresConfig
-from horsies_ops.ops import open_ops
+from horsies.store.database import Database
+from horsies_ops.actions.report import ActionProgress
+from horsies_ops.ops import Ops, open_ops
 from horsies_ops.reads.filters import TaskFilter
 from tests.support.rows import insert, insert_listening_worker, insert_owned_task, insert_task
-from tests.support.store import claim_and_start, claim_one, collect_notifications, insert_pending, only_row
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from horsies.store.database import Database
-    from horsies_ops.actions.report import ActionProgress
-    from horsies_ops.ops import Ops
-    from tests.support.store import Connection
+from tests.support.store import Connection, claim_and_start, claim_one, collect_notifications, insert_pending, only_row
 
 PENDING = TaskFilter(statuses=["PENDING"])
 RUNNING_TOO = ActionOptions(include_running=True)

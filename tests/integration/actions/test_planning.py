@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies_ops.actions.plan import Selector
+from horsies_ops.ops import Ops
 from horsies_ops.reads.filters import TaskFilter
 from tests.support.rows import insert, insert_task
-
-if TYPE_CHECKING:
-    from horsies_ops.ops import Ops
-    from tests.support.store import Connection
+from tests.support.store import Connection
 
 FAILED = TaskFilter(statuses=["FAILED"])
 

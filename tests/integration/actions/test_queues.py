@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from horsies.errors import ConfigurationError
+from horsies.store.database import Database
+from horsies_ops.ops import Ops
 from tests.support.rows import insert_task
-from tests.support.store import claim, collect_notifications, only_row
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
-    from horsies_ops.ops import Ops
-    from tests.support.store import Connection
+from tests.support.store import Connection, claim, collect_notifications, only_row
 
 
 async def test_nothing_is_claimed_from_a_paused_queue_until_it_is_resumed(

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pytest
 
 from horsies.model.operator_actions import SkipReason
+from horsies.store.database import Database
+from horsies_ops.ops import Ops
 from tests.support.rows import insert_task
-from tests.support.store import claim_one, collect_notifications
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
-    from horsies_ops.ops import Ops
-    from tests.support.store import Connection
+from tests.support.store import Connection, claim_one, collect_notifications
 
 SENT = {
     "task_name": "mail.send",

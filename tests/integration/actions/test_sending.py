@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from horsies.errors import HorsiesError
 from horsies.model.settings import PostgresConfig
 from horsies.testing import drain
-from horsies_ops.ops import open_ops
-from tests.support.store import collect_notifications, fetch_rows, make_app, only_row
-
-if TYPE_CHECKING:
-    from horsies_ops.ops import Ops
-    from tests.support.store import Connection
+from horsies_ops.ops import Ops, open_ops
+from tests.support.store import Connection, collect_notifications, fetch_rows, make_app, only_row
 
 
 async def test_a_task_is_stored_as_given_and_on_record(ops: Ops, connection: Connection) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -13,8 +12,9 @@ from horsies import Horsies, Recovery, RecoveryContext, TaskStatus
 from horsies.errors import Busy, ConfigurationError
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
-from horsies.recovery.hooks import HOOK_CONCURRENCY
+from horsies.recovery.hooks import HOOK_CONCURRENCY, RecoveryHook
 from horsies.store.recovery import RecoveryStore
+from horsies_ops.ops import Ops
 from tests.support.rows import (
     insert,
     insert_listening_worker,
@@ -24,14 +24,7 @@ from tests.support.rows import (
     insert_task,
     seconds_ago,
 )
-from tests.support.store import only_row
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from horsies.recovery.hooks import RecoveryHook
-    from horsies_ops.ops import Ops
-    from tests.support.store import Connection
+from tests.support.store import Connection, only_row
 
 
 def _app(database_url: str, hook: RecoveryHook) -> Horsies:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
 
 from horsies.errors import HorsiesError
 from horsies.model.operator_actions import SkipReason
+from horsies_ops.ops import Ops
 from tests.support.rows import insert
-from tests.support.store import only_row
-
-if TYPE_CHECKING:
-    from horsies_ops.ops import Ops
-    from tests.support.store import Connection
+from tests.support.store import Connection, only_row
 
 AUDIT = ("actor", "action", "reason", "filter ->> 'workflow_id'", "affected", "skipped")
 

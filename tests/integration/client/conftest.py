@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import asyncpg
 import pytest
 
+from horsies import Horsies
+from tests.support.databases import Cluster
 from tests.support.store import fetch_rows, make_app
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from horsies import Horsies
-    from tests.support.databases import Cluster
 
 
 @pytest.fixture(scope="module")

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import asyncpg
 import pytest
 
+from horsies import Horsies
 from horsies.client.payload import DEFAULT_OPTIONS
 from horsies.model.send import CompactPayload
 from horsies.store.connection import UNIQUE_VIOLATION, StatementFailed
 from tests.support.store import listen_on, until_lock_waiters
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from horsies import Horsies
 
 TAKE_THE_TURN = "SELECT pg_try_advisory_xact_lock(horsies_lock_key('announce/default'))"
 TELL_WHAT_IS_STORED = """

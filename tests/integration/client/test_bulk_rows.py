@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+import asyncpg
 import pytest
 
-from horsies import TaskError, TaskResult, TaskSendErrorCode, is_err
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import asyncpg
-
-    from horsies import Horsies, TaskFunction
-    from tests.support.databases import Cluster
+from horsies import Horsies, TaskError, TaskFunction, TaskResult, TaskSendErrorCode, is_err
+from tests.support.databases import Cluster
 
 
 @pytest.fixture

@@ -3,15 +3,12 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from horsies import TaskSendErrorCode
+import asyncpg
+
+from horsies import Horsies, TaskSendErrorCode
 from tests.support.store import fetch_rows, make_app
-
-if TYPE_CHECKING:
-    import asyncpg
-
-    from horsies import Horsies
 
 
 def test_twenty_producers_with_one_key_make_one_task(database_url: str) -> None:

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
-from horsies import BrokerErrorCode, TaskAttemptOutcome, TaskStatus
+import asyncpg
+
+from horsies import BrokerErrorCode, Horsies, TaskAttemptOutcome, TaskStatus
 from tests.support.store import finish_tasks
-
-if TYPE_CHECKING:
-    import asyncpg
-
-    from horsies import Horsies
 
 _ATTEMPT = """
 INSERT INTO horsies_task_attempts

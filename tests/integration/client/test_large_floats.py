@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import asyncpg
+from pydantic import JsonValue
 
 from horsies.codec.canonical_json import canonical_json, parse_json
-
-if TYPE_CHECKING:
-    import asyncpg
-    from pydantic import JsonValue
 
 
 async def test_a_large_float_is_still_one_when_it_comes_out_of_a_row(connection: asyncpg.Connection[Any]) -> None:

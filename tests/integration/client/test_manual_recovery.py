@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
 
 from horsies import BrokerError, BrokerErrorCode, PostgresBroker, PostgresConfig, Recovery
+from horsies.store.database import Database
 from horsies.store.recovery import RecoveryStore
 from tests.support.rows import (
     CRASH_RETRY,
@@ -19,11 +21,6 @@ from tests.support.rows import (
     seconds_ago,
 )
 from tests.support.store import make_app
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from horsies.store.database import Database
 
 STALE_KEYS = {
     "id",

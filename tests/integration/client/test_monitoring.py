@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -15,9 +16,6 @@ import pytest
 
 from horsies import AppConfig, BrokerErrorCode, Err, Horsies, PostgresConfig, WorkerPong
 from tests.support.rows import insert
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
 
 FOR_EVER_S = 60.0
 A_MOMENT_S = 0.2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import asyncpg
 import pytest
 
 from horsies import OperationalErrorCode, TaskSendErrorCode
@@ -16,11 +18,6 @@ from horsies.store.migrate import migrate
 from tests.support.databases import temporary_cluster_folder
 from tests.support.faults import Proxy
 from tests.support.store import count_tasks, make_app
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterator
-
-    import asyncpg
 
 _REFUSE_A_SECOND_BULK = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -6,9 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +16,6 @@ from horsies import HorsiesError
 from horsies.embedded import EmbeddedServer
 from tests.support.databases import temporary_cluster_folder
 from tests.support.store import count_tasks, fetch_rows, make_app
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 PRELUDE = """

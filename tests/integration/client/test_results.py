@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
-from horsies import BrokerErrorCode, OperationalErrorCode, OutcomeCode, RetrievalCode, TaskHandle
+from horsies import BrokerErrorCode, Horsies, OperationalErrorCode, OutcomeCode, RetrievalCode, TaskHandle
 from tests.support.store import finish_tasks, make_app
-
-if TYPE_CHECKING:
-    import asyncpg
-
-    from horsies import Horsies
 
 # Less than the poll takes to come by: what arrives within it was told, not found.
 AT_ONCE_S = 3.0

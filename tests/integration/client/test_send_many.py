@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from horsies import TaskSendErrorCode
+import asyncpg
+
+from horsies import Horsies, TaskFunction, TaskSendErrorCode
 from tests.support.store import count_tasks, listen_on, make_app
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import asyncpg
-
-    from horsies import Horsies, TaskFunction
 
 ITEMS = 2500
 

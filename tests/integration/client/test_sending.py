@@ -2,15 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from horsies import TaskSendErrorCode, TaskStatus
+import asyncpg
+
+from horsies import Horsies, TaskSendErrorCode, TaskStatus
 from tests.support.store import count_tasks, fetch_rows, make_app
-
-if TYPE_CHECKING:
-    import asyncpg
-
-    from horsies import Horsies
 
 
 def test_a_send_stores_a_pending_task(blocking_app: Horsies, database_url: str) -> None:

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from horsies import Horsies
+from tests.support.store import Connection
 from tests.support.workflow_app import register_workflow_tasks
 from tests.support.workflows import diamond
-
-if TYPE_CHECKING:
-    from horsies import Horsies
-    from tests.support.store import Connection
 
 
 async def test_a_broker_puts_stuck_workflows_right(app: Horsies, connection: Connection) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
 
-from horsies import RetrievalCode, TaskSendErrorCode
+from horsies import Horsies, RetrievalCode, TaskSendErrorCode
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
 from tests.support.store import listen_on, make_app
-
-if TYPE_CHECKING:
-    from horsies import Horsies
 
 
 async def test_a_rolled_back_task_was_never_sent(app: Horsies, connection: asyncpg.Connection[Any]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -13,10 +15,6 @@ import pytest
 
 from tests.support.ledger import Ledger, insert_pending_tasks, statuses
 from tests.support.workers import InProcessWorker, worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 LONG_S = 600
 SAMPLE_S = 0.02

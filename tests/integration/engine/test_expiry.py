@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.ledger import Ledger
 from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLAIMED = "SELECT 1 FROM horsies_tasks WHERE id = $1::text::uuid AND status = 'CLAIMED'"
 CLAIM_OF = """

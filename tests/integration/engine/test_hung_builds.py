@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
-from horsies import SubWorkflowNode, WorkflowDefinition
+from horsies import Horsies, SubWorkflowNode, WorkflowDefinition, WorkflowSpec
 from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.workers import worker_in_process
 from tests.support.workflow_app import LOCATOR, register_workflow_tasks, task_of
-
-if TYPE_CHECKING:
-    from horsies import Horsies, WorkflowSpec
 
 RELEASED = threading.Event()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,9 +11,6 @@ from horsies import Horsies, RecoveryContext, RecoveryReason, TaskStatus
 from horsies.model import events
 from tests.support.ledger import Ledger
 from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 class Told:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -11,16 +13,10 @@ import pytest_asyncio
 from horsies.model import events
 from horsies.model.settings import PostgresConfig
 from horsies_ops.actions import apply
-from horsies_ops.ops import open_ops
+from horsies_ops.ops import Ops, open_ops
+from tests.support.databases import Cluster
 from tests.support.ledger import Ledger
 from tests.support.workers import InProcessWorker, worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from horsies_ops.ops import Ops
-    from tests.support.databases import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -14,10 +15,6 @@ import pytest
 from horsies.engine.pool.process import call_on_exit_by_thread
 from horsies.model.crash import ExitCause
 from tests.support.pool import PoolHarness, assignment, running_pool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 @pytest.fixture

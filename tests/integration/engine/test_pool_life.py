@@ -8,8 +8,9 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
@@ -20,10 +21,6 @@ from horsies.errors import ConfigurationError, HorsiesError
 from horsies.model.crash import ExitCause
 from tests.support.cli import Project
 from tests.support.pool import PoolEvents, assignment, running_pool
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 HOOKED = """
 import sys

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from horsies.model.task import TaskAttemptOutcome
 from tests.support.pool import PoolHarness, assignment, running_pool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from horsies.engine.reaper import OncePerInterval, Reaper
 from horsies.model import events
 from tests.support.ledger import Ledger, OrphanedTask
 from tests.support.workers import InProcessWorker, worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
 OLD_BEAT = """
 INSERT INTO horsies_heartbeats (task_id, claim_token, role, sender_id, sent_at)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import asyncpg
 
 from horsies.store.listen import EVENTS_CHANNEL
 from tests.support.ledger import Ledger
 from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
 
 HALF_AN_HOUR_S = 1800
 NEVER = {"recovery": {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 120_000}}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +15,6 @@ from tests.support.cli import Executable
 from tests.support.faults import Proxy
 from tests.support.ledger import Ledger
 from tests.support.workers import APP, ROOT, InProcessWorker, environment_of, worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 POLL_S = 1.0
 PROBE_AFTER_S = 0.3

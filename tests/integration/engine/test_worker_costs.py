@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from horsies.model import events
+from tests.support.databases import Cluster
 from tests.support.ledger import POLL_S, Ledger, insert_pending_tasks, statuses
 from tests.support.workers import worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.support.databases import Cluster
 
 IDLE_S = 5
 SPENT = "SELECT xact_commit FROM pg_stat_database WHERE datname = $1"

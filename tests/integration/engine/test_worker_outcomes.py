@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from horsies import Horsies, TaskError, TaskResult
 from horsies.model import events
+from tests.support.databases import Cluster
 from tests.support.ledger import Ledger
 from tests.support.workers import InProcessWorker, send, worker_in_process
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from tests.support.databases import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

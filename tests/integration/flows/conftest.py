@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import asyncpg
 import pytest
 
+from horsies.store.database import Database
+from tests.support.store import Connection
 from tests.support.workflows import WorkflowDriver
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from horsies.store.database import Database
-    from tests.support.store import Connection
 
 
 @pytest.fixture

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from horsies.codec.ids import ID_GENERATOR
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule
+from horsies.store.database import Database
 from horsies.workflows.children import start
+from tests.support.store import Connection
 from tests.support.workflows import WorkflowDriver, node, node_row, node_statuses, plan, run_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horsies.store.database import Database
-    from tests.support.store import Connection
 
 
 async def test_a_diamond_runs_in_order_and_completes(bench: WorkflowDriver, connection: Connection) -> None:

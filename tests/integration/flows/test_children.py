@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from horsies.model.workflow.plan import OnError
+from horsies.model.workflow.plan import OnError, WorkflowPlan
+from horsies.store.database import Database
+from tests.support.store import Connection
 from tests.support.workflows import (
     FakeDefinitions,
     WorkflowDriver,
@@ -15,13 +17,6 @@ from tests.support.workflows import (
     run_row,
     sub_node,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from horsies.model.workflow.plan import WorkflowPlan
-    from horsies.store.database import Database
-    from tests.support.store import Connection
 
 CHILD = plan(node(0), node(1, 0, name="last"), name="child", definition_key="child", output_index=1)
 

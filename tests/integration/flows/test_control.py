@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from horsies.model.workflow.plan import OnError
+from horsies.store.database import Database
 from horsies.workflows import control
 from horsies.workflows.control import ControlRefusal
-from tests.support.store import until_lock_waiters
+from tests.support.store import Connection, until_lock_waiters
 from tests.support.workflows import (
     FakeDefinitions,
     WorkflowDriver,
@@ -21,10 +21,6 @@ from tests.support.workflows import (
     run_row,
     sub_node,
 )
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
-    from tests.support.store import Connection
 
 
 async def test_pause_takes_back_what_has_not_begun(bench: WorkflowDriver, connection: Connection) -> None:

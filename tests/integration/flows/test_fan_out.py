@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from horsies.store.connection import ConnectionSpec
 from tests.support.faults import CrashingDatabase
+from tests.support.store import Connection
 from tests.support.workflows import WorkflowDriver, node, run_row
-
-if TYPE_CHECKING:
-    from tests.support.store import Connection
 
 WIDTH = 1_000
 

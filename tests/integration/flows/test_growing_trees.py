@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
+from horsies.store.database import Database
 from horsies.workflows import control
 from tests.support.faults import CommitGate, WriteCondition
-from tests.support.store import until_lock_waiters
+from tests.support.store import Connection, until_lock_waiters
 from tests.support.workflows import FakeDefinitions, WorkflowDriver, node, plan, sub_node
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from horsies.store.database import Database
-    from tests.support.store import Connection
 
 CHILD = {"child": plan(sub_node(0, "grandchild"))}
 GRANDCHILD = {"grandchild": plan(node(0))}

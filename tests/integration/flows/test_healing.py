@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pytest
 
+from horsies.store.database import Database
 from horsies.workflows.healing import heal, heal_stuck, preview_healing
+from tests.support.store import Connection
 from tests.support.workflows import (
     FakeDefinitions,
     WorkflowDriver,
@@ -18,12 +21,6 @@ from tests.support.workflows import (
     run_row,
     sub_node,
 )
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from horsies.store.database import Database
-    from tests.support.store import Connection
 
 FORGET = "DELETE FROM horsies_workflow_outbox"
 KNOWN = FakeDefinitions({"child": plan(node(0))})

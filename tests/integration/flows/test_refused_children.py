@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from horsies.model.workflow.plan import WorkflowPlan
+from horsies.store.database import Database
 from horsies.workflows import control
+from tests.support.store import Connection
 from tests.support.workflows import (
     FakeDefinitions,
     WorkflowDriver,
@@ -19,13 +22,6 @@ from tests.support.workflows import (
     run_row,
     sub_node,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from horsies.model.workflow.plan import WorkflowPlan
-    from horsies.store.database import Database
-    from tests.support.store import Connection
 
 LEAF = plan(node(0), name="leaf", definition_key="leaf", output_index=0)
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
+from horsies.store.database import Database
 from horsies_ops.reads.filters import TaskFilter, format_filter
 from horsies_ops.reads.search import Count, Facet, count_tasks, facets
 from horsies_ops.reads.tasks import last_heartbeats, list_tasks, tasks_by_id
 from tests.support.rows import insert, insert_task
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import horsies_ops
 from horsies.model.settings import TaskSchedule
+from horsies.store.database import Database
 from horsies.store.operators import EventStore, StoredEvent
 from horsies_ops.reads.events import audit, events
 from horsies_ops.reads.schedules import list_schedules
 from tests.support.rows import insert, insert_task
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 HOUR = timedelta(hours=1)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import asyncpg
@@ -18,9 +18,6 @@ from horsies.store.database import Database
 from horsies_ops.reads.live import Change, FeedStatus, FeedTiming, Topic, listen
 from tests.support.faults import Proxy
 from tests.support.rows import insert_task
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
 
 QUICK = FeedTiming(
     probe_interval_s=0.2, answer_timeout_s=0.2, poll_interval_s=0.2, first_pause_s=0.05, longest_pause_s=0.1

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
 import pytest
 
+from horsies.store.database import Database
 from horsies_ops.reads.filters import NEWEST_LOOKED_AT, tasks_by_short_id
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 # Ids in the order of sending, and more of them than the newest that are looked through.
 FILL = f"""

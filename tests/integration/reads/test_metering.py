@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 
 import asyncpg
 
-from horsies_ops.reads.overview import read_increments
+from horsies.store.database import Database
+from horsies_ops.reads.overview import CounterIncrements, read_increments
 from tests.support.rows import insert, insert_task
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from horsies.store.database import Database
-    from horsies_ops.reads.overview import CounterIncrements
 
 END = "UPDATE horsies_tasks SET status = 'COMPLETED', terminal_at = now() WHERE id = $1"
 

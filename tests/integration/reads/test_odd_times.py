@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -16,9 +16,6 @@ from horsies_ops.cli.output import json_line
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.filters import TaskFilter
 from tests.support.rows import insert_task
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 
 async def _a_task_due_at(url: str, instant: str) -> UUID:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from horsies.store.database import Database
 from horsies_ops.reads.tasks import payload_previews
 from tests.support.rows import insert_task
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 
 async def test_what_several_tasks_were_given_is_one_document_each(database: Database, database_url: str) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
 from horsies.errors import Refused
 from horsies.model.retention import RetentionWindows
+from horsies.store.database import Database
+from horsies_ops.actions.report import ActionProgress
 from horsies_ops.ops import connect
 from horsies_ops.reads.server import storage
 from tests.support.rows import HOUR, count_rows, insert_finished_task
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
-    from horsies_ops.actions.report import ActionProgress
 
 TASKS = RetentionWindows(terminal_records=HOUR, batch_size=2)
 

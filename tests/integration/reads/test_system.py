@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from horsies.model.settings import AppConfig, PostgresConfig, RecoveryConfig
+from horsies.store.database import Database
 from horsies_ops.doctor import checks as doctor
 from horsies_ops.doctor.findings import CheckTarget
 from horsies_ops.ops import open_ops
@@ -16,9 +17,6 @@ from horsies_ops.reads.queues import QueueRow, list_queues
 from horsies_ops.reads.search import Count
 from horsies_ops.reads.workers import list_active_workers, worker_history
 from tests.support.rows import NOW, insert, insert_snapshot, insert_task, insert_worker
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 PATIENCE = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}

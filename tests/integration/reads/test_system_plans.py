@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -12,9 +12,6 @@ from horsies_ops.reads.overview import OVERVIEW, THROUGHPUT
 from horsies_ops.reads.queues import QUEUE_READS
 from horsies_ops.reads.workers import WORKER_READS
 from tests.support.store import rows_read
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 ROWS = 50_000
 LIVE = 100

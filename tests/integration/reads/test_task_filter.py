@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from horsies.store.database import Database
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import list_tasks
 from tests.support.rows import NOW, insert, insert_task
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 HOUR = timedelta(hours=1)
 WORKER, RUN, TASK = uuid4(), uuid4(), uuid4()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
 import pytest
 
 from horsies.model.task import format_id, next_id_value
+from horsies.store.database import Database
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import MAX_ID, MIN_ID, RANGE_SIZE, SEARCH, sent_at_from_id
 from horsies_ops.reads.tasks import TaskOrder, list_tasks
 from tests.support.store import rows_read
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from horsies.store.database import Database
 
 ROWS = 50_000
 PAGE = 50

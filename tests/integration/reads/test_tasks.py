@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 import horsies_ops
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
+from horsies.store.database import Database
 from horsies_ops import TaskFilter, TaskOrder
 from horsies_ops.reads.tasks import list_tasks, task_detail
 from tests.support.rows import insert, insert_task
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from horsies.store.database import Database
 
 
 async def _ids_of_all_pages(database: Database, order: TaskOrder, wanted: TaskFilter) -> list[UUID]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import horsies_ops
+from horsies.store.database import Database
 from horsies_ops.reads.tasks import task_detail
 from tests.support.rows import NOW, insert_listening_worker, insert_owned_task, insert_task, insert_worker
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 HOUR = timedelta(hours=1)
 SILENT = {"claimed_at": NOW - HOUR, "started_at": NOW - HOUR, "claim_token": 1}

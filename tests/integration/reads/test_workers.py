@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
+from horsies.store.database import Database
 from horsies_ops.reads.queues import list_queues
 from horsies_ops.reads.workers import count_live_workers, list_active_workers
 from tests.support.rows import insert, insert_snapshot, insert_task, insert_worker
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 
 async def test_workers_that_stopped_or_fell_silent_are_not_live(database: Database, database_url: str) -> None:

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
+from horsies.store.database import Database
 from horsies_ops.reads.workflows import WorkflowFilter, list_workflows, workflow_detail
 from tests.support.rows import insert_node, insert_run
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 
 async def test_runs_are_listed_the_newest_first_with_how_far_they_have_come(

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
+from horsies.store.database import Database
 from tests.support.rows import SweepDatabase, insert_listening_worker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from horsies.store.database import Database
 
 
 @pytest.fixture

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.report import SweepStatus
 from horsies.recovery.sweep import sweep
-from tests.support.rows import OPERATOR_OBSERVER, insert_listening_worker, insert_owned_task, seconds_ago
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
-    from tests.support.rows import SweepDatabase
+from horsies.store.database import Database
+from tests.support.rows import OPERATOR_OBSERVER, SweepDatabase, insert_listening_worker, insert_owned_task, seconds_ago
 
 PATIENT_WITH_WORKERS: dict[str, Any] = {"running_stale_threshold_ms": 60_000, "worker_stale_threshold_ms": 300_000}
 

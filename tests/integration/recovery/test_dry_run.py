@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
-from horsies.model.recovery.decision import Recovery
+from horsies.model.recovery.decision import Recovery, RecoveryContext
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.hooks import HookCaller, RecoveryHooks
+from horsies.recovery.report import SweepReport
 from horsies.recovery.sweep import WorkflowHealing, sweep
 from horsies.store.database import Database
 from tests.support.rows import (
@@ -29,13 +31,7 @@ from tests.support.rows import (
     insert_task,
     seconds_ago,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horsies.model.recovery.decision import RecoveryContext
-    from horsies.recovery.report import SweepReport
-    from tests.support.store import Connection
+from tests.support.store import Connection
 
 STATES = 500
 LATER = seconds_ago(-1_200)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.sweep import sweep
+from horsies.store.database import Database
 from tests.support.rows import CRASH_RETRY, OPERATOR_OBSERVER, insert_listening_worker, insert_owned_task
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from horsies.store.database import Database
-    from tests.support.store import Connection
+from tests.support.store import Connection
 
 POLL_S = 0.01
 WAITING = """

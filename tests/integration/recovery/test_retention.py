@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 import pytest
 
 from horsies.errors import BrokerError
 from horsies.recovery.retention import RetentionCategory, RetentionWindows, clean, clean_heartbeats, preview_cleanup
-from horsies.store.database import Database
+from horsies.store.connection import ConnectionSpec
+from horsies.store.database import Database, Transaction
 from tests.support.rows import (
     HOUR,
     count_rows,
@@ -27,12 +29,6 @@ from tests.support.rows import (
     time_ago,
 )
 from tests.support.store import until_lock_waiters
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-
-    from horsies.store.connection import ConnectionSpec
-    from horsies.store.database import Transaction
 
 A = TypeVar("A")
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
 
+from horsies.store.queries import Query
 from horsies.store.retention import RETENTION
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from horsies.store.queries import Query
-    from tests.support.databases import Cluster
-    from tests.support.store import Connection
+from tests.support.databases import Cluster
+from tests.support.store import Connection
 
 BATCH = 100
 WINDOW = timedelta(hours=1)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
 from horsies.store.recovery import PAGE_SIZE, RECOVERY
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from tests.support.databases import Cluster
-    from tests.support.store import Connection
+from tests.support.databases import Cluster
+from tests.support.store import Connection
 
 ENDED, WAITING, LIVE, LATE = 30_000, 10_000, 400, 50
 FIRST = UUID(int=0)

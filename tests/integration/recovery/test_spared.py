@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from horsies.model.recovery.fleet import SweepOptions, WorkerObserver
 from horsies.model.settings import RecoveryConfig
 from horsies.recovery.sweep import sweep
-from tests.support.rows import insert_heartbeat, insert_listening_worker, insert_owned_task, insert_task, seconds_ago
-
-if TYPE_CHECKING:
-    from tests.support.rows import SweepDatabase
+from tests.support.rows import (
+    SweepDatabase,
+    insert_heartbeat,
+    insert_listening_worker,
+    insert_owned_task,
+    insert_task,
+    seconds_ago,
+)
 
 
 async def test_the_beat_of_the_current_token_keeps_a_task(field: SweepDatabase) -> None:

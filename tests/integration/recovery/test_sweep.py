@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
@@ -15,6 +15,7 @@ from horsies.recovery.sweep import WorkflowHealing, sweep, swept_workflows
 from horsies.workflows.healing import HealedRun, HealingResult, heal_stuck
 from tests.support.rows import (
     OPERATOR_OBSERVER,
+    SweepDatabase,
     insert_listening_worker,
     insert_owned_task,
     insert_run,
@@ -22,11 +23,6 @@ from tests.support.rows import (
     insert_worker,
     seconds_ago,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.rows import SweepDatabase
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.recovery.report import SweepStatus
@@ -11,12 +11,7 @@ from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database, PoolSettings
 from horsies.store.recovery import RecoveryStore
 from horsies.workflows.healing import HealingResult
-from tests.support.rows import OPERATOR_OBSERVER, insert_owned_task
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.rows import SweepDatabase
+from tests.support.rows import OPERATOR_OBSERVER, SweepDatabase, insert_owned_task
 
 OUR_ADVISORY = "locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from horsies.recovery.report import SweepStatus
-from tests.support.rows import CRASH_RETRY, insert, insert_listening_worker, insert_owned_task, insert_task, seconds_ago
+from tests.support.rows import (
+    CRASH_RETRY,
+    SweepDatabase,
+    insert,
+    insert_listening_worker,
+    insert_owned_task,
+    insert_task,
+    seconds_ago,
+)
 from tests.support.store import collect_notifications
-
-if TYPE_CHECKING:
-    from tests.support.rows import SweepDatabase
 
 
 async def test_a_stale_claim_goes_back_for_free(field: SweepDatabase) -> None:

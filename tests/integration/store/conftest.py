@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.support.store import Connection
+from tests.support.store import Connection
 
 
 @pytest.fixture

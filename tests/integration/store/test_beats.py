@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from horsies.store.claims import ClaimRef
+from horsies.store.database import Database
 from horsies.store.workers import HeartbeatStore, LeaseRenewal, TaskHeartbeat
 from tests.support.rows import insert_task
-from tests.support.store import WORKER, claim_and_start, claim_one, collect_notifications, only_row
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
-    from tests.support.store import Connection
+from tests.support.store import WORKER, Connection, claim_and_start, claim_one, collect_notifications, only_row
 
 MINUTE = LeaseRenewal(length_s=60.0, max_claim_age_s=180.0)
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from horsies.model.capacity import QueueCapacity
+from horsies.store.database import Database
 from tests.support.rows import insert, insert_task
-from tests.support.store import WORKER, claim, collect_notifications, insert_pending, only_row
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
-    from tests.support.store import Connection
+from tests.support.store import WORKER, Connection, claim, collect_notifications, insert_pending, only_row
 
 NOW = datetime.now(UTC)
 EARLIER, LATER = NOW - timedelta(minutes=5), NOW + timedelta(hours=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -11,13 +13,7 @@ import pytest
 from horsies.store.claims import CLAIMS, FINISHES
 from horsies.store.connection import ConnectionSpec
 from horsies.store.workflow_control import WORKFLOW_HEALING
-from tests.support.store import WORKER
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-    from uuid import UUID
-
-    from tests.support.store import Connection
+from tests.support.store import WORKER, Connection
 
 STORED, BATCH = 5_000, 64
 

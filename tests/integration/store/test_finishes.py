@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from horsies.store.database import Database
 from tests.support.rows import insert_task
 from tests.support.store import (
     WORKER,
+    Connection,
     claim,
     claim_and_start,
     claim_ref,
@@ -24,11 +26,6 @@ from tests.support.store import (
     insert_pending,
     only_row,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.support.store import Connection
 
 COMPLETED, FAILED = TaskAttemptOutcome.COMPLETED, TaskAttemptOutcome.FAILED
 OK, ERR, POISON = '{"ok": 1}', '{"err": {}}', '{"err": {"error_code": "POISON_TASK"}}'

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
+from horsies.store.database import Database
 from horsies.store.operators import EventStore, StoredEvent
 from horsies.store.workers import WorkerLifecycleStore, WorkerRegistration, WorkerSnapshot, WorkerState, WorkerStore
-from tests.support.store import WORKER, collect_notifications, insert_pending, only_row
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
-    from tests.support.store import Connection
+from tests.support.store import WORKER, Connection, collect_notifications, insert_pending, only_row
 
 RUN = WorkerRegistration(
     worker_id=WORKER,

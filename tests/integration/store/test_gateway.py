@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -12,14 +12,9 @@ import pytest
 from horsies.errors import BrokerError, ConfigurationError, DatabaseUnreachable, ErrorCode
 from horsies.store import connection as link
 from horsies.store.connection import ConnectionSpec, StatementFailed
-from horsies.store.database import Database, PoolSettings
+from horsies.store.database import Database, PoolSettings, Transaction
 from horsies.store.queries import Query
 from tests.support.faults import Proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horsies.store.database import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
-from horsies.store.claims import ClaimStore, TaskExpiry, TaskStart
+from horsies.store.claims import ClaimRef, ClaimStore, TaskExpiry, TaskStart
+from horsies.store.database import Database
 from tests.support.rows import insert, insert_task
-from tests.support.store import WORKER, claim_and_start, claim_one, collect_notifications, only_row
-
-if TYPE_CHECKING:
-    from horsies.store.claims import ClaimRef
-    from horsies.store.database import Database
-    from tests.support.store import Connection
+from tests.support.store import WORKER, Connection, claim_and_start, claim_one, collect_notifications, only_row
 
 
 @pytest.fixture

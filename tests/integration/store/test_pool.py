@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import ConnectionPool, PoolSettings
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 @pytest.fixture

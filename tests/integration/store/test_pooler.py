@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,6 @@ from horsies.store.migrate import schema_state
 from horsies.store.queries import Query
 from horsies_ops.reads.server import database_status
 from tests.support.databases import PGBOUNCER, pgbouncer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="needs the pgbouncer package")
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from horsies.errors import DatabaseUnreachable
 from horsies.store.connection import ConnectionSpec
+from horsies.store.database import Database
 from horsies.store.listen import is_notify_delivered
-
-if TYPE_CHECKING:
-    from horsies.store.database import Database
 
 
 async def test_a_listener_of_the_same_database_hears(database: Database) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import asyncpg
 import pytest
 
 from horsies.store.claims import CLAIMS, FINISHES
+from horsies.store.database import Database
 from horsies.store.execution import EXECUTION
 from horsies.store.migrate import SCHEMA
 from horsies.store.operators import ACTIONS, AUDIT, EVENTS
@@ -29,12 +31,7 @@ from horsies_ops.reads.stale import STALE_READS
 from horsies_ops.reads.tasks import PAYLOADS, TASK_READS
 from horsies_ops.reads.workers import WORKER_READS
 from horsies_ops.reads.workflows import WORKFLOW_READS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from horsies.store.database import Database
-    from tests.support.databases import Cluster
+from tests.support.databases import Cluster
 
 TASK_LISTS = (CLOCK, TASK_READS, PAYLOADS, SEARCH, LOOKUP, STALE_READS)
 SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, COUNTER_READS)

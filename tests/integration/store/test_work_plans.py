@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -12,13 +13,8 @@ import pytest
 
 from horsies.store.claims import CLAIMS, FINISHES
 from horsies.store.workers import BEATS, FLEET
-from tests.support.store import WORKER, insert_pending
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from tests.support.databases import Cluster
-    from tests.support.store import Connection
+from tests.support.databases import Cluster
+from tests.support.store import WORKER, Connection, insert_pending
 
 DUE, BATCH = 20_000, 400
 QUEUES = ["default", "empty"]

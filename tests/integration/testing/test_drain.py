@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import asyncpg
 import pytest
@@ -23,19 +23,16 @@ from horsies import (
     PostgresConfig,
     QueueMode,
     RetryPolicy,
+    TaskAttemptInfo,
     TaskAttemptOutcome,
     TaskError,
+    TaskHandle,
     TaskInfo,
     TaskResult,
     TaskStatus,
     current_task,
 )
 from horsies.testing import drain, drain_async
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from horsies import TaskAttemptInfo, TaskHandle
 
 RunSql: TypeAlias = Callable[[str], list[asyncpg.Record]]
 

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
+from horsies import Horsies
 from horsies.testing import drain
 from tests.support.ledger_app import URL
 from tests.support.store import fetch_rows, make_app
 from tests.support.workflow_app import register_workflow_tasks
 from tests.support.workflows import diamond, nested
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from horsies import Horsies
 
 
 @pytest.fixture

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
+from textual.pilot import Pilot
 
+from horsies.store.database import Database
 from horsies_tui.keys import Place
 from horsies_tui.screens.workflows.screen import WorkflowsScreen
+from tests.support.store import Connection
 from tests.support.tui import eventually, running_tui, screen_text, until_plan_dialog
 from tests.support.workflows import WorkflowDriver, node, node_statuses, run_row
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from uuid import UUID
-
-    from textual.pilot import Pilot
-
-    from horsies.store.database import Database
-    from tests.support.store import Connection
 
 
 @pytest.fixture

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+
+from textual.pilot import Pilot
 
 from horsies.config import load_settings
 from horsies.model.settings import TuiConfig
+from horsies.store.database import Database as Store
 from horsies.store.migrate import migrate
 from horsies_tui.app import HorsiesApp
 from horsies_tui.launch import DatabaseOpener, LaunchOptions
 from tests.support.tui import eventually, screen_text
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from textual.pilot import Pilot
-
-    from horsies.store.database import Database as Store
 
 
 @asynccontextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -16,16 +17,10 @@ from horsies.store.connection import StatementFailed
 from horsies_ops.actions.apply import OperatorSession
 from horsies_ops.actions.queues import pause_queue
 from horsies_ops.cleanup import cleanup
-from horsies_ops.ops import open_ops
+from horsies_ops.ops import Ops, open_ops
 from horsies_ops.sweep import Sweeper
 from horsies_tui.keys import ACTIONS
 from tests.support.rows import insert_finished_task, insert_listening_worker, insert_owned_task, insert_task
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from uuid import UUID
-
-    from horsies_ops.ops import Ops
 
 READ_ONLY_TRANSACTION = "25006"
 WINDOWS = RetentionWindows(terminal_records=timedelta(hours=1))

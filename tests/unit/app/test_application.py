@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from horsies import AppConfig, ConfigurationError, CustomQueueConfig, ErrorCode, Horsies, QueueMode, TaskDefinitionError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CUSTOM = AppConfig(
     queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="post"), CustomQueueConfig(name="mail")]

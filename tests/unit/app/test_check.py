@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from horsies import (
@@ -21,9 +19,7 @@ from horsies import (
 )
 from horsies.check import first_failed_phase
 from horsies.sync import InsideEventLoop
-
-if TYPE_CHECKING:
-    from tests.support.cli import Project
+from tests.support.cli import Project
 
 HOURLY = {"type": "hourly", "minute": 0}
 

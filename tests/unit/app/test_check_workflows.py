@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,7 @@ from horsies import (
 )
 from horsies.check import first_failed_phase
 from horsies.task_modules import import_module_or_file
-
-if TYPE_CHECKING:
-    from tests.support.cli import Project
+from tests.support.cli import Project
 
 
 def app_with_task() -> tuple[Horsies, TaskFunction[Any, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,10 +15,7 @@ from horsies.errors import (
     TaskDefinitionError,
 )
 from horsies.task_modules import add_to_sys_path, import_file, import_module_or_file, sends_suppressed
-from tests.support.cli import APP
-
-if TYPE_CHECKING:
-    from tests.support.cli import Project
+from tests.support.cli import APP, Project
 
 
 def failure_of(name: str) -> ConfigurationError:

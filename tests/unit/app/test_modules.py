@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from horsies import ConfigurationError, ErrorCode, Horsies
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.cli import Project
+from tests.support.cli import Project
 
 
 def test_a_pattern_finds_python_files_but_no_tests(project: Project) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta, timezone
-from typing import TYPE_CHECKING
 from uuid import uuid4
+
+import pytest
 
 from horsies.model.recovery.decision import DecisionKind
 from horsies.recovery.report import SweepReport, SweepStatus
 from horsies_ops.cli.sweep_views import print_sweep
 from tests.support.rows import NOON, make_sweep_report, make_swept_task
-
-if TYPE_CHECKING:
-    import pytest
 
 EASTERN = timezone(timedelta(hours=5, minutes=30))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,11 +25,9 @@ from horsies import (
     TaskSendErrorCode,
     TaskSendPayload,
 )
+from horsies.client.delivery import AnyPayload
 from horsies.client.payload import SendOptions, refingerprint
 from horsies.model.send import CompactPayload, to_full_payload
-
-if TYPE_CHECKING:
-    from horsies.client.delivery import AnyPayload
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,13 +23,9 @@ from horsies import (
     TaskSendPayload,
     TaskSendResult,
 )
+from horsies.client.delivery import AnyPayload
 from horsies.model.send import to_full_payload
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horsies.client.delivery import AnyPayload
-    from horsies.registry import TaskDefinition
+from horsies.registry import TaskDefinition
 
 AnyHandle = TaskHandle[Any]
 

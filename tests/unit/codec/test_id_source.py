@@ -6,7 +6,8 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,9 +15,6 @@ import pytest
 from horsies.codec import ids
 from horsies.codec.ids import IdGenerator
 from horsies.model import task as model_ids
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 
 def test_ids_rise() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from horsies.config import KEYS, load_settings
 from horsies.config.keys import ENTRY_SECTION
 from horsies.errors import ConfigurationError, ErrorCode, MultipleValidationErrors, SourceLocation
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def refused(folder: Path, text: str = "", **environ: str) -> ConfigurationError:

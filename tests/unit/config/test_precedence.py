@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +19,6 @@ from horsies.model.settings import (
     RecoveryConfig,
     ScheduleConfig,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHECK = ("app", "recovery", "check_interval_ms")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from horsies.config import describe_settings, load_settings
 from horsies.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def value_of(folder: Path, key: str, **how: Any) -> Any:

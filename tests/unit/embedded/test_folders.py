@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from horsies.embedded.binaries import ServerAccount, first_inaccessible
 from horsies.embedded.layout import make_folder, make_private_folder
 from horsies.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _OURSELVES = ServerAccount(name="ourselves", uid=os.geteuid(), gid=os.getegid())
 _STRANGER = ServerAccount(name="stranger", uid=54321, gid=54321)

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from horsies.embedded import ServerHandle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _lease(leave: Callable[[], None]) -> ServerHandle:

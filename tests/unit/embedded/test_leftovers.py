@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from horsies.embedded.server import server_processes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_program_that_merely_stands_in_the_data_folder_is_no_server(tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from horsies.embedded.layout import SharedLock, exclusive_lock, is_either_locked, is_locked
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_lock_is_held_until_the_last_share_is_closed(tmp_path: Path) -> None:

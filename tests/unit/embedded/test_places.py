@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from horsies.embedded import EmbeddedServer, default_folder, other_clusters
 from horsies.errors import ConfigurationError, ErrorCode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_default_folder_is_under_the_users_data_or_for_root_under_var_lib(

@@ -4,16 +4,13 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from horsies.embedded.server import ServerState, probe_server
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
 
 
 @pytest.fixture

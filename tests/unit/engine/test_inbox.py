@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 from horsies.engine.child.runner import Inbox
+from horsies.engine.pool.protocol import Assignment
 from tests.support.pool import assignment
-
-if TYPE_CHECKING:
-    from horsies.engine.pool.protocol import Assignment
 
 
 def _any(_: Assignment) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,9 +16,6 @@ from horsies.engine.service import Backoff
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.store.connection import StatementFailed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
 
 AWAY = DatabaseUnreachable("no answer")
 REFUSED = StatementFailed("no text may hold it", sqlstate="22P05", retryable=False)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+
+import pytest
 
 from horsies.engine.pool.child import READ_INTERVAL_S, ChildChannel
-from horsies.engine.pool.protocol import AttemptKey, TaskBegan, encode, encode_frames
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    import pytest
-
-    from horsies.engine.pool.protocol import Report
+from horsies.engine.pool.protocol import AttemptKey, Report, TaskBegan, encode, encode_frames
 
 
 class Reader:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from horsies.engine.heartbeat import WorkerIdentity
 from horsies.engine.reporter import PeriodicSummary, Reporter
 from horsies.engine.service import Backoff
-from horsies.model.events import TasksRan
+from horsies.model.events import Event, TasksRan
 from horsies.model.settings import WorkerResilienceConfig
 from horsies.model.task import TaskStatus
-
-if TYPE_CHECKING:
-    from horsies.model.events import Event
-    from horsies.store.operators import EventStore
+from horsies.store.operators import EventStore
 
 
 async def test_what_was_run_is_told_after_the_time_and_then_no_more() -> None:

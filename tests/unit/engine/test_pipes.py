@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from horsies.engine.pool.process import MAX_FINAL_LINES, MAX_LINE_BYTES, PIPE_CAPACITY_BYTES, PipeReader
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 class Heard:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from horsies.engine.service import ServiceEnded, run_services
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 class Diary:

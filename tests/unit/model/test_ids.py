@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from uuid import RFC_4122, UUID
 
 import pytest
@@ -8,9 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies.model.task import RANDOM_BYTES, format_id, format_ids, next_id_value, parse_id, short_form
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 milliseconds = st.integers(0, 2**48 - 2)
 chance = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES)

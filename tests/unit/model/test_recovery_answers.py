@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from horsies.model.recovery.decision import Recovery, RecoveryKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 

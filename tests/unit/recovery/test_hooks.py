@@ -7,17 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from horsies.model.recovery.decision import RecoveredWorkers, Recovery, RecoveryContext, RecoveryKind, RecoveryReason
 from horsies.model.task import TaskInfo, TaskStatus
 from horsies.recovery.hooks import MAX_LATE_CALLS, HookCaller, HookFailure, RecoveryHooks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

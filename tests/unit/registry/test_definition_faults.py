@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,9 @@ from horsies import (
     QueueMode,
     TaskDefinitionError,
     TaskError,
+    TaskFunction,
     TaskResult,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
-    from horsies import TaskFunction
 
 
 def sound(n: int) -> TaskResult[int, TaskError]:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from horsies.codec.arguments import TaskCodec
+from horsies.codec.arguments import DecodedArguments, TaskCodec
 from horsies.codec.canonical_json import PayloadError
-from horsies.codec.values import TypedCodec
+from horsies.codec.values import TypedCodec, ValueCodec
 from horsies.model.task_result import ContractCode, OutcomeCode, TaskError, TaskResult
 from horsies.model.workflow.plan import NodeKey, WorkflowStatus
 from horsies.model.workflow.views import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from horsies.registry.invocation import decode_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horsies.codec.arguments import DecodedArguments
-    from horsies.codec.values import ValueCodec
 
 Done = TaskResult[None, TaskError]
 META = {"workflow_id": "w", "task_index": 3, "task_name": "sum"}

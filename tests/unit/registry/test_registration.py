@@ -5,15 +5,13 @@ import importlib
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from horsies import AppConfig, ErrorCode, Horsies, RegistryError, RetryPolicy, TaskError, TaskResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from pathlib import Path
 
 
 @pytest.fixture

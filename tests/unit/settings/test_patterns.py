@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import zoneinfo
+from collections.abc import Iterator
 from datetime import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import TaskSchedule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.mark.parametrize(

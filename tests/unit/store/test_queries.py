@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from horsies.store.queries import Query, load_queries
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SQL = """
 -- name: one

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 import pytest
 from textual.drivers.headless_driver import HeadlessDriver
+from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
@@ -15,13 +16,9 @@ from horsies_tui.data.context import DatabaseClock
 from horsies_tui.data.session import smooth_latency
 from horsies_tui.demo import DemoOpener
 from horsies_tui.keys import Place
+from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.frame import AppHeader
 from tests.support.tui import NOON, eventually, frozen_system, screen_text, until_stable
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
-    from horsies_tui.screens.tasks.screen import TasksScreen
 
 NO_TASK = TaskFilter(names=("no.such.task",))
 

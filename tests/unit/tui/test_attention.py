@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -11,9 +11,6 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.overview import ErrorCount
 from horsies_tui.screens.dashboard import Alert, AlertInputs, Severity, find_alerts
 from tests.support.rows import NOON, WORKER, make_queue, make_sweep_report, make_swept_task, make_worker
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 BAD, WARN = Severity.BAD, Severity.WARN
 LATE, MINUTES = timedelta(minutes=3, seconds=12), timedelta(minutes=1)

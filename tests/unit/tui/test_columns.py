@@ -1,16 +1,13 @@
 from __future__ import annotations
 
+from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies_tui.screens.tasks.table import TASK_COLUMNS
 from horsies_tui.widgets.row_list import GAP, Cell, Column, place_columns
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 
 def _nothing(_: object, __: datetime) -> Cell:

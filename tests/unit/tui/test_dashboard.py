@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from textual.message import Message
+from textual.pilot import Pilot
 
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.system import DemoSystem
@@ -11,10 +12,6 @@ from horsies_tui.screens.dashboard import DashboardScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
 from tests.support.tui import NOON, eventually, running_app, screen_text, until_stable
-
-if TYPE_CHECKING:
-    from textual.message import Message
-    from textual.pilot import Pilot
 
 GONE = next(member for member in WORKERS if member.is_lost)
 

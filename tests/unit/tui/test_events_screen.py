@@ -1,21 +1,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+
+from textual.message import Message
+from textual.pilot import Pilot
 
 from horsies.model.task import TaskStatus
 from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.system import DemoSystem
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import Place
 from horsies_tui.messages import OpenTask, ShowTasks, ShowWorker
 from horsies_tui.screens.events import EventsScreen
 from tests.support.tui import NOON, eventually, frozen_system, running_app, screen_text, until_stable
-
-if TYPE_CHECKING:
-    from textual.message import Message
-    from textual.pilot import Pilot
-
-    from horsies_tui.demo.system import DemoSystem
 
 
 def _screen(pilot: Pilot[None]) -> EventsScreen:

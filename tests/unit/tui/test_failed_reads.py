@@ -1,19 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from horsies.errors import Busy
 from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.tasks import TaskPage
+from horsies_tui.data.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.tui import eventually, frozen_system, running_app
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from horsies_ops.reads.tasks import TaskPage
-    from horsies_tui.data.source import DataSource
 
 FAILED = TaskFilter(statuses=("FAILED",))
 

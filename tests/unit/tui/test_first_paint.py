@@ -3,19 +3,15 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.app import HorsiesApp
+from horsies_tui.data.source import DataSource
 from horsies_tui.demo import DemoOpener
 from horsies_tui.screens import SCREENS
 from tests.support.tui import eventually, frozen_system, running_app, screen_text
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from horsies_tui.data.source import DataSource
 
 LOADED = """
 import sys

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from textual.message import Message
+from textual.pilot import Pilot
 
 from horsies.model.workflow.plan import WorkflowStatus
-from horsies_ops.reads.workflows import WorkflowFilter
+from horsies_ops.reads.workflows import WorkflowFilter, WorkflowRecord
 from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.system import DemoSystem
 from horsies_tui.demo.workflows import ONBOARD
 from horsies_tui.keys import ACTIONS, Place
 from horsies_tui.messages import Fetched, OpenTask
@@ -24,14 +26,6 @@ from tests.support.tui import (
     until_plan_dialog,
     until_stable,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.pilot import Pilot
-
-    from horsies_ops.reads.workflows import WorkflowRecord
-    from horsies_tui.demo.system import DemoSystem
 
 LARGE = (120, 36)
 

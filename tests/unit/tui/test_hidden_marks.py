@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+
+from textual.pilot import Pilot
 
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.tui import eventually, running_app, screen_text, until_plan_dialog, until_stable
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from textual.pilot import Pilot
 
 FAILED_MAIL = TaskFilter(statuses=("FAILED",), queues=("mail",))
 OTHERS = TaskFilter(statuses=("PENDING",))

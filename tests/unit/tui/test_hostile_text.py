@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.tasks import AttemptRow
+from horsies_ops.reads.tasks import AttemptRow, TaskDetail
 from horsies_tui.app import HorsiesApp
+from horsies_tui.data.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
 from horsies_tui.demo.workflows import KINDS
@@ -31,15 +34,6 @@ from tests.support.tui import (
     until_stable,
     without_own_sequences,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from uuid import UUID
-
-    from textual.pilot import Pilot
-
-    from horsies_ops.reads.tasks import TaskDetail
-    from horsies_tui.data.source import DataSource
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 HOSTILE = (

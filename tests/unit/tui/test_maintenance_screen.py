@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from textual.message import Message
+from textual.pilot import Pilot
 
 from horsies_tui.demo import DemoOpener
 from horsies_tui.keys import Place
@@ -10,10 +10,6 @@ from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.maintenance import MaintenanceScreen, OperatorLogDialog
 from horsies_tui.screens.stale import StaleScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog
-
-if TYPE_CHECKING:
-    from textual.message import Message
-    from textual.pilot import Pilot
 
 
 def _screen(pilot: Pilot[None]) -> MaintenanceScreen:

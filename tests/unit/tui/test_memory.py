@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from horsies_tui.data.context import SavedState, StateFile, default_state_path
 from horsies_tui.demo import DemoOpener
 from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.tui import eventually, frozen_system, running_app
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_what_is_kept_is_there_the_next_time(tmp_path: Path) -> None:

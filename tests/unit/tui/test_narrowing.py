@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from horsies_tui.keys import Place
+from horsies_tui.screens.lists import FilteredListScreen
 from tests.support.tui import eventually, running_app, screen_text
-
-if TYPE_CHECKING:
-    from horsies_tui.screens.lists import FilteredListScreen
 
 
 @pytest.mark.parametrize(

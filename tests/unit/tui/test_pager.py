@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from horsies_tui.system import show_in_pager
 from tests.support.tui import eventually, running_app, screen_text
-
-if TYPE_CHECKING:
-    import pytest
 
 
 async def test_a_pager_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

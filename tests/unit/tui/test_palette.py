@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from horsies.model.settings import TuiConfig
@@ -13,9 +13,6 @@ from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.screens.workflows.screen import WorkflowsScreen
 from horsies_tui.widgets.dialogs import PromptDialog
 from tests.support.tui import eventually, frozen_system, running_app, screen_text
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
 
 
 async def _choose(pilot: Pilot[None], text: str, entry: str) -> None:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from horsies.errors import DatabaseUnreachable
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.data.source import DataSource
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.system import DemoSystem
+from horsies_tui.keys import Place
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens import SCREENS
 from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.tui import NOON, assert_matches_picture, eventually, lines, running_app, screen_text, until_stable
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.keys import Place
 
 SMALL, LARGE = (80, 24), (120, 36)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +10,10 @@ from rich.cells import cell_len
 from horsies.model.settings import TuiConfig
 from horsies_tui.demo import DemoOpener
 from horsies_tui.demo.workflows import KINDS
+from horsies_tui.keys import Place
 from horsies_tui.screens import SCREENS
 from horsies_tui.theme import to_ascii
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_stable
-
-if TYPE_CHECKING:
-    from horsies_tui.keys import Place
 
 OPENED = {
     "help": ("question_mark",),

@@ -1,24 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from horsies.errors import DatabaseUnreachable
-from horsies_ops.actions.report import ActionProgress
+from horsies_ops.actions.plan import Plan
+from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.data.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.keys import Place
 from horsies_tui.proposals.dialog import ProposalDialog
 from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from horsies_ops.actions.plan import Plan
-    from horsies_ops.actions.report import ActionReport
-    from horsies_tui.data.source import DataSource
 
 
 class Slow(DemoSource):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from textual.message import Message
+from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.demo import DemoOpener
@@ -9,10 +10,6 @@ from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.queues import QueuesScreen
 from horsies_tui.screens.tasks.screen import TasksScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
-
-if TYPE_CHECKING:
-    from textual.message import Message
-    from textual.pilot import Pilot
 
 
 def _screen(pilot: Pilot[None]) -> QueuesScreen:

@@ -2,20 +2,16 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.style import Style
-from textual.app import App
+from textual.app import App, ComposeResult
+from textual.geometry import Region
 
 from horsies_tui.format import fit
 from horsies_tui.widgets.row_list import HEADER_LINES, Cell, Column, Heading, RowList, build_strip
 from tests.support.tui import NOON
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.geometry import Region
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,17 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.pilot import Pilot
 
 from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.system import as_csv, as_json_lines
 from horsies_tui.widgets.dialogs import PromptDialog
 from tests.support.tui import eventually, running_app, screen_text, until_stable
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
 
 MAIL = TaskFilter(names=("mail.send",))
 

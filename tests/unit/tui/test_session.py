@@ -1,23 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 
 from horsies.errors import ConfigurationError, DatabaseUnreachable, ErrorCode, HorsiesError
 from horsies_ops.reads.live import Change, FeedStatus, Topic
 from horsies_tui.data.queries import LiveQueries
 from horsies_tui.data.session import ConnectionState, ConnectionStatus, Session, connection_text
+from horsies_tui.data.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.theme import UNICODE
 from tests.support.tui import NOON, frozen_clock, frozen_system
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-    from datetime import datetime
-
-    from horsies_tui.data.source import DataSource
 
 
 class Spoken(DemoSource):

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+from textual.message import Message
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from horsies.model.task import TaskStatus
@@ -11,10 +12,6 @@ from horsies_tui.keys import Place
 from horsies_tui.messages import OpenTask
 from horsies_tui.screens.stale import StaleScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog
-
-if TYPE_CHECKING:
-    from textual.message import Message
-    from textual.pilot import Pilot
 
 
 def _screen(pilot: Pilot[None]) -> StaleScreen:

@@ -1,21 +1,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
+from textual.message import Message
 
 from horsies.errors import DatabaseUnreachable
 from horsies_ops.reads.live import Topic
 from horsies_tui.data.queries import LiveQueries, LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.messages import Fetched, FetchFailed
 from tests.support.tui import frozen_system
-
-if TYPE_CHECKING:
-    from textual.message import Message
-
-    from horsies_tui.data.source import DataSource
 
 
 class Desk:

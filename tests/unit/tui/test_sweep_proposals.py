@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -12,17 +12,14 @@ from horsies.model.recovery.decision import DecisionKind
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
-from horsies.recovery.report import SweepStatus
+from horsies.recovery.report import SweepReport, SweepStatus
 from horsies_ops.reads.stale import SilentTasks
+from horsies_ops.reads.workers import WorkerRow
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_time
+from horsies_tui.proposals.model import Proposal, ProposalReport
 from horsies_tui.proposals.sweep import propose_sweep
 from tests.support.rows import NOON, WORKER, make_sweep_report, make_swept_task, make_worker
-
-if TYPE_CHECKING:
-    from horsies.recovery.report import SweepReport
-    from horsies_ops.reads.workers import WorkerRow
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.proposals.model import Proposal, ProposalReport
 
 ONE = SweepOptions(worker_id=WORKER)
 SILENT = SilentTasks(count=2, longest=timedelta(minutes=2, seconds=19), stale_at=NOON)

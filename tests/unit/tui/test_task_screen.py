@@ -1,13 +1,17 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from uuid import UUID
 
 from textual.message import Message
+from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.tasks import TaskRecord
 from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.system import DemoSystem
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import ACTIONS, Place, actions_at
 from horsies_tui.messages import OpenTask, ShowRun, ShowTasks
@@ -26,15 +30,6 @@ from tests.support.tui import (
     until_plan_dialog,
     until_stable,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
-
-    from textual.pilot import Pilot
-
-    from horsies_ops.reads.tasks import TaskRecord
-    from horsies_tui.demo.system import DemoSystem
 
 
 def _stale(system: DemoSystem) -> TaskRecord:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+
+from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
 from horsies_ops.reads.filters import TaskFilter
@@ -11,9 +12,6 @@ from horsies_tui.demo import DemoOpener
 from horsies_tui.screens.tasks.screen import TasksScreen
 from horsies_tui.widgets.facets import FacetPopup, FacetSidebar
 from tests.support.tui import eventually, frozen_system, lines, running_app, screen_text, until_stable
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
 
 LARGE = (150, 36)
 

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
+from textual.pilot import Pilot
 
 from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.tasks import TaskOrder, TaskPage
 from horsies_tui.demo import DemoOpener
+from horsies_tui.demo.system import DemoSystem
 from horsies_tui.demo.workflows import KINDS
 from horsies_tui.keys import ACTIONS, Place, actions_at
 from horsies_tui.screens import SCREENS, screen_class
@@ -30,14 +32,6 @@ from tests.support.tui import (
     until_plan_dialog,
     until_stable,
 )
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from textual.pilot import Pilot
-
-    from horsies_tui.demo.system import DemoSystem
-
 
 MUTATING = [action for action in ACTIONS if action.mutates]
 FAILED_MAIL = TaskFilter(statuses=("FAILED",), queues=("mail",))

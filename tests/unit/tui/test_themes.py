@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from horsies.model.settings import TuiConfig
 from horsies_tui.theme import THEME_CYCLE, load_user_themes
 from tests.support.tui import eventually, running_app, screen_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAULTY = {
     "no colour": "primary = 'blurple'",

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -10,13 +10,9 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.data import pages
 from horsies_tui.data.pages import PAGE_SIZE, TaskWindow
 from horsies_tui.demo.source import DemoSource
+from horsies_tui.demo.system import DemoSystem
 from horsies_tui.demo.workflows import KINDS
 from tests.support.tui import EVERYTHING, HITS, NOON, TimeLimitedSource, frozen_system, make_hits
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from horsies_tui.demo.system import DemoSystem
 
 RARE = TaskFilter(text="such a word is nowhere")
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from uuid import UUID
+
+from textual.message import Message
+from textual.pilot import Pilot
 
 from horsies.model.task import TaskStatus
 from horsies_tui.demo import DemoOpener
@@ -9,12 +12,6 @@ from horsies_tui.keys import Place
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.workers import CHART_WINDOWS, WorkersScreen
 from tests.support.tui import eventually, frozen_system, running_app, screen_text, until_plan_dialog, until_stable
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from textual.message import Message
-    from textual.pilot import Pilot
 
 ALIVE = WORKERS[0]
 GONE = next(member for member in WORKERS if member.is_lost)

@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,13 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 import tomli_w
 from platformdirs import user_state_path
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from horsies_tui.data.source import DataSource
 
+if TYPE_CHECKING:
     from horsies.model.settings import TuiConfig
     from horsies_tui.data.queries import LiveQueries
     from horsies_tui.data.session import Session
-    from horsies_tui.data.source import DataSource
     from horsies_tui.theme import Glyphs
 
 

@@ -7,18 +7,13 @@ what is new as long as that does not push out the cursor's row; then it stays, a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import datetime, timedelta
+from typing import Final
 from uuid import UUID
 
-from horsies_ops.reads.tasks import EVERY_TASK, TaskOrder
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from horsies_ops.reads.filters import TaskFilter
-    from horsies_ops.reads.tasks import TaskPage, TaskSummary
-    from horsies_tui.data.source import DataSource
+from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.tasks import EVERY_TASK, TaskOrder, TaskPage, TaskSummary
+from horsies_tui.data.source import DataSource
 
 PAGE_SIZE: Final = 200
 MAX_NEWER_COUNT: Final = 100

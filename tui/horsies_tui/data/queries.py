@@ -12,22 +12,17 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
+
+from textual.message import Message
 
 from horsies.errors import HorsiesError
-from horsies_ops.reads.changes import Topic
+from horsies_ops.reads.changes import Change, Topic
+from horsies_tui.data.source import DataSource
 from horsies_tui.messages import Fetched, FetchFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from datetime import datetime
-
-    from textual.message import Message
-
-    from horsies_ops.reads.changes import Change
-    from horsies_tui.data.source import DataSource
-
 
 # The newest changes that were heard, kept whichever screen is seen, so that Events can show what has just been.
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from horsies.errors import BrokerErrorCode, ConfigurationError, DatabaseUnreachable, HorsiesError
-from horsies_ops.reads.changes import FeedStatus, Topic
+from horsies_ops.reads.changes import Change, FeedStatus, Topic
+from horsies_tui.data.context import DatabaseClock
+from horsies_tui.data.queries import LiveQueries
+from horsies_tui.data.source import DataSource, Opener
 from horsies_tui.format import format_elapsed, format_seconds, sanitize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from horsies_ops.reads.changes import Change
-    from horsies_tui.data.context import DatabaseClock
-    from horsies_tui.data.queries import LiveQueries
-    from horsies_tui.data.source import DataSource, Opener
-    from horsies_tui.theme import Glyphs
-
+from horsies_tui.theme import Glyphs
 
 # How the connection stands. The header always says it, and actions depend on it.
 

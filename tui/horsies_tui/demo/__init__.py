@@ -6,16 +6,12 @@ its tasks. What is done to it has its effect. The same seed and clock make the s
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
+from horsies_tui.data.source import DataSource
 from horsies_tui.demo.source import DemoSource
 from horsies_tui.demo.system import DemoSystem
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from horsies_tui.data.source import DataSource
 
 DATABASE_NAME = "demo"
 

@@ -5,35 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from horsies.errors import Refused
-from horsies.model.operator_actions import Action, ActionTarget, Allowed, Rejected, SkipReason, check_action
+from horsies.model.operator_actions import (
+    Action,
+    ActionCheck,
+    ActionOptions,
+    ActionTarget,
+    Allowed,
+    Rejected,
+    SkipReason,
+    check_action,
+)
 from horsies.model.recovery.decision import DecisionKind, ListeningWindow, RecoveryPolicy
-from horsies.model.recovery.fleet import EffectivePolicy, ThresholdSource
+from horsies.model.recovery.fleet import EffectivePolicy, SweepOptions, ThresholdSource
 from horsies.model.settings import RecoveryConfig
 from horsies.model.task import TaskStatus
 from horsies.recovery.decide import StaleTask
-from horsies.recovery.report import SweepReport, SweepStatus
+from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies.store.recovery import StaleRow
-from horsies_ops.actions.plan import Plan, PlanGroup, PlanSample, Skipped, Target
+from horsies_ops.actions.plan import Plan, PlanGroup, PlanSample, Selector, Skipped, Target
 from horsies_ops.actions.report import ActionProgress, ActionReport
-from horsies_ops.reads.stale import summarize_silent
+from horsies_ops.reads.stale import SilentTasks, summarize_silent
+from horsies_ops.reads.tasks import TaskRecord
 from horsies_tui.demo.workflows import KINDS, WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from horsies.model.operator_actions import ActionCheck, ActionOptions
-    from horsies.model.recovery.fleet import SweepOptions
-    from horsies.recovery.report import SweptTask
-    from horsies_ops.actions.plan import Selector
-    from horsies_ops.reads.stale import SilentTasks
-    from horsies_ops.reads.tasks import TaskRecord
     from horsies_tui.demo.system import DemoSystem
 
 

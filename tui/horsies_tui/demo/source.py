@@ -5,28 +5,34 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from horsies.errors import Refused
-from horsies.model.operator_actions import ActionOptions, SkipReason
+from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies.model.recovery.decision import DecisionKind, RecoveryReason
 from horsies.model.recovery.fleet import SweepOptions
+from horsies.model.retention import CleanupSummary
 from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
-from horsies_ops.actions.plan import Skipped
+from horsies.recovery.report import SweepReport, SweptTask
+from horsies_ops.actions.plan import Plan, Selector, Skipped
 from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.cleanup import ACTION, CleanupReport
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
+from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.filters import ShortIdMatch, TaskFilter
-from horsies_ops.reads.overview import Overview
+from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
+from horsies_ops.reads.queues import QueueRow
 from horsies_ops.reads.schedules import ScheduleRow
 from horsies_ops.reads.search import Count, Facet, Facets
-from horsies_ops.reads.stale import RecoveryDecision
+from horsies_ops.reads.server import Storage
+from horsies_ops.reads.stale import RecoveryDecision, SilentTasks
 from horsies_ops.reads.tasks import (
     NEWEST_SHOWN,
     AttemptRow,
@@ -36,29 +42,24 @@ from horsies_ops.reads.tasks import (
     TaskEventRow,
     TaskOrder,
     TaskPage,
+    TaskRecord,
+    TaskSummary,
 )
-from horsies_ops.reads.workflows import EVERY_WORKFLOW, WorkflowDetail, WorkflowFilter, WorkflowPage
+from horsies_ops.reads.workers import MaintenanceStatus, SnapshotRow, WorkerRow
+from horsies_ops.reads.workflows import (
+    EVERY_WORKFLOW,
+    NodeRow,
+    WorkflowDetail,
+    WorkflowFilter,
+    WorkflowPage,
+    WorkflowRecord,
+)
 from horsies_tui.demo import actions
 from horsies_tui.demo import system as fleet
 from horsies_tui.demo import system as rates
 from horsies_tui.demo.workflows import KINDS, STALE_AFTER, WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-    from datetime import datetime
-
-    from horsies.model.operator_actions import Action
-    from horsies.model.retention import CleanupSummary
-    from horsies.recovery.report import SweepReport, SweptTask
-    from horsies_ops.actions.plan import Plan, Selector
-    from horsies_ops.reads.events import AuditRow, EventRow
-    from horsies_ops.reads.overview import ErrorCount, QueueBucket, Throughput
-    from horsies_ops.reads.queues import QueueRow
-    from horsies_ops.reads.server import Storage
-    from horsies_ops.reads.stale import SilentTasks
-    from horsies_ops.reads.tasks import TaskRecord, TaskSummary
-    from horsies_ops.reads.workers import MaintenanceStatus, SnapshotRow, WorkerRow
-    from horsies_ops.reads.workflows import NodeRow, WorkflowRecord
     from horsies_tui.demo.system import DemoSystem
     from horsies_tui.demo.workflows import DemoRuns
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -27,8 +28,6 @@ from horsies_tui.demo import workflows
 from horsies_tui.demo.workflows import KINDS, QUEUES, WORKERS, DemoRuns, DemoWorker, TaskKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from horsies_tui.demo.workflows import DemoQueue
 
 

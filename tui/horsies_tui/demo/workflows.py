@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -15,9 +16,6 @@ from horsies.model.workflow.progress import NeverReady, NodeState, readiness, ru
 from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowRecord, WorkflowRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-
     from horsies_tui.demo.system import DemoSystem
 
 

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
+from uuid import UUID
 
-from textual.binding import Binding
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, ProgressBar, Static
 
 from horsies.errors import HorsiesError
+from horsies_ops.actions.report import ActionProgress
 from horsies_tui.format import safe
 from horsies_tui.proposals.model import Proposal, ProposalLine, ProposalReport
 from horsies_tui.system import copy_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies_ops.actions.report import ActionProgress
 
 KEY_DELAY_S: Final = 0.3
 """Keys are ignored for so long after the preview appears: they were typed for what was there before."""

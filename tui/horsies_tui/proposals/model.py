@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from horsies.model.operator_actions import Action, ActionOptions
+from horsies_ops.actions.report import ActionProgress, ActionReport
 from horsies_ops.reads.filters import format_filter
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_time, plural, short_id
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
-    from uuid import UUID
 
     from horsies_ops.actions.plan import Plan, Selector
-    from horsies_ops.actions.report import ActionProgress, ActionReport
-    from horsies_tui.data.source import DataSource
 
 MAX_SAMPLES = 2
 """So many tasks are named, to recognise the others by."""

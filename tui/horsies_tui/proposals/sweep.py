@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, assert_never
+from uuid import UUID
 
 import humanize
 
 from horsies.model.recovery.decision import DecisionKind, RecoveryReason
+from horsies.model.recovery.fleet import SweepOptions, Thresholds
+from horsies.model.retention import CategoryCleanup, CleanupSummary
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OperationalErrorCode
-from horsies.recovery.report import AMNESTY, SweepStatus
+from horsies.recovery.report import AMNESTY, SweepReport, SweepStatus, SweptTask
 from horsies_ops.actions.report import ActionProgress
 from horsies_ops.reads.filters import format_duration
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_short_age, format_time, plural, short_id
 from horsies_tui.proposals.model import Proposal, ProposalLine, ProposalReport
 from horsies_tui.screens.fleet import load_workers
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime
-    from uuid import UUID
 
-    from horsies.model.recovery.fleet import SweepOptions, Thresholds
-    from horsies.model.retention import CategoryCleanup, CleanupSummary
-    from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.cleanup import CleanupReport
     from horsies_ops.reads.stale import SilentTasks
     from horsies_ops.reads.tasks import TaskRecord
     from horsies_ops.reads.workers import MaintenanceStatus, WorkerRow
-    from horsies_tui.data.source import DataSource
 
 
 # Stale tasks as a list: which there are, which will soon be, and the evidence, so that an operator can disagree.

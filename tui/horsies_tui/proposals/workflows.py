@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
+from horsies_ops.actions.report import ActionProgress, ActionReport
+from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.workflows import WorkflowDetail
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, plural, short_id
 from horsies_tui.proposals.model import Proposal, ProposalLine, ProposalReport
 from horsies_tui.screens.workflows.graph import FAILED_OR_SKIPPED
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from horsies_ops.actions.report import ActionProgress, ActionReport
-    from horsies_ops.reads.queues import QueueRow
-    from horsies_ops.reads.workflows import WorkflowDetail
-    from horsies_tui.data.source import DataSource
 
 
 CONFIRM_ABOVE: Final = 25

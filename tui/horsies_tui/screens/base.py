@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from textual.app import ComposeResult
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from horsies_ops.reads.changes import Topic
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
 from horsies_tui.data.session import ConnectionState, ConnectionStatus
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_seconds, format_time, plural, safe
 from horsies_tui.keys import ACTIONS_BY_METHOD, TABS, Place
+from horsies_tui.messages import Fetched, FetchFailed
 from horsies_tui.system import copy_text
 from horsies_tui.widgets.frame import AppHeader, KeyLine, ScreenTabs, StatusLine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from textual.app import ComposeResult
-
     from horsies_ops.reads.overview import Overview
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.messages import Fetched, FetchFailed
 
 TASK_TOPICS = frozenset({Topic.STATUS_CHANGE, Topic.TASK_NEW, Topic.TASK_DONE})
 """The changes that move tasks."""

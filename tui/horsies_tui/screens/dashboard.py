@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
 from uuid import UUID
 
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
 from horsies.model.recovery.decision import DecisionKind
 from horsies.model.task import TaskStatus
+from horsies.recovery.report import SweepReport, SweptTask
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.queues import QueueRow
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import fit, format_age, format_count, format_elapsed, format_time, plural, safe, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks, ShowWorker
@@ -34,25 +41,14 @@ from horsies_tui.screens.fleet import (
     load_workers,
     queue_health,
 )
-from horsies_tui.theme import bar, sparkline
+from horsies_tui.theme import Glyphs, bar, sparkline
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies.recovery.report import SweepReport, SweptTask
     from horsies_ops.reads.events import AuditRow
     from horsies_ops.reads.overview import ErrorCount, Overview, QueueBucket, Throughput
-    from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.search import Count
     from horsies_ops.reads.workers import WorkerRow
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.theme import Glyphs
 
 
 # What needs an operator's attention, the worst first, each with the list that it is about.

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
 
 from horsies.model.events import EventKind
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.changes import FeedStatus, Topic
+from horsies_ops.reads.changes import Change, FeedStatus, Topic
+from horsies_ops.reads.filters import TaskFilter
 from horsies_tui.format import fit, format_time, sanitize, short_id
 from horsies_tui.widgets.row_list import Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
-    from horsies_ops.reads.changes import Change
     from horsies_ops.reads.events import AuditRow, EventRow
-    from horsies_ops.reads.filters import TaskFilter
     from horsies_ops.reads.tasks import TaskSummary
     from horsies_tui.data.queries import LoggedChange
 

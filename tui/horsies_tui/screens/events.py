@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC
+from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
+from uuid import UUID
 
 from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
 
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import Facet, Facets
-from horsies_tui.data.queries import MAX_CHANGES, LiveQuery
+from horsies_ops.reads.tasks import TaskSummary
+from horsies_tui.data.context import AppContext, DatabaseClock
+from horsies_tui.data.queries import MAX_CHANGES, ChangeLog, LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_time, plural
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import OpenTask, ShowRun, ShowTasks, ShowWorker
@@ -23,20 +30,6 @@ from horsies_tui.system import save_rows
 from horsies_tui.widgets.facets import FacetPopup
 from horsies_tui.widgets.filter_bar import TaskFilterBar
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies_ops.reads.tasks import TaskSummary
-    from horsies_tui.data.context import AppContext, DatabaseClock
-    from horsies_tui.data.queries import ChangeLog
-    from horsies_tui.data.source import DataSource
-
 
 # What happened, in columns.
 

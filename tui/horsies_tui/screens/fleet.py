@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import datetime
+from horsies_ops.reads.queues import QueueRow
+from horsies_tui.data.source import DataSource
 
+if TYPE_CHECKING:
     from horsies_ops.reads.overview import QueueBucket
-    from horsies_ops.reads.queues import QueueRow
     from horsies_ops.reads.workers import WorkerRow
-    from horsies_tui.data.source import DataSource
 
 
 THROUGHPUT_WINDOW: Final = timedelta(minutes=30)

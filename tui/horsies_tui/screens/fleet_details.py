@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.tasks import TaskOrder
+from horsies_ops.reads.overview import QueueBucket
+from horsies_ops.reads.search import Facet
+from horsies_ops.reads.tasks import TaskOrder, TaskSummary
+from horsies_ops.reads.workers import SnapshotRow, WorkerRow
+from horsies_tui.data.source import DataSource
 from horsies_tui.screens.fleet import BUCKET_COUNT, HOUR, THROUGHPUT_WINDOW, load_workers
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-    from uuid import UUID
-
-    from horsies_ops.reads.overview import QueueBucket
-    from horsies_ops.reads.search import Facet
-    from horsies_ops.reads.tasks import TaskSummary
-    from horsies_ops.reads.workers import SnapshotRow, WorkerRow
-    from horsies_tui.data.source import DataSource
 
 MOST_HELD: Final = 40
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from horsies.errors import HorsiesError
 from horsies.model.operator_actions import Action
+from horsies_tui.data.context import AppContext
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import sanitize
+from horsies_tui.keys import Place
 from horsies_tui.messages import OpenTask
 from horsies_tui.proposals import model
 from horsies_tui.proposals.dialog import ProposalDialog
+from horsies_tui.proposals.model import Proposal, ProposalReport
 from horsies_tui.screens.base import MainScreen
 from horsies_tui.widgets.dialogs import SortOrder, SortPicker
 from horsies_tui.widgets.filter_bar import SearchBar
-from horsies_tui.widgets.row_list import RowList
+from horsies_tui.widgets.row_list import Column, RowList
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-
     from horsies_ops.actions.plan import Selector
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.keys import Place
-    from horsies_tui.proposals.model import Proposal, ProposalReport
-    from horsies_tui.widgets.row_list import Column
 
 
 # Screens with a short list that a few words narrow down.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import humanize
 from textual import work
-from textual.binding import Binding
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -19,36 +21,25 @@ from horsies.errors import HorsiesError
 from horsies.model.recovery.fleet import SweepOptions
 from horsies.model.retention import CleanupSummary, RetentionCategory
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
-from horsies.recovery.report import SweepReport
+from horsies.recovery.report import SweepReport, SweptTask
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.events import AuditRow
 from horsies_ops.reads.filters import TaskFilter, format_duration
-from horsies_ops.reads.server import Storage
+from horsies_ops.reads.server import Storage, TableStorage
 from horsies_ops.reads.workers import MaintenanceStatus
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_count, format_short_age, format_time, safe, sanitize
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks
+from horsies_tui.proposals.model import Proposal
 from horsies_tui.proposals.sweep import propose_cleanup, propose_sweep
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.entries import action_text, entry_lines, log_line, target_text
 from horsies_tui.screens.lists import ProposingScreen
 from horsies_tui.system import save_rows
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies.recovery.report import SweptTask
-    from horsies_ops.reads.server import TableStorage
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.proposals.model import Proposal
-
 
 # What has to be done to keep the house in order: how much of it there is, who does it, and when it was last done.
 

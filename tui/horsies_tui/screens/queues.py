@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Final, cast
 
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Static
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.queues import QueueRow
+from horsies_ops.reads.search import Facet
+from horsies_ops.reads.workers import WorkerRow
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_count, format_short_age, plural, safe, sanitize, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks
+from horsies_tui.proposals.model import Proposal
 from horsies_tui.proposals.workflows import propose_queue_pause_toggle
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.fleet import TARGET_WAIT, QueueHealth, align_buckets, drain_time, queue_health
 from horsies_tui.screens.fleet_details import QueueDetail, load_queue_detail
 from horsies_tui.screens.lists import SortedListScreen
-from horsies_tui.theme import downsample, sparkline
+from horsies_tui.theme import Glyphs, downsample, sparkline
 from horsies_tui.widgets.row_list import Cell, Column, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from datetime import datetime
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies_ops.reads.queues import QueueRow
-    from horsies_ops.reads.search import Facet
-    from horsies_ops.reads.workers import WorkerRow
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.proposals.model import Proposal
-    from horsies_tui.theme import Glyphs
-
 
 # Queues in columns, and the orders that they can be put in.
 

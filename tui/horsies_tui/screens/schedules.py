@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from datetime import datetime, timedelta
+from typing import ClassVar, Final, cast
 
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.widgets import Static
 
 from horsies.model.task import TaskStatus
 from horsies_ops.reads.filters import TaskFilter
-from horsies_ops.reads.tasks import TaskPage
+from horsies_ops.reads.schedules import ScheduleRow
+from horsies_ops.reads.tasks import TaskPage, TaskSummary
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_short_age, format_time, plural, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import ShowTasks
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import FilteredListScreen
 from horsies_tui.screens.tasks.table import status_tone
+from horsies_tui.theme import Glyphs
 from horsies_tui.widgets.page import Section
 from horsies_tui.widgets.row_list import Cell, Column, RowList, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies_ops.reads.schedules import ScheduleRow
-    from horsies_ops.reads.tasks import TaskSummary
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.theme import Glyphs
-
 
 # Schedules in columns.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import ClassVar, Final
 
 from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Input, Static
 
@@ -17,10 +20,13 @@ from horsies_ops.actions.plan import Selector
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import format_duration, parse_duration
 from horsies_ops.reads.tasks import TaskDetail
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, plural, safe, sanitize, short_id
 from horsies_tui.keys import Place, bindings
 from horsies_tui.proposals import model
+from horsies_tui.proposals.model import Proposal
 from horsies_tui.proposals.sweep import (
     NEAR_MARGIN,
     StaleCandidate,
@@ -37,18 +43,6 @@ from horsies_tui.screens.lists import MarkableTaskScreen
 from horsies_tui.screens.tasks.table import status_tone
 from horsies_tui.widgets.dialogs import PromptDialog
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from datetime import datetime
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.proposals.model import Proposal
-
 
 # Stale tasks in columns.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from textual.binding import Binding
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -15,12 +17,6 @@ from textual.widgets.option_list import Option
 from horsies_tui.format import fit, safe
 from horsies_tui.keys import KEY_RULES, TABS, KeyAction, Place, actions_at, key_label
 from horsies_tui.theme import UNICODE, Glyphs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
 
 
 class PromptDialog(ModalScreen[str | None]):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from textual.binding import Binding
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.screen import ModalScreen
@@ -13,17 +15,12 @@ from textual.widgets import Static
 
 from horsies.errors import HorsiesError
 from horsies_ops.reads.filters import TaskFilter
+from horsies_tui.data.context import AppContext
 from horsies_tui.format import format_count, safe
 from horsies_tui.widgets.row_list import Cell, Column, Heading, RowList, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Iterator
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
     from horsies_ops.reads.search import Facets
-    from horsies_tui.data.context import AppContext
 
 
 # What occurs among the newest tasks, with counts, to pick a filter from.

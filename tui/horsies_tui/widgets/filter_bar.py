@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.suggester import Suggester
+from textual.timer import Timer
 from textual.widgets import Input, Static
 
 from horsies.model.workflow.plan import WorkflowStatus
@@ -14,19 +17,11 @@ from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, pa
 from horsies_ops.reads.workflows import (
     DEFAULT_WORKFLOW_FILTER,
     WORKFLOW_FILTER_KEYS,
+    WorkflowFilter,
     format_workflow_filter,
     parse_workflow_filter,
 )
 from horsies_tui.format import safe
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from textual.app import ComposeResult
-    from textual.timer import Timer
-
-    from horsies_ops.reads.workflows import WorkflowFilter
-
 
 TYPING_PAUSE_S: Final = 0.2
 

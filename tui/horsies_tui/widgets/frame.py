@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
+from textual import events
+from textual.binding import ActiveBinding
 from textual.content import Content
 from textual.reactive import reactive
+from textual.screen import Screen
 from textual.widget import Widget
 
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.session import connection_text
 from horsies_tui.format import format_time, safe, sanitize, truncate, truncate_start
 from horsies_tui.keys import ACTIONS, TABS, Place, key_label
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from textual import events
-    from textual.binding import ActiveBinding
-    from textual.screen import Screen
-
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.theme import Glyphs
-
+from horsies_tui.theme import Glyphs
 
 MIN_NAME_WIDTH: Final = 12
 """So many columns the name of the database has in any case."""

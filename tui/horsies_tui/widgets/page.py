@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from horsies.model.settings import TuiConfig
 from horsies_tui.format import safe, sanitize
 from horsies_tui.keys import Place, bindings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.binding import BindingType
-
-    from horsies.model.settings import TuiConfig
     from horsies_ops.reads.tasks import TaskRecord
 
 

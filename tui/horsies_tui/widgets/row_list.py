@@ -7,15 +7,20 @@ over them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
+from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
@@ -23,16 +28,6 @@ from textual.widget import Widget
 from horsies_tui.format import fit, sanitize, truncate
 from horsies_tui.keys import Place, bindings
 from horsies_tui.theme import UNICODE, Glyphs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
-    from rich.style import Style
-    from textual import events
-    from textual.binding import BindingType
-    from textual.reactive import Reactive
-
 
 # A line of a list, put together from texts that each have their place and their look.
 

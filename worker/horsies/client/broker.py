@@ -7,36 +7,27 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from horsies.client.delivery import KeyedSendLimiter
 from horsies.client.notify import NotifyCoalescer
 from horsies.client.waiter import ResultWaiters, is_run_terminal_or_paused, is_task_terminal
+from horsies.codec.values import ValueCodec
 from horsies.embedded import other_clusters
-from horsies.model.settings import RecoveryConfig
-from horsies.store.connection import STATEMENT_TIMEOUT_S
+from horsies.model.settings import PostgresConfig, RecoveryConfig
+from horsies.model.workflow.plan import WorkflowDefinitions
+from horsies.recovery.hooks import HookCaller
+from horsies.store.connection import STATEMENT_TIMEOUT_S, ConnectionSpec
 from horsies.store.database import Database, PoolSettings
-from horsies.store.endpoint import Endpoint, resolve_database
+from horsies.store.endpoint import ConnectionSpecs, Endpoint, resolve_database
 from horsies.store.listen import TASK_DONE_CHANNEL, WORKFLOW_DONE_CHANNEL
-from horsies.store.tasks import TaskStore
-from horsies.store.workflows import WorkflowReader
+from horsies.store.tasks import TaskResultRow, TaskStore
+from horsies.store.workflows import RunResultRow, WorkflowReader
 from horsies.sync import BRIDGE
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-
-    from horsies.codec.values import ValueCodec
-    from horsies.model.settings import PostgresConfig
-    from horsies.model.workflow.plan import WorkflowDefinitions
-    from horsies.recovery.hooks import HookCaller
-    from horsies.store.connection import ConnectionSpec
-    from horsies.store.endpoint import ConnectionSpecs
-    from horsies.store.tasks import TaskResultRow
-    from horsies.store.workflows import RunResultRow
-
 
 # A database within reach of all event loops of a process.
 

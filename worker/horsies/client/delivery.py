@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from horsies.client.payload import RESEND_ALL_HINT, BulkBatches, lookup_hint
-from horsies.client.results import TaskHandle
+from horsies.client.payload import RESEND_ALL_HINT, BulkBatches, BulkSend, lookup_hint
+from horsies.client.results import BrokerTaskReader, TaskHandle
 from horsies.errors import BrokerError, BrokerErrorCode, DatabaseUnreachable, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.send import (
@@ -21,19 +22,15 @@ from horsies.model.send import (
     TaskSendResult,
     to_full_payload,
 )
+from horsies.registry import TaskDefinition
 from horsies.store.connection import UNIQUE_VIOLATION, StatementFailed
+from horsies.store.database import Transaction
 from horsies.store.endpoint import savepoint
+from horsies.store.tasks import EnqueueResult
 from horsies.sync import BRIDGE, BridgeUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-
     from horsies.client.broker import BrokerSession, PostgresBroker
-    from horsies.client.payload import BulkSend
-    from horsies.client.results import BrokerTaskReader
-    from horsies.registry import TaskDefinition
-    from horsies.store.database import Transaction
-    from horsies.store.tasks import EnqueueResult
 
 
 # Sends with an idempotency key, which may have to wait for whoever holds it.

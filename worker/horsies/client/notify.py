@@ -7,16 +7,13 @@ import atexit
 import logging
 import time
 import weakref
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
 from horsies.errors import HorsiesError
 from horsies.sync import BRIDGE, BridgeUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 BURST_GAP_S = 0.003
 """Sends that follow each other more quickly than this are a loop, or many senders at once."""

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
+from typing import Any, TypeAlias, cast, overload
 
-from horsies.codec.arguments import EncodedArguments
+from horsies.codec.arguments import CallSignature, EncodedArguments, TaskCodec
 from horsies.codec.canonical_json import SHORT_CHARACTERS, canonical_json, encode_short_scalars
 from horsies.codec.fingerprint import Fingerprint, command_sha, enqueue_sha, format_utc, format_utc_now
 from horsies.codec.ids import ID_GENERATOR
 from horsies.model.result import Err, Ok
 from horsies.model.send import CompactPayload, TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult
+from horsies.model.settings import AppConfig
 from horsies.model.task import check_good_until, effective_priority, is_priority
+from horsies.registry import TaskDefinition
 from horsies.registry.definition import flag_faults, is_storable_text, normalize_flags
 from horsies.store.tasks import InsertBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from horsies.codec.arguments import CallSignature, TaskCodec
-    from horsies.model.settings import AppConfig
-    from horsies.registry import TaskDefinition
-
 
 # What sends have in common, and the payloads made of it.
 

@@ -5,24 +5,19 @@ Ages are plain here, and the threshold given counts for every owner: the caller 
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import Any
 
+from horsies.client.broker import PostgresBroker
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, check_threshold
 from horsies.model.task import TaskStatus
-from horsies.recovery.report import SweepStatus, SweepStep
+from horsies.recovery.report import SweepReport, SweepStatus, SweepStep
 from horsies.recovery.sweep import sweep
-from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, RecoveryStore, StaleScan
+from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, OverdueRow, RecoveryStore, StaleRow, StaleScan
 from horsies.workflows.healing import heal
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from datetime import timedelta
-
-    from horsies.client.broker import PostgresBroker
-    from horsies.recovery.report import SweepReport
-    from horsies.store.recovery import OverdueRow, StaleRow
 
 
 def parse_threshold(number: float, *, unit: timedelta) -> timedelta:

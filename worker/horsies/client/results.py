@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
 from horsies.client.waiter import WaitTimeout
 from horsies.codec.results import AnyResult, decode_result
+from horsies.codec.values import ValueCodec
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.result import BrokerOperationError, BrokerResult, DatabasePing, Err, Ok
-from horsies.model.task import TaskStatus, parse_id
+from horsies.model.task import TaskInfo, TaskStatus, parse_id
 from horsies.model.task_result import (
     BuiltInTaskCode,
     OperationalErrorCode,
@@ -22,16 +24,11 @@ from horsies.model.task_result import (
     TaskResult,
 )
 from horsies.store.migrate import SCHEMA
-from horsies.store.tasks import task_info
+from horsies.store.tasks import TaskResultRow, task_info
 from horsies.sync import BRIDGE, BridgeUnavailable, InsideEventLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-
     from horsies.client.broker import PostgresBroker
-    from horsies.codec.values import ValueCodec
-    from horsies.model.task import TaskInfo
-    from horsies.store.tasks import TaskResultRow
 
 
 # From what is found in the database to the result that the caller gets.

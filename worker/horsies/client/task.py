@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from horsies.client.payload import (
     DEFAULT_OPTIONS,
     BoundCall,
+    BulkSend,
     PayloadBuilder,
     SendItem,
     SendOptions,
@@ -17,26 +20,20 @@ from horsies.client.payload import (
     validation_error,
     with_delay,
 )
-from horsies.client.workflow.nodes import ArgsFromNodeFactory, NodeFactory
+from horsies.client.workflow.nodes import AnyNode, ArgsFromNodeFactory, NodeFactory, NodeSettings
 from horsies.codec.canonical_json import PayloadError
 from horsies.model.result import Err
 from horsies.model.send import TaskSendError, TaskSendErrorCode, TaskSendPayload, TaskSendResult, to_full_payload
-from horsies.model.task_result import ExceptionRules
+from horsies.model.settings import AppConfig
+from horsies.model.task_result import ExceptionRules, TaskError, TaskResult
+from horsies.registry import TaskDefinition, TaskOptions
 from horsies.registry.invocation import call_task, call_task_async
 from horsies.sync import is_inside_event_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
-    from datetime import datetime, timedelta
-
     from horsies.client.broker import PostgresBroker
     from horsies.client.delivery import AnyPayload, Delivery
-    from horsies.client.payload import BulkSend
     from horsies.client.results import TaskHandle
-    from horsies.client.workflow.nodes import AnyNode, NodeSettings
-    from horsies.model.settings import AppConfig
-    from horsies.model.task_result import TaskError, TaskResult
-    from horsies.registry import TaskDefinition, TaskOptions
 
 
 # A task together with the options of its next sends.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from uuid import UUID
@@ -11,12 +12,10 @@ from uuid import UUID
 from horsies.errors import BrokerError, BrokerErrorCode
 from horsies.model.task import TASK_TERMINAL_STATES, TaskStatus
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus
+from horsies.store.connection import ConnectionSpec
 from horsies.store.listen import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
-
-    from horsies.store.connection import ConnectionSpec
 
     class HasStatus(Protocol):
         """A task or a run as it stands."""

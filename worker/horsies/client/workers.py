@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from uuid import UUID, uuid4
 
+from horsies.client.broker import PostgresBroker
 from horsies.client.results import to_broker_result
 from horsies.errors import BrokerErrorCode
 from horsies.model.result import BrokerResult, WorkerPong, WorkerStateSnapshot
 from horsies.model.task import parse_id
-from horsies.store.workers import WorkerStore, open_ping
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horsies.client.broker import PostgresBroker
-    from horsies.store.workers import PingReplies
+from horsies.store.workers import PingReplies, WorkerStore, open_ping
 
 
 class WorkerMonitor:

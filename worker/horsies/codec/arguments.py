@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 import typing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from pydantic import PydanticSchemaGenerationError, PydanticUserError
+from pydantic import JsonValue, PydanticSchemaGenerationError, PydanticUserError
 
 from horsies.codec.canonical_json import DocumentPart, PayloadError, encode_document, encode_short_scalars, parse_json
 from horsies.codec.results import workflow_parameter_codec
@@ -17,12 +18,6 @@ from horsies.codec.values import PlainCodec, ValueCodec, codec_for
 from horsies.errors import ErrorCode
 from horsies.model.result import Err, Ok, Result
 from horsies.model.task_result import TaskError, TaskResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from pydantic import JsonValue
-
 
 # Which arguments a function takes, checked as a call would check them, without making the call.
 

@@ -6,11 +6,10 @@ import json
 import json.encoder
 import math
 import re
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from pydantic import JsonValue
 
 MAX_DEPTH: Final = 256

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -12,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from horsies.codec.canonical_json import canonical_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from horsies.codec.arguments import CallSignature, EncodedArguments
 
 

@@ -10,7 +10,7 @@ import json
 import types
 import typing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from pydantic import JsonValue, ValidationError
 
@@ -24,7 +24,7 @@ from horsies.codec.canonical_json import (
     parse_json,
     replace_unstorable,
 )
-from horsies.codec.values import PlainCodec, TypedCodec, codec_for
+from horsies.codec.values import PlainCodec, TypedCodec, ValueCodec, codec_for
 from horsies.model.task_result import (
     BuiltInTaskCode,
     ContractCode,
@@ -35,12 +35,8 @@ from horsies.model.task_result import (
     exception_to_record,
     safe_stringify,
 )
+from horsies.model.workflow.plan import ValueLoader
 from horsies.model.workflow.views import CONTEXT_PARAMETER, META_PARAMETER, WorkflowContext, WorkflowMeta
-
-if TYPE_CHECKING:
-    from horsies.codec.values import ValueCodec
-    from horsies.model.workflow.plan import ValueLoader
-
 
 # Errors on their way into a row. They are always stored, whatever they carry.
 

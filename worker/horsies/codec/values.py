@@ -12,9 +12,9 @@ are refused there until the class says base64. A plain dataclass or typed dict g
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 from pydantic import (
     BaseModel,
@@ -33,10 +33,6 @@ from pydantic import (
 from horsies.codec.canonical_json import MAX_DEPTH, MAX_PARSED_DEPTH, PayloadError, canonical_json, find_json_fault
 from horsies.model.settings.base import format_path
 from horsies.model.text import describe_validation_error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
 
 # What a pydantic core schema is made of; read once per annotation, never written.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_origin
+from typing import Any, TypeAlias, cast, get_origin
+
+from pydantic.fields import FieldInfo
 
 from horsies.errors import ErrorCode
 from horsies.model.settings import (
@@ -21,10 +23,6 @@ from horsies.model.settings import (
     WorkerSettings,
 )
 from horsies.model.settings.base import describe_unknown_key, moved_key_fault, union_members
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
-
 
 # One line for each key of horsies.toml, in the order in which the file shows them.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +26,7 @@ from horsies.config.sources import (
     read_config_file,
     working_folder,
 )
-from horsies.errors import raise_together
+from horsies.errors import ConfigurationError, raise_together
 from horsies.model.settings import (
     AppConfig,
     Fault,
@@ -37,14 +38,11 @@ from horsies.model.settings import (
     WorkerConfig,
     WorkerSettings,
 )
+from horsies.model.settings.base import SettingPath as FaultPath
 from horsies.model.settings.base import format_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from horsies.config.sources import ConfigFile
-    from horsies.errors import ConfigurationError
-    from horsies.model.settings.base import SettingPath as FaultPath
 
 
 # One value for each setting out of several layers, and the models made of them.

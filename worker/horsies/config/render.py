@@ -6,7 +6,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time
@@ -22,8 +22,6 @@ from horsies.config.sources import FILE_NAME, config_file_error
 from horsies.model.settings import DatabaseUrl, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from horsies.config.keys import KeyPath, SettingKey
     from horsies.config.loader import LoadedSettings
     from horsies.config.sources import Origin

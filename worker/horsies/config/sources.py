@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -14,12 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 from horsies.config.keys import SECTIONS, EnvFormat, look_up
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
 from horsies.model.settings import AppConfig, CustomQueueConfig, Fault, QueueMode, Settings
+from horsies.model.settings.base import SettingPath as Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from horsies.config.keys import KeyPath, SettingKey
-    from horsies.model.settings.base import SettingPath as Place
 
 
 # Values as people write them outside of code.

@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ from typing import TYPE_CHECKING
 from horsies.errors import ConfigurationError, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from horsies.embedded.layout import ClusterPaths
 
 

@@ -22,6 +22,7 @@ import stat
 import sys
 import tempfile
 import unicodedata
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,6 @@ import platformdirs
 from horsies.embedded.binaries import OTHER_FOLDER_HINT, first_inaccessible, unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-
     from horsies.embedded.binaries import ServerAccount
 
 

@@ -10,9 +10,11 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -44,9 +46,6 @@ from horsies.embedded.layout import (
 from horsies.errors import Busy, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
-    from pathlib import Path
-
     from horsies.embedded.binaries import ServerAccount
 
 

@@ -7,45 +7,43 @@ import logging
 import random
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
-from horsies.engine.in_flight import Phase
+from horsies.engine.heartbeat import SelfFence
+from horsies.engine.in_flight import InFlight, InFlightTask, Phase
+from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
+from horsies.engine.service import Backoff
 from horsies.errors import BrokerError, HorsiesError, format_one_line
 from horsies.model import events
 from horsies.model.crash import (
     AssignedTask,
     Crash,
+    Death,
     DropTask,
     FailAttempt,
     Kill,
     KillReason,
     ReleaseTask,
     RequeueTask,
+    Resolution,
     resolve_task,
     retry_delay_s,
 )
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OperationalErrorCode, TaskError
-from horsies.store.claims import FinishedAttempt
+from horsies.store.claims import ClaimStatusRow, FinishedAttempt, FinishStore
 from horsies.store.connection import StatementFailed
+from horsies.store.database import Database
 from horsies.store.operators import Target, requeue
+from horsies.store.tasks import TaskStore
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
-
-    from horsies.engine.heartbeat import SelfFence
-    from horsies.engine.in_flight import InFlight, InFlightTask
     from horsies.engine.pool.child import Child, ChildExit
-    from horsies.engine.pool.protocol import AttemptKey, EncodedOutcome, Stream
     from horsies.engine.reporter import Reporter
-    from horsies.engine.service import Backoff
     from horsies.engine.worker import Parts
-    from horsies.model.crash import Death, Resolution
-    from horsies.store.claims import ClaimStatusRow, FinishStore
-    from horsies.store.database import Database
-    from horsies.store.tasks import TaskStore
 
 
 # Lanes: many rows, few statements, no timers.

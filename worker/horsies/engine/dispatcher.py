@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
@@ -30,16 +32,12 @@ from horsies.model.capacity import (
 from horsies.model.crash import KillReason
 from horsies.model.fence import may_assign
 from horsies.model.task import TaskStatus, expired_error
-from horsies.store.claims import ClaimRef, ClaimRequest, TaskExpiry, TaskStart
+from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStatusRow, TaskExpiry, TaskStart
 from horsies.store.workers import WorkerLifecycleStore, WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from uuid import UUID
-
     from horsies.engine.pool.child import Child
     from horsies.engine.worker import Parts
-    from horsies.store.claims import ClaimedRow, ClaimStatusRow
 
 
 # Which child gets which of the tasks that were claimed: functions apart from coroutines.

@@ -6,9 +6,12 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from horsies.codec.ids import ID_GENERATOR
 from horsies.engine.in_flight import InFlightTask, Phase
@@ -23,18 +26,13 @@ from horsies.model.fence import (
     child_heartbeat_interval_s,
     effective_worker_heartbeat_ms,
 )
+from horsies.model.settings import AppConfig, RecoveryConfig, WorkerConfig
 from horsies.model.task import TaskStatus
-from horsies.store.workers import LeaseRenewal, TaskHeartbeat, WorkerRegistration
+from horsies.store.workers import HeartbeatReply, LeaseRenewal, TaskHeartbeat, WorkerRegistration
 from horsies.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from datetime import datetime
-    from uuid import UUID
-
     from horsies.engine.worker import Parts
-    from horsies.model.settings import AppConfig, RecoveryConfig, WorkerConfig
-    from horsies.store.workers import HeartbeatReply
 
 
 MAX_MISSED_HEARTBEATS = 3.0

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from horsies.engine.service import Backoff
 from horsies.errors import HorsiesError
 from horsies.model import events
+from horsies.model.crash import FailAttempt
 from horsies.model.recovery.decision import RecoveryContext, RecoveryReason
 from horsies.model.task_result import OperationalErrorCode
-from horsies.store.tasks import task_info
+from horsies.recovery.hooks import HookCaller
+from horsies.store.tasks import TaskStore, task_info
 
 if TYPE_CHECKING:
     from horsies.engine.in_flight import InFlightTask
-    from horsies.engine.service import Backoff
-    from horsies.model.crash import FailAttempt
-    from horsies.recovery.hooks import HookCaller
-    from horsies.store.tasks import TaskStore
 
 _REASONS: dict[object, RecoveryReason] = {
     OperationalErrorCode.WORKER_CRASHED: RecoveryReason.CHILD_DIED,

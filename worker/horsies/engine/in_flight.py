@@ -6,11 +6,13 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from horsies.engine.pool.protocol import Assignment, AttemptKey
 from horsies.model.capacity import (
@@ -25,14 +27,10 @@ from horsies.model.capacity import (
 )
 from horsies.model.crash import Kill, KillReason
 from horsies.model.retry import RetryPolicy
-from horsies.store.claims import ClaimRef
+from horsies.store.claims import ClaimedRow, ClaimRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from uuid import UUID
-
     from horsies.engine.pool.child import Child
-    from horsies.store.claims import ClaimedRow
 
 
 _NO_OPTIONS: dict[str, Any] = {}

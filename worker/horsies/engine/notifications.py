@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
@@ -12,6 +13,7 @@ from uuid import uuid4
 from horsies.engine.service import run_until
 from horsies.errors import HorsiesError
 from horsies.model import events
+from horsies.store.connection import ConnectionSpec
 from horsies.store.listen import (
     TASK_NEW_CHANNEL,
     WORKER_PING_CHANNEL,
@@ -23,10 +25,7 @@ from horsies.store.listen import (
 from horsies.store.workers import WorkerLifecycleStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from horsies.engine.worker import Parts
-    from horsies.store.connection import ConnectionSpec
 
 
 # Whether notifications reach this worker: its listener, which proves itself after a silence.

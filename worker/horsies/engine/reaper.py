@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from horsies.engine.service import PeriodicJob
 from horsies.model import events
-from horsies.model.recovery.fleet import PassCandidate, SweepOptions, WorkerObserver, should_run_pass
+from horsies.model.fence import HeartbeatSeries
+from horsies.model.recovery.fleet import Fleet, PassCandidate, SweepOptions, WorkerObserver, should_run_pass
 from horsies.model.retention import RetentionWindows
-from horsies.recovery.report import SweepStep
+from horsies.recovery.report import SweepReport, SweepStep
 from horsies.recovery.retention import clean, clean_heartbeats
 from horsies.recovery.sweep import WorkflowHealing, run_pass
 from horsies.store.recovery import RecoveryStore
 from horsies.workflows.control import expire_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from datetime import datetime
-
     from horsies.engine.worker import Parts
-    from horsies.model.fence import HeartbeatSeries
-    from horsies.model.recovery.fleet import Fleet
-    from horsies.recovery.report import SweepReport
 
 
 class Reaper:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
@@ -13,24 +14,20 @@ from uuid import UUID
 
 import psutil
 
-from horsies.engine.in_flight import Phase
-from horsies.engine.service import run_until
+from horsies.engine.heartbeat import WorkerIdentity
+from horsies.engine.in_flight import InFlightTask, Phase
+from horsies.engine.service import Backoff, run_until
 from horsies.errors import HorsiesError
 from horsies.model import events
 from horsies.model.events import PUBLISH_INTERVAL_S, REPORT_INTERVAL_S, AttemptTotals, ChangeSummary, TaskChange
 from horsies.model.task import TaskStatus
 from horsies.model.text import first_line
+from horsies.store.operators import EventStore
 from horsies.store.operators import StoredEvent as Record
 from horsies.store.workers import WorkerLifecycleStore, WorkerSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from horsies.engine.heartbeat import WorkerIdentity
-    from horsies.engine.in_flight import InFlightTask
-    from horsies.engine.service import Backoff
     from horsies.engine.worker import Parts
-    from horsies.store.operators import EventStore
 
 
 MAX_QUEUED_RECORDS = 1000

@@ -6,14 +6,13 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError, format_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-
     from horsies.model.settings.worker import WorkerResilienceConfig
 
 

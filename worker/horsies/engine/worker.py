@@ -6,15 +6,17 @@ import asyncio
 import logging
 import signal
 import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import datetime
+from typing import Any, TypeVar
 
 from horsies.engine.completer import Completer, CrashHandler, PoolEvents, Requeuer
 from horsies.engine.dispatcher import Capacity, Dispatcher, DuePoller, Releases
 from horsies.engine.heartbeat import Health, Heartbeat, SelfFence, WorkerIdentity
 from horsies.engine.hooks import InterruptionNotifier
-from horsies.engine.in_flight import Assignments, InFlight, Phase
+from horsies.engine.in_flight import Assignments, InFlight, InFlightTask, Phase
 from horsies.engine.notifications import PROBE_AFTER_S, Notifications
 from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
@@ -26,26 +28,17 @@ from horsies.errors import BrokerError, ConfigurationError, ErrorCode, HorsiesEr
 from horsies.model import events
 from horsies.model.capacity import DurationEstimates
 from horsies.model.fence import child_heartbeat_interval_s, silent_child_limit_s
-from horsies.recovery.hooks import HookCaller, RecoveryHooks
+from horsies.model.settings import AppConfig, WorkerConfig
+from horsies.model.workflow.plan import WorkflowDefinitions
+from horsies.recovery.hooks import HookCaller, HookFailure, RecoveryHooks
 from horsies.store.claims import ClaimStore, FinishStore
 from horsies.store.database import Database, PoolSettings
-from horsies.store.endpoint import resolve_database
+from horsies.store.endpoint import ConnectionSpecs, resolve_database
 from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import migrate, schema_state
 from horsies.store.operators import EventStore
 from horsies.store.tasks import TaskStore
 from horsies.store.workers import HeartbeatStore, WorkerLifecycleStore, WorkerState
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
-    from datetime import datetime
-
-    from horsies.engine.in_flight import InFlightTask
-    from horsies.model.settings import AppConfig, WorkerConfig
-    from horsies.model.workflow.plan import WorkflowDefinitions
-    from horsies.recovery.hooks import HookFailure
-    from horsies.store.endpoint import ConnectionSpecs
-
 
 # The parts of one worker, put together by `worker` and known to each other by name.
 

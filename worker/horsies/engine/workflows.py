@@ -6,12 +6,12 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.workflows.advance import is_transient
 from horsies.workflows.children import RECHECK_S, OutboxProcessor
 
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts
-    from horsies.model.workflow.plan import WorkflowDefinitions
 
 FINAL_ADVANCE_TIMEOUT_S: Final = 2.0
 """For what the last outcomes of a worker ask for; the rest is left to others."""

@@ -6,14 +6,11 @@ What is in flight elsewhere in the fleet only the database can count: caps are h
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from uuid import UUID
-
+from typing import Final
+from uuid import UUID
 
 MAX_CHUNKS: Final = 2
 """In a child's hands: one at work, one waiting."""

@@ -8,17 +8,13 @@ that writes: whether a delay ends before `good_until`, on the database's clock, 
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
-from horsies.model.retry import backoff_delay_s
+from horsies.model.retry import RetryPolicy, backoff_delay_s
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horsies.model.retry import RetryPolicy
 
 
 class ExitCause(StrEnum):

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from horsies.model.task import TaskStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
 
 
 class EventKind(StrEnum):

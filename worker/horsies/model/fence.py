@@ -7,12 +7,10 @@ database's.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from horsies.model.settings.app import AppConfig, CustomQueueConfig
     from horsies.model.settings.recovery import RecoveryConfig
     from horsies.model.settings.worker import WorkerConfig

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, cast
+from datetime import datetime
+from typing import Any, Generic, Literal, Never, NoReturn, TypeAlias, TypeVar, cast
 
 from pydantic import JsonValue
+from typing_extensions import TypeIs
 
-from horsies.errors import HorsiesError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-    from typing import Never
-
-    from typing_extensions import TypeIs
-
-    from horsies.errors import BrokerErrorCode
+from horsies.errors import BrokerErrorCode, HorsiesError
 
 __all__ = [
     "BrokerOperationError",

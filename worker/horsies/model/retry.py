@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -20,18 +20,13 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import ErrorDetails
 
 from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
 from horsies.model.settings.base import format_path
 from horsies.model.task import has_expired
 from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, is_upper_snake
 from horsies.model.text import describe_validation_error
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from pydantic_core import ErrorDetails
 
 MAX_JITTER = 0.25
 MAX_RETRIES = 20

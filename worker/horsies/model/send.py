@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
 
 from horsies.model.result import Result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from uuid import UUID
 
 T = TypeVar("T")
 

@@ -7,20 +7,15 @@ from a terminal state: what has ended stays as it ended.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
-from horsies.errors import ConfigurationError, ErrorCode, TaskDefinitionError
-from horsies.model.task_result import OutcomeCode, TaskError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from uuid import UUID
-
-    from horsies.errors import HorsiesError
-    from horsies.model.task_result import TaskResult
+from horsies.errors import ConfigurationError, ErrorCode, HorsiesError, TaskDefinitionError
+from horsies.model.task_result import OutcomeCode, TaskError, TaskResult
 
 
 class TaskStatus(StrEnum):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Never, TypeAlias, overload
+from typing import Annotated, Any, Generic, Never, TypeAlias, overload
 
 from pydantic import BaseModel, ConfigDict, JsonValue, PlainValidator, ValidationInfo, field_serializer
 from typing_extensions import TypeVar
@@ -15,10 +15,6 @@ from typing_extensions import TypeVar
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.result import summarize_error
 from horsies.model.workflow.plan import WorkflowContextMissingIdError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 # The codes that horsies itself puts into a `TaskError`, by family.
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydantic_core import ErrorDetails
-
+from pydantic_core import ErrorDetails
 
 # C0 and C1 controls and DEL, and lone surrogates, which no terminal encoding can carry.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

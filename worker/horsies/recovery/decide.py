@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from datetime import datetime, timedelta
+from typing import Any, assert_never, cast
+from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
@@ -12,6 +15,7 @@ from horsies.model.crash import interruption_reason
 from horsies.model.events import EventKind
 from horsies.model.recovery.decision import (
     MISSING_STATE,
+    Decision,
     Evidence,
     Expire,
     Fail,
@@ -26,23 +30,14 @@ from horsies.model.recovery.decision import (
     asks_hooks,
     decide,
 )
-from horsies.model.recovery.fleet import WorkerThresholds
+from horsies.model.recovery.fleet import EffectivePolicy, WorkerThresholds
 from horsies.model.retry import RetryPolicy
 from horsies.model.task import TaskStatus, expired_error
 from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskError
+from horsies.recovery.hooks import HookAnswer
 from horsies.recovery.report import GOOD_UNTIL, SweptTask
-from horsies.store.recovery import RecoveryEvent, RecoveryUpdate
+from horsies.store.recovery import RecoveryEvent, RecoveryUpdate, StaleRow
 from horsies.store.tasks import stale_task_info
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
-    from horsies.model.recovery.decision import Decision
-    from horsies.model.recovery.fleet import EffectivePolicy
-    from horsies.recovery.hooks import HookAnswer
-    from horsies.store.recovery import StaleRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,21 +10,17 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 from horsies.codec.canonical_json import replace_unstorable
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation
 from horsies.model.recovery.decision import RecoveredWorkers, Recovery, RecoveryContext, RecoveryKind, answer_error
 from horsies.model.task_result import safe_stringify
 from horsies.sync import Bridge, DaemonThreadExecutor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from concurrent.futures import Future
-
 
 HOOK_TIMEOUT_S: Final = 5.0
 HOOK_CONCURRENCY: Final = 20

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
 
+from horsies.errors import HorsiesError
 from horsies.model.recovery.decision import DecisionKind
+from horsies.model.recovery.fleet import Thresholds
+from horsies.model.task import TaskStatus
 from horsies.store.operators import AuditProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
-    from horsies.errors import HorsiesError
-    from horsies.model.recovery.fleet import Thresholds
-    from horsies.model.task import TaskStatus
     from horsies.store.database import Database, Transaction
     from horsies.store.recovery import RecordCallback
 

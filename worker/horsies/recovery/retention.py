@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from horsies.errors import BrokerError, DatabaseUnreachable
 from horsies.model.events import EventKind
 from horsies.model.retention import CategoryCleanup, CleanupSummary, RetentionCategory, RetentionWindows
 from horsies.store.operators import EventStore, StoredEvent
-from horsies.store.retention import HEARTBEAT_RETENTION_LOCK, RETENTION_LOCK, RetentionStore
+from horsies.store.retention import HEARTBEAT_RETENTION_LOCK, RETENTION_LOCK, RetentionStore, TableRowCount, TableSize
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
     from horsies.store.database import Database, Transaction
-    from horsies.store.retention import TableRowCount, TableSize
 
 __all__ = [
     "CategoryCleanup",

@@ -6,27 +6,40 @@ is a guarded call of its own. A dry run goes the same way, up to the calls that 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never
+from typing import Final, Self, TypeAlias, assert_never
 from uuid import UUID
 
 from horsies.errors import HorsiesError
 from horsies.model.events import EventKind
-from horsies.model.recovery.decision import DecisionKind, Fail, RecoveredWorkers, TaskOwner
-from horsies.model.recovery.fleet import WorkerObserver, effective_policy, mismatched_settings
+from horsies.model.recovery.decision import DecisionKind, Fail, RecoveredWorkers, RecoveryContext, TaskOwner
+from horsies.model.recovery.fleet import (
+    EffectivePolicy,
+    Fleet,
+    FleetMember,
+    Observer,
+    SweepOptions,
+    WorkerObserver,
+    effective_policy,
+    mismatched_settings,
+)
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OperationalErrorCode
 from horsies.recovery.decide import StaleTask, build_update, expiry_document
-from horsies.recovery.hooks import HOOK_CONCURRENCY
+from horsies.recovery.hooks import HOOK_CONCURRENCY, HookCaller
 from horsies.recovery.report import (
     EVERY_STEP,
     GOOD_UNTIL,
     AuditTrail,
     StepFailure,
+    SweepAudit,
     SweepReport,
     SweepStatus,
     SweepStep,
@@ -34,24 +47,11 @@ from horsies.recovery.report import (
     SweptWorkflow,
 )
 from horsies.store.connection import StatementFailed
+from horsies.store.database import Database
 from horsies.store.operators import EventStore, StoredEvent
-from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, LostWorker, RecoveryStore, StaleScan
+from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, LostWorker, OverdueRow, RecoveryStore, StaleScan
 from horsies.store.tasks import TaskStore
-from horsies.workflows.healing import heal_stuck, preview_healing, release_quarantined
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-    from datetime import datetime
-
-    from horsies.model.recovery.decision import RecoveryContext
-    from horsies.model.recovery.fleet import EffectivePolicy, Fleet, FleetMember, Observer, SweepOptions
-    from horsies.recovery.hooks import HookCaller
-    from horsies.recovery.report import SweepAudit
-    from horsies.store.database import Database
-    from horsies.store.recovery import OverdueRow
-    from horsies.workflows.healing import HealedRun, HealingResult
-
+from horsies.workflows.healing import HealedRun, HealingResult, heal_stuck, preview_healing, release_quarantined
 
 # What a sweep has come to so far, and the report that it makes in the end.
 

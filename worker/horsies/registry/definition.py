@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from types import BuiltinFunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, cast, get_args, get_type_hints
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, Generic, Protocol, TypeGuard, TypeVar, cast, get_args, get_type_hints
 
-from horsies.codec.arguments import TaskCodec
+from horsies.codec.arguments import SignatureFault, TaskCodec
 from horsies.codec.canonical_json import canonical_json, find_json_fault
 from horsies.errors import ErrorCode, HorsiesError, RegistryError, SourceLocation, TaskDefinitionError, raise_together
-from horsies.model.result import Err
+from horsies.model.result import Err, Result
 from horsies.model.retry import RetryPolicy
 from horsies.model.task import DEFAULT_QUEUE, is_priority, queue_fault
 from horsies.model.task_result import ExceptionMapper, ExceptionRules, mapping_faults
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import FunctionType
-
-    from horsies.codec.arguments import SignatureFault
-    from horsies.model.result import Result
-
 
 # What can be wrong with the definition of a task, each check yielding the faults it finds.
 

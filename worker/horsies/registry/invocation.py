@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic import JsonValue
+
+from horsies.codec.arguments import DecodedArguments, TaskCodec
 from horsies.codec.canonical_json import PayloadError, parse_json
 from horsies.codec.results import AnyResult, InjectedCodec, decode_document, validate_result
+from horsies.codec.values import ValueCodec
+from horsies.model.task import TaskContext
 from horsies.model.task_result import ExceptionRules, TaskResult, task_error_from
+from horsies.model.workflow.plan import ValueLoader
 from horsies.model.workflow.views import (
     CONTEXT_PARAMETER,
     META_PARAMETER,
@@ -17,18 +24,7 @@ from horsies.model.workflow.views import (
     WorkflowContext,
     WorkflowMeta,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydantic import JsonValue
-
-    from horsies.codec.arguments import DecodedArguments, TaskCodec
-    from horsies.codec.values import ValueCodec
-    from horsies.model.task import TaskContext
-    from horsies.model.workflow.plan import ValueLoader
-    from horsies.registry.definition import TaskDefinition
-
+from horsies.registry.definition import TaskDefinition
 
 # What user code may raise and still have failed as a task: everything but the orders to this process to stop.
 TASK_EXCEPTIONS = (Exception, SystemExit, asyncio.CancelledError)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from pydantic import JsonValue
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
+from horsies.model.capacity import QueueCapacity
 from horsies.model.task import TaskAttemptOutcome, TaskStatus
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from pydantic import JsonValue
-
-    from horsies.model.capacity import QueueCapacity
     from horsies.store.database import Database
 
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Self, TypeVar
+from typing import Any, Concatenate, Self, TypeVar
 
 import asyncpg
 
-from horsies.errors import DatabaseUnreachable
-from horsies.store.connection import CONFLICT_ERRORS, LOST_CONNECTION, Connection, is_database_error, translate_error
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-
-    from horsies.errors import HorsiesError
-    from horsies.store.connection import ConnectionSpec, Row
-    from horsies.store.queries import Query
-
+from horsies.errors import DatabaseUnreachable, HorsiesError
+from horsies.store.connection import (
+    CONFLICT_ERRORS,
+    LOST_CONNECTION,
+    Connection,
+    ConnectionSpec,
+    Row,
+    is_database_error,
+    translate_error,
+)
+from horsies.store.queries import Query
 
 # Giving up on statements that take too long.
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
 # Not where it is used: its farewell at exit must come after those of the program, whose handlers may still send.
 from horsies.embedded import EmbeddedServer, ServerHandle
-from horsies.errors import BrokerError, BrokerErrorCode
+from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.store.connection import (
     LOST_CONNECTION,
+    Connection,
     ConnectionSpec,
     Keepalive,
     is_database_error,
@@ -23,12 +26,7 @@ from horsies.store.connection import (
 from horsies.store.database import CHECK_TIMEOUT_S, Database, PoolSettings, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
-
-    from horsies.errors import HorsiesError
     from horsies.model.settings import PostgresConfig
-    from horsies.store.connection import Connection
 
 
 MIGRATION_TIMEOUT_S = None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from horsies.model.task import TaskAttemptOutcome
 from horsies.store.queries import Query, load_queries
-from horsies.store.tasks import IdRow  # noqa: TC001  # `load` reads the annotations
+from horsies.store.tasks import IdRow  # `load` reads the annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from horsies.model.task import TaskAttemptOutcome
     from horsies.store.database import Database
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 import asyncpg
 
 from horsies.errors import HorsiesError
-from horsies.store.connection import CONNECT_TIMEOUT_S, LOST_CONNECTION, is_database_error, translate_error
+from horsies.store.connection import (
+    CONNECT_TIMEOUT_S,
+    LOST_CONNECTION,
+    Connection,
+    ConnectionSpec,
+    is_database_error,
+    translate_error,
+)
+from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from horsies.store.connection import Connection, ConnectionSpec
-    from horsies.store.database import Database
-
 
 TASK_NEW_CHANNEL: Final = "horsies_task_new"
 TASK_DONE_CHANNEL: Final = "horsies_task_done"

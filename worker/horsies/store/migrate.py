@@ -8,18 +8,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
 
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
 from horsies.store.connection import StatementFailed, quoted
+from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from horsies.store.database import Database, Transaction
 
 OLDEST_SERVER = 14
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
@@ -16,10 +19,6 @@ from horsies.store.claims import NO_RESTART_RESULTS
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
     from horsies.store.database import Database, Transaction
 
 

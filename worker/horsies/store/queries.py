@@ -8,13 +8,11 @@ class must name the same statements; a difference is an error at import.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, get_type_hints
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 R = TypeVar("R")
 Q = TypeVar("Q")

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from horsies.model.recovery.fleet import Fleet, FleetMember
-from horsies.store.database import Database, PoolSettings
+from horsies.model.task import TaskStatus
+from horsies.store.database import Database, PoolSettings, Transaction
 from horsies.store.queries import Query, load_queries
-from horsies.store.tasks import IdRow  # noqa: TC001  # `load` reads the annotations
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from horsies.model.task import TaskStatus
-    from horsies.store.database import Transaction
+from horsies.store.tasks import IdRow  # `load` reads the annotations
 
 PAGE_SIZE: Final = 1000
 EXPIRY_BATCH: Final = 500

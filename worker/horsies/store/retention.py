@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from horsies.model.retention import RetentionCategory
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
     from horsies.store.database import Database, Transaction
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 from uuid import UUID
 
@@ -14,9 +16,6 @@ from horsies.model.task import TaskAttemptInfo, TaskAttemptOutcome, TaskInfo, Ta
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
-    from datetime import datetime
-
     from horsies.store.database import Database, Transaction
     from horsies.store.recovery import StaleRow
 

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 from horsies.errors import DatabaseUnreachable
 from horsies.model.result import WorkerStateSnapshot
-from horsies.store.claims import claim_arrays
-from horsies.store.connection import is_database_error, translate_error
+from horsies.store.claims import ClaimRef, claim_arrays
+from horsies.store.connection import ConnectionSpec, is_database_error, translate_error
+from horsies.store.database import Database
 from horsies.store.queries import Query, load_queries
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from horsies.store.claims import ClaimRef
-    from horsies.store.connection import ConnectionSpec
-    from horsies.store.database import Database
-
 
 _JSON_COLUMNS = frozenset({"queue_priorities", "queue_max_concurrency", "recovery_config"})
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from horsies.store.connection import StatementFailed
+from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
-from horsies.store.workflows import RunRow  # noqa: TC001  # `load` reads the annotations
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from uuid import UUID
-
-    from horsies.store.database import Database, Transaction
+from horsies.store.workflows import RunRow  # `load` reads the annotations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

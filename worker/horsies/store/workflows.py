@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
+from horsies.model.workflow.plan import NodePlan, SuccessRule, WorkflowPlan
 from horsies.store.queries import Query, load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from horsies.model.workflow.plan import NodePlan, SuccessRule, WorkflowPlan
     from horsies.store.database import Database, Transaction
 
 

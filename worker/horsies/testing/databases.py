@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from horsies.app import Horsies
 from horsies.embedded import EmbeddedServer
 from horsies.model.settings.broker import DatabaseUrl
 from horsies.store.connection import ConnectionSpec
@@ -18,12 +19,6 @@ from horsies.store.database import Database
 from horsies.store.endpoint import create_database, drop_database
 from horsies.store.migrate import migrate
 from horsies.sync import BRIDGE
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
-
-    from horsies.app import Horsies
-
 
 TEMPLATE = "horsies_template"
 

@@ -6,20 +6,23 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
-from horsies.codec.arguments import EncodedArguments
+from horsies.app import Horsies
+from horsies.codec.arguments import DecodedArguments, EncodedArguments
 from horsies.codec.canonical_json import replace_unstorable
 from horsies.codec.ids import ID_GENERATOR
 from horsies.codec.results import AnyResult, EncodedResult, encode_result
-from horsies.codec.values import PlainCodec
+from horsies.codec.values import PlainCodec, ValueCodec
 from horsies.errors import ConfigurationError, ErrorCode, raise_together
 from horsies.model.retry import GiveUp, RetryAt, RetryPolicy, RetryState, decide_retry
+from horsies.model.settings import AppConfig
 from horsies.model.task import TaskAttemptOutcome, TaskContext, expired_error
 from horsies.model.task_result import (
     BuiltInTaskCode,
@@ -29,22 +32,12 @@ from horsies.model.task_result import (
     TaskResult,
     safe_stringify,
 )
+from horsies.registry import TaskDefinition
 from horsies.registry.invocation import TASK_EXCEPTIONS, bind_current_task, call_task, call_task_async, decode_arguments
 from horsies.store.connection import StatementFailed
 from horsies.store.execution import ClaimedTask, ExecutionStore, Failure, Owner
 from horsies.sync import BRIDGE
 from horsies.workflows.children import OutboxProcessor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import datetime
-
-    from horsies.app import Horsies
-    from horsies.codec.arguments import DecodedArguments
-    from horsies.codec.values import ValueCodec
-    from horsies.model.settings import AppConfig
-    from horsies.registry import TaskDefinition
-
 
 # One execution of a task in this process: from stored arguments to a stored result, as in a worker.
 

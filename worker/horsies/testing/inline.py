@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 from uuid import UUID
 
+from horsies.app import Horsies
 from horsies.client.delivery import AnyHandle, AnyPayload, send_error_for
 from horsies.client.results import TaskHandle, parse_timeout, stored_task_result, to_broker_result, wait_timeout_result
 from horsies.codec.arguments import EncodedArguments
 from horsies.codec.ids import ID_GENERATOR
 from horsies.codec.results import AnyResult, EncodedResult, decode_result, encode_result
 from horsies.errors import BrokerErrorCode
-from horsies.model.result import Err, Ok
+from horsies.model.result import BrokerResult, Err, Ok
 from horsies.model.retry import RetryAt, RetryState, decide_retry
 from horsies.model.send import (
     ConflictingTask,
@@ -26,18 +27,9 @@ from horsies.model.send import (
     to_full_payload,
 )
 from horsies.model.task import TaskAttemptInfo, TaskContext, TaskInfo, TaskStatus, expired_error, has_expired, parse_id
-from horsies.model.task_result import TaskResult
+from horsies.model.task_result import ExceptionRules, TaskResult
+from horsies.registry import TaskDefinition
 from horsies.testing.drain import Execution, Work, execute, execute_async, rules_of
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-    from datetime import datetime
-
-    from horsies.app import Horsies
-    from horsies.model.result import BrokerResult
-    from horsies.model.task_result import ExceptionRules
-    from horsies.registry import TaskDefinition
-
 
 # A task on its way through its attempts, without a queue and without waiting.
 

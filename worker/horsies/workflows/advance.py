@@ -7,10 +7,12 @@ is stored, so it does not matter who asks, how often, or what became of those wh
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, assert_never
+from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.ids import ID_GENERATOR
@@ -29,6 +31,7 @@ from horsies.model.workflow.plan import JoinType, OnError, SuccessRule, Workflow
 from horsies.model.workflow.progress import (
     BackingDeleted,
     BackingNotStarted,
+    BackingOutcome,
     Enqueue,
     FinishedSubWorkflow,
     FinishedTask,
@@ -39,22 +42,19 @@ from horsies.model.workflow.progress import (
     PauseRun,
     ResultKind,
     ReturnToReady,
+    RunOutcome,
     RunState,
     SetRunError,
     Skip,
     StartSubWorkflow,
+    Step,
     leaf_nodes,
     next_steps,
 )
-from horsies.store.workflows import NodeUpdates, RunCompletion, WorkflowWriter
+from horsies.store.workflows import NodeUpdates, RunCompletion, RunNodeRow, RunRow, WorkflowWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from uuid import UUID
-
-    from horsies.model.workflow.progress import BackingOutcome, RunOutcome, Step
     from horsies.store.database import Database, Transaction
-    from horsies.store.workflows import RunNodeRow, RunRow
 
 
 # From rows to the states that the rules know.

@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from horsies.codec.ids import ID_GENERATOR
 from horsies.model.task_result import OperationalErrorCode, TaskError
-from horsies.model.workflow.plan import OnError, WorkflowStatus, WorkflowTaskStatus
+from horsies.model.workflow.plan import (
+    NodePlan,
+    OnError,
+    WorkflowDefinitions,
+    WorkflowPlan,
+    WorkflowStatus,
+    WorkflowTaskStatus,
+)
 from horsies.model.workflow.progress import Enqueue, NodeState, RunState, StartSubWorkflow, next_steps
+from horsies.store.database import Database, Transaction
 from horsies.store.operators import EventStore, StoredEvent
-from horsies.store.workflows import ParentRef, PlannedNode, WorkflowStore, WorkflowWriter
+from horsies.store.workflows import ParentRef, PendingSubWorkflow, PlannedNode, WorkflowStore, WorkflowWriter
 from horsies.sync import DaemonThreadExecutor
 from horsies.workflows.advance import ADVANCE_BATCH, advance_due, is_transient
 from horsies.workflows.control import advance_tree
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from horsies.model.workflow.plan import NodePlan, WorkflowDefinitions, WorkflowPlan
-    from horsies.store.database import Database, Transaction
-    from horsies.store.workflows import PendingSubWorkflow
-
 
 # Plans of sub-workflows are made by their definitions: code of users, which may raise anything and never come back.
 

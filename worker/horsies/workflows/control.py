@@ -6,26 +6,20 @@ Each is one commit for a run and all runs below it. Nothing of them starts once 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
 from horsies.model.task_result import OutcomeCode, TaskError
 from horsies.model.workflow.plan import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from horsies.model.workflow.progress import PauseRun, next_steps
+from horsies.store.database import Database, Transaction
 from horsies.store.operators import StoredEvent, record_event
-from horsies.store.workflow_control import RunTreeWriter, WithdrawnTaskResults, long_paused
-from horsies.store.workflows import WorkflowWriter
+from horsies.store.workflow_control import ResetNode, RunTreeWriter, WithdrawnTaskResults, long_paused
+from horsies.store.workflows import RunRow, WorkflowWriter
 from horsies.workflows.advance import StepBatch, advance, error_for_code, group_by_run, run_state
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from uuid import UUID
-
-    from horsies.store.database import Database, Transaction
-    from horsies.store.workflow_control import ResetNode
-    from horsies.store.workflows import RunRow
 
 EXPIRE_BATCH = 50
 

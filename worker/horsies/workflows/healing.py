@@ -7,28 +7,24 @@ changes nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from horsies.codec.canonical_json import canonical_json
 from horsies.codec.results import encode_task_error
 from horsies.model.task_result import OutcomeCode, TaskError
+from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.model.workflow.progress import next_steps
+from horsies.store.database import Database, Transaction
 from horsies.store.operators import EventStore, StoredEvent
 from horsies.store.workflow_control import WorkflowHealingStore, is_lock_timeout, set_lock_timeout
-from horsies.store.workflows import WorkflowStore
+from horsies.store.workflows import RunNodeRow, RunRow, WorkflowStore
 from horsies.workflows.advance import group_by_run, is_transient, run_state
 from horsies.workflows.children import OutboxProcessor, defer_run
 from horsies.workflows.control import advance_tree_within
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
-
-    from horsies.model.workflow.plan import WorkflowDefinitions
-    from horsies.store.database import Database, Transaction
-    from horsies.store.workflows import RunNodeRow, RunRow
 
 ROWS_PER_CASE: Final = 200
 """Rows of each case that one pass looks at."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from hypothesis import given, settings
 
 from horsies.model.workflow.plan import WorkflowStatus
-from tests.support.workflow_graphs import CHANCES, Dag, Request, SimulatedRuns, dags, expected_outcome
+from tests.support.workflow_graphs import CHANCES, Dag, Request, SimulatedRun, SimulatedRuns, dags, expected_outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from tests.support.workflow_graphs import SimulatedRun
-
     Deed = Callable[[SimulatedRuns, Random], None]
 
 T = TypeVar("T")

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from statistics import median_low
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from textual.content import Content
 
 from horsies.model.task import TaskStatus
-from horsies_ops.reads.tasks import NEWEST_SHOWN
+from horsies_ops.reads.tasks import NEWEST_SHOWN, AttemptRow, TaskDetail
 from horsies_tui.format import fit, format_age, format_elapsed, format_time, safe, short_id
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from horsies_ops.reads.tasks import AttemptRow, TaskDetail
-    from horsies_tui.theme import Glyphs
-
+from horsies_tui.theme import Glyphs
 
 DEFAULT_INTERVAL: Final = timedelta(seconds=30)
 MIN_INTERVAL: Final = timedelta(seconds=1)

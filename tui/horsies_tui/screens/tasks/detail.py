@@ -5,21 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from datetime import datetime, timedelta
+from typing import ClassVar
+from uuid import UUID
 
 import humanize
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Static
 
 from horsies.model.operator_actions import Action
+from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.actions.plan import Selector
 from horsies_ops.cli.output import to_json
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.filters import TaskFilter
+from horsies_ops.reads.tasks import AttemptRow, TaskDetail, TaskRecord
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_elapsed, format_time, safe, sanitize, short_id, truncate
 from horsies_tui.keys import TABS, Place, bindings
 from horsies_tui.messages import ShowRun, ShowTasks
@@ -28,25 +37,10 @@ from horsies_tui.screens.lists import TaskActionScreen
 from horsies_tui.screens.tasks.attempts import attempt_chart
 from horsies_tui.screens.tasks.table import LIVE_STATUSES, silence
 from horsies_tui.system import show_in_pager
+from horsies_tui.theme import Glyphs
 from horsies_tui.widgets.filter_bar import SearchBar
 from horsies_tui.widgets.page import Page, Section, compact_json, indented_json, task_arguments, truncated_json
 from horsies_tui.widgets.page import redact as allowed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies.model.settings import TuiConfig
-    from horsies_ops.reads.tasks import AttemptRow, TaskDetail, TaskRecord
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.theme import Glyphs
-
 
 # What happened to a task, in the order in which it did.
 

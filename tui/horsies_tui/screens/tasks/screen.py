@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
-from textual import work
+from textual import events, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal
 
 from horsies.errors import HorsiesError
@@ -20,11 +23,14 @@ from horsies_ops.reads.filters import TaskFilter, format_filter, parse_filter
 from horsies_ops.reads.search import Count, Facets
 from horsies_ops.reads.tasks import TaskDetail, TaskSummary
 from horsies_tui.data import pages
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.pages import MAX_NEWER_COUNT, TaskWindow
 from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_count, format_day_time, plural, sanitize
 from horsies_tui.keys import Place, bindings
 from horsies_tui.proposals import model
+from horsies_tui.proposals.model import Proposal
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import MarkableTaskScreen
 from horsies_tui.screens.tasks.table import (
@@ -42,18 +48,6 @@ from horsies_tui.widgets.dialogs import SortPicker
 from horsies_tui.widgets.facets import FacetPopup, FacetSidebar, with_facets
 from horsies_tui.widgets.filter_bar import TaskFilterBar
 from horsies_tui.widgets.row_list import RowList
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.proposals.model import Proposal
-
 
 # A list of tasks as a table: its rows sorted, its columns widened, an excerpt of what each was given, rows saved.
 

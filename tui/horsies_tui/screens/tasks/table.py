@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
 
 from textual.content import Content
 from textual.widgets import Static
 
+from horsies.model.settings import TuiConfig
 from horsies.model.task import TaskStatus
 from horsies_ops.cli.output import to_json
-from horsies_ops.reads.tasks import TaskSummary
+from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskRecord, TaskSummary
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, safe, sanitize, short_id
 from horsies_tui.widgets.dialogs import SortOrder
 from horsies_tui.widgets.page import compact_json, redact, task_arguments
 from horsies_tui.widgets.row_list import Cell, Column, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
-    from uuid import UUID
-
-    from horsies.model.settings import TuiConfig
-    from horsies_ops.reads.tasks import PayloadPreview, TaskDetail, TaskRecord
-    from horsies_tui.data.source import DataSource
-
 
 LIVE_STATUSES: Final = (TaskStatus.CLAIMED, TaskStatus.RUNNING)
 

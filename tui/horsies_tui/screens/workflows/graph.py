@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from horsies.model.workflow.plan import JoinType, WorkflowTaskStatus, default_node_id
+from horsies_ops.reads.workflows import NodeRow, WorkflowDetail
 from horsies_tui.format import format_elapsed
+from horsies_tui.theme import Glyphs
 from horsies_tui.widgets.row_list import Heading, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-
-    from horsies_ops.reads.workflows import NodeRow, WorkflowDetail
-    from horsies_tui.theme import Glyphs
-
 
 FAILED_OR_SKIPPED: Final[tuple[str, ...]] = (WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
 from textual.content import Content
 
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
+from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowRecord, WorkflowRow
 from horsies_tui.format import format_age, format_elapsed, format_short_age, format_time, plural, safe, short_id
-from horsies_tui.screens.workflows.graph import NODE_TONES, legend
+from horsies_tui.screens.workflows.graph import NODE_TONES, NodeLine, legend
+from horsies_tui.theme import Glyphs
 from horsies_tui.widgets.row_list import Cell, Column, Tone
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from horsies_ops.reads.workflows import NodeRow, WorkflowDetail, WorkflowRecord, WorkflowRow
-    from horsies_tui.screens.workflows.graph import NodeLine
-    from horsies_tui.theme import Glyphs
-
 
 _COLOURS = {
     WorkflowStatus.RUNNING: "$text-primary",

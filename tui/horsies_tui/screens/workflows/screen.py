@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+from uuid import UUID
 
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from horsies_ops.reads.changes import Topic
 from horsies_ops.reads.workflows import DEFAULT_WORKFLOW_FILTER, WorkflowDetail, WorkflowPage, WorkflowRow
+from horsies_tui.data.context import AppContext
 from horsies_tui.data.queries import LiveQuery
+from horsies_tui.data.source import DataSource
 from horsies_tui.format import plural
 from horsies_tui.keys import Place, bindings
 from horsies_tui.messages import OpenTask
 from horsies_tui.proposals import workflows
+from horsies_tui.proposals.model import Proposal
 from horsies_tui.screens.base import TASK_TOPICS
 from horsies_tui.screens.lists import ProposingScreen
 from horsies_tui.screens.workflows.graph import GraphView, NodeLine, graph_lines
@@ -24,17 +31,6 @@ from horsies_tui.screens.workflows.panes import NODE_COLUMNS, RUN_COLUMNS, node_
 from horsies_tui.widgets.filter_bar import RunFilterBar
 from horsies_tui.widgets.page import Section
 from horsies_tui.widgets.row_list import EDGE_ROWS, RowList
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from uuid import UUID
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from horsies_tui.data.context import AppContext
-    from horsies_tui.data.source import DataSource
-    from horsies_tui.proposals.model import Proposal
 
 PAGE_SIZE = 100
 RUN_TOPICS = TASK_TOPICS | {Topic.WORKFLOW}

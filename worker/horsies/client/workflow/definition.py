@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from horsies.client.workflow.nodes import SubWorkflowNode, TaskNode
+from horsies.client.task import TaskApp, TaskFunction
+from horsies.client.workflow.nodes import AnyNode, SubWorkflowNode, TaskNode
 from horsies.client.workflow.spec import WorkflowSpec
 from horsies.client.workflow.validation import ForeignTask, build_with_codec
 from horsies.codec.canonical_json import canonical_json
+from horsies.codec.values import ValueCodec
 from horsies.errors import ErrorCode, HorsiesError, SourceLocation, WorkflowValidationError
-from horsies.model.workflow.plan import OnError
+from horsies.model.workflow.plan import OnError, WorkflowPlan
 from horsies.registry.invocation import decode_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from horsies.client.task import TaskApp, TaskFunction
-    from horsies.client.workflow.nodes import AnyNode
-    from horsies.codec.values import ValueCodec
-    from horsies.model.workflow.plan import WorkflowPlan
-
 
 # The workflow definitions of this process, by their keys.
 

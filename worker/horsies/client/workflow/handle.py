@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
+from horsies.client.broker import PostgresBroker
 from horsies.client.results import broker_error_result, error_result, parse_timeout
 from horsies.client.workflow.definition import DEFINITIONS
 from horsies.client.workflow.nodes import result_codec_of
+from horsies.client.workflow.spec import WorkflowSpec
 from horsies.codec.ids import ID_GENERATOR
 from horsies.codec.results import AnyResult, decode_document, decode_result
+from horsies.codec.values import ValueCodec
 from horsies.errors import BrokerError, HorsiesError
 from horsies.model.result import Err, Ok
 from horsies.model.task import parse_id
-from horsies.model.task_result import OutcomeCode, RetrievalCode, TaskResult
-from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
+from horsies.model.task_result import OutcomeCode, RetrievalCode, TaskError, TaskResult
+from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowPlan, WorkflowStatus, WorkflowTaskStatus
 from horsies.model.workflow.views import (
     HandleErrorCode,
     HandleOperationError,
@@ -25,22 +29,11 @@ from horsies.model.workflow.views import (
     WorkflowStartResult,
     WorkflowTaskInfo,
 )
-from horsies.store.workflows import WorkflowReader
+from horsies.store.database import Database
+from horsies.store.workflows import NodeInfoRow, RunResultRow, WorkflowReader
 from horsies.sync import BRIDGE, BridgeUnavailable, InsideEventLoop
 from horsies.workflows import control
 from horsies.workflows.control import ControlRefusal
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-
-    from horsies.client.broker import PostgresBroker
-    from horsies.client.workflow.spec import WorkflowSpec
-    from horsies.codec.values import ValueCodec
-    from horsies.model.task_result import TaskError
-    from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowPlan
-    from horsies.store.database import Database
-    from horsies.store.workflows import NodeInfoRow, RunResultRow
-
 
 # From what is stored of a run to the results that its handle gives.
 

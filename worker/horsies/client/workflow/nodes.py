@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, cast
 
@@ -14,16 +15,19 @@ from pydantic import JsonValue
 
 from horsies.codec.values import codec_for
 from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError
-from horsies.model.workflow.plan import JoinType, NodeKey, WorkflowContextMissingIdError, default_node_id
+from horsies.model.task_result import TaskError, TaskResult
+from horsies.model.workflow.plan import (
+    JoinType,
+    NodeKey,
+    NodeRef,
+    ValueLoader,
+    WorkflowContextMissingIdError,
+    default_node_id,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
     from horsies.client.task import TaskFunction
     from horsies.client.workflow.definition import WorkflowDefinition
-    from horsies.model.task_result import TaskError, TaskResult
-    from horsies.model.workflow.plan import NodeRef, ValueLoader
 
 
 # What a workflow definition says of the value it ends with.

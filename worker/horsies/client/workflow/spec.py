@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from horsies.client.workflow.nodes import SubWorkflowNode, TaskNode
+from horsies.client.task import TaskApp
+from horsies.client.workflow.nodes import AnyNode, SubWorkflowNode, SuccessPolicy, TaskNode
 from horsies.client.workflow.validation import (
     argument_codec,
     argument_faults,
@@ -25,16 +27,11 @@ from horsies.errors import ErrorCode, SourceLocation, WorkflowValidationError, r
 from horsies.model.result import Err
 from horsies.model.task import DEFAULT_QUEUE, effective_priority, parse_id
 from horsies.model.workflow.plan import JoinType, NodeKey, NodePlan, OnError, SuccessRule, WorkflowPlan
-from horsies.model.workflow.views import WorkflowStartError, WorkflowStartErrorCode
+from horsies.model.workflow.views import WorkflowStartError, WorkflowStartErrorCode, WorkflowStartResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from horsies.client.broker import PostgresBroker
-    from horsies.client.task import TaskApp
     from horsies.client.workflow.handle import WorkflowHandle
-    from horsies.client.workflow.nodes import AnyNode, SuccessPolicy
-    from horsies.model.workflow.views import WorkflowStartResult
 
 
 # A workflow on its way from what was written to what can be run: nodes have their places, nothing is checked yet.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from horsies.client.workflow.nodes import (
+    AnyNode,
     SubWorkflowNode,
     SuccessCase,
     SuccessPolicy,
@@ -28,10 +30,7 @@ from horsies.registry.definition import LONGEST_NAME, is_storable_text
 from horsies.registry.invocation import is_injected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from horsies.client.workflow.definition import WorkflowDefinition
-    from horsies.client.workflow.nodes import AnyNode
     from horsies.client.workflow.spec import WorkflowDraft
 
 

@@ -10,25 +10,19 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 import psutil
 
 from horsies.config import load_settings
-from horsies.engine.child.execution import TaskExecutor
+from horsies.engine.child.execution import RunnableApp, TaskExecutor
 from horsies.engine.child.lifetime import ParentWatchdog, announce_exit_on, die_with_parent, ignore_signals
 from horsies.engine.child.reports import AttemptReporter, OutputCapture, ParentChannel, RunningTasks
 from horsies.engine.child.runner import Inbox, Runner, handle_commands
-from horsies.engine.pool.process import ChildArgs
+from horsies.engine.pool.process import ChildArgs, ChildSpec
 from horsies.engine.pool.protocol import AppLoaded, ChildHeartbeat, ExitStatus, Ready, StartFailed
 from horsies.errors import HorsiesError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horsies.engine.child.execution import RunnableApp
-    from horsies.engine.pool.process import ChildSpec
-
 
 # Bringing up the app in a child: its modules, then its hooks.
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from horsies.codec.arguments import DecodedArguments
 from horsies.codec.canonical_json import replace_unstorable
 from horsies.codec.results import AnyResult, encode_result
-from horsies.codec.values import PlainCodec
+from horsies.codec.values import PlainCodec, ValueCodec
 from horsies.engine.child import lifetime
-from horsies.engine.pool.protocol import MAX_REPORT_BYTES, EncodedOutcome
+from horsies.engine.pool.protocol import MAX_REPORT_BYTES, Assignment, EncodedOutcome
+from horsies.model.settings import AppConfig
 from horsies.model.task import TaskAttemptOutcome, TaskContext
 from horsies.model.task_result import (
+    BuiltInTaskCode,
     ExceptionRules,
     OperationalErrorCode,
     OutcomeCode,
@@ -23,19 +28,9 @@ from horsies.model.task_result import (
     safe_stringify,
     task_error_from,
 )
+from horsies.registry import TaskDefinition
+from horsies.registry.definition import HasDefinition
 from horsies.registry.invocation import bind_current_task, call_task, call_task_async, decode_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
-
-    from horsies.codec.arguments import DecodedArguments
-    from horsies.codec.values import ValueCodec
-    from horsies.engine.pool.protocol import Assignment
-    from horsies.model.settings import AppConfig
-    from horsies.model.task_result import BuiltInTaskCode
-    from horsies.registry import TaskDefinition
-    from horsies.registry.definition import HasDefinition
 
 # Room for the rest of the report around its document.
 MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024

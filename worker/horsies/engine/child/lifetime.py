@@ -11,15 +11,13 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from horsies.engine.pool.protocol import EXIT_STATUS_BYTES
+from horsies.engine.pool.protocol import EXIT_STATUS_BYTES, ExitStatus
 
 if TYPE_CHECKING:
     import asyncio
-    from types import FrameType
-
-    from horsies.engine.pool.protocol import ExitStatus
 
 
 _PR_SET_PDEATHSIG: Final = 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from msgspec.structs import replace
 
@@ -16,21 +18,20 @@ from horsies.engine.child.lifetime import exit_with
 from horsies.engine.pool.protocol import (
     MAX_COMMAND_BYTES,
     READ_BYTES,
+    AttemptKey,
+    Command,
+    EncodedOutcome,
     ExitStatus,
     FrameReader,
     OutputLine,
+    Report,
+    Stream,
     TaskBegan,
     TaskEnded,
     decode_command,
     encode,
     encode_frames,
 )
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
-
-    from horsies.engine.pool.protocol import AttemptKey, Command, EncodedOutcome, Report, Stream
 
 
 class AttemptReporter:

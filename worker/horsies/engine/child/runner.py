@@ -6,24 +6,28 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, assert_never
+from typing import Any, NoReturn, assert_never
 
 from horsies.engine.child import lifetime
-from horsies.engine.child.execution import cancelled_outcome
-from horsies.engine.child.lifetime import exit_with
-from horsies.engine.child.reports import CURRENT_TASK
-from horsies.engine.pool.protocol import CancelTask, ExitStatus, HeartbeatAck, Quit, Recall, Recalled, RunTasks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-
-    from horsies.engine.child.execution import TaskExecutor
-    from horsies.engine.child.lifetime import ParentWatchdog
-    from horsies.engine.child.reports import AttemptReporter, ParentChannel
-    from horsies.engine.pool.protocol import Assignment, AttemptKey, Command, EncodedOutcome
-
+from horsies.engine.child.execution import TaskExecutor, cancelled_outcome
+from horsies.engine.child.lifetime import ParentWatchdog, exit_with
+from horsies.engine.child.reports import CURRENT_TASK, AttemptReporter, ParentChannel
+from horsies.engine.pool.protocol import (
+    Assignment,
+    AttemptKey,
+    CancelTask,
+    Command,
+    EncodedOutcome,
+    ExitStatus,
+    HeartbeatAck,
+    Quit,
+    Recall,
+    Recalled,
+    RunTasks,
+)
 
 # `async def` tasks: several at once on the child's event loop.
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
 from msgspec import MsgspecError
 
-from horsies.engine.pool.process import ChildProcess, PipeReader, call_on_exit
+from horsies.engine.pool.process import ChildProcess, ChildSpec, PipeReader, call_on_exit
 from horsies.engine.pool.protocol import (
     MAX_REPORT_BYTES,
     READ_BYTES,
     AppLoaded,
+    Assignment,
+    AttemptKey,
     CancelTask,
     ChildHeartbeat,
+    Command,
+    EncodedOutcome,
     ExitStatus,
     FrameReader,
     FrameWriter,
@@ -29,22 +35,16 @@ from horsies.engine.pool.protocol import (
     Ready,
     Recall,
     Recalled,
+    Report,
     RunTasks,
     StartFailed,
+    Stream,
     TaskBegan,
     TaskEnded,
     decode_report,
     encode,
 )
 from horsies.model.crash import ExitCause
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from horsies.engine.pool.process import ChildSpec
-    from horsies.engine.pool.protocol import Assignment, AttemptKey, Command, EncodedOutcome, Report, Stream
-
 
 # Whether a child lives: it is heard, or at least its CPU time grows.
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from horsies.engine.pool.child import Child
+from horsies.engine.pool.child import Child, PoolListener
 from horsies.engine.pool.orphan_killer import OrphanKiller
+from horsies.engine.pool.process import ChildSpec
 from horsies.errors import ConfigurationError, ErrorCode, HorsiesError
 from horsies.model.settings.worker import usable_cpus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from horsies.engine.pool.child import PoolListener
-    from horsies.engine.pool.process import ChildSpec
 
 MAX_FAILED_STARTS: Final = 3
 START_BACKOFF_S: Final = 0.5

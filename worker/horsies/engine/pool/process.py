@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,6 @@ from msgspec.structs import replace
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
 
 
 # How a child is made: one value, the same for every child of a pool.

@@ -6,19 +6,19 @@ only the child ever decodes them.
 
 from __future__ import annotations
 
+import socket
 import struct
-from datetime import datetime  # noqa: TC003  # msgspec reads annotations at run time
+from collections.abc import Iterable, Iterator
+from datetime import datetime  # msgspec reads annotations at run time
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct, msgpack
 
-from horsies.model.task import TaskAttemptOutcome  # noqa: TC001  # the same
+from horsies.model.task import TaskAttemptOutcome  # the same
 
 if TYPE_CHECKING:
     import asyncio
-    import socket
-    from collections.abc import Iterable, Iterator
 
 
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024

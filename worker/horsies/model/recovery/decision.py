@@ -7,24 +7,20 @@ but stored data: the task's code need not be at hand.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, TypeAlias
+from uuid import UUID
 
-from horsies.model.retry import RetryAt, RetryState, backoff_delay_s, decide_retry, retry_if_possible
-from horsies.model.task import EARLIEST_INSTANT, LATEST_INSTANT, TaskStatus, has_expired
-from horsies.model.task_result import OperationalErrorCode, OutcomeCode
+from horsies.model.retry import RetryAt, RetryPolicy, RetryState, backoff_delay_s, decide_retry, retry_if_possible
+from horsies.model.settings.recovery import RecoveryConfig
+from horsies.model.task import EARLIEST_INSTANT, LATEST_INSTANT, TaskInfo, TaskStatus, has_expired
+from horsies.model.task_result import BuiltInTaskCode, OperationalErrorCode, OutcomeCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from uuid import UUID
-
     from horsies.model.recovery.fleet import WorkerThresholds
-    from horsies.model.retry import RetryPolicy
-    from horsies.model.settings.recovery import RecoveryConfig
-    from horsies.model.task import TaskInfo
-    from horsies.model.task_result import BuiltInTaskCode
 
 
 # What is decided about a task whose owner fell silent, and why.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never, cast, get_args
+from typing import Final, Self, TypeAlias, assert_never, cast, get_args
+from uuid import UUID
 
 from horsies.errors import UsageError
 from horsies.model.fence import MAX_GAP_INTERVALS
 from horsies.model.recovery.decision import ListeningWindow, RecoveryPolicy
 from horsies.model.settings.recovery import RecoveryConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from uuid import UUID
-
 
 # Recovery settings as workers publish them in their rows, and how the most patient ones are found.
 

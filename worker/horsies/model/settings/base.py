@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -27,16 +26,10 @@ from typing import (
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Strict, ValidationError, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from horsies.errors import ConfigurationError, ErrorCode, SourceLocation, raise_together
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from pydantic.fields import FieldInfo
-    from pydantic_core import ErrorDetails
-
 
 # One thing that is wrong with a setting, before anyone knows where the setting came from.
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import unquote
 
-from pydantic import Field, Strict
+from pydantic import Field, GetCoreSchemaHandler, Strict
 from pydantic_core import core_schema
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings.base import Fault, RuleText, Seconds, Settings, at_least
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydantic import GetCoreSchemaHandler
-
 
 # Database URLs whose password cannot be read by accident.
 

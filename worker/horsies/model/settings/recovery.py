@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar
 
 from pydantic import Field, Strict
 
 from horsies.errors import ErrorCode
 from horsies.model.settings.base import Fault, RuleText, Settings, between
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 HeartbeatInterval = Annotated[int, between(1_000, 120_000)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import time
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
@@ -14,10 +14,6 @@ from pydantic import AfterValidator, Field, Strict
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings.base import Fault, RuleText, Settings, between, describe_unknown_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 # Whether a text is a cron expression that can ever come due; when it does is worked out where slots are computed.
 

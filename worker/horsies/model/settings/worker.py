@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 
 from pydantic import Field, Strict
@@ -13,8 +14,6 @@ from horsies.model.settings.broker import DatabaseUrl
 from horsies.model.task import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from horsies.model.settings.app import AppConfig, ProjectConfig
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
@@ -12,9 +14,6 @@ from typing_extensions import TypeVar
 from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-    from datetime import datetime
-
     from horsies.model.result import JsonValue
 
 

@@ -7,18 +7,14 @@ nothing. Whoever carries the steps out holds the run's lock.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Final, TypeAlias
 
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import BuiltInTaskCode, OperationalErrorCode, OutcomeCode, RetrievalCode
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule, WorkflowStatus, WorkflowTaskStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Final
-
 
 # How a node ends, given what became of the task or the run behind it.
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
-from horsies.model.result import Result
-from horsies.model.workflow.plan import WorkflowStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from horsies.model.result import JsonValue
-    from horsies.model.task_result import TaskError, TaskResult
-    from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowTaskStatus
-
+from horsies.model.result import JsonValue, Result
+from horsies.model.task_result import TaskError, TaskResult
+from horsies.model.workflow.plan import NodeRef, ValueLoader, WorkflowStatus, WorkflowTaskStatus
 
 T = TypeVar("T")
 
