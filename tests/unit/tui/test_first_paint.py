@@ -18,7 +18,7 @@ import sys
 from horsies_tui.keys import Place
 from horsies_tui.app import HorsiesApp
 from horsies_tui.screens import screen_class
-screen_class(Place.DASH)
+screen_class(Place.DASHBOARD)
 print(*sys.modules)
 """
 

@@ -64,7 +64,7 @@ async def test_a_filter_that_makes_no_sense_is_said_and_changes_nothing() -> Non
     async with running_app() as pilot:
         before = _screen(pilot).list.rows
         await pilot.press("slash", *"colour:red", "enter")
-        assert pilot.app.screen.query_one(TaskFilterBar).has_class("-faulty")
+        assert pilot.app.screen.query_one(TaskFilterBar).has_class("-invalid")
         assert _screen(pilot).list.rows == before
 
 

@@ -37,7 +37,7 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
 
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "go", "go"),
+        Binding("y", "apply", "apply"),
         Binding("enter,escape,n,q", "leave", "cancel"),
         Binding("e", "edit", "options"),
         Binding("c", "copy", "copy command"),
@@ -59,17 +59,17 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
         self._changed_ids: tuple[UUID, ...] = ()
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="plan"):
+        with Vertical(id="proposal"):
             with VerticalScroll(can_focus=False):
-                yield Static(id="plan-text")
-            yield Input(placeholder="reason, kept in the operator log", compact=True, id="plan-reason")
-            yield ConfirmationInput(compact=True, id="plan-typed")
-            yield Static(id="plan-said")
-            yield ProgressBar(show_eta=False, id="plan-progress")
-            with Horizontal(id="plan-buttons"):
-                yield _mouse_only_button("Cancel", "plan-cancel")
-                yield _mouse_only_button("", "plan-go")
-                yield Static("", id="plan-keys")
+                yield Static(id="proposal-text")
+            yield Input(placeholder="reason, kept in the operator log", compact=True, id="proposal-reason")
+            yield ConfirmationInput(compact=True, id="proposal-confirmation")
+            yield Static(id="proposal-status")
+            yield ProgressBar(show_eta=False, id="proposal-progress")
+            with Horizontal(id="proposal-buttons"):
+                yield _mouse_only_button("Cancel", "proposal-cancel")
+                yield _mouse_only_button("", "proposal-apply")
+                yield Static("", id="proposal-keys")
 
     def on_mount(self) -> None:
         self.query_one(ProgressBar).display = False
@@ -89,38 +89,38 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
     def _show(self) -> None:
         proposal = self._proposal
         kind = "dry run, nothing is changed" if self._is_dry_run else "preview, nothing changed yet"
-        self.query_one("#plan").border_title = safe(f"{proposal.title} — {kind}")
-        self.query_one("#plan-text", Static).update(_proposal_content(proposal, self._where, self._command))
+        self.query_one("#proposal").border_title = safe(f"{proposal.title} — {kind}")
+        self.query_one("#proposal-text", Static).update(_proposal_content(proposal, self._where, self._command))
         typed = self.query_one(ConfirmationInput)
         typed.wants_digits = (proposal.confirmation_text or "").isdigit()
         typed.display = proposal.confirmation_text is not None and self._can_apply
         typed.placeholder = f"type {proposal.confirmation_text} to go on"
-        self.query_one("#plan-reason", Input).display = self._can_apply
-        go = self.query_one("#plan-go", Button)
+        self.query_one("#proposal-reason", Input).display = self._can_apply
+        go = self.query_one("#proposal-apply", Button)
         go.label = safe(f"y  {proposal.apply_label}")
         go.display = proposal.confirmation_text is None and self._can_apply
-        self.query_one("#plan-keys", Static).update(_keys(proposal, can_go=self._can_apply))
+        self.query_one("#proposal-keys", Static).update(_keys(proposal, can_go=self._can_apply))
         # The number is what is waited for; elsewhere nothing has the focus, and Enter is Cancel.
         self.set_focus(typed if typed.display else None)
 
     def set_status(self, text: str) -> None:
-        self.query_one("#plan-said", Static).update(safe(text))
+        self.query_one("#proposal-status", Static).update(safe(text))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("go", "leave", "edit", "copy", "undo") and not self.keys_enabled.is_set():
+        if action in ("apply", "leave", "edit", "copy", "undo") and not self.keys_enabled.is_set():
             return False
         return super().check_action(action, parameters)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        if event.button.id == "plan-cancel":
+        if event.button.id == "proposal-cancel":
             self.action_leave()
         else:
-            self.action_go()
+            self.action_apply()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if not self.keys_enabled.is_set():
             return
-        if event.input.id == "plan-reason":
+        if event.input.id == "proposal-reason":
             self._focus_confirmation()
         elif event.value.strip() == self._proposal.confirmation_text:
             self._start_apply()
@@ -131,7 +131,7 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
         typed = self.query_one(ConfirmationInput)
         self.set_focus(typed if typed.display else None)
 
-    def action_go(self) -> None:
+    def action_apply(self) -> None:
         """The key is enough only for small and harmless changes."""
         if self._proposal.confirmation_text is None:
             self._start_apply()
@@ -139,16 +139,16 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
     def _start_apply(self) -> None:
         if self._stop is not None or not self._can_apply:
             return
-        reason = self.query_one("#plan-reason", Input).value.strip()
+        reason = self.query_one("#proposal-reason", Input).value.strip()
         if self._must_give_reason and not reason:
             self.set_status("a reason is required here")
-            self.query_one("#plan-reason", Input).focus()
+            self.query_one("#proposal-reason", Input).focus()
             return
         self._stop = asyncio.Event()
         self.run_worker(self._apply(reason or None, self._stop), group="apply", exit_on_error=False)
 
     async def _apply(self, reason: str | None, stop: asyncio.Event) -> None:
-        for name in ("#plan-reason", "#plan-typed", "#plan-buttons"):
+        for name in ("#proposal-reason", "#proposal-confirmation", "#proposal-buttons"):
             self.query_one(name).display = False
         self.set_focus(None)
         self.query_one(ProgressBar).display = True
@@ -167,8 +167,8 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
     def _finish(self, outcome: ProposalReport) -> None:
         self._report = outcome
         self.query_one(ProgressBar).display = False
-        self.query_one("#plan").border_title = safe(outcome.title)
-        self.query_one("#plan-text", Static).update(safe_lines(outcome.lines))
+        self.query_one("#proposal").border_title = safe(outcome.title)
+        self.query_one("#proposal-text", Static).update(safe_lines(outcome.lines))
         self.set_status("u takes it back   Enter closes" if outcome.undo else "Enter closes")
         if outcome.undo is not None:
             self.set_timer(UNDO_S, self._expire_undo)

@@ -43,13 +43,13 @@ class MainScreen(Screen[None]):
     """How often the whole system is looked at, at most."""
     AUTO_FOCUS = "RowList"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  # Textual has it so
-        (0, "-tiny"),
-        (60, "-small"),
-        (80, "-usual"),
+        (0, "-too-narrow"),
+        (60, "-narrow"),
+        (80, "-medium"),
         (100, "-wide"),
         (140, "-widest"),
     ]
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-low"), (20, "-high")]  # noqa: RUF012  # the same
+    VERTICAL_BREAKPOINTS = [(0, "-too-short"), (15, "-short"), (20, "-tall")]  # noqa: RUF012  # the same
 
     def __init__(self, context: AppContext, tabs: frozenset[Place] = frozenset(TABS)) -> None:
         super().__init__()

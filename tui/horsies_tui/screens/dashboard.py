@@ -313,7 +313,7 @@ class DashboardScreen(MainScreen):
 
     place = Place.DASHBOARD
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.DASHBOARD)]
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-small"), (80, "-usual"), (QUEUE_PANE_MIN_WIDTH, "-roomy")]  # noqa: RUF012  # Textual has it so
+    HORIZONTAL_BREAKPOINTS = [(0, "-too-narrow"), (60, "-narrow"), (80, "-medium"), (QUEUE_PANE_MIN_WIDTH, "-roomy")]  # noqa: RUF012  # Textual has it so
     overview_min_interval_s = 1.0
 
     def __init__(self, context: AppContext, tabs: frozenset[Place]) -> None:

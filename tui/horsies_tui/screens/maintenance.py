@@ -244,18 +244,18 @@ class OperatorLogDialog(ModalScreen[None]):
         )
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="log"):
+        with Vertical(id="log-dialog"):
             yield self.list
-            yield Static(id="log-row")
+            yield Static(id="log-entry")
 
     def on_mount(self) -> None:
-        self.query_one("#log").border_title = f"Operator log, the last {len(self._rows):,}"
+        self.query_one("#log-dialog").border_title = f"Operator log, the last {len(self._rows):,}"
         self.list.show(self._rows)
 
     def on_row_list_cursor_moved(self) -> None:
         """Say all about the row under the cursor: the columns have no room for it."""
         row = self.list.current
-        self.query_one("#log-row", Static).update(
+        self.query_one("#log-entry", Static).update(
             Content("\n").join([safe(line) for line in entry_lines(row)] if row is not None else [])
         )
 

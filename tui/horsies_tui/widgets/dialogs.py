@@ -30,7 +30,7 @@ class PromptDialog(ModalScreen[str | None]):
         self._answer = default
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="ask"):
+        with Vertical(id="prompt"):
             yield Static(safe(self._question))
             yield Input(self._answer, compact=True)
 
@@ -55,7 +55,7 @@ class TypedConfirmDialog(ModalScreen[bool]):
         self._what = purpose
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="type"):
+        with Vertical(id="typed-confirm"):
             yield Static(
                 safe(f"Type {self._to_type} {self._what}. Enter with anything else, or Esc, leaves it as it is.")
             )
@@ -96,7 +96,7 @@ class SortPicker(ModalScreen[str | None]):
     """Ends with the name of a column, or None. The key that opened it picks the present one, which turns it round."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "again", "reverse"),
+        Binding("s", "reverse", "reverse"),
         Binding("escape,q", "leave", "close"),
     ]
 
@@ -117,7 +117,7 @@ class SortPicker(ModalScreen[str | None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
 
-    def action_again(self) -> None:
+    def action_reverse(self) -> None:
         self.dismiss(self._present)
 
     def action_leave(self) -> None:

@@ -76,14 +76,14 @@ class FacetPopup(ModalScreen[TaskFilter | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="facets"):
             yield self._list
-            yield Static("looking …", id="facets-said")
+            yield Static("looking …", id="facets-status")
 
     def on_mount(self) -> None:
         self.query_one("#facets").border_title = "Among the newest 10,000"
         self.run_worker(self._load(), exit_on_error=False)
 
     async def _load(self) -> None:
-        said = self.query_one("#facets-said", Static)
+        said = self.query_one("#facets-status", Static)
         try:
             facets = await self._facets
         except HorsiesError as error:

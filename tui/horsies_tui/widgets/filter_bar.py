@@ -43,7 +43,7 @@ class FilterBar(Horizontal):
     @property
     def is_invalid(self) -> bool:
         """Whether what is typed makes no sense, so that what is meant is still what was meant before."""
-        return self.has_class("-faulty")
+        return self.has_class("-invalid")
 
     def apply_text(self, text: str) -> FilterFault | None:
         """Mean what `text` says from now on; else say what is wrong with it."""
@@ -54,7 +54,7 @@ class FilterBar(Horizontal):
         yield Input(
             placeholder="everything; / to narrow down", suggester=self.suggester, compact=True, id="filter-text"
         )
-        yield Static("", id="filter-said")
+        yield Static("", id="filter-status")
 
     @property
     def text(self) -> str:
@@ -79,7 +79,7 @@ class FilterBar(Horizontal):
     def _show_status(self, text: str) -> None:
         if text != self._shown_status:
             self._shown_status = text
-            self.query_one("#filter-said", Static).update(safe(text))
+            self.query_one("#filter-status", Static).update(safe(text))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -100,7 +100,7 @@ class FilterBar(Horizontal):
 
     def _set_fault(self, fault: FilterFault | None) -> None:
         """A fault has the place on the right for as long as it stands."""
-        self.set_class(fault is not None, "-faulty")
+        self.set_class(fault is not None, "-invalid")
         self._show_status(self._status if fault is None else f"{fault.message} at {fault.position + 1}")
 
 
@@ -236,14 +236,14 @@ class SearchBar(FilterBar):
         return tuple(self.search_text.split())
 
     def edit(self) -> None:
-        self.add_class("-used")
+        self.add_class("-open")
         super().edit()
 
     def clear(self) -> None:
         """Mean everything again."""
         self.set_text("")
         self.apply_text("")
-        self.remove_class("-used")
+        self.remove_class("-open")
 
     def step_back(self) -> bool:
         """Leave the line, or clear it; False where neither is to be done."""
@@ -257,7 +257,7 @@ class SearchBar(FilterBar):
 
     def hide_if_empty(self) -> None:
         """Nobody types any more: without a word on it, it is not worth its place."""
-        self.set_class(bool(self.search_text), "-used")
+        self.set_class(bool(self.search_text), "-open")
 
     def apply_text(self, text: str) -> FilterFault | None:
         meant = text.strip().lower()

@@ -258,7 +258,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     """Also while the keyboard is elsewhere."""
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.LIST)]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "row-list--head",
+        "row-list--header",
         "row-list--rule",
         "row-list--cursor",
         "row-list--marked",
@@ -386,7 +386,7 @@ class RowList(ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
         if y == 1:
             style = self._base_style + self._style("rule")
             return Strip([Segment(self._glyphs.rule * self.size.width, style)], self.size.width)
-        style = self._base_style + self._style("head")
+        style = self._base_style + self._style("header")
         cells = [
             (placed.x, fit(placed.column.title, placed.width, right=placed.column.right))
             for placed in self._placed_columns
