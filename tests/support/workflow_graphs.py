@@ -234,13 +234,13 @@ class SimulatedRuns:
 
     def end_task(self, run: SimulatedRun, index: int) -> None:
         """The outcome and the request for an advance are stored together."""
-        run.set(index, ended=OK if run.dag.nodes[index].succeeds else ERR)
+        run.set(index, backing=OK if run.dag.nodes[index].succeeds else ERR)
         self.requests.append(Request(run))
 
     def lose_task(self, run: SimulatedRun, index: int) -> None:
         """Its worker died. It starts again, unless its run was paused meanwhile."""
         if not run.is_running:
-            run.set(index, ended=TAKEN_BACK)
+            run.set(index, backing=TAKEN_BACK)
             self.requests.append(Request(run))
 
     def process_request(self, request: Request) -> None:
@@ -325,12 +325,12 @@ class SimulatedRuns:
     def _apply(self, run: SimulatedRun, step: Step) -> None:
         match step:
             case FinishNode(index, end):
-                run.set(index, status=end.status, ended=None)
+                run.set(index, status=end.status, backing=None)
             case ReturnToReady(index):
-                run.set(index, status=S.READY, ended=None)
+                run.set(index, status=S.READY, backing=None)
                 run.starts[index] -= 1
             case Skip(index):
-                run.set(index, status=S.SKIPPED, ended=None)
+                run.set(index, status=S.SKIPPED, backing=None)
             case Enqueue(index):
                 assert all(run.nodes[each].status.is_terminal for each in run.nodes[index].context_dependencies), (
                     "it can read them"

@@ -34,7 +34,6 @@ from horsies_tui.keys import ACTIONS_BY_METHOD, TABS, Place, actions_at, binding
 from horsies_tui.messages import ConnectionChanged, OpenTask, ShowRun, ShowTasks, ShowWorker
 from horsies_tui.screens import SCREENS, load_all, screen_class
 from horsies_tui.screens.base import MainScreen
-from horsies_tui.screens.workflows.screen import WorkflowsScreen
 from horsies_tui.theme import DARK, LIGHT, NO_USER_THEMES, THEME_CYCLE, AsciiFilter, UserThemes, choose_glyphs
 from horsies_tui.widgets.dialogs import HelpDialog, PromptDialog, TypedConfirmDialog
 from horsies_tui.widgets.frame import AppHeader
@@ -42,6 +41,7 @@ from horsies_tui.widgets.frame import AppHeader
 if TYPE_CHECKING:
     from horsies_tui.screens.tasks.screen import TasksScreen
     from horsies_tui.screens.workers import WorkersScreen
+    from horsies_tui.screens.workflows.screen import WorkflowsScreen
 
 
 # What the palette offers: every action by its name, named filters, themes, and whatever has an id by that id.

@@ -6,8 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from decimal import Decimal as Missing
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +18,9 @@ from horsies.codec.arguments import TaskCodec
 from horsies.codec.canonical_json import PayloadError
 from horsies.errors import ErrorCode
 from horsies.model.task_result import TaskError, TaskResult
+
+if TYPE_CHECKING:
+    from decimal import Decimal as Missing  # absent at run time on purpose
 
 Done = TaskResult[None, TaskError]
 MISFIT: Any = "98765432x"

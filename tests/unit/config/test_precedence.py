@@ -68,7 +68,7 @@ def test_the_nearest_file_upwards_is_the_one_found(tmp_path: Path) -> None:
 
 def test_code_replaces_a_file_that_was_merely_found(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000) + "max_crashes = 4\n")
-    found = loaded(tmp_path, code=CODE)
+    found = loaded(tmp_path, app_config=CODE)
     assert outcome(found) == (3_000, Precedence.CODE)
     assert found.app.recovery.max_crashes == 4
     assert found.replaced == ()
@@ -77,12 +77,12 @@ def test_code_replaces_a_file_that_was_merely_found(tmp_path: Path) -> None:
 def test_a_default_spelled_out_in_code_is_a_value_given_in_code(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", interval(2_000))
     code = AppConfig(recovery=RecoveryConfig(check_interval_ms=30_000))
-    assert outcome(loaded(tmp_path, code=code)) == (30_000, Precedence.CODE)
+    assert outcome(loaded(tmp_path, app_config=code)) == (30_000, Precedence.CODE)
 
 
 def test_a_named_file_replaces_code_and_says_so(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", interval(4_000))
-    found = loaded(tmp_path, named, code=CODE)
+    found = loaded(tmp_path, named, app_config=CODE)
     assert outcome(found) == (4_000, Precedence.NAMED_FILE)
     assert found.replaced == ("recovery.check_interval_ms",)
 
@@ -95,13 +95,13 @@ def test_a_file_is_looked_for_only_when_none_is_named(tmp_path: Path) -> None:
 
 def test_a_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
     write(tmp_path / "other.toml", interval(4_000))
-    found = loaded(tmp_path, environ={"HORSIES_CONFIG": "other.toml"}, code=CODE)
+    found = loaded(tmp_path, environ={"HORSIES_CONFIG": "other.toml"}, app_config=CODE)
     assert outcome(found) == (4_000, Precedence.NAMED_FILE)
 
 
 def test_the_environment_replaces_a_named_file(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", interval(4_000))
-    found = loaded(tmp_path, named, environ={"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"}, code=CODE)
+    found = loaded(tmp_path, named, environ={"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"}, app_config=CODE)
     assert outcome(found) == (5_000, Precedence.ENVIRONMENT)
     assert str(found.origin_of(CHECK)) == "HORSIES_RECOVERY__CHECK_INTERVAL_MS"
 
@@ -130,7 +130,7 @@ def test_the_strongest_origin_wins_whichever_others_there_are(tmp_path: Path, ra
     found = loaded(
         tmp_path,
         named,
-        code=CODE if Precedence.CODE in ranks else None,
+        app_config=CODE if Precedence.CODE in ranks else None,
         environ={"HORSIES_RECOVERY__CHECK_INTERVAL_MS": "5000"} if Precedence.ENVIRONMENT in ranks else {},
         options={"recovery.check_interval_ms": 6_000} if Precedence.OPTION in ranks else {},
     )
@@ -141,7 +141,7 @@ def test_database_url_is_a_fallback_for_everything_else(tmp_path: Path) -> None:
     environ = {"DATABASE_URL": "postgres://h/fallback"}
     assert loaded(tmp_path, environ=environ).app.broker.database_url.reveal() == "postgresql://h/fallback"
     code = AppConfig(broker=PostgresConfig(database_url="postgresql://h/code"))
-    assert loaded(tmp_path, environ=environ, code=code).app.broker.database_url.reveal() == "postgresql://h/code"
+    assert loaded(tmp_path, environ=environ, app_config=code).app.broker.database_url.reveal() == "postgresql://h/code"
     write(tmp_path / "horsies.toml", '[broker]\ndatabase_url = "postgresql://h/file"')
     assert loaded(tmp_path, environ=environ).app.broker.database_url.reveal() == "postgresql://h/file"
 
@@ -149,7 +149,7 @@ def test_database_url_is_a_fallback_for_everything_else(tmp_path: Path) -> None:
 def test_the_same_url_in_another_spelling_replaces_nothing(tmp_path: Path) -> None:
     code = AppConfig(broker=PostgresConfig(database_url="postgresql://h/db"))
     environ = {"HORSIES_BROKER__DATABASE_URL": "postgres://h/db"}
-    assert loaded(tmp_path, code=code, environ=environ).replaced == ()
+    assert loaded(tmp_path, app_config=code, environ=environ).replaced == ()
 
 
 def test_queues_in_a_file_imply_the_custom_mode(tmp_path: Path) -> None:
@@ -162,33 +162,33 @@ def test_queues_in_a_file_imply_the_custom_mode(tmp_path: Path) -> None:
 def test_a_found_file_fills_in_a_queue_but_adds_none_to_those_in_code(tmp_path: Path) -> None:
     write(tmp_path / "horsies.toml", "[queues.mail]\npriority = 3\nmax_concurrency = 7\n[queues.big]\n")
     code = AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="mail", priority=2)])
-    queues = loaded(tmp_path, code=code).app.custom_queues
+    queues = loaded(tmp_path, app_config=code).app.custom_queues
     assert queues == [CustomQueueConfig(name="mail", priority=2, max_concurrency=7)]
 
 
 def test_a_named_file_adds_its_queues_to_those_in_code(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", "[queues.big]\n")
     code = AppConfig(queue_mode=QueueMode.CUSTOM, custom_queues=[CustomQueueConfig(name="mail")])
-    queues = loaded(tmp_path, named, code=code).app.custom_queues
+    queues = loaded(tmp_path, named, app_config=code).app.custom_queues
     assert {queue.name for queue in queues or ()} == {"mail", "big"}
 
 
 def test_settings_only_code_can_give_are_kept(tmp_path: Path) -> None:
     code = AppConfig(exception_mapper={KeyError: "NOT_THERE"}, schedule=ScheduleConfig())
-    found = loaded(tmp_path, code=code).app
+    found = loaded(tmp_path, app_config=code).app
     assert found.exception_mapper == {KeyError: "NOT_THERE"}
     assert found.schedule == ScheduleConfig()
 
 
 def test_settings_left_unchecked_in_code_stay_as_they_are(tmp_path: Path) -> None:
     fast = RecoveryConfig.unchecked(check_interval_ms=300)
-    assert loaded(tmp_path, code=AppConfig(recovery=fast)).app.recovery is fast
+    assert loaded(tmp_path, app_config=AppConfig(recovery=fast)).app.recovery is fast
 
 
 def test_a_file_that_contradicts_code_is_blamed_for_it(tmp_path: Path) -> None:
     named = write(tmp_path / "other.toml", "[recovery]\nrunner_heartbeat_interval_ms = 30000\n")
     code = AppConfig(recovery=RecoveryConfig(running_stale_threshold_ms=10_000, runner_heartbeat_interval_ms=5_000))
     with pytest.raises(ConfigurationError, match="running_stale_threshold_ms") as caught:
-        loaded(tmp_path, named, code=code)
+        loaded(tmp_path, named, app_config=code)
     assert caught.value.code is ErrorCode.CONFIG_INVALID_RECOVERY
     assert str(named) in caught.value.message

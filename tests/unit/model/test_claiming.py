@@ -24,7 +24,7 @@ TWO_CHUNKS = ChildLoad(tasks=70, chunks=2, is_short=True)
 UNKNOWN, QUICK, SLOW = ServedQueue(name="new"), ServedQueue(name="quick", chunk_size=64), ServedQueue(name="slow")
 
 children = st.builds(
-    ChildLoad, held=st.integers(0, 130), chunks=st.integers(0, 2), is_async=st.booleans(), is_short=st.booleans()
+    ChildLoad, tasks=st.integers(0, 130), chunks=st.integers(0, 2), is_all_async=st.booleans(), is_short=st.booleans()
 )
 queues = st.builds(
     ServedQueue,

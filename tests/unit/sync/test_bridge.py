@@ -96,12 +96,12 @@ def test_calls_at_interpreter_exit_are_served() -> None:
 def test_a_call_after_the_last_exit_handler_is_refused_and_does_not_hang() -> None:
     code = (
         "import os\n"
-        "from horsies.sync import BRIDGE, NoBridge\n"
+        "from horsies.sync import BRIDGE, BridgeUnavailable\n"
         "async def one(): return 1\n"
         "class Late:\n"
         "    def __del__(self):\n"
         "        try: BRIDGE.run(one())\n"
-        "        except NoBridge: os.write(1, b'refused')\n"
+        "        except BridgeUnavailable: os.write(1, b'refused')\n"
         "BRIDGE.run(one())\n"
         "late = Late()\n"
     )

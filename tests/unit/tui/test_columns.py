@@ -20,7 +20,7 @@ _columns = st.lists(
         title=st.just("X"),
         width=st.integers(1, 30),
         cell=st.just(_nothing),
-        rank=st.integers(0, 5),
+        drop_rank=st.integers(0, 5),
         grows=st.integers(0, 3),
     ),
     min_size=1,
