@@ -39,10 +39,10 @@ _LAZY_EXPORTS = {
     "ActionReport": "horsies_ops.actions.report",
     "Change": "horsies_ops.reads.changes",
     "Count": "horsies_ops.reads.search",
-    "Feed": "horsies_ops.reads.changes",
+    "FeedStatus": "horsies_ops.reads.changes",
     "FilterFault": "horsies_ops.reads.filters",
     "Ops": "horsies_ops.ops",
-    "Order": "horsies_ops.reads.tasks",
+    "TaskOrder": "horsies_ops.reads.tasks",
     "Plan": "horsies_ops.actions.plan",
     "Selector": "horsies_ops.actions.plan",
     "SweepOptions": "horsies.model.recovery.fleet",
@@ -54,7 +54,7 @@ _LAZY_EXPORTS = {
     "Topic": "horsies_ops.reads.changes",
     "WorkflowFilter": "horsies_ops.reads.workflows",
     "connect": "horsies_ops.ops",
-    "filter_text": "horsies_ops.reads.filters",
+    "format_filter": "horsies_ops.reads.filters",
     "parse_filter": "horsies_ops.reads.filters",
 }
 

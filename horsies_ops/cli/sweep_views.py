@@ -76,7 +76,7 @@ def _task(task: SweptTask) -> dict[str, Any]:
         "state": task.state,
         "owner": task.owner_id,
         "owner_state": task.owner_state,
-        "last_beat_age_s": task.last_beat_age,
+        "heartbeat_age_s": task.heartbeat_age,
         "threshold_s": task.effective_threshold,
         "resilient": task.resilient,
         "decision": task.decision,
@@ -98,7 +98,7 @@ def _cells(task: SweptTask) -> tuple[str, ...]:
         sanitize_text(task.task_name, limit=_WIDEST_NAME),
         task.state,
         owner if task.owner_state in {None, "running"} else f"{owner} {task.owner_state}",
-        format_age(task.last_beat_age),
+        format_age(task.heartbeat_age),
         format_age(task.effective_threshold),
         task.decision,
         task.reason,
@@ -122,7 +122,7 @@ def _total(report: SweepReport) -> str:
     match report.status:
         case SweepStatus.BUSY:
             return "busy: somebody else is sweeping"
-        case SweepStatus.AMNESTY:
+        case SweepStatus.OUTAGE_GRACE:
             until = max((task.held_until for task in report.tasks if task.held_until), default=None)
             when = "" if until is None else f" until {format_instant(until)}"
             return f"amnesty: nobody has listened for a whole threshold; all {len(report.tasks)} held back{when}"

@@ -273,7 +273,7 @@ def outage_grace_finding(found: Fleet) -> Finding:
     ends = [
         until
         for each in found.live
-        if (until := each.health_instant("amnesty_until")) is not None and until > found.now
+        if (until := each.health_instant("outage_grace_until")) is not None and until > found.now
     ]
     if len(ends) < len(found.live):
         return ok(f"{len(found.live) - len(ends)} of {len(found.live)} live workers have listened long enough to judge")

@@ -20,7 +20,7 @@ class Topic(StrEnum):
     """The tasks `ids` have ended."""
     STATUS_CHANGE = "tasks"
     """`count` tasks of `queue` made the move `kind` from one status to another; `ids` are some of them."""
-    HEARTBEATS = "beats"
+    HEARTBEATS = "heartbeats"
     """The worker `worker_id` wrote `count` beats."""
     EVENT = "event"
     """An event of this `kind` was written down."""
@@ -92,7 +92,7 @@ def parse_event(payload: str, at: datetime) -> Change | None:
 
 
 def _topic(kind: str, said: dict[str, Any]) -> Topic:
-    if kind == "beats":
+    if kind == "heartbeats":
         return Topic.HEARTBEATS
     return Topic.STATUS_CHANGE if said.get("to") else Topic.EVENT
 

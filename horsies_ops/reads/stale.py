@@ -21,7 +21,7 @@ from horsies.store.recovery import PAGE_SIZE, RecoveryStore, StaleRow, StaleScan
 MAX_PAGES: Final = 10
 _WHY_NOT: Final = {
     "fresh": "it is within its limit",
-    "amnesty": "nobody has listened long enough to judge",
+    "outage_grace": "nobody has listened long enough to judge",
     "disabled": "the settings forbid it",
     "hook_skip": "a hook holds it",
 }

@@ -24,7 +24,7 @@ from horsies_ops.reads.events import events
 
 MAX_WORKERS: Final = 1_000
 MAX_SNAPSHOTS: Final = 2_000
-INSTANTS: Final = ("listening_since", "amnesty_until", "last_pass_at")
+INSTANTS: Final = ("listening_since", "outage_grace_until", "last_pass_at")
 """What a worker's health tells the time of."""
 
 
@@ -79,7 +79,7 @@ class WorkerRow(WorkerBase):
     """A run of a worker that has not stopped. Load is of its newest snapshot, the tasks are those it holds now."""
 
     listening_since: datetime | None
-    amnesty_until: datetime | None
+    outage_grace_until: datetime | None
     last_pass_at: datetime | None
     is_silent: bool
     """Several of its own beats are missing; it may be dead, though the silence that proves it is longer."""

@@ -29,7 +29,7 @@ NAMES = [
     "workers",
     "fleet_config",
     "stale",
-    "amnesty",
+    "outage_grace",
     "outbox",
     "retention",
     "disabled_operations",

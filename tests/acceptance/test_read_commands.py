@@ -54,7 +54,7 @@ WORKER = {
     "memory_mb",
     "listener",
     "listening_since",
-    "amnesty_until",
+    "outage_grace_until",
     "disabled_operations",
 }
 RUN = {

@@ -20,7 +20,7 @@ ONE_TASK = {
     "state",
     "owner",
     "owner_state",
-    "last_beat_age_s",
+    "heartbeat_age_s",
     "threshold_s",
     "resilient",
     "decision",
@@ -151,7 +151,11 @@ def test_an_amnesty_that_holds_back_everything_is_exit_4_and_force_knows_none(
 
     asyncio.run(prepare())
     held = at("sweep", "--json")
-    assert (held.code, held.document["status"], held.document["tasks"][0]["reason"]) == (4, "amnesty", "amnesty")
+    assert (held.code, held.document["status"], held.document["tasks"][0]["reason"]) == (
+        4,
+        "outage_grace",
+        "outage_grace",
+    )
     assert "all 1 held back until" in at("sweep").stdout
     assert at("sweep", "--force", "--json").document["recovered_count"] == 1
 

@@ -39,10 +39,10 @@ async def test_a_worker_publishes_at_its_start_since_when_it_listens(ledger: Led
 
         await ledger.until(listens, within_s=BEAT_S)
         health = await health_of(ledger, worker)
-        since, until = (datetime.fromisoformat(health[name]) for name in ("listening_since", "amnesty_until"))
+        since, until = (datetime.fromisoformat(health[name]) for name in ("listening_since", "outage_grace_until"))
         assert since >= health["started_at"]
         assert (until - since).total_seconds() == THRESHOLD_S
-        assert not worker.events_of(events.AmnestyStarted), "a start is no outage"
+        assert not worker.events_of(events.OutageGraceStarted), "a start is no outage"
 
 
 async def test_an_outage_begins_an_amnesty_that_ends_one_threshold_later(ledger: Ledger, database_url: str) -> None:
@@ -54,13 +54,13 @@ async def test_an_outage_begins_an_amnesty_that_ends_one_threshold_later(ledger:
         proxy.cut()
         await worker.until(lambda: worker.silent_s > 3 * BEAT_S)
         proxy.heal()
-        began = await worker.wait_for_event(events.AmnestyStarted)
+        began = await worker.wait_for_event(events.OutageGraceStarted)
         assert began.outage_s > 3 * BEAT_S
-        assert datetime.fromisoformat((await health_of(ledger, worker))["amnesty_until"]) == began.until
-        ended = await worker.wait_for_event(events.AmnestyEnded)
+        assert datetime.fromisoformat((await health_of(ledger, worker))["outage_grace_until"]) == began.until
+        ended = await worker.wait_for_event(events.OutageGraceEnded)
         assert ended.outage_s == began.outage_s
 
         async def are_on_record() -> bool:
-            return bool(await ledger.events("amnesty_started") and await ledger.events("amnesty_ended"))
+            return bool(await ledger.events("outage_grace_started") and await ledger.events("outage_grace_ended"))
 
         await ledger.until(are_on_record)

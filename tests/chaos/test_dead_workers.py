@@ -128,7 +128,7 @@ async def test_the_reaper_does_what_a_dry_run_said_it_would(
 
     async def would_do() -> dict[str, str]:
         report = await sweep(database, as_the_dead, observer=OperatorObserver(local_config=RecoveryConfig()))
-        assert all(task.owner_state == "lost" and task.last_beat_age for task in report.tasks)
+        assert all(task.owner_state == "lost" and task.heartbeat_age for task in report.tasks)
         return {str(task.task_id): task.decision for task in report.tasks}
 
     async def is_all_stale() -> bool:

@@ -14,7 +14,7 @@ from tests.support.ledger_app import QUICK_RECOVERY
 from tests.support.workers import worker_in_process
 
 THRESHOLD_S = QUICK_RECOVERY["running_stale_threshold_ms"] / 1000
-PLAIN_AGES: dict[str, Any] = {"recovery": {"outage_amnesty": False}}
+PLAIN_AGES: dict[str, Any] = {"recovery": {"outage_grace": False}}
 RESILIENT = "infrastructure_resilient"
 
 
@@ -98,7 +98,7 @@ async def test_a_judge_waits_for_an_owner_with_more_patience(ledger: Ledger, dat
 
 async def test_with_both_switches_off_rows_are_left_and_nobody_claims_them(ledger: Ledger, database_url: str) -> None:
     left = [await OrphanedTask(status="CLAIMED").insert(ledger), await OrphanedTask().insert(ledger)]
-    switches = {"outage_amnesty": False, "auto_requeue_stale_claimed": False, "auto_fail_stale_running": False}
+    switches = {"outage_grace": False, "auto_requeue_stale_claimed": False, "auto_fail_stale_running": False}
     async with worker_in_process(database_url, processes=1, config={"recovery": switches}) as worker:
         await worker.until(lambda: len(worker.events_of(events.PassFinished)) >= 3)
         assert [await status_of(ledger, each) for each in left] == ["CLAIMED", "RUNNING"]

@@ -74,7 +74,7 @@ async def test_a_sweep_by_hand_leaves_the_work_of_a_worker_that_only_stands_stil
             report = await sweep(database, SweepOptions(), observer=OperatorObserver(local_config=RecoveryConfig()))
         (tmp_path / "go").touch()
         row = (await ledger.until_terminal(task_id))[task_id]
-    assert (report.status, [str(task.task_id) for task in report.tasks]) == (SweepStatus.AMNESTY, [task_id])
+    assert (report.status, [str(task.task_id) for task in report.tasks]) == (SweepStatus.OUTAGE_GRACE, [task_id])
     assert (row["status"], row["attempts"]) == ("COMPLETED", 1)
     assert await ledger.violations([task_id]) == []
 
@@ -193,7 +193,7 @@ async def test_machines_that_were_suspended_together_condemn_nobody(
             return len(await ledger.fetch(sql, 2 * THRESHOLD_S)) == 2
 
         async def have_both_seen_it() -> bool:
-            return len(await ledger.events("amnesty_started")) == 2
+            return len(await ledger.events("outage_grace_started")) == 2
 
         async with standing_still(one), standing_still(other):
             await ledger.until(are_silent)

@@ -109,7 +109,7 @@ async def _sweep(
 
 def _exit_code(report: SweepReport, *, tells_work: bool) -> int:
     match report.status:
-        case SweepStatus.BUSY | SweepStatus.AMNESTY:
+        case SweepStatus.BUSY | SweepStatus.OUTAGE_GRACE:
             return ExitCode.BUSY
         case SweepStatus.WOULD_ACT:
             return ExitCode.WORK_FOUND if tells_work else ExitCode.DONE

@@ -44,7 +44,7 @@ _PLAIN = (
     "memory_mb",
     "listener",
     "listening_since",
-    "amnesty_until",
+    "outage_grace_until",
     "last_pass_at",
     "disabled_operations",
     "warnings",

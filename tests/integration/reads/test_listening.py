@@ -63,7 +63,7 @@ async def test_what_is_said_on_each_channel_becomes_a_change(database_url: str) 
         await _notify(database_url, "horsies_workflow_done", str(task))
         moved = {"kind": "fail", "queue": "mail", "from": "RUNNING", "to": "FAILED", "count": 38, "ids": [str(task)]}
         await _notify(database_url, "horsies_events", moved)
-        await _notify(database_url, "horsies_events", {"kind": "beats", "worker_id": str(worker), "count": 3})
+        await _notify(database_url, "horsies_events", {"kind": "heartbeats", "worker_id": str(worker), "count": 3})
         await _notify(database_url, "horsies_events", {"kind": "worker_lost", "from": None, "to": None, "ids": []})
         heard = [await anext(changes) for _ in range(6)]
     assert [(each.topic, each.kind, each.count) for each in heard] == [
@@ -71,7 +71,7 @@ async def test_what_is_said_on_each_channel_becomes_a_change(database_url: str) 
         (Topic.TASK_DONE, "task_done", 2),
         (Topic.WORKFLOW, "workflow", 1),
         (Topic.STATUS_CHANGE, "fail", 38),
-        (Topic.HEARTBEATS, "beats", 3),
+        (Topic.HEARTBEATS, "heartbeats", 3),
         (Topic.EVENT, "worker_lost", 1),
     ]
     assert (heard[0].queue, heard[1].ids, heard[4].worker_id) == ("mail", (task, other), worker)

@@ -21,7 +21,7 @@ async def test_where_nobody_has_listened_long_enough_the_sweep_says_so_and_until
     await insert_listening_worker(database_url, listens_s=10)
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
     report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
-    assert (report.status, report.tasks[0].reason) == (SweepStatus.AMNESTY, "amnesty")
+    assert (report.status, report.tasks[0].reason) == (SweepStatus.OUTAGE_GRACE, "outage_grace")
     assert report.tasks[0].held_until is not None
     forced = await sweep(database, SweepOptions(force=True), observer=OPERATOR_OBSERVER)
     assert (forced.status, forced.recovered_count) == (SweepStatus.DONE, 1)
@@ -33,7 +33,7 @@ async def test_a_worker_that_may_only_stand_still_is_not_judged_by_the_silence_o
     owner = await insert_listening_worker(database_url, silent_s=90, **PATIENT_WITH_WORKERS)
     task_id = await insert_owned_task(database_url, "RUNNING", owner=owner, silent_s=90)
     report = await sweep(database, SweepOptions(), observer=OPERATOR_OBSERVER)
-    assert (report.status, [task.task_id for task in report.tasks]) == (SweepStatus.AMNESTY, [task_id])
+    assert (report.status, [task.task_id for task in report.tasks]) == (SweepStatus.OUTAGE_GRACE, [task_id])
     forced = await sweep(database, SweepOptions(force=True), observer=OPERATOR_OBSERVER)
     assert forced.recovered_count == 1
 

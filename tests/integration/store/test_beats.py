@@ -36,7 +36,10 @@ async def test_a_runner_beat_names_the_child_and_the_token(
     assert (answer.id, answer.is_held, answer.kill_requested) == (hold.task_id, True, False)
     written = await only_row(connection, "horsies_heartbeats", "role", "sender_id", "pid", "hostname", "claim_token")
     assert written == ("runner", f"{WORKER}:7", 7, "here", 1)
-    assert (said[0], json.loads(str(said[1]))) == ("moved", {"kind": "beats", "worker_id": str(WORKER), "count": 1})
+    assert (said[0], json.loads(str(said[1]))) == (
+        "moved",
+        {"kind": "heartbeats", "worker_id": str(WORKER), "count": 1},
+    )
 
 
 async def test_a_claimer_beat_names_the_worker_and_is_told_to_nobody(

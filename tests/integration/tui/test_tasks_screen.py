@@ -49,7 +49,7 @@ async def test_the_age_of_a_heartbeat_falls_back_to_nothing_when_a_beat_is_told(
             sender_id="w",
             sent_at=datetime.now(UTC),
         )
-        await fetch_rows(database_url, """SELECT pg_notify('horsies_events', '{"kind":"beats","count":1}')""")
+        await fetch_rows(database_url, """SELECT pg_notify('horsies_events', '{"kind":"heartbeats","count":1}')""")
         await eventually(pilot, lambda: "4m0" not in screen_text(pilot).split("─ ")[0], within_s=5)
 
 

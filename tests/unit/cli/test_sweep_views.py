@@ -50,8 +50,8 @@ def test_a_sweep_that_met_held_workflows_does_not_say_that_there_was_nothing_to_
 
 def test_an_amnesty_is_told_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     spared = [
-        make_swept_task(decision=DecisionKind.LEAVE, reason="amnesty", held_until=NOON + timedelta(minutes=each))
+        make_swept_task(decision=DecisionKind.LEAVE, reason="outage_grace", held_until=NOON + timedelta(minutes=each))
         for each in (1, 3)
     ]
-    last = _printed(make_sweep_report(*spared, status=SweepStatus.AMNESTY), capsys)[-1]
+    last = _printed(make_sweep_report(*spared, status=SweepStatus.OUTAGE_GRACE), capsys)[-1]
     assert last.endswith("all 2 held back until 2026-11-14 12:07:31Z")

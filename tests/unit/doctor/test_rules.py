@@ -45,7 +45,7 @@ def seen(*members: FleetMember) -> Fleet:
 
 
 def amnesty(seconds: float) -> dict[str, object]:
-    return {"amnesty_until": (NOW + timedelta(seconds=seconds)).isoformat()}
+    return {"outage_grace_until": (NOW + timedelta(seconds=seconds)).isoformat()}
 
 
 @pytest.mark.parametrize(("used", "status"), [(79, CheckStatus.OK), (80, CheckStatus.WARN), (95, CheckStatus.FAIL)])

@@ -26,13 +26,13 @@ def listening(*beats_s: float, recovery: RecoveryConfig | None = None) -> Health
 
 def test_before_its_first_beat_a_worker_claims_nothing() -> None:
     said = listening().document(None)
-    assert (said["listening_since"], said["amnesty_until"], said["last_pass_at"]) == (None, None, None)
+    assert (said["listening_since"], said["outage_grace_until"], said["last_pass_at"]) == (None, None, None)
 
 
 def test_an_unbroken_series_is_published_with_the_end_of_its_amnesty() -> None:
     said = listening(0, 30, 60).document(None)
     assert said["listening_since"] == at(0).isoformat()
-    assert said["amnesty_until"] == at(300).isoformat()
+    assert said["outage_grace_until"] == at(300).isoformat()
 
 
 def test_a_gap_begins_a_new_series_and_is_told() -> None:
@@ -54,8 +54,8 @@ def test_after_a_pause_of_our_own_nothing_is_claimed_until_a_beat_was_answered()
 
 
 def test_without_amnesty_there_is_no_end_of_it() -> None:
-    said = listening(0, recovery=RecoveryConfig(outage_amnesty=False)).document(None)
-    assert (said["listening_since"], said["amnesty_until"]) == (at(0).isoformat(), None)
+    said = listening(0, recovery=RecoveryConfig(outage_grace=False)).document(None)
+    assert (said["listening_since"], said["outage_grace_until"]) == (at(0).isoformat(), None)
 
 
 def test_what_is_wrong_is_listed() -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from horsies.model import events
 from horsies.model.events import (
-    AmnestyStarted,
     ChildDied,
     Event,
     EventKind,
     EventRecord,
     ListenerRestored,
+    OutageGraceStarted,
     TaskClaimed,
     TaskEvent,
     to_record,
@@ -85,7 +85,7 @@ def test_an_event_of_a_worker_names_no_task() -> None:
 
 
 def test_evidence_can_be_written_as_json() -> None:
-    record = to_record(AmnestyStarted(worker_id="w", until=datetime(2026, 1, 1, tzinfo=UTC), outage_s=1.5))
+    record = to_record(OutageGraceStarted(worker_id="w", until=datetime(2026, 1, 1, tzinfo=UTC), outage_s=1.5))
 
     assert record is not None
     assert json.loads(json.dumps(record.evidence)) == {"until": "2026-01-01T00:00:00+00:00", "outage_s": 1.5}

@@ -77,4 +77,4 @@ def test_a_series_that_was_broken_by_an_overdue_beat_is_nobodys_longer_one() -> 
 
 
 def test_without_amnesty_nobody_has_to_have_listened() -> None:
-    assert goes(member(listening_s=1000), listening_s=5, config=RecoveryConfig(outage_amnesty=False))
+    assert goes(member(listening_s=1000), listening_s=5, config=RecoveryConfig(outage_grace=False))

@@ -16,7 +16,7 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
     [
         (RecoveryDecision(decision="leave", reason="fresh"), "a sweep would leave it alone: it is within its limit"),
         (
-            RecoveryDecision(decision="leave", reason="amnesty", held_until=NOON),
+            RecoveryDecision(decision="leave", reason="outage_grace", held_until=NOON),
             "a sweep would leave it alone until 12:00:00Z: nobody has listened long enough to judge",
         ),
         (

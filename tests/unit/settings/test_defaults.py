@@ -90,7 +90,7 @@ DEFAULTS: list[tuple[Settings, dict[str, Any]]] = [
             "resilient_multiplier": 3,
             "resilient_flags": ["infrastructure_resilient"],
             "max_crashes": 10,
-            "outage_amnesty": True,
+            "outage_grace": True,
             "worker_heartbeat_interval_ms": None,
             "worker_stale_threshold_ms": 300_000,
         },

@@ -26,7 +26,7 @@ def _failed(name: str, code: str, number: int, status: str = "FAILED") -> ErrorC
     ("seen", "severity", "text"),
     [
         (
-            AlertInputs(stale=make_sweep_report(make_swept_task(), make_swept_task(last_beat_age=6 * MINUTES))),
+            AlertInputs(stale=make_sweep_report(make_swept_task(), make_swept_task(heartbeat_age=6 * MINUTES))),
             BAD,
             "2 RUNNING silent > 5m00s   worst mail.send a91f03c2 11m20s  worker lost",
         ),

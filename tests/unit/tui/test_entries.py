@@ -164,7 +164,7 @@ def test_the_tape_keeps_the_newest_and_leaves_out_beats() -> None:
     tape = ChangeLog(max_changes=2)
     for number in range(3):
         tape.append(_moved(count=number + 1).change)
-    tape.append(Change(topic=Topic.HEARTBEATS, kind="beats", at=NOON))
+    tape.append(Change(topic=Topic.HEARTBEATS, kind="heartbeats", at=NOON))
     assert [(each.number, each.change.count) for each in tape.changes] == [(2, 2), (3, 3)]
 
 

@@ -39,7 +39,7 @@ def _task(**fields: Any) -> SweptTask:
         "state": TaskStatus.RUNNING,
         "owner_id": WORKER,
         "owner_state": "lost",
-        "last_beat_age": timedelta(minutes=6),
+        "heartbeat_age": timedelta(minutes=6),
         "effective_threshold": timedelta(minutes=5),
         "resilient": False,
         "decision": DecisionKind.RETRY,
@@ -51,7 +51,7 @@ def _task(**fields: Any) -> SweptTask:
 
 def _candidate(*, is_near: bool = False, **fields: Any) -> StaleCandidate:
     task = _task(**fields)
-    quiet = task.last_beat_age or task.overdue_by
+    quiet = task.heartbeat_age or task.overdue_by
     return StaleCandidate(
         task=task, silent_since=NOON - quiet if quiet else None, owner=None, is_near_threshold=is_near
     )
@@ -65,8 +65,8 @@ def _candidate(*, is_near: bool = False, **fields: Any) -> StaleCandidate:
         ({"decision": DecisionKind.FAIL, "code": "POISON_TASK"}, "fail, poison"),
         ({"decision": DecisionKind.REQUEUE, "state": TaskStatus.CLAIMED}, "requeue"),
         (
-            {"decision": DecisionKind.LEAVE, "reason": "amnesty", "held_until": NOON + timedelta(seconds=40)},
-            "amnesty 40s",
+            {"decision": DecisionKind.LEAVE, "reason": "outage_grace", "held_until": NOON + timedelta(seconds=40)},
+            "outage_grace 40s",
         ),
         (
             {"decision": DecisionKind.HOLD, "reason": "hook_skip", "held_until": NOON + timedelta(seconds=90)},
@@ -97,7 +97,7 @@ def test_a_task_that_nobody_holds_is_reckoned_from_the_end_of_its_time() -> None
     candidate = _candidate(
         state=TaskStatus.PENDING,
         owner_id=None,
-        last_beat_age=None,
+        heartbeat_age=None,
         effective_threshold=None,
         overdue_by=timedelta(minutes=22),
         decision=DecisionKind.EXPIRE,

@@ -635,7 +635,7 @@ def _worker_row(system: DemoSystem, member: DemoWorker) -> WorkerRow:
         memory_percent=None if member.is_lost else newest.memory_percent,
         listener="live",
         listening_since=system.started_at - timedelta(hours=1),
-        amnesty_until=None,
+        outage_grace_until=None,
         last_pass_at=now - timedelta(seconds=14),
         is_silent=member.is_lost,
         disabled_operations=(),

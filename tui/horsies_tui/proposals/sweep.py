@@ -16,7 +16,7 @@ from horsies.model.recovery.fleet import SweepOptions, Thresholds
 from horsies.model.retention import CategoryCleanup, CleanupSummary
 from horsies.model.task import TaskStatus
 from horsies.model.task_result import OperationalErrorCode
-from horsies.recovery.report import AMNESTY, SweepReport, SweepStatus, SweptTask
+from horsies.recovery.report import OUTAGE_GRACE, SweepReport, SweepStatus, SweptTask
 from horsies_ops.actions.report import ActionProgress
 from horsies_ops.reads.filters import format_duration
 from horsies_tui.data.source import DataSource
@@ -79,7 +79,7 @@ class StaleCandidate:
         return self.owner is not None and limit is not None and self.owner.heartbeat_age >= limit
 
     def silence(self, now: datetime) -> timedelta | None:
-        is_held = self.task.last_beat_age is not None
+        is_held = self.task.heartbeat_age is not None
         return now - self.silent_since if is_held and self.silent_since is not None else None
 
     def over_threshold(self, now: datetime) -> timedelta | None:
@@ -122,7 +122,7 @@ async def load_stale_candidates(source: DataSource, options: SweepOptions) -> St
 def _candidate(
     task: SweptTask, workers: Mapping[UUID, WorkerRow], now: datetime, *, is_near: bool = False
 ) -> StaleCandidate:
-    quiet = task.last_beat_age if task.last_beat_age is not None else task.overdue_by
+    quiet = task.heartbeat_age if task.heartbeat_age is not None else task.overdue_by
     return StaleCandidate(
         task=task,
         silent_since=None if quiet is None else now - quiet,
@@ -134,7 +134,7 @@ def _candidate(
 def _sort_key(candidate: StaleCandidate) -> tuple[int, timedelta, UUID]:
     """What ran first, and of that what is furthest past its limit."""
     task = candidate.task
-    over = (task.last_beat_age or task.overdue_by or _NOTHING) - (task.effective_threshold or _NOTHING)
+    over = (task.heartbeat_age or task.overdue_by or _NOTHING) - (task.effective_threshold or _NOTHING)
     return _RANK[task.state], -over, task.task_id
 
 
@@ -223,7 +223,7 @@ def _consequence(candidate: StaleCandidate, facts: TaskRecord | None, now: datet
         yield f"at {format_time(task.run_at)}"
     if task.held_until is not None:
         yield f"until {format_time(task.held_until)}" + (
-            ", for nobody has listened long enough" * (task.reason == AMNESTY)
+            ", for nobody has listened long enough" * (task.reason == OUTAGE_GRACE)
         )
     if task.hook is not None:
         yield f"as {task.hook} says"
@@ -355,7 +355,7 @@ def _sweep_report(report: SweepReport) -> ProposalReport:
     match report.status:
         case SweepStatus.BUSY:
             return ProposalReport(title="Nothing changed", lines=("somebody else is sweeping; try again in a minute",))
-        case SweepStatus.AMNESTY:
+        case SweepStatus.OUTAGE_GRACE:
             return ProposalReport(
                 title="Nothing changed", lines=("nobody has listened for long enough; all are held back",)
             )

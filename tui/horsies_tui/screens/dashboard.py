@@ -105,7 +105,7 @@ def _stale_alerts(report: SweepReport | None) -> Iterator[Alert]:
         return
     limits = {TaskStatus.RUNNING: report.thresholds.running, TaskStatus.CLAIMED: report.thresholds.claimed}
     for status, limit in limits.items():
-        silent = [task for task in report.tasks if task.state is status and task.last_beat_age is not None]
+        silent = [task for task in report.tasks if task.state is status and task.heartbeat_age is not None]
         if silent:
             yield Alert(
                 key=f"stale {status}",
@@ -119,9 +119,9 @@ def _worst_task_text(silent: Sequence[SweptTask]) -> str:
     """The longest silence, or where all of them would do no harm, that."""
     if all(task.decision is DecisionKind.REQUEUE for task in silent):
         return "safe to requeue"
-    worst = max(silent, key=lambda task: task.last_beat_age or timedelta(0))
+    worst = max(silent, key=lambda task: task.heartbeat_age or timedelta(0))
     where = "" if worst.owner_state in (None, "running") else f"  worker {worst.owner_state}"
-    return f"worst {worst.task_name} {short_id(worst.task_id)} {format_age(worst.last_beat_age)}{where}"
+    return f"worst {worst.task_name} {short_id(worst.task_id)} {format_age(worst.heartbeat_age)}{where}"
 
 
 def _queue_alerts(queues: Sequence[QueueRow]) -> Iterator[Alert]:

@@ -129,7 +129,7 @@ def _sweep_chores(known: MaintenanceData) -> Iterator[MaintenanceItem]:
 
 
 def _silence(task: SweptTask) -> timedelta:
-    return task.last_beat_age or task.overdue_by or timedelta(0)
+    return task.heartbeat_age or task.overdue_by or timedelta(0)
 
 
 def _retention_items(known: MaintenanceData, now: datetime) -> Iterator[MaintenanceItem]:

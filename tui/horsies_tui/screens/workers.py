@@ -146,9 +146,9 @@ def _warning_lines(worker: WorkerRow, now: datetime) -> list[str]:
     lines += [f"! {warning}" for warning in worker.warnings]
     if worker.is_silent and not worker.is_presumed_dead:
         lines.append(f"! silent since {format_time(worker.last_heartbeat_at)}: it may be dead")
-    if worker.amnesty_until is not None and worker.amnesty_until > now:
+    if worker.outage_grace_until is not None and worker.outage_grace_until > now:
         lines.append(
-            f"amnesty until {format_time(worker.amnesty_until)}: it has not listened long enough to condemn anyone"
+            f"amnesty until {format_time(worker.outage_grace_until)}: it has not listened long enough to condemn anyone"
         )
     return lines
 

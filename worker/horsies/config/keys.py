@@ -95,7 +95,7 @@ COMMENTS: dict[str, dict[str, str]] = {
         "resilient_multiplier": "thresholds of tasks with a resilient flag are this many times longer",
         "resilient_flags": "flags that make a task resilient; empty switches it off",
         "max_crashes": "crashes after which a task fails with POISON_TASK",
-        "outage_amnesty": "silence during an outage of the database condemns nobody",
+        "outage_grace": "silence during an outage of the database condemns nobody",
         "worker_heartbeat_interval_ms": "beat of the worker's own row; unset, the shorter of the two above",
         "worker_stale_threshold_ms": "silence after which a worker counts as stale; at least two of its beats",
     },

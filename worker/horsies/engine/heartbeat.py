@@ -49,7 +49,7 @@ class Heartbeat:
     def __init__(self, parts: Parts, *, on_declared_lost: Callable[[], Awaitable[None]]) -> None:
         self._parts = parts
         self._came_back = on_declared_lost
-        self._outage_grace: events.AmnestyStarted | None = None
+        self._outage_grace: events.OutageGraceStarted | None = None
         """The one that was told and is not over."""
         self._is_fence_reported = False
         self._reported_late: set[object] = set()
@@ -117,10 +117,10 @@ class Heartbeat:
         parts, until = self._parts, self._parts.health.outage_grace_until
         worker_id = str(parts.identity.worker_id)
         if outage_s is not None and until is not None:
-            self._outage_grace = events.AmnestyStarted(worker_id=worker_id, until=until, outage_s=outage_s)
+            self._outage_grace = events.OutageGraceStarted(worker_id=worker_id, until=until, outage_s=outage_s)
             parts.reporter.emit(self._outage_grace)
         elif self._outage_grace is not None and at >= self._outage_grace.until:
-            parts.reporter.emit(events.AmnestyEnded(worker_id=worker_id, outage_s=self._outage_grace.outage_s))
+            parts.reporter.emit(events.OutageGraceEnded(worker_id=worker_id, outage_s=self._outage_grace.outage_s))
             self._outage_grace = None
 
     def _emit_fenced(self) -> None:
@@ -317,7 +317,7 @@ class Health:
     @property
     def outage_grace_until(self) -> datetime | None:
         """Until then silence is no proof for this worker; None where it asks for no proof."""
-        if self.series is None or not self.recovery.outage_amnesty:
+        if self.series is None or not self.recovery.outage_grace:
             return None
         return self.series.outage_grace_until(self.recovery)
 
@@ -328,7 +328,7 @@ class Health:
         return {
             "listener": "degraded" if degraded else "ok",
             "listening_since": since and since.isoformat(),
-            "amnesty_until": until and until.isoformat(),
+            "outage_grace_until": until and until.isoformat(),
             "last_pass_at": self.last_pass_at and self.last_pass_at.isoformat(),
             "disabled_operations": sorted(self.disabled_jobs),
             "warnings": [*([degraded] if degraded else []), *self._warnings()],

@@ -48,7 +48,7 @@ _LEVELS: dict[type[events.Event], int] = {
     events.WorkerReturned: logging.WARNING,
     events.ListenerDegraded: logging.WARNING,
     events.DatabaseLost: logging.WARNING,
-    events.AmnestyStarted: logging.WARNING,
+    events.OutageGraceStarted: logging.WARNING,
     events.HookFailed: logging.ERROR,
     events.RecoveryRefused: logging.ERROR,
     events.OperationDisabled: logging.ERROR,
@@ -60,7 +60,7 @@ _LEVELS: dict[type[events.Event], int] = {
     events.WorkerUnfenced: logging.INFO,
     events.ListenerRestored: logging.INFO,
     events.DatabaseRestored: logging.INFO,
-    events.AmnestyEnded: logging.INFO,
+    events.OutageGraceEnded: logging.INFO,
     events.OperationEnabled: logging.INFO,
     events.ClaimLost: logging.INFO,
 }

@@ -6,7 +6,7 @@ a task:        TaskClaimed, TaskStarted, TaskFinished, TaskReleased, TaskPoisone
 a child:       ChildReady, ChildDied, ChildSilent, ChunkRecalled
 a worker:      WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped, ServiceDied
 recovery:      HookFailed, RecoveryRefused, OperationDisabled, OperationEnabled, PassFinished
-the database:  DatabaseLost, DatabaseRestored, ListenerDegraded, ListenerRestored, AmnestyStarted, AmnestyEnded
+the database:  DatabaseLost, DatabaseRestored, ListenerDegraded, ListenerRestored, OutageGraceStarted, OutageGraceEnded
 
 An event with a `kind` is written down as a row of that kind, which `record_of` makes.
 """
@@ -36,8 +36,8 @@ class EventKind(StrEnum):
     WORKER_LOST = "worker_lost"
     WORKER_RETURNED = "worker_returned"
     SWEEP_FINISHED = "sweep_finished"
-    AMNESTY_STARTED = "amnesty_started"
-    AMNESTY_ENDED = "amnesty_ended"
+    OUTAGE_GRACE_STARTED = "outage_grace_started"
+    OUTAGE_GRACE_ENDED = "outage_grace_ended"
     LISTENER_DEGRADED = "listener_degraded"
     LISTENER_RESTORED = "listener_restored"
     OPERATION_DISABLED = "operation_disabled"
@@ -291,10 +291,10 @@ class ListenerRestored(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AmnestyStarted(Event):
+class OutageGraceStarted(Event):
     """This worker had not listened for a while; until then silence is no proof."""
 
-    kind: ClassVar[EventKind | None] = EventKind.AMNESTY_STARTED
+    kind: ClassVar[EventKind | None] = EventKind.OUTAGE_GRACE_STARTED
 
     until: datetime
     outage_s: float
@@ -302,8 +302,8 @@ class AmnestyStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AmnestyEnded(Event):
-    kind: ClassVar[EventKind | None] = EventKind.AMNESTY_ENDED
+class OutageGraceEnded(Event):
+    kind: ClassVar[EventKind | None] = EventKind.OUTAGE_GRACE_ENDED
 
     outage_s: float
 

@@ -122,7 +122,7 @@ class StaleTask:
             state=self.task.status,
             owner_id=row.owner_id,
             owner_state=self._owner_state,
-            last_beat_age=self.silence,
+            heartbeat_age=self.silence,
             effective_threshold=self.threshold,
             resilient=self.effective_policy.policy.is_resilient(self.task),
             decision=verdict.kind,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from horsies.store.recovery import RecordCallback
 
 
-AMNESTY: Final = "amnesty"
+OUTAGE_GRACE: Final = "outage_grace"
 GOOD_UNTIL: Final = "GOOD_UNTIL"
 
 _STATE_CHANGES = frozenset({DecisionKind.REQUEUE, DecisionKind.RETRY, DecisionKind.FAIL, DecisionKind.EXPIRE})
@@ -47,7 +47,7 @@ class SweepStatus(StrEnum):
     WOULD_ACT = "would_act"
     BUSY = "busy"
     """Somebody else was sweeping; nothing was looked at."""
-    AMNESTY = "amnesty"
+    OUTAGE_GRACE = "outage_grace"
     """Every candidate is held back, for nobody has listened long enough."""
 
 
@@ -62,7 +62,7 @@ class SweptTask:
     owner_id: UUID | None
     owner_state: str | None
     """None for a task that nobody holds, `missing` where the owner's row is gone."""
-    last_beat_age: timedelta | None
+    heartbeat_age: timedelta | None
     effective_threshold: timedelta | None
     resilient: bool
     decision: DecisionKind
@@ -90,7 +90,7 @@ class SweptTask:
     @property
     def is_exempt(self) -> bool:
         """Whether nothing but an amnesty holds it back."""
-        return self.decision is DecisionKind.LEAVE and self.reason == AMNESTY
+        return self.decision is DecisionKind.LEAVE and self.reason == OUTAGE_GRACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,11 +115,11 @@ class SweepReportBuilder:
         if self._moved or self.workflows or self.lost_workers:
             return SweepStatus.WOULD_ACT if self.dry_run else SweepStatus.DONE
         if self.tasks and self._exempt_count == len(self.tasks):
-            return SweepStatus.AMNESTY
+            return SweepStatus.OUTAGE_GRACE
         return SweepStatus.NOTHING
 
     def _outage_grace_warning(self, status: SweepStatus) -> list[str]:
-        if not self._exempt_count or status is SweepStatus.AMNESTY:
+        if not self._exempt_count or status is SweepStatus.OUTAGE_GRACE:
             return []
         return [f"{self._exempt_count} held back: nobody has listened for a whole threshold yet"]
 
@@ -444,7 +444,7 @@ def _expired_task(row: OverdueRow, *, applied: bool) -> SweptTask:
         state=TaskStatus.PENDING,
         owner_id=None,
         owner_state=None,
-        last_beat_age=None,
+        heartbeat_age=None,
         effective_threshold=None,
         resilient=False,
         decision=DecisionKind.EXPIRE,

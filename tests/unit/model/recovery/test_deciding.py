@@ -196,13 +196,13 @@ def test_the_owners_patience_does_not_count_where_the_caller_has_said_what_silen
 @pytest.mark.parametrize("listening_s", [0, 299])
 def test_silence_counts_only_while_the_judge_was_listening(listening_s: float) -> None:
     spared = verdict(RUNNING, 9_000, ears=ListeningWindow(listening_since=ago(listening_s)))
-    assert spared == Leave(why="amnesty", until=ahead(300 - listening_s))
+    assert spared == Leave(why="outage_grace", until=ahead(300 - listening_s))
     assert verdict(RUNNING, 9_000, ears=ListeningWindow(listening_since=ago(300))) == _failed()
 
 
 def test_where_all_live_workers_are_deaf_an_amnesty_lasts_until_they_count_as_dead() -> None:
     deaf = ListeningWindow(listening_since=NOW, blind_until=ahead(20))
-    assert verdict(RUNNING, 9_000, ears=deaf) == Leave(why="amnesty", until=ahead(20))
+    assert verdict(RUNNING, 9_000, ears=deaf) == Leave(why="outage_grace", until=ahead(20))
 
 
 def test_an_amnesty_knows_no_stopped_owner() -> None:
@@ -226,7 +226,7 @@ def test_where_nobody_listens_a_server_just_started_spares_those_it_may_have_cut
     owner: TaskOwner | None, is_spared: bool
 ) -> None:
     spared = verdict(RUNNING, 400, owner=owner, ears=ListeningWindow(server_started_at=ago(100)))
-    assert (spared == Leave(why="amnesty", until=ahead(200))) == is_spared
+    assert (spared == Leave(why="outage_grace", until=ahead(200))) == is_spared
 
 
 def test_that_lasts_one_threshold() -> None:

@@ -111,7 +111,7 @@ def test_ages_are_plain_with(options: SweepOptions) -> None:
 
 
 def test_ages_are_plain_where_the_fleet_knows_no_amnesty() -> None:
-    assert ruled(a_worker(listens_s=1, outage_amnesty=False)).listening == ListeningWindow()
+    assert ruled(a_worker(listens_s=1, outage_grace=False)).listening == ListeningWindow()
 
 
 def test_a_given_threshold_replaces_both_and_the_owners_own() -> None:
@@ -174,7 +174,7 @@ ODD: list[dict[str, object]] = [
     {"resilient_multiplier": 0},
     {"resilient_flags": [1]},
     {"max_crashes": True},
-    {"outage_amnesty": "no"},
+    {"outage_grace": "no"},
     {"unheard_of": 1},
 ]
 

@@ -105,7 +105,7 @@ class Leave:
 
     kind: ClassVar[DecisionKind] = DecisionKind.LEAVE
 
-    why: Literal["fresh", "amnesty", "disabled"]
+    why: Literal["fresh", "outage_grace", "disabled"]
     until: datetime | None = None
     """When an amnesty is over for this task."""
 
@@ -246,7 +246,7 @@ def _exempt(task: LiveTask, evidence: Evidence, policy: RecoveryPolicy, now: dat
     heard_at = evidence.listening.silent_since(evidence.last_heartbeat_at, owner, threshold)
     if now - heard_at >= threshold:
         return None
-    return Leave(why="amnesty", until=evidence.listening.outage_grace_until(heard_at, threshold))
+    return Leave(why="outage_grace", until=evidence.listening.outage_grace_until(heard_at, threshold))
 
 
 @dataclass(frozen=True, slots=True)

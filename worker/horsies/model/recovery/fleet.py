@@ -251,7 +251,7 @@ def effective_policy(observer: Observer, options: SweepOptions, fleet: Fleet) ->
 
 
 def _policy_of_worker(judge: WorkerObserver, fleet: Fleet) -> EffectivePolicy:
-    since = (judge.listening_since or fleet.now) if judge.config.outage_amnesty else None
+    since = (judge.listening_since or fleet.now) if judge.config.outage_grace else None
     return EffectivePolicy(
         policy=RecoveryPolicy.from_config(judge.config, honors_auto_switches=True),
         listening=ListeningWindow(listening_since=since),
@@ -267,7 +267,7 @@ def _policy_of_operator(judge: OperatorObserver, options: SweepOptions, fleet: F
     return EffectivePolicy(
         policy=_with_options(policy, options),
         listening=ListeningWindow()
-        if options.skips_outage_grace or not config.outage_amnesty
+        if options.skips_outage_grace or not config.outage_grace
         else _listening_window(fleet),
         source=_source(options, has_fleet=patient is not None),
         warnings=tuple(_mismatch_warnings(fleet)) if options.recovery_config is None else (),
@@ -352,7 +352,7 @@ def _has_recent_pass(config: RecoveryConfig, others: list[FleetMember], now: dat
 
 def _is_in_outage_grace(candidate: PassCandidate, now: datetime) -> bool:
     """Whether it has not listened long enough to judge by silence, where silence must have been listened to."""
-    if not candidate.config.outage_amnesty:
+    if not candidate.config.outage_grace:
         return False
     threshold = timedelta(milliseconds=candidate.config.running_stale_threshold_ms)
     return candidate.listening_since is None or now - candidate.listening_since < threshold

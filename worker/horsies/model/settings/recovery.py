@@ -34,7 +34,7 @@ class RecoveryConfig(Settings):
         default_factory=lambda: ["infrastructure_resilient"]
     )
     max_crashes: Annotated[int, between(1, 1_000)] = 10
-    outage_amnesty: Annotated[bool, Strict()] = True
+    outage_grace: Annotated[bool, Strict()] = True
     worker_heartbeat_interval_ms: Annotated[int | None, between(1_000, 120_000)] = None
     worker_stale_threshold_ms: Annotated[int, between(1_000, 7_200_000)] = 300_000
 

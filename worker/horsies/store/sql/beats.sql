@@ -31,7 +31,7 @@ WITH asked AS (
      WHERE t.id = leased.id
 ), said AS MATERIALIZED (
     SELECT count(*) AS messages
-      FROM (SELECT json_build_object('kind', 'beats', 'worker_id', worker_id, 'count', count(*))::text
+      FROM (SELECT json_build_object('kind', 'heartbeats', 'worker_id', worker_id, 'count', count(*))::text
               FROM seen
              WHERE is_held AND $5 = 'runner'
              GROUP BY worker_id
