@@ -151,7 +151,7 @@ def test_lax_mode_turns_text_into_the_number_it_holds() -> None:
         ((), {}, "number", "missing"),
         ((1,), {"number": 2}, "number", "given twice"),
         ((1,), {"colour": 2}, "colour", "unknown"),
-        ((1, "x", 3), {}, None, "3 positional arguments given, at most 2 taken"),
+        ((1, "x", 3), {}, None, "3 positional arguments given, but the task takes at most 2"),
         (("five",), {}, "number", "must be a whole number"),
         ((1,), {"text": 5}, "text", "must be text"),
     ],
@@ -224,7 +224,7 @@ def test_keys_of_collected_keywords_must_be_storable_as_well() -> None:
 def test_keywords_must_be_text() -> None:
     wrong: Any = {1: "x"}
     for function in (typed, collecting):
-        with pytest.raises(PayloadError, match="keyword that is not text"):
+        with pytest.raises(PayloadError, match="keyword names must be strings"):
             codec_of(function).encode((1,), wrong)
 
 
@@ -338,7 +338,7 @@ def test_a_default_that_its_own_annotation_refuses_is_a_fault_of_its_parameter()
         (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "count"),
         (ErrorCode.TASK_STRICT_SIGNATURE_VIOLATION, "order"),
     ]
-    assert faults[0].reason == "its default does not fit its annotation: must be a whole number"
+    assert faults[0].reason == "its default does not match its annotation: must be a whole number"
     assert "98765432" not in faults[1].reason
 
 

@@ -1,1 +1,1 @@
-"""Between Python values and what is stored: typed arguments and results as plain JSON, fingerprints, ids."""
+"""Converts arguments and results to stored JSON and back; computes fingerprints and generates ids."""

@@ -1,4 +1,4 @@
-"""JSON as it is stored: canonical, and free of what PostgreSQL or another reader would refuse."""
+"""Canonical JSON for storage, checked for what PostgreSQL or another JSON reader would reject."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 256
 
 MAX_PARSED_DEPTH: Final = 200
-"""What pydantic's own JSON parser still reads; values that it has to read must not be deeper."""
+"""Depth limit of pydantic's JSON parser, for values that it has to parse."""
 
 SHORT_CHARACTERS: Final = 500
 
@@ -23,18 +23,17 @@ REPLACEMENT: Final = "\ufffd"
 
 _PLAIN_SCALARS = frozenset({bool, type(None)})
 _LARGEST_INT = 10**4300 - 1
-"""With more digits Python neither writes nor reads a number, unless told to."""
+"""By default Python neither formats nor parses integers with more digits."""
 
 _TEXT_OR_LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9.]+e\+[0-9]+')
-# A value that holds itself ends in a RecursionError; looking for it in each value costs more than that one does.
+# No circular check: a cyclic value ends in a RecursionError, and checking every value would cost more.
 _encoder = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, check_circular=False, separators=(",", ":")
 )
 
 
 def _make_iterencode() -> Callable[[JsonValue, int], Iterable[str]]:
-    """What writes JSON, in pieces. `JSONEncoder.encode` makes its C part anew for each value, two thirds of a short
-    one's time."""
+    """Build the C encoder once; `JSONEncoder.encode` builds it per value, two thirds of the time for a short one."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return lambda value, _level: _encoder.encode(value)
@@ -45,7 +44,7 @@ _iterencode = _make_iterencode()
 
 
 class PayloadError(ValueError):
-    """A value cannot be stored or read; says where and why, and never shows the value."""
+    """A value cannot be stored or decoded. The message never shows the value, which may be secret."""
 
     def __init__(self, reason: str, *, parameter: str | None = None) -> None:
         super().__init__(reason if parameter is None else f"argument {parameter!r}: {reason}")
@@ -54,7 +53,7 @@ class PayloadError(ValueError):
 
 
 class DocumentPart(NamedTuple):
-    """A piece of a document, looked at by itself only when something is wrong with the whole."""
+    """A piece of a document, checked on its own only if the whole document is invalid."""
 
     value: JsonValue
     max_depth: int = MAX_DEPTH
@@ -62,7 +61,7 @@ class DocumentPart(NamedTuple):
 
 
 def encode_document(document: JsonValue, parts: Iterable[DocumentPart]) -> str:
-    """The document as it is stored; `PayloadRefused` names the first part that cannot be."""
+    """Encode the document as canonical JSON; raises PayloadError for the first part that cannot be stored."""
     try:
         text = canonical_json(document)
     except ValueError:
@@ -78,7 +77,7 @@ def encode_document(document: JsonValue, parts: Iterable[DocumentPart]) -> str:
 
 
 def encode_short_scalars(scalars: Any) -> str | None:
-    """An array of plain scalars as it is stored, where a glance shows that nothing is wrong with it; else None."""
+    """Encode an array of plain scalars; None if the text is long or might need `find_json_fault`."""
     try:
         text = "".join(_iterencode(scalars, 0))
     except ValueError:
@@ -88,48 +87,48 @@ def encode_short_scalars(scalars: Any) -> str | None:
 
 
 def canonical_json(value: JsonValue) -> str:
-    """The one text of a JSON value: keys sorted, no white space, characters as they are; `ValueError` if it has none.
+    """Encode with sorted keys, no white space and unescaped characters; ValueError if the value has no JSON form.
 
-    Not everything that `fault_in` finds is refused here: ask `is_suspect` about the text.
+    Does not reject everything that cannot be stored: pass the text to `needs_full_check`.
     """
     try:
         text = "".join(_iterencode(value, 0))
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("nested too deeply") from None
     return _TEXT_OR_LARGE_FLOAT.sub(_expand_exponent, text) if "e+" in text else text
 
 
-def _expand_exponent(found: re.Match[str]) -> str:
-    """A float from 1e16 on with all its digits: jsonb keeps the point of a number but not its exponent."""
-    written = found[0]
-    return written if written.startswith('"') else f"{float(written):.1f}"
+def _expand_exponent(match: re.Match[str]) -> str:
+    """Write a float from 1e16 on with all its digits: jsonb keeps the decimal point but not the exponent."""
+    text = match[0]
+    return text if text.startswith('"') else f"{float(text):.1f}"
 
 
 def parse_json(text: str | bytes) -> JsonValue:
-    """The value of stored JSON; `ValueError` when it is none."""
+    """Parse stored JSON; raises ValueError if it is invalid."""
     try:
-        # Decoded here: stored JSON is UTF-8, and `loads` would first look which of five encodings it might be.
+        # Decoded here because stored JSON is always UTF-8; `loads` would first detect the encoding.
         return json.loads(text if isinstance(text, str) else text.decode())
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("nested too deeply") from None
 
 
 def needs_full_check(text: str) -> bool:
-    """Whether canonical JSON may hold a fault that encoding lets pass; cheap, and true more often than it must be.
+    """Whether canonical JSON may hold something that cannot be stored; cheap, with false positives.
 
-    A NUL is only ever written as this escape, a lone surrogate is in no UTF-8, and fewer brackets than levels allowed
-    cannot be too deep. Whoever gets a yes asks `fault_in`.
+    NUL is always written as an escape, a lone surrogate cannot be encoded as UTF-8, and a text with fewer brackets than
+    the depth limit cannot be too deep. If true, `find_json_fault` decides.
     """
     if "\\u0000" in text:
         return True
-    # Nor can a text that is no longer than that; most are not.
+    # The length check is first because most texts are short.
     if len(text) > MAX_PARSED_DEPTH and text.count("[") + text.count("{") > MAX_PARSED_DEPTH:
         return True
     return not text.isascii() and not is_utf8_encodable(text)
 
 
 def is_utf8_encodable(text: str) -> bool:
-    """Whether text can be written as UTF-8, that is, holds no lone surrogate."""
+    """Whether the text has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -138,53 +137,52 @@ def is_utf8_encodable(text: str) -> bool:
 
 
 def find_json_fault(value: object, *, max_depth: int = MAX_DEPTH) -> str | None:
-    """Why a value is no storable plain JSON, or None when it is.
+    """Return why a value cannot be stored as plain JSON, or None if it can.
 
-    Only the plain types themselves count, not their subclasses. Walks without recursion, so that neither deep nor
-    cyclic values can exhaust the stack.
+    Subclasses of the plain types do not count as plain. Iterative, so deep or cyclic values cannot exhaust the stack.
     """
-    waiting: list[tuple[object, int]] = [(value, 1)]
-    while waiting:
-        item, depth = waiting.pop()
+    stack: list[tuple[object, int]] = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
         if type(item) is list or type(item) is dict:
             if depth > max_depth:
-                return f"is nested more than {max_depth} levels deep, or holds itself"
+                return f"is nested more than {max_depth} levels deep, or contains itself"
             fault, children = _open_container(cast("list[object] | dict[object, object]", item))
-            waiting.extend((child, depth + 1) for child in children)
+            stack.extend((child, depth + 1) for child in children)
         else:
-            fault = _fault_of_scalar(item)
+            fault = _scalar_fault(item)
         if fault is not None:
             return fault
     return None
 
 
 def replace_unstorable(text: str) -> str:
-    """Text that can be stored: U+FFFD stands for each NUL and each lone surrogate."""
+    """Replace each NUL and each lone surrogate with U+FFFD, so that the text can be stored."""
     return text.replace("\0", REPLACEMENT).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _open_container(container: list[object] | dict[object, object]) -> tuple[str | None, Iterable[object]]:
     if isinstance(container, list):
         return None, container
-    faults = (_fault_of_text(key) if type(key) is str else "has a key that is not text" for key in container)
+    faults = (_text_fault(key) if type(key) is str else "has a key that is not a string" for key in container)
     return next(filter(None, faults), None), container.values()
 
 
-def _fault_of_scalar(item: object) -> str | None:
+def _scalar_fault(item: object) -> str | None:
     match item:
         case str() if type(item) is str:
-            return _fault_of_text(item)
+            return _text_fault(item)
         case float() if type(item) is float:
-            return None if math.isfinite(item) else "holds NaN or Infinity"
+            return None if math.isfinite(item) else "contains NaN or Infinity"
         case int() if type(item) is int:
-            return None if -_LARGEST_INT <= item <= _LARGEST_INT else "holds a number of more than 4300 digits"
+            return None if -_LARGEST_INT <= item <= _LARGEST_INT else "contains a number with more than 4300 digits"
         case _ if type(item) in _PLAIN_SCALARS:
             return None
         case _:
-            return f"holds a value of type {type(item).__qualname__}, which is no plain JSON value"
+            return f"contains a value of type {type(item).__qualname__}, which is not a plain JSON value"
 
 
-def _fault_of_text(text: str) -> str | None:
+def _text_fault(text: str) -> str | None:
     if "\0" in text:
-        return "holds a NUL character"
-    return None if text.isascii() or is_utf8_encodable(text) else "holds a lone surrogate"
+        return "contains a NUL character"
+    return None if text.isascii() or is_utf8_encodable(text) else "contains a lone surrogate"

@@ -1,4 +1,4 @@
-"""Fingerprints that tell a repeated send from a different one: SHA-256 over canonical JSON, 64 hex digits."""
+"""Fingerprints that tell a resend from a different send: SHA-256 over canonical JSON, 64 hex digits."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from horsies.codec.arguments import CallSignature, EncodedArguments
 
 
-# Instants as text: ISO 8601 in UTC.
+# Timestamps as text: ISO 8601 in UTC
 
-_NS = 10**9
+_NS_PER_SECOND = 10**9
 
 _latest_second: tuple[int, str] = (-1, "")
 
@@ -28,9 +28,9 @@ def format_utc(at: datetime) -> str:
 
 
 def format_utc_now() -> str:
-    """As `in_utc(datetime.now(UTC))`, in half the time: most of it is the same as a moment ago."""
-    global _latest_second  # noqa: PLW0603  # replaced whole, so threads need not take turns
-    second, rest = divmod(time.time_ns(), _NS)
+    """`format_utc(datetime.now(UTC))` in half the time, because the text of the latest second is cached."""
+    global _latest_second  # noqa: PLW0603  # one tuple replaced at once, so no lock is needed
+    second, rest = divmod(time.time_ns(), _NS_PER_SECOND)
     known, text = _latest_second
     if second != known:
         text = datetime.fromtimestamp(second, UTC).isoformat()[:-6]
@@ -39,12 +39,14 @@ def format_utc_now() -> str:
     return f"{text}.{micros:06d}+00:00" if micros else f"{text}+00:00"
 
 
+# Hashes
+
 SHORT_DOCUMENT_BYTES = 1024
 
 
 def _find_fast_sha256() -> Callable[[bytes], Any]:
-    """SHA-256 without OpenSSL, which is faster over long texts only: it takes twice as long to get going."""
-    for module in ("_sha2", "_sha256"):  # its name from Python 3.12 on, and before
+    """Return Python's built-in SHA-256; OpenSSL's is faster only for long texts, because its setup takes longer."""
+    for module in ("_sha2", "_sha256"):  # from Python 3.12 on, and before
         try:
             return import_module(module).sha256
         except ImportError:
@@ -66,8 +68,8 @@ def enqueue_sha(
     delay_seconds: float | None = None,
     options_json: str = "{}",
 ) -> str:
-    """The same for a send that is repeated under the same id, and for no other; `options_json` is canonical."""
-    seal = Fingerprint.of(
+    """Hash one send: equal for a resend under the same id, different for any other; `options_json` is canonical."""
+    fingerprint = Fingerprint.of(
         task_name=task_name,
         queue_name=queue_name,
         priority=priority,
@@ -75,18 +77,18 @@ def enqueue_sha(
         delay_seconds=delay_seconds,
         options_json=options_json,
     )
-    return seal.sha(arguments, format_utc(sent_at))
+    return fingerprint.sha(arguments, format_utc(sent_at))
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """`enqueue_sha` for sends that differ in their arguments and their moment only; the rest is written once.
+    """`enqueue_sha` for sends that differ only in arguments and `sent_at`; the constant parts are encoded once.
 
-    All parts are canonical text already: put down in the order of the keys, nothing is encoded again.
+    The hashed text is canonical JSON: its parts are canonical and joined in the order of the keys.
     """
 
-    _between: str
-    _after: str
+    _between_args_and_kwargs: str
+    _after_kwargs: str
 
     @classmethod
     def of(
@@ -99,15 +101,17 @@ class Fingerprint:
         delay_seconds: float | None,
         options_json: str,
     ) -> Fingerprint:
+        delay = "null" if delay_seconds is None else repr(float(delay_seconds))
+        deadline = "null" if good_until is None else f'"{format_utc(good_until)}"'
         return cls(
-            f',"delay":{_number(delay_seconds)},"good_until":{_instant_json(good_until)},"kwargs":',
+            f',"delay":{delay},"good_until":{deadline},"kwargs":',
             f',"name":{canonical_json(task_name)},"options":{options_json},"priority":{priority},'
             f'"queue":{canonical_json(queue_name)},"sent_at":',
         )
 
     def positional_hasher(self) -> Callable[[str, str], str]:
-        """The same for short arguments that are all given by position; of their text, and of `sent_at`."""
-        before, after = '{"args":', f'{self._between}{{}}{self._after}"'
+        """Return a faster `sha` for short positional arguments; it takes their JSON text and `sent_at`."""
+        before, after = '{"args":', f'{self._between_args_and_kwargs}{{}}{self._after_kwargs}"'
 
         def sha(args: str, sent_at: str) -> str:
             return _fast_sha256(f'{before}{args}{after}{sent_at}"}}'.encode()).hexdigest()
@@ -115,25 +119,17 @@ class Fingerprint:
         return sha
 
     def sha(self, arguments: EncodedArguments, sent_at: str) -> str:
-        """`sent_at` as ISO 8601 in UTC."""
+        """Hash one send; `sent_at` is ISO 8601 in UTC."""
         args, kwargs = arguments
-        return _sha(f'{{"args":{args}{self._between}{kwargs}{self._after}"{sent_at}"}}')
+        return _sha(f'{{"args":{args}{self._between_args_and_kwargs}{kwargs}{self._after_kwargs}"{sent_at}"}}')
 
 
-def command_sha(task_name: str, arguments: EncodedArguments, shape: CallSignature) -> str:
-    """The same for every send of this task with these arguments, by position or by name, whoever sends it and when."""
-    args, kwargs = shape.prefer_keywords(arguments.args, arguments.kwargs)
+def command_sha(task_name: str, arguments: EncodedArguments, signature: CallSignature) -> str:
+    """Hash a call: equal for every send of this task with these arguments, whether positional or keyword."""
+    args, kwargs = signature.prefer_keywords(arguments.args, arguments.kwargs)
     return _sha(canonical_json({"args": args, "kwargs": kwargs, "name": task_name}))
 
 
 def _sha(document: str) -> str:
-    written = document.encode()
-    return (_fast_sha256 if len(written) <= SHORT_DOCUMENT_BYTES else hashlib.sha256)(written).hexdigest()
-
-
-def _instant_json(at: datetime | None) -> str:
-    return "null" if at is None else f'"{format_utc(at)}"'
-
-
-def _number(seconds: float | None) -> str:
-    return "null" if seconds is None else repr(float(seconds))
+    encoded = document.encode()
+    return (_fast_sha256 if len(encoded) <= SHORT_DOCUMENT_BYTES else hashlib.sha256)(encoded).hexdigest()

@@ -1,4 +1,4 @@
-"""The ids this process gives out."""
+"""Generates task ids (UUIDv7): increasing within a process, safe across threads and forks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ID_BATCH_SIZE = 16
 
 
 class IdGenerator:
-    """Mints ids that rise within this process, from any thread; a forked child starts a series of its own.
+    """Generates increasing ids from any thread; a forked child starts its own sequence.
 
-    One is enough for a process and lives as long as it: each is known to the fork hook for ever.
+    Use the module's `ID_GENERATOR`: an instance is never freed, because the fork hook keeps a reference.
     """
 
     def __init__(self) -> None:
@@ -28,16 +28,16 @@ class IdGenerator:
         return UUID(self.next_ids(1)[0])
 
     def next_id(self) -> str:
-        """The next id as text, which is how a task's is held and sent.
+        """Return the next id as text.
 
-        Making one takes ten times as long after a pause as in a tight loop, as does everything that is no longer in the
-        processor's cache. One that is asked for soon after the last is therefore made together with those after it.
+        With a cold CPU cache, generating an id takes ten times as long as in a tight loop. So an id requested within
+        `ID_BATCH_WINDOW_S` of the last one is generated together with the following `ID_BATCH_SIZE` - 1.
         """
         now = time.monotonic()
         if now >= self._batching_until:
             return self._generate(1, now)
         last, ready = self._ready
-        if last != self._last:  # others were given out since, which are above these
+        if last != self._last:  # `next_ids` reserved ids since; the prepared ones would be out of order
             return self._generate(ID_BATCH_SIZE, now)
         try:
             return ready.pop()
@@ -45,24 +45,22 @@ class IdGenerator:
             return self._generate(ID_BATCH_SIZE, now)
 
     def next_ids(self, count: int) -> list[str]:
-        """So many ids in a row, as text."""
+        """Return `count` consecutive ids as text."""
         return format_ids(self._reserve(count), count) if count else []
 
     def _generate(self, count: int, now: float) -> str:
         first = self._reserve(count)
-        made, *ready = format_ids(first, count)
+        generated, *ready = format_ids(first, count)
         ready.reverse()
-        self._ready, self._batching_until = (
-            (first + count - 1, ready),
-            now + ID_BATCH_WINDOW_S,
-        )  # from here on they are everybody's
-        return made
+        # From here on other threads may take from `ready`.
+        self._ready, self._batching_until = (first + count - 1, ready), now + ID_BATCH_WINDOW_S
+        return generated
 
     def _reserve(self, count: int) -> int:
-        """The first of so many orders, which nobody else gets.
+        """Reserve `count` consecutive id values and return the first.
 
-        A signal handler or a finalizer may come in between, in this very thread, and take some too. So what comes after
-        an order is settled by one step that nothing interrupts, and whoever comes second goes on from there.
+        A signal handler or finalizer may call this again in the same thread, between any two lines. The atomic
+        `setdefault` decides which call gets the values after `last`; the other continues after those.
         """
         with self._lock:
             is_outermost, self._is_inside = not self._is_inside, True
@@ -85,15 +83,15 @@ class IdGenerator:
                     self._is_inside = False
 
     def _reset(self) -> None:
-        # Two processes that counted on from the same id would make the same ids; and the lock may have been held
-        # by a thread that the child does not have. Its holder may take it again: see `_taken`.
+        # After a fork, continuing the parent's sequence would generate the same ids, and the lock may be held by a
+        # thread that does not exist in the child. Reentrant because of signal handlers: see `_reserve`.
         self._lock = threading.RLock()
         self._last: int | None = None
         self._is_inside = False
         self._after: dict[int | None, int] = {}
-        """The last of the orders that were taken after this one, while somebody is inside `_taken`."""
+        """Last value before a reservation, to the last value of that reservation; used inside `_reserve` only."""
         self._ready: tuple[int | None, list[str]] = None, []
-        """Ids that were made together, the next one at the end, and the order of the last of them."""
+        """Prepared ids in reverse order, and the value of the last of them."""
         self._batching_until = -inf
 
 

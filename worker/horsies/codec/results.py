@@ -1,7 +1,7 @@
-"""Results: from what a function returned to the stored document, and back to a `TaskResult`.
+"""Task results: encoded as a stored document and decoded to a `TaskResult` again.
 
-A document holds exactly `{"ok": value}` or `{"err": {...}}`. Nothing here raises on bad data: a result that does not
-fit becomes the error that says so, for the task has run and must come to an end.
+A document is exactly `{"ok": value}` or `{"err": {...}}`. Bad data never raises here: the task has already run and
+must finish, so an invalid result becomes an error result.
 """
 
 from __future__ import annotations
@@ -38,15 +38,55 @@ from horsies.model.task_result import (
 from horsies.model.workflow.plan import ValueLoader
 from horsies.model.workflow.views import CONTEXT_PARAMETER, META_PARAMETER, WorkflowContext, WorkflowMeta
 
-# Errors on their way into a row. They are always stored, whatever they carry.
+AnyResult: TypeAlias = TaskResult[object, TaskError]
 
 _ANY_CODEC = TypedCodec(Any)
-# The body of an error is itself one level around what it carries.
-_MAX_DEPTH = MAX_PARSED_DEPTH - 1
+# The error object adds one level around each field.
+_MAX_FIELD_DEPTH = MAX_PARSED_DEPTH - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedResult:
+    """A result as canonical JSON, and its error if it has one."""
+
+    document: str
+    error: TaskError | None
+
+
+def validate_result(returned: object, ok: ValueCodec) -> AnyResult:
+    """Check a function's return value and convert its ok value to the declared type."""
+    if not isinstance(returned, TaskResult):
+        kind = type(returned).__qualname__
+        return _error_result(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind}, not a TaskResult")
+    result = cast("AnyResult", returned)
+    if result.is_err():
+        if isinstance(result.err_value, TaskError):
+            return result
+        kind = type(result.err_value).__qualname__
+        message = f"the task returned {kind} as its error, not a TaskError"
+        return _error_result(OperationalErrorCode.TASK_EXCEPTION, message)
+    try:
+        return TaskResult(ok=ok.validate(result.ok_value))
+    except PayloadError as error:
+        return _error_result(ContractCode.RETURN_TYPE_MISMATCH, f"the ok value is not of the declared type: {error}")
+
+
+def encode_result(result: AnyResult, ok: ValueCodec) -> EncodedResult:
+    """Encode a validated result; an ok value without a JSON form becomes WORKER_SERIALIZATION_ERROR."""
+    if result.is_err():
+        return EncodedResult(
+            document=canonical_json({"err": encode_task_error(result.err_value)}), error=result.err_value
+        )
+    try:
+        plain = ok.dump(result.ok_value)
+        return EncodedResult(document=encode_document({"ok": plain}, [DocumentPart(plain, ok.max_depth)]), error=None)
+    except PayloadError as error:
+        message = f"the ok value cannot be stored: {error}"
+        return encode_result(_error_result(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message), ok)
 
 
 def encode_task_error(error: TaskError) -> dict[str, JsonValue]:
-    """The error as plain JSON: what has no JSON form is replaced by its repr, what no text may hold by U+FFFD."""
+    """Encode any error: values without a JSON form become their repr, characters that cannot be stored U+FFFD."""
     return {name: _encode_field(getattr(error, name)) for name in type(error).model_fields}
 
 
@@ -57,55 +97,15 @@ def _encode_field(value: object) -> JsonValue:
         return {name: replace_unstorable(text) for name, text in exception_to_record(value).items()}
     try:
         plain = _ANY_CODEC.dump(value)
+        if find_json_fault(plain, max_depth=_MAX_FIELD_DEPTH) is None:
+            return plain
     except PayloadError:
-        return replace_unstorable(safe_stringify(repr, value))
-    return (
-        plain
-        if find_json_fault(plain, max_depth=_MAX_DEPTH) is None
-        else replace_unstorable(safe_stringify(repr, value))
-    )
-
-
-AnyResult: TypeAlias = TaskResult[object, TaskError]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedResult:
-    """A result in stored form, canonical JSON, and the error in it."""
-
-    document: str
-    error: TaskError | None
-
-
-def validate_result(returned: object, ok: ValueCodec) -> AnyResult:
-    """What the function returned, its ok value as the declared type wants it."""
-    if not isinstance(returned, TaskResult):
-        kind = type(returned).__qualname__
-        return _error_result(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind}, not a TaskResult")
-    result = cast("AnyResult", returned)
-    if result.is_err():
-        return _checked_error(result)
-    try:
-        return TaskResult(ok=ok.validate(result.ok_value))
-    except PayloadError as refused:
-        return _error_result(ContractCode.RETURN_TYPE_MISMATCH, f"the ok value is not of the declared type: {refused}")
-
-
-def encode_result(result: AnyResult, ok: ValueCodec) -> EncodedResult:
-    """A checked result as it is stored; a value without a JSON form is replaced by the error that says so."""
-    if result.is_err():
-        return EncodedResult(
-            document=canonical_json({"err": encode_task_error(result.err_value)}), error=result.err_value
-        )
-    try:
-        return EncodedResult(document=_encode_ok(result.ok_value, ok), error=None)
-    except PayloadError as refused:
-        message = f"the ok value cannot be stored: {refused}"
-        return encode_result(_error_result(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message), ok)
+        pass
+    return replace_unstorable(safe_stringify(repr, value))
 
 
 def decode_result(document: str | bytes, ok: ValueLoader | None = None) -> AnyResult:
-    """The stored result, typed where the declared type is known here, plain JSON otherwise."""
+    """Decode a stored result; the ok value stays plain JSON without a codec for it."""
     try:
         stored = parse_json(document)
     except ValueError:
@@ -114,58 +114,48 @@ def decode_result(document: str | bytes, ok: ValueLoader | None = None) -> AnyRe
 
 
 def decode_document(stored: JsonValue, ok: ValueLoader | None = None) -> AnyResult:
-    """The same for a document that is parsed already."""
+    """Decode a stored document that is already parsed."""
     match stored:
         case {"ok": value, **others} if not others:
-            return _read_ok(value, ok or PlainCodec())
+            return _decode_ok(value, ok or PlainCodec())
         case {"err": dict(body), **others} if not others:
-            return _read_error(body)
+            return _decode_error(body)
         case _:
-            return _error_result(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, "the stored document is no result")
+            message = "the stored document is not a task result"
+            return _error_result(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, message)
 
 
-def _encode_ok(value: object, ok: ValueCodec) -> str:
-    plain = ok.dump(value)
-    return encode_document({"ok": plain}, [DocumentPart(plain, ok.max_depth)])
-
-
-def _checked_error(result: AnyResult) -> AnyResult:
-    if isinstance(result.err_value, TaskError):
-        return result
-    kind = type(result.err_value).__qualname__
-    return _error_result(OperationalErrorCode.TASK_EXCEPTION, f"the task returned {kind} as its error, not a TaskError")
-
-
-def _read_ok(value: JsonValue, ok: ValueLoader) -> AnyResult:
+def _decode_ok(value: JsonValue, ok: ValueLoader) -> AnyResult:
     try:
         return TaskResult(ok=ok.load(value))
-    except PayloadError as refused:
-        message = f"the stored value does not fit the declared type: {refused}"
+    except PayloadError as error:
+        message = f"the stored value does not match the declared type: {error}"
         return _error_result(ContractCode.PYDANTIC_HYDRATION_ERROR, message)
 
 
-def _read_error(body: dict[str, Any]) -> AnyResult:
+def _decode_error(body: dict[str, Any]) -> AnyResult:
     kind = SubWorkflowError if "sub_workflow_id" in body else TaskError
     known = {name: value for name, value in body.items() if name in kind.model_fields}
     try:
-        # Read as text, which tells the model that the codes come from storage.
+        # JSON mode tells the model's validators that the error codes come from storage.
         return TaskResult(err=kind.model_validate_json(json.dumps(known)))
     except ValidationError:
-        return _error_result(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, "the stored error is no TaskError")
+        message = "the stored error is not a TaskError"
+        return _error_result(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, message)
 
 
 def _error_result(code: BuiltInTaskCode, message: str) -> AnyResult:
     return TaskResult(err=TaskError(error_code=code, message=message))
 
 
-# Parameters that a workflow fills: results of other nodes, and what the task is told of its run.
+# Codecs of parameters that a workflow fills: results of other nodes, and the injected context and metadata
 
 _INJECTED: dict[str, type[object]] = {CONTEXT_PARAMETER: WorkflowContext, META_PARAMETER: WorkflowMeta}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResultCodec:
-    """A parameter `TaskResult[T, TaskError]`, written as the document in which a result is stored."""
+    """Codec of a `TaskResult[T, TaskError]` parameter, stored like a task's result."""
 
     ok_type: object
     ok_codec: ValueCodec
@@ -201,7 +191,7 @@ class TaskResultCodec:
 
 @dataclass(frozen=True, slots=True)
 class InjectedCodec:
-    """A parameter that only a workflow fills: nothing is ever sent or stored for it."""
+    """Codec of a parameter that only a workflow fills: it is never sent or stored."""
 
     max_depth: int = MAX_PARSED_DEPTH
     passthrough_type: type | None = None
@@ -209,7 +199,7 @@ class InjectedCodec:
     def validate(self, value: object) -> object:
         if value is None:
             return None
-        raise PayloadError("is filled in by the workflow that runs the task, and cannot be sent")
+        raise PayloadError("cannot be sent: the workflow that runs the task fills it in")
 
     def dump(self, checked: object) -> JsonValue:
         del checked
@@ -220,7 +210,7 @@ class InjectedCodec:
 
 
 def workflow_parameter_codec(name: str, annotation: object) -> TaskResultCodec | InjectedCodec | None:
-    """How a workflow fills the parameter; None for every other parameter. Raises what `value_of` raises."""
+    """Return the codec of a parameter that a workflow fills, None for other parameters; raises like `codec_for`."""
     bare = _without_none(annotation)
     if name in _INJECTED and bare is _INJECTED[name]:
         return InjectedCodec()
@@ -234,8 +224,8 @@ def workflow_parameter_codec(name: str, annotation: object) -> TaskResultCodec |
 
 
 def _without_none(annotation: object) -> object:
-    """The X of `X | None`."""
+    """Return X for `X | None`, any other annotation unchanged."""
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
         return annotation
-    others = [each for each in typing.get_args(annotation) if each is not types.NoneType]
-    return others[0] if len(others) == 1 else annotation
+    members = [member for member in typing.get_args(annotation) if member is not types.NoneType]
+    return members[0] if len(members) == 1 else annotation
