@@ -125,7 +125,7 @@ def _total(report: SweepReport) -> str:
         case SweepStatus.OUTAGE_GRACE:
             until = max((task.held_until for task in report.tasks if task.held_until), default=None)
             when = "" if until is None else f" until {format_instant(until)}"
-            return f"amnesty: nobody has listened for a whole threshold; all {len(report.tasks)} held back{when}"
+            return f"outage grace: no worker connected for a full threshold; all {len(report.tasks)} held back{when}"
         case SweepStatus.NOTHING if not report.refused and not report.locked_runs:
             return "nothing to do"
         case SweepStatus.NOTHING | SweepStatus.DONE | SweepStatus.WOULD_ACT:

@@ -134,7 +134,7 @@ class Overview:
     oldest_claimed: timedelta | None
     longest_running: timedelta | None
     stale_claimed: int
-    """That a sweep would settle, or that an amnesty holds back; the same for those running."""
+    """That a sweep would settle, or that outage grace holds back; the same for those running."""
     stale_running: int
     workers: Mapping[str, int]
     """By state."""

@@ -142,7 +142,7 @@ def test_a_sweep_by_somebody_else_is_busy_and_never_nothing(at: Executable, data
     assert looked.code == 0
 
 
-def test_an_amnesty_that_holds_back_everything_is_exit_4_and_force_knows_none(
+def test_outage_grace_that_holds_back_everything_is_exit_4_and_force_knows_none(
     at: Executable, database_url: str
 ) -> None:
     async def prepare() -> None:

@@ -47,7 +47,7 @@ def sweep(
     ] = None,
     worker: Annotated[str | None, id_option("Only the tasks of this worker.")] = None,
     locator: Annotated[str | None, typer.Option("--app", metavar="APP", help="The app whose hooks are asked.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="No amnesty, and a threshold however short.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Skip outage grace; allow short thresholds.")] = False,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")] = None,
     actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
     json: JsonOption = False,

@@ -48,7 +48,7 @@ def test_a_sweep_that_met_held_workflows_does_not_say_that_there_was_nothing_to_
     assert _printed(report, capsys) == ["1 workflows held by others"]
 
 
-def test_an_amnesty_is_told_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_outage_grace_is_told_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     spared = [
         make_swept_task(decision=DecisionKind.LEAVE, reason="outage_grace", held_until=NOON + timedelta(minutes=each))
         for each in (1, 3)

@@ -44,7 +44,7 @@ def seen(*members: FleetMember) -> Fleet:
     return Fleet(now=NOW, server_started_at=NOW, members=members)
 
 
-def amnesty(seconds: float) -> dict[str, object]:
+def outage_grace(seconds: float) -> dict[str, object]:
     return {"outage_grace_until": (NOW + timedelta(seconds=seconds)).isoformat()}
 
 
@@ -142,10 +142,10 @@ def test_live_workers_judge_alike() -> None:
     assert checks.fleet_config_finding(seen()).status is CheckStatus.SKIP
 
 
-def test_amnesty_is_told_only_when_it_holds_back_every_judge() -> None:
-    old, new = member(health=amnesty(-10)), member(health=amnesty(60))
+def test_outage_grace_is_told_only_when_it_holds_back_every_judge() -> None:
+    old, new = member(health=outage_grace(-10)), member(health=outage_grace(60))
     assert checks.outage_grace_finding(seen(old, new)).status is CheckStatus.OK
-    everyone = checks.outage_grace_finding(seen(new, member(health=amnesty(30))))
+    everyone = checks.outage_grace_finding(seen(new, member(health=outage_grace(30))))
     assert (everyone.status, "12:00:30Z" in everyone.detail) == (CheckStatus.WARN, True)
 
 

@@ -29,7 +29,7 @@ def test_before_its_first_beat_a_worker_claims_nothing() -> None:
     assert (said["listening_since"], said["outage_grace_until"], said["last_pass_at"]) == (None, None, None)
 
 
-def test_an_unbroken_series_is_published_with_the_end_of_its_amnesty() -> None:
+def test_an_unbroken_series_is_published_with_the_end_of_its_outage_grace() -> None:
     said = listening(0, 30, 60).document(None)
     assert said["listening_since"] == at(0).isoformat()
     assert said["outage_grace_until"] == at(300).isoformat()
@@ -53,7 +53,7 @@ def test_after_a_pause_of_our_own_nothing_is_claimed_until_a_beat_was_answered()
     assert health.document(None)["listening_since"] == at(90).isoformat()
 
 
-def test_without_amnesty_there_is_no_end_of_it() -> None:
+def test_without_outage_grace_there_is_no_end_of_it() -> None:
     said = listening(0, recovery=RecoveryConfig(outage_grace=False)).document(None)
     assert (said["listening_since"], said["outage_grace_until"]) == (at(0).isoformat(), None)
 

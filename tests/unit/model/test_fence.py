@@ -95,7 +95,7 @@ def test_the_length_of_a_gap_follows_the_worker_beat() -> None:
     assert HeartbeatSeries.starting_at(at(0)).after_heartbeat(at(1.6), quick).since == at(1.6)
 
 
-def test_amnesty_lasts_one_running_threshold_from_the_first_beat() -> None:
+def test_outage_grace_lasts_one_running_threshold_from_the_first_beat() -> None:
     assert HeartbeatSeries(since=at(0), last_heartbeat_at=at(90)).outage_grace_until(DEFAULT) == at(300)
 
 

@@ -76,5 +76,5 @@ def test_a_series_that_was_broken_by_an_overdue_beat_is_nobodys_longer_one() -> 
     assert goes(member(seen_s=100, listening_s=1000), listening_s=5)
 
 
-def test_without_amnesty_nobody_has_to_have_listened() -> None:
+def test_without_outage_grace_nobody_has_to_have_listened() -> None:
     assert goes(member(listening_s=1000), listening_s=5, config=RecoveryConfig(outage_grace=False))

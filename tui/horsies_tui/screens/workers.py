@@ -148,7 +148,7 @@ def _warning_lines(worker: WorkerRow, now: datetime) -> list[str]:
         lines.append(f"! silent since {format_time(worker.last_heartbeat_at)}: it may be dead")
     if worker.outage_grace_until is not None and worker.outage_grace_until > now:
         lines.append(
-            f"amnesty until {format_time(worker.outage_grace_until)}: it has not listened long enough to condemn anyone"
+            f"outage grace until {format_time(worker.outage_grace_until)}: not connected long enough to judge others"
         )
     return lines
 

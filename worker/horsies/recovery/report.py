@@ -72,7 +72,7 @@ class SweptTask:
     retries_left: int = 0
     run_at: datetime | None = None
     held_until: datetime | None = None
-    """How long a hold or an amnesty lasts."""
+    """How long a hold or outage grace lasts."""
     overdue_by: timedelta | None = None
     """How long a task that nobody holds is past its good_until."""
     hook: str | None = None
@@ -89,7 +89,7 @@ class SweptTask:
 
     @property
     def is_exempt(self) -> bool:
-        """Whether nothing but an amnesty holds it back."""
+        """Whether nothing but outage grace holds it back."""
         return self.decision is DecisionKind.LEAVE and self.reason == OUTAGE_GRACE
 
 

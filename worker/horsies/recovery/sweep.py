@@ -283,7 +283,7 @@ class SweepPass:
         scan = StaleScan(
             status=status,
             threshold=policy.claimed_threshold if status is TaskStatus.CLAIMED else policy.running_threshold,
-            # An operator is told of what an amnesty holds back; a reaper need not read it.
+            # An operator is told of what outage grace holds back; a reaper need not read it.
             listening_since=None if self._is_manual else self._effective_policy.listening.listening_since,
             owner_id=self._options.worker_id,
             include_on_hold=self._is_manual,

@@ -200,17 +200,17 @@ def test_silence_counts_only_while_the_judge_was_listening(listening_s: float) -
     assert verdict(RUNNING, 9_000, ears=ListeningWindow(listening_since=ago(300))) == _failed()
 
 
-def test_where_all_live_workers_are_deaf_an_amnesty_lasts_until_they_count_as_dead() -> None:
+def test_where_all_live_workers_are_deaf_outage_grace_lasts_until_they_count_as_dead() -> None:
     deaf = ListeningWindow(listening_since=NOW, blind_until=ahead(20))
     assert verdict(RUNNING, 9_000, ears=deaf) == Leave(why="outage_grace", until=ahead(20))
 
 
-def test_an_amnesty_knows_no_stopped_owner() -> None:
+def test_outage_grace_knows_no_stopped_owner() -> None:
     ears = ListeningWindow(listening_since=NOW)
     assert verdict(RUNNING, 0, owner=an_owner("stopped"), ears=ears) == _failed(reason=OWNER_STOPPED)
 
 
-def test_what_is_fresh_by_its_plain_age_needs_no_amnesty() -> None:
+def test_what_is_fresh_by_its_plain_age_needs_no_outage_grace() -> None:
     assert verdict(RUNNING, 299, ears=ListeningWindow(listening_since=NOW)) == FRESH
 
 

@@ -110,7 +110,7 @@ def test_ages_are_plain_with(options: SweepOptions) -> None:
     assert ruled(a_worker(listens_s=1), options=options).listening == ListeningWindow()
 
 
-def test_ages_are_plain_where_the_fleet_knows_no_amnesty() -> None:
+def test_ages_are_plain_where_the_fleet_knows_no_outage_grace() -> None:
     assert ruled(a_worker(listens_s=1, outage_grace=False)).listening == ListeningWindow()
 
 

@@ -107,7 +107,7 @@ class Leave:
 
     why: Literal["fresh", "outage_grace", "disabled"]
     until: datetime | None = None
-    """When an amnesty is over for this task."""
+    """When outage grace is over for this task."""
 
 
 Decision: TypeAlias = Requeue | Retry | Fail | Expire | Hold | Leave

@@ -401,7 +401,7 @@ class SweepOptions:
 
     @property
     def skips_outage_grace(self) -> bool:
-        """Whether the caller has said what silence means, so that no amnesty is known."""
+        """Whether the caller sets the threshold, which turns outage grace off."""
         return self.force or self.sweep_threshold is not None or self.recovery_config is not None
 
 

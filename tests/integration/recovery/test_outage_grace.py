@@ -53,7 +53,7 @@ async def test_a_worker_that_just_started_does_not_keep_others_from_settling(fie
     assert (await field.sweep()).recovered_count == 1
 
 
-async def test_amnesty_beside_a_certain_death_is_a_warning(database: Database, database_url: str) -> None:
+async def test_outage_grace_beside_a_certain_death_is_a_warning(database: Database, database_url: str) -> None:
     await insert_listening_worker(database_url, listens_s=10)
     stopped = await insert_listening_worker(database_url, state="stopped")
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
@@ -63,7 +63,7 @@ async def test_amnesty_beside_a_certain_death_is_a_warning(database: Database, d
     assert report.warnings == ("1 held back: nobody has listened for a whole threshold yet",)
 
 
-async def test_amnesty_beside_a_hold_is_no_more_than_a_warning(database: Database, database_url: str) -> None:
+async def test_outage_grace_beside_a_hold_is_no_more_than_a_warning(database: Database, database_url: str) -> None:
     await insert_listening_worker(database_url, listens_s=10)
     await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=9_000)
     await insert_owned_task(

@@ -45,7 +45,7 @@ async def test_a_worker_publishes_at_its_start_since_when_it_listens(ledger: Led
         assert not worker.events_of(events.OutageGraceStarted), "a start is no outage"
 
 
-async def test_an_outage_begins_an_amnesty_that_ends_one_threshold_later(ledger: Ledger, database_url: str) -> None:
+async def test_an_outage_begins_outage_grace_that_ends_one_threshold_later(ledger: Ledger, database_url: str) -> None:
     async with (
         Proxy(database_url).running() as proxy,
         worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker,
