@@ -237,7 +237,7 @@ def test_a_worker_whose_children_do_not_come_up_any_more_ends_with_1(
         ]
         child.kill()
         assert worker.popen.wait(timeout=20) == 1
-    assert "3 children in a row did not come up" in worker.stderr
+    assert "3 children in a row failed to start" in worker.stderr
     assert "worker stopped" in worker.stderr
 
 

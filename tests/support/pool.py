@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -47,7 +46,6 @@ class PoolEvents:
         self.endings: dict[AttemptKey, EncodedOutcome] = {}
         self.deaths: dict[int, ChildExit] = {}
         self.recalls: list[AttemptKey] = []
-        self.beats: dict[int, int] = defaultdict(int)
         self.lines: list[tuple[AttemptKey | None, Stream, str]] = []
         self.born: list[int] = []
         self._changed = asyncio.Event()
@@ -66,25 +64,21 @@ class PoolEvents:
         self.begun.append(key)
         self._changed.set()
 
-    def on_ended(self, child: Child, key: AttemptKey, ending: EncodedOutcome) -> None:
+    def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome) -> None:
         assert key not in self.endings
-        self.endings[key] = ending
+        self.endings[key] = outcome
         self._changed.set()
 
     def on_recalled(self, child: Child, keys: Sequence[AttemptKey]) -> None:
         self.recalls += keys
         self._changed.set()
 
-    def on_heartbeat(self, child: Child, keys: Sequence[AttemptKey]) -> None:
-        self.beats[child.pid] += 1
-        self._changed.set()
-
     def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
         self.lines.append((key, stream, line))
         self._changed.set()
 
-    def on_died(self, child: Child, death: ChildExit) -> None:
-        self.deaths[child.pid] = death
+    def on_exit(self, child: Child, child_exit: ChildExit) -> None:
+        self.deaths[child.pid] = child_exit
         self._changed.set()
 
 

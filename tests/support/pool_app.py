@@ -311,7 +311,7 @@ def _speak_as_a_copy(lines: set[str], handler: logging.Handler) -> int:
 def _lines_held() -> set[str]:
     """Both lines to the worker, as the kernel names them."""
     birth = json.loads(sys.argv[1])
-    return {str(Path(f"/proc/self/fd/{birth[name]}").readlink()) for name in ("channel_fd", "life_fd")}
+    return {str(Path(f"/proc/self/fd/{birth[name]}").readlink()) for name in ("channel_fd", "watchdog_fd")}
 
 
 def _descriptors() -> Iterator[str]:

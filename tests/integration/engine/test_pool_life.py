@@ -47,21 +47,24 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path)
 
 
-async def test_children_leave_when_the_pool_is_stopped() -> None:
+async def test_idle_children_quit_when_they_are_retired() -> None:
     async with running_pool(2) as pool:
-        pids = [child.pid for child in pool.free]
-        await pool.pool.stop()
-        assert {pid: pool.events.deaths[pid].cause for pid in pids} == dict.fromkeys(pids, ExitCause.RETIRED)
-        assert not any(psutil.pid_exists(pid) for pid in pids)
+        children = pool.free
+        for child in children:
+            child.retire()
+        causes = [(await pool.death(child.pid)).cause for child in children]
+        assert causes == [ExitCause.RETIRED, ExitCause.RETIRED]
+        assert not any(psutil.pid_exists(child.pid) for child in children)
 
 
-async def test_a_stop_kills_what_still_works_and_says_what_it_was(tmp_path: Path) -> None:
-    async with running_pool(quit_limit_s=0.1) as pool:
-        victim = pool.child.pid
+async def test_kill_all_reports_the_tasks_that_were_running(tmp_path: Path) -> None:
+    async with running_pool() as pool:
+        child = pool.child
         key = pool.give("wait_for", str(tmp_path / "never"))
         await pool.begun(key)
-        await pool.pool.stop()
-        death = pool.events.deaths[victim]
+        child.retire()
+        await pool.pool.kill_all("the pool is stopped")
+        death = pool.events.deaths[child.pid]
         assert (death.cause, death.begun) == (ExitCause.KILLED, (key,))
 
 
@@ -121,9 +124,9 @@ async def test_a_failing_hook_stops_its_child_and_three_of_them_the_pool(
 ) -> None:
     project.write("main.py", HOOKED.format(second=second))
     with caplog.at_level(logging.WARNING), pytest.raises(HorsiesError, match=fault):
-        async with running_pool(app_locator="main:app", hook_limit_s=0.2):
+        async with running_pool(app_locator="main:app", hook_timeout_s=0.2):
             pass
-    assert len([record for record in caplog.records if "did not come up" in record.message]) == 3
+    assert len([record for record in caplog.records if "failed to start" in record.message]) == 3
 
 
 async def test_a_module_that_cannot_be_imported_is_named(project: Project) -> None:
@@ -135,8 +138,8 @@ async def test_a_module_that_cannot_be_imported_is_named(project: Project) -> No
 
 async def test_a_child_that_does_not_come_up_in_time_is_killed(project: Project) -> None:
     project.write("main.py", "import time; time.sleep(60)")
-    with pytest.raises(HorsiesError, match="did not come up within"):
-        async with running_pool(app_locator="main:app", start_limit_s=0.3):
+    with pytest.raises(HorsiesError, match="did not start within"):
+        async with running_pool(app_locator="main:app", start_timeout_s=0.3):
             pass
 
 
@@ -196,7 +199,7 @@ async def test_a_child_that_finds_room_at_the_second_try_fills_its_slot(caplog: 
             await pool.events.until(lambda: bool(pool.events.deaths))
             await asyncio.sleep(0)  # the slot hears of it
         await pool.events.until(lambda: len(pool.events.born) == 2)
-        assert len([record for record in caplog.records if "no process could be made" in record.message]) == 1
+        assert len([record for record in caplog.records if "cannot start a process" in record.message]) == 1
         assert await pool.value(pool.give("pid")) == pool.events.born[1]
 
 

@@ -22,7 +22,7 @@ def test_a_sentence_that_was_carried_out_is_the_cause() -> None:
 
 def test_a_child_that_ended_by_itself_before_the_signal_came_died_of_its_own_cause() -> None:
     verdict = _status(exit_status=3).cause_of_exit(SENTENCE, quit_sent=False)
-    assert (verdict.cause, verdict.why) == (ExitCause.CHILD_EXIT, "left with exit status 3")
+    assert (verdict.cause, verdict.why) == (ExitCause.CHILD_EXIT, "exited with status 3")
 
 
 def test_a_signal_of_unknown_origin_is_named() -> None:

@@ -592,14 +592,11 @@ class PoolEvents:
             returns.add(hands.assign(child, [held]))
         returns.add(helds[len(idle) :])
 
-    def on_heartbeat(self, child: Child, keys: Sequence[AttemptKey]) -> None:
-        """The child's own clock of silence counts it; nothing is written for a single beat."""
-
     def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
         level = logging.WARNING if stream == "stderr" else logging.INFO
         output_logger.log(level, "%s", line, extra={"task_id": key.task_id if key else None, "pid": child.pid})
 
-    def on_died(self, child: Child, death: ChildExit) -> None:
+    def on_exit(self, child: Child, death: ChildExit) -> None:
         occupancy = self._parts.assignments.remove_child(child)
         for key in death.unbegun:
             if (held := occupancy.tasks.get(key)) is not None:

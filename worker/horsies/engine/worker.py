@@ -413,8 +413,8 @@ class Worker:
             environment=self._environment,
             async_concurrency=worker.async_concurrency,
             heartbeat_interval_s=child_heartbeat_interval_s(recovery),
-            silent_limit_s=silent_child_limit_s(recovery),
-            unanswered_limit_s=recovery.running_stale_threshold_ms / 1000,
+            silence_timeout_s=silent_child_limit_s(recovery),
+            ack_timeout_s=recovery.running_stale_threshold_ms / 1000,
             max_tasks_per_child=worker.max_tasks_per_child,
             max_memory_per_child_mb=worker.max_memory_per_child_mb,
         )

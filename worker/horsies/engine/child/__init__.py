@@ -1,1 +1,1 @@
-"""The process that runs tasks: `python -m horsies.engine.child`, started by the pool and by nobody else."""
+"""The program of a child process, `python -m horsies.engine.child`; only the pool starts it."""

@@ -1,4 +1,4 @@
-"""A child of a worker. Its one argument says where its worker is and which app to run."""
+"""Entry point of a child process: load the app, run its start hooks, then run tasks until the worker says quit."""
 
 from __future__ import annotations
 
@@ -24,17 +24,41 @@ from horsies.engine.pool.process import ChildArgs, ChildSpec
 from horsies.engine.pool.protocol import AppLoaded, ChildHeartbeat, ExitStatus, Ready, StartFailed
 from horsies.errors import HorsiesError
 
-# Bringing up the app in a child: its modules, then its hooks.
+
+def main(args: ChildArgs) -> None:
+    faulthandler.enable(2)
+    die_with_parent(args.parent_pid)
+    ignore_signals()
+    announce_exit_on(args.watchdog_fd)
+    watchdog = ParentWatchdog(args.watchdog_fd, ack_timeout_s=args.spec.ack_timeout_s)
+    watchdog.start()
+    # Programs started by tasks must not inherit the sockets: the worker would not see them close.
+    for descriptor in (args.channel_fd, args.watchdog_fd):
+        os.set_inheritable(descriptor, False)  # noqa: FBT003
+    channel, running, inbox = ParentChannel(socket.socket(fileno=args.channel_fd)), RunningTasks(), Inbox()
+    output = OutputCapture(channel, running.current_task)
+    app = start_app(args.spec, channel)
+    reporter = AttemptReporter(channel, running, output)
+    runner = Runner(inbox, TaskExecutor(app), reporter, async_concurrency=args.spec.async_concurrency)
+    watchdog.record_ack()
+    _start_thread(handle_commands, channel, inbox, watchdog, runner)
+    channel.send(Ready(psutil.Process().memory_info().rss))
+    _start_thread(_send_heartbeats, channel, args.spec.heartbeat_interval_s)
+    runner.run()
+    app.close()
 
 
 def start_app(spec: ChildSpec, channel: ParentChannel) -> RunnableApp:
-    """The app with all of its tasks, its hooks run; where that fails, the worker is told why and this process ends."""
+    """Import the app with its task modules and run its start hooks; on failure report it and exit."""
     try:
-        app = _load_app(spec)
+        # Resolved by name because the import contracts put horsies.discover above the engine.
+        import_app: Callable[..., RunnableApp] = pkgutil.resolve_name("horsies.discover:import_app")
+        app = import_app(spec.app_locator, load_settings())
+        app.import_task_modules(spec.modules)
         hooks = tuple(app.child_hooks)
         channel.send(AppLoaded(len(hooks)))
         for hook in hooks:
-            _run_hook(hook, channel, limit_s=spec.hook_limit_s)
+            _run_hook(hook, channel, timeout_s=spec.hook_timeout_s)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # modules and hooks are user code
         traceback.print_exc()
         fail_start(channel, _describe_error(error))
@@ -46,18 +70,10 @@ def fail_start(channel: ParentChannel, message: str) -> NoReturn:
     os._exit(ExitStatus.START_FAILED)
 
 
-def _load_app(spec: ChildSpec) -> RunnableApp:
-    # This program stands above every layer, the package that holds it below the app: hence by name.
-    locate_app: Callable[..., RunnableApp] = pkgutil.resolve_name("horsies.discover:import_app")
-    app = locate_app(spec.app_locator, load_settings())
-    app.import_task_modules(spec.modules)
-    return app
-
-
-def _run_hook(hook: Callable[[], None], channel: ParentChannel, *, limit_s: float) -> None:
+def _run_hook(hook: Callable[[], None], channel: ParentChannel, *, timeout_s: float) -> None:
     name = getattr(hook, "__qualname__", repr(hook))
-    too_slow = f"child hook {name} did not return within {limit_s:g} s"
-    timer = threading.Timer(limit_s, fail_start, (channel, too_slow))
+    timed_out = f"child hook {name} did not return within {timeout_s:g} s"
+    timer = threading.Timer(timeout_s, fail_start, (channel, timed_out))
     timer.daemon = True
     timer.start()
     try:
@@ -76,37 +92,10 @@ def _describe_error(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {error}{notes}"
 
 
-def main(args: ChildArgs) -> None:
-    faulthandler.enable(2)
-    die_with_parent(args.parent_pid)
-    ignore_signals()
-    announce_exit_on(args.watchdog_fd)
-    guard = ParentWatchdog(args.watchdog_fd, unanswered_limit_s=args.spec.unanswered_limit_s)
-    guard.start()
-    channel, begun, inbox = _open_channel(args), RunningTasks(), Inbox()
-    output = OutputCapture(channel, begun.current_task)
-    app = start_app(args.spec, channel)
-    desk = AttemptReporter(channel, begun, output)
-    runner = Runner(inbox, TaskExecutor(app), desk, async_concurrency=args.spec.async_concurrency)
-    guard.mark_answered()
-    _start_thread(handle_commands, channel, inbox, guard, runner)
-    channel.send(Ready(psutil.Process().memory_info().rss))
-    _start_thread(_send_beats, channel, begun, args.spec.heartbeat_interval_s)
-    runner.run()
-    app.close()
-
-
-def _open_channel(birth: ChildArgs) -> ParentChannel:
-    # Programs that tasks start must not keep the worker's lines open.
-    for descriptor in (birth.channel_fd, birth.watchdog_fd):
-        os.set_inheritable(descriptor, False)  # noqa: FBT003
-    return ParentChannel(socket.socket(fileno=birth.channel_fd))
-
-
-def _send_beats(channel: ParentChannel, begun: RunningTasks, every_s: float) -> None:
+def _send_heartbeats(channel: ParentChannel, interval_s: float) -> None:
     while True:
-        channel.send(ChildHeartbeat(begun.keys))
-        time.sleep(every_s)
+        channel.send(ChildHeartbeat())
+        time.sleep(interval_s)
 
 
 def _start_thread(function: Callable[..., None], *arguments: object) -> None:

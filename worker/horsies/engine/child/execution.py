@@ -1,4 +1,4 @@
-"""One attempt: resolve, decode, call, check, encode. Whatever happens on the way is an ending with a code."""
+"""Runs one attempt: resolve the task, decode its arguments, call it, encode the result. Every failure is an outcome."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ from horsies.registry import TaskDefinition
 from horsies.registry.definition import HasDefinition
 from horsies.registry.invocation import bind_current_task, call_task, call_task_async, decode_arguments
 
-# Room for the rest of the report around its document.
-MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024
+MAX_DOCUMENT_BYTES = MAX_REPORT_BYTES - 64 * 1024  # the rest of the report needs some room
 
 
 class RunnableApp(Protocol):
-    """What a child needs of an app."""
+    """The part of the app that a child uses."""
 
     @property
     def config(self) -> AppConfig: ...
@@ -51,14 +50,14 @@ class RunnableApp(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredTask:
-    """A task of the app, with what is asked for at each run worked out once."""
+    """A task definition with `is_async` computed once, because it is needed for every run."""
 
     definition: TaskDefinition
     is_async: bool
 
 
 class WorkerFailure(Exception):
-    """The attempt came to nothing, and not by the doing of the task's own code."""
+    """The attempt failed outside the task's own code."""
 
     def __init__(self, code: BuiltInTaskCode, message: str) -> None:
         super().__init__(message)
@@ -67,8 +66,11 @@ class WorkerFailure(Exception):
 
 
 class TaskExecutor:
-    """Runs assignments with the tasks of one app. `MemoryError` leaves it where no mapping of the user's names it:
-    a process that has run out of memory cannot be trusted with more work."""
+    """Runs assignments with the tasks of one app.
+
+    Raises MemoryError unless the user mapped it to an error code: a process that ran out of memory must not run more
+    tasks.
+    """
 
     def __init__(self, app: RunnableApp) -> None:
         config = app.config
@@ -79,18 +81,18 @@ class TaskExecutor:
         }
 
     def is_async(self, assignment: Assignment) -> bool:
-        known = self._tasks.get(assignment.task_name)
-        return known is not None and known.is_async
+        task = self._tasks.get(assignment.task_name)
+        return task is not None and task.is_async
 
     def run(self, assignment: Assignment) -> EncodedOutcome:
-        """Run a `def` task here and now; also the place where an unknown one ends."""
+        """Run a `def` task in the calling thread; an unknown task fails here too."""
         try:
             task = self._resolve(assignment)
             with bind_current_task(_context_factory(assignment)):
                 arguments = self._decode_arguments(task, assignment)
                 return self._encode_result(task, self._call(task, arguments))
-        except WorkerFailure as failed:
-            return _worker_failure_outcome(failed)
+        except WorkerFailure as failure:
+            return _worker_failure_outcome(failure)
 
     async def run_async(self, assignment: Assignment) -> EncodedOutcome:
         """Run an `async def` task on the running loop."""
@@ -99,50 +101,54 @@ class TaskExecutor:
             with bind_current_task(_context_factory(assignment)):
                 arguments = self._decode_arguments(task, assignment)
                 return self._encode_result(task, await self._call_async(task, arguments))
-        except WorkerFailure as failed:
-            return _worker_failure_outcome(failed)
+        except WorkerFailure as failure:
+            return _worker_failure_outcome(failure)
 
     def _resolve(self, assignment: Assignment) -> TaskDefinition:
-        known = self._tasks.get(assignment.task_name)
-        if known is None:
-            message = f"no task is called {assignment.task_name!r} in this worker"
+        task = self._tasks.get(assignment.task_name)
+        if task is None:
+            message = f"task {assignment.task_name!r} is not registered in this worker"
             raise WorkerFailure(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
-        return known.definition
+        return task.definition
 
     def _decode_arguments(self, task: TaskDefinition, assignment: Assignment) -> DecodedArguments:
         try:
             return decode_arguments(
-                task.codec, assignment.args, assignment.kwargs, assignment.context, result_codec_for=self._ok_of
+                task.codec,
+                assignment.args,
+                assignment.kwargs,
+                assignment.context,
+                result_codec_for=self._result_codec_for,
             )
         except MemoryError:
             raise
         except BaseException as error:  # validators are user code and may raise anything
-            message = f"the stored arguments cannot be read: {safe_stringify(str, error) or type(error).__qualname__}"
+            message = f"cannot decode the stored arguments: {safe_stringify(str, error) or type(error).__qualname__}"
             raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
 
-    def _ok_of(self, task_name: str) -> ValueCodec | None:
-        known = self._tasks.get(task_name)
-        return None if known is None else known.definition.codec.result_codec
+    def _result_codec_for(self, task_name: str) -> ValueCodec | None:
+        task = self._tasks.get(task_name)
+        return None if task is None else task.definition.codec.result_codec
 
     def _call(self, task: TaskDefinition, arguments: DecodedArguments) -> AnyResult:
         try:
             return call_task(task, arguments.args, arguments.kwargs, app=self._rules)
-        except BaseException as raised:  # noqa: BLE001  # user code may raise anything
-            return self._result_of_exception(raised, task)
+        except BaseException as error:  # noqa: BLE001  # user code may raise anything
+            return self._result_of_exception(error, task)
 
     async def _call_async(self, task: TaskDefinition, arguments: DecodedArguments) -> AnyResult:
         try:
             return await call_task_async(task, arguments.args, arguments.kwargs, app=self._rules)
         except asyncio.CancelledError:
             raise
-        except BaseException as raised:  # noqa: BLE001  # the same
-            return self._result_of_exception(raised, task)
+        except BaseException as error:  # noqa: BLE001  # user code may raise anything
+            return self._result_of_exception(error, task)
 
-    def _result_of_exception(self, raised: BaseException, task: TaskDefinition) -> AnyResult:
-        """What `call` lets pass: orders to stop that only the task's own code can have given."""
-        if isinstance(raised, MemoryError):
-            raise raised
-        return TaskResult(err=task_error_from(raised, task=task.exception_rules, app=self._rules))
+    def _result_of_exception(self, error: BaseException, task: TaskDefinition) -> AnyResult:
+        """Convert exceptions that `call_task` lets through, such as KeyboardInterrupt raised by the task's own code."""
+        if isinstance(error, MemoryError):
+            raise error
+        return TaskResult(err=task_error_from(error, task=task.exception_rules, app=self._rules))
 
     def _encode_result(self, task: TaskDefinition, result: AnyResult) -> EncodedOutcome:
         if lifetime.is_forked():
@@ -152,16 +158,16 @@ class TaskExecutor:
             stored = encode_result(result, task.codec.result_codec)
         except MemoryError:
             raise
-        except BaseException as error:  # so are serializers
-            message = f"the result cannot be stored: {type(error).__qualname__}"
+        except BaseException as error:  # serializers are user code too
+            message = f"cannot encode the result: {type(error).__qualname__}"
             raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message) from error
         document = stored.document.encode()
         if len(document) > MAX_DOCUMENT_BYTES:
-            message = f"the result has {len(document)} bytes, where {MAX_DOCUMENT_BYTES} are the most"
+            message = f"result of {len(document)} bytes exceeds the limit of {MAX_DOCUMENT_BYTES} bytes"
             raise WorkerFailure(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
         if stored.error is None:
             return EncodedOutcome(outcome=TaskAttemptOutcome.COMPLETED, document=document)
-        # A success that could not be stored is no failure of the task's own.
+        # A success that cannot be encoded counts as a failure of the worker, not of the task.
         outcome = TaskAttemptOutcome.WORKER_FAILURE if result.is_ok() else TaskAttemptOutcome.FAILED
         return _encode_failure(stored.error, outcome, document)
 
@@ -174,15 +180,15 @@ def _raise_if_out_of_memory(result: AnyResult) -> None:
 
 
 def cancelled_outcome() -> EncodedOutcome:
-    """The ending of a coroutine that its worker has cancelled."""
-    error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="cancelled by its worker")
+    """The outcome of a coroutine that the worker cancelled."""
+    error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="cancelled by the worker")
     return _error_outcome(TaskResult(err=error), TaskAttemptOutcome.FAILED)
 
 
-def _worker_failure_outcome(failed: WorkerFailure) -> EncodedOutcome:
+def _worker_failure_outcome(failure: WorkerFailure) -> EncodedOutcome:
     if lifetime.is_forked():
-        lifetime.exit_fork(failed.__cause__)
-    error = TaskError(error_code=failed.code, message=failed.message)
+        lifetime.exit_fork(failure.__cause__)
+    error = TaskError(error_code=failure.code, message=failure.message)
     return _error_outcome(TaskResult(err=error), TaskAttemptOutcome.WORKER_FAILURE)
 
 
@@ -201,9 +207,10 @@ def _encode_failure(error: TaskError, outcome: TaskAttemptOutcome, document: byt
 
 
 def _context_factory(assignment: Assignment) -> Callable[[], TaskContext]:
-    """What the task may ask about itself, put together if it does.
+    """Build the TaskContext on first use: most tasks never ask for it.
 
-    The arguments are left out: timers and threads that a task leaves behind keep what they were told.
+    The factory must not hold the assignment, because timers and threads that outlive the task would keep its arguments
+    in memory.
     """
     return partial(
         _build_context,
@@ -234,7 +241,7 @@ def _build_context(
     timeout_ms: int | None,
     worker_id: str,
     flags: bytes,
-    possible_overlap: bool,  # noqa: FBT001  # all by position, for each task is told so
+    possible_overlap: bool,  # noqa: FBT001  # all positional: keywords would slow down every task
 ) -> TaskContext:
     return TaskContext(
         task_id=task_id,

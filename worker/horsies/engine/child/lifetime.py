@@ -1,4 +1,4 @@
-"""Nobody works on without a worker: a child whose worker is gone, or has stopped answering, ends at once."""
+"""When a child process must end: with its worker, with an announced status, or as an unwanted fork."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from horsies.engine.pool.protocol import EXIT_STATUS_BYTES, ExitStatus
@@ -19,77 +18,28 @@ from horsies.engine.pool.protocol import EXIT_STATUS_BYTES, ExitStatus
 if TYPE_CHECKING:
     import asyncio
 
-
 _PR_SET_PDEATHSIG: Final = 1
 _MAX_POLL_S: Final = 1.0
 _POLLS_AFTER_PAUSE: Final = 3
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process with its parent, whatever C code may then hold the interpreter.
+    """Have the kernel kill this process when its parent dies, even if C code holds the GIL.
 
-    The kernel counts the parent's *thread* as the parent, so children must be started by one that stays.
+    The kernel tracks the parent *thread*, so children must be started by a thread that lives as long as the worker.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:
+    if os.getppid() != parent_pid:  # it died before the call
         kill_own_group()
 
 
 def ignore_signals() -> None:
-    """SIGINT and SIGTERM do nothing here. Not `SIG_IGN`, which programs started by tasks would inherit."""
+    """Ignore SIGINT and SIGTERM; the worker decides when a child stops."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _ignore)
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs started by tasks would inherit
     os.register_at_fork(after_in_child=_restore_signals)
-
-
-def kill_own_group() -> None:
-    """Kill this process and everything that tasks have started in its group."""
-    os.killpg(0, signal.SIGKILL)
-
-
-class ParentWatchdog:
-    """A thread that ends the group when the life pipe closes, or when beats have gone unanswered for too long."""
-
-    def __init__(self, life_fd: int, *, unanswered_limit_s: float) -> None:
-        self._watchdog_fd = life_fd
-        self._limit_s = unanswered_limit_s
-        self._poll_s = min(_MAX_POLL_S, unanswered_limit_s / 4)
-        self._answered_at: float | None = None
-
-    def start(self) -> None:
-        threading.Thread(target=self._watch, name="horsies-guard", daemon=True).start()
-
-    def mark_answered(self) -> None:
-        """The worker has been heard; the first time counts as the beginning."""
-        self._answered_at = time.monotonic()
-
-    def _watch(self) -> None:
-        life = select.poll()
-        life.register(self._watchdog_fd, select.POLLIN)
-        looked_at = time.monotonic()
-        while not life.poll(1000 * self._poll_s):
-            now = time.monotonic()
-            if now - looked_at > 2 * self._poll_s:
-                self._extend_after_pause(now)
-            if self._is_unanswered(now):
-                os.write(2, b"the worker has not answered for %d s: leaving\n" % self._limit_s)
-                break
-            looked_at = now
-        kill_own_group()
-
-    def _is_unanswered(self, now: float) -> bool:
-        return self._answered_at is not None and now - self._answered_at > self._limit_s
-
-    def _extend_after_pause(self, now: float) -> None:
-        """This process itself stood still, held up in C code say, and has not asked: it has a few naps to hear."""
-        if self._answered_at is not None:
-            self._answered_at = max(self._answered_at, now - self._limit_s + _POLLS_AFTER_PAUSE * self._poll_s)
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    pass
 
 
 def _restore_signals() -> None:
@@ -97,22 +47,65 @@ def _restore_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-# How a child leaves when it knows why: it says so first, on the line of its life, which is nobody else's.
-#
-# Any code in it can leave with any exit status, so that the status alone proves nothing.
+def kill_own_group() -> None:
+    """Kill this process and everything its tasks have started in its process group."""
+    os.killpg(0, signal.SIGKILL)
+
+
+class ParentWatchdog:
+    """A thread that kills the group when the watchdog socket closes or heartbeats go unacknowledged for too long."""
+
+    def __init__(self, watchdog_fd: int, *, ack_timeout_s: float) -> None:
+        self._watchdog_fd = watchdog_fd
+        self._timeout_s = ack_timeout_s
+        self._poll_s = min(_MAX_POLL_S, ack_timeout_s / 4)
+        self._acked_at: float | None = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._watch, name="horsies-watchdog", daemon=True).start()
+
+    def record_ack(self) -> None:
+        """The worker has answered; the timeout starts with the first call."""
+        self._acked_at = time.monotonic()
+
+    def is_ack_overdue(self, now: float) -> bool:
+        return self._acked_at is not None and now - self._acked_at > self._timeout_s
+
+    def extend_after_pause(self, now: float) -> None:
+        """Allow a few more polls: this process itself was paused, for example in C code, and sent no heartbeats."""
+        if self._acked_at is not None:
+            self._acked_at = max(self._acked_at, now - self._timeout_s + _POLLS_AFTER_PAUSE * self._poll_s)
+
+    def _watch(self) -> None:
+        socket_closed = select.poll()
+        socket_closed.register(self._watchdog_fd, select.POLLIN)
+        polled_at = time.monotonic()
+        while not socket_closed.poll(1000 * self._poll_s):
+            now = time.monotonic()
+            if now - polled_at > 2 * self._poll_s:
+                self.extend_after_pause(now)
+            if self.is_ack_overdue(now):
+                os.write(2, b"the worker has not answered for %d s, exiting\n" % self._timeout_s)
+                break
+            polled_at = now
+        kill_own_group()
+
+
+# Announced exits. User code can exit with any status, so the status alone proves nothing: our own exits are announced
+# on the watchdog socket first.
 
 _watchdog_fd: int | None = None
 
 
-def announce_exit_on(life_fd: int) -> None:
-    """Have the last word of this process go there; a copy that a task forks has none, nor holds the line open."""
-    global _watchdog_fd  # noqa: PLW0603  # a process leaves once
-    _watchdog_fd = life_fd
+def announce_exit_on(watchdog_fd: int) -> None:
+    """Use this socket for `exit_with`; processes forked by tasks close it and announce nothing."""
+    global _watchdog_fd  # noqa: PLW0603  # one per process
+    _watchdog_fd = watchdog_fd
     os.register_at_fork(after_in_child=_close_watchdog_after_fork)
 
 
 def exit_with(status: ExitStatus) -> NoReturn:
-    """End at once, as the worker will be told; asks for no memory."""
+    """Announce the status and exit immediately; allocates no memory."""
     if _watchdog_fd is not None:
         with suppress(OSError):
             os.write(_watchdog_fd, EXIT_STATUS_BYTES[status])
@@ -120,17 +113,15 @@ def exit_with(status: ExitStatus) -> NoReturn:
 
 
 def _close_watchdog_after_fork() -> None:
-    global _watchdog_fd  # noqa: PLW0603  # the same
+    global _watchdog_fd  # noqa: PLW0603  # one per process
     if _watchdog_fd is not None:
-        with suppress(OSError):  # closed by the task itself
+        with suppress(OSError):  # already closed by the task
             os.close(_watchdog_fd)
     _watchdog_fd = None
 
 
-# A process that a task has forked: a copy of the child, which must never go on as one.
-#
-# It has the child's inbox and event loop in its memory. Where its code comes back from the task, it leaves, as a
-# program does that has come to its end.
+# Processes forked by a task are copies of the child, with its inbox and event loop. When the task's code returns in
+# such a copy, the copy must exit instead of continuing as a child.
 
 _is_forked = False
 
@@ -141,42 +132,42 @@ def is_forked() -> bool:
 
 
 def register_fork_handler(loop: asyncio.AbstractEventLoop) -> None:
-    """Have every process forked from this one know that it is a copy, and leave if it comes back to the loop."""
+    """Mark processes forked from this one, and make them exit if they return to the event loop."""
     os.register_at_fork(after_in_child=lambda: _after_fork(loop))
 
 
-def exit_fork(raised: object = None) -> NoReturn:
-    """End at once, with the status and the last words of a program that ended like this."""
-    try:
-        _print_exception(raised)
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(_exit_code(raised))
-
-
 def _after_fork(loop: asyncio.AbstractEventLoop) -> None:
-    global _is_forked  # noqa: PLW0603  # a fact of this process
+    global _is_forked  # noqa: PLW0603  # one per process
     _is_forked = True
     if loop.is_running():
-        # The next steps of other coroutines are the child's. There is no public way to take them off the loop.
-        waiting: Any = getattr(loop, "_ready", None)
-        if waiting is not None:
-            waiting.clear()
+        # Pending steps of other coroutines belong to the child. There is no public way to remove them from the loop.
+        ready: Any = getattr(loop, "_ready", None)
+        if ready is not None:
+            ready.clear()
         loop.call_soon(exit_fork, RuntimeError("a forked process cannot wait on the event loop of the child"))
 
 
-def _print_exception(raised: object) -> None:
-    if isinstance(raised, SystemExit):
-        if isinstance(raised.code, str):
-            print(raised.code, file=sys.stderr)  # noqa: T201  # as the interpreter does
-    elif isinstance(raised, BaseException):
-        with suppress(Exception):  # its own methods are user code
-            traceback.print_exception(raised)
+def exit_fork(error: object = None) -> NoReturn:
+    """Exit a forked process with the status and message of a Python program that ended with `error`."""
+    try:
+        _print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(_exit_code(error))
 
 
-def _exit_code(raised: object) -> int:
-    match raised:
+def _print_exception(error: object) -> None:
+    if isinstance(error, SystemExit):
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)  # noqa: T201  # as the interpreter does
+    elif isinstance(error, BaseException):
+        with suppress(Exception):  # its methods are user code
+            traceback.print_exception(error)
+
+
+def _exit_code(error: object) -> int:
+    match error:
         case None | SystemExit(code=None):
             return 0
         case SystemExit(code=int(status)):

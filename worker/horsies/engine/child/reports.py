@@ -1,4 +1,4 @@
-"""Where attempts begin and end: the one place that keeps count and reports."""
+"""The child's side of the channel to the worker: reports, commands, and captured output of tasks."""
 
 from __future__ import annotations
 
@@ -33,28 +33,75 @@ from horsies.engine.pool.protocol import (
     encode_frames,
 )
 
+CURRENT_TASK: ContextVar[AttemptKey | None] = ContextVar("horsies_current_task", default=None)
+"""The task whose code runs in this context."""
+
+MAX_LINE_CHARS = 16 * 1024
+_STREAM_FDS = {"stdout": 1, "stderr": 2}
+
+
+class ParentChannel:
+    """Sends reports from any thread; delivers commands to one thread.
+
+    `send` may block until the worker reads, which it always does. In a process forked from this one the channel is
+    closed and reports are dropped.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        # Re-entrant: a finalizer that runs during a send may print, which sends again.
+        self._send_lock = threading.RLock()
+        self._is_open = True
+        os.register_at_fork(after_in_child=self._close_after_fork)
+
+    def send(self, *reports: Report) -> None:
+        """Send reports in one write; exits the process if the channel is broken."""
+        data = encode_frames([encode(report) for report in reports])
+        with self._send_lock:
+            if self._is_open:
+                try:
+                    self._sock.sendall(data)
+                except OSError:
+                    exit_with(ExitStatus.CHANNEL_LOST)
+
+    def commands(self) -> Iterator[Command]:
+        """Yield commands until the worker closes its end."""
+        reader = FrameReader(max_bytes=MAX_COMMAND_BYTES)
+        while data := self._sock.recv(READ_BYTES):
+            for frame in reader.feed(data):
+                yield decode_command(frame)
+
+    def _close_after_fork(self) -> None:
+        self._send_lock = threading.RLock()
+        self._is_open = False
+        self._sock.close()
+
 
 class AttemptReporter:
-    """Reports what begins before any of its code runs. An ending waits for the next beginning, or for `flush`."""
+    """Reports the start and end of attempts.
 
-    def __init__(self, channel: ParentChannel, begun: RunningTasks, output: OutputCapture) -> None:
+    A start is sent before any code of the task runs. An end is buffered until the next start or `flush`, which saves
+    one write per task.
+    """
+
+    def __init__(self, channel: ParentChannel, running: RunningTasks, output: OutputCapture) -> None:
         self._channel = channel
-        self._begun = begun
+        self._running = running
         self._output = output
         self._unsent: list[Report] = []
         self._began_at: dict[AttemptKey, float] = {}
 
     def begin(self, key: AttemptKey) -> None:
-        self._begun.add(key)
+        self._running.add(key)
         self._began_at[key] = time.monotonic()
         self._unsent.append(TaskBegan(key))
         self.flush()
 
-    def end(self, key: AttemptKey, ending: EncodedOutcome) -> None:
+    def end(self, key: AttemptKey, outcome: EncodedOutcome) -> None:
         self._output.flush_task(key)
-        self._begun.remove(key)
+        self._running.remove(key)
         run_ms = 1000 * (time.monotonic() - self._began_at.pop(key))
-        self._unsent.append(TaskEnded(key, replace(ending, run_ms=run_ms)))
+        self._unsent.append(TaskEnded(key, replace(outcome, run_ms=run_ms)))
 
     def flush(self) -> None:
         if self._unsent:
@@ -62,21 +109,11 @@ class AttemptReporter:
             self._unsent.clear()
 
 
-# What a child is at work on.
-
-CURRENT_TASK: ContextVar[AttemptKey | None] = ContextVar("horsies_speaker", default=None)
-"""The task whose code runs in this context."""
-
-
 class RunningTasks:
-    """What has begun and not ended; other threads may ask at any time."""
+    """Tasks that have begun and not ended; may be read from any thread."""
 
     def __init__(self) -> None:
         self._keys: dict[AttemptKey, None] = {}
-
-    @property
-    def keys(self) -> tuple[AttemptKey, ...]:
-        return tuple(self._keys)
 
     def add(self, key: AttemptKey) -> None:
         self._keys[key] = None
@@ -85,99 +122,19 @@ class RunningTasks:
         del self._keys[key]
 
     def current_task(self) -> AttemptKey | None:
-        """The task whose code asks; for a thread that some task has started, the only one there is, if so."""
-        keys = self.keys
+        """The task of the calling code; in a thread started by a task, the only running task, if there is just one."""
+        keys = tuple(self._keys)
         return CURRENT_TASK.get() or (keys[0] if len(keys) == 1 else None)
 
 
-# What code in a child prints, sent to the worker line by line with the task that printed it.
-
-MAX_LINE_CHARS = 16 * 1024
-_STREAM_FDS = {"stdout": 1, "stderr": 2}
-
-
-class TaskOutputStream(io.TextIOBase):
-    """A text stream whose lines are reports; a line is kept until it is whole, for each task by itself.
-
-    A process forked from here has no line to the worker: what it writes goes to the pipe that it inherits.
-    """
-
-    def __init__(self, channel: ParentChannel, stream: Stream, speaker: Callable[[], AttemptKey | None]) -> None:
-        self._channel = channel
-        self._stream: Stream = stream
-        self._current_task = speaker
-        self._unfinished: dict[AttemptKey | None, str] = {}
-        self._write_lock = threading.RLock()
-        self._pipe: TextIO | None = None
-        self.buffer = _OutputBuffer(self)
-
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # a property in C as well
-        return "utf-8"
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        """The descriptor that programs started from here inherit; the worker reads it too."""
-        return _STREAM_FDS[self._stream]
-
-    def write(self, text: str, /) -> int:
-        if self._pipe is not None:
-            return self._pipe.write(text)
-        key = self._current_task()
-        with self._write_lock:
-            *lines, rest = (self._unfinished.pop(key, "") + text).split("\n")
-            while len(rest) > MAX_LINE_CHARS:
-                lines.append(rest[:MAX_LINE_CHARS])
-                rest = rest[MAX_LINE_CHARS:]
-            if rest:
-                self._unfinished[key] = rest
-        self._send_lines(key, *lines)
-        return len(text)
-
-    def flush_task(self, key: AttemptKey) -> None:
-        """Send what the task left without an end of line; nothing more comes from it."""
-        if rest := self._unfinished.pop(key, ""):
-            self._send_lines(key, rest)
-
-    def flush(self) -> None:
-        if self._pipe is not None:
-            self._pipe.flush()
-
-    def use_pipe(self) -> None:
-        """Write past the worker's line from now on, also for handlers of logs that were given this stream before."""
-        self._pipe = open(  # noqa: SIM115  # for as long as the process lives
-            self.fileno(), "w", buffering=1, errors="backslashreplace", closefd=False
-        )
-
-    def _send_lines(self, key: AttemptKey | None, *lines: str) -> None:
-        # A lone surrogate has no place in a frame.
-        said = [line[:MAX_LINE_CHARS].encode(errors="backslashreplace").decode() for line in lines]
-        if said:
-            self._channel.send(*(OutputLine(key, self._stream, line) for line in said))
-
-
-class _OutputBuffer(io.RawIOBase):
-    """`sys.stdout.buffer`, for those who write bytes."""
-
-    def __init__(self, lines: TaskOutputStream) -> None:
-        self._lines = lines
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        taken = bytes(data)
-        self._lines.write(taken.decode(errors="replace"))
-        return len(taken)
-
-
 class OutputCapture:
-    """Both streams of this process, from the moment of making."""
+    """Replaces sys.stdout and sys.stderr with streams that send each line to the worker."""
 
-    def __init__(self, channel: ParentChannel, speaker: Callable[[], AttemptKey | None]) -> None:
-        self._streams = TaskOutputStream(channel, "stdout", speaker), TaskOutputStream(channel, "stderr", speaker)
+    def __init__(self, channel: ParentChannel, current_task: Callable[[], AttemptKey | None]) -> None:
+        self._streams = (
+            TaskOutputStream(channel, "stdout", current_task),
+            TaskOutputStream(channel, "stderr", current_task),
+        )
         sys.stdout, sys.stderr = self._streams
         os.register_at_fork(after_in_child=self._use_pipes)
 
@@ -190,41 +147,78 @@ class OutputCapture:
             stream.use_pipe()
 
 
-# The child's end of the line to its worker.
+class TaskOutputStream(io.TextIOBase):
+    """A text stream that sends complete lines to the worker, tagged with the task that printed them.
 
-
-class ParentChannel:
-    """Reports from any thread, orders to one of them.
-
-    The worker always reads, so a send that waits for room comes to its end. A process forked from this one is none of
-    the worker's children: its end is closed and what it reports goes nowhere.
+    A process forked by a task has no channel: its output goes to the inherited pipe instead.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        # Re-entrant, for a finalizer may print while a report is on its way.
-        self._send_lock = threading.RLock()
-        self._is_open = True
-        os.register_at_fork(after_in_child=self._close_after_fork)
+    def __init__(self, channel: ParentChannel, stream: Stream, current_task: Callable[[], AttemptKey | None]) -> None:
+        self._channel = channel
+        self._stream: Stream = stream
+        self._current_task = current_task
+        self._partial_lines: dict[AttemptKey | None, str] = {}
+        self._write_lock = threading.RLock()
+        self._pipe: TextIO | None = None
+        self.buffer = _OutputBuffer(self)
 
-    def send(self, *reports: Report) -> None:
-        """Hand reports over together. Without a line there is nobody to work for: the process ends."""
-        data = encode_frames([encode(report) for report in reports])
-        with self._send_lock:
-            if self._is_open:
-                try:
-                    self._sock.sendall(data)
-                except OSError:
-                    exit_with(ExitStatus.CHANNEL_LOST)
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # a property in C as well
+        return "utf-8"
 
-    def commands(self) -> Iterator[Command]:
-        """Every order until the worker closes its end."""
-        reader = FrameReader(max_bytes=MAX_COMMAND_BYTES)
-        while data := self._sock.recv(READ_BYTES):
-            for frame in reader.feed(data):
-                yield decode_command(frame)
+    def writable(self) -> bool:
+        return True
 
-    def _close_after_fork(self) -> None:
-        self._send_lock = threading.RLock()
-        self._is_open = False
-        self._sock.close()
+    def fileno(self) -> int:
+        """The descriptor that programs started by tasks inherit; the worker reads its pipe too."""
+        return _STREAM_FDS[self._stream]
+
+    def write(self, text: str, /) -> int:
+        if self._pipe is not None:
+            return self._pipe.write(text)
+        key = self._current_task()
+        with self._write_lock:
+            *lines, rest = (self._partial_lines.pop(key, "") + text).split("\n")
+            while len(rest) > MAX_LINE_CHARS:
+                lines.append(rest[:MAX_LINE_CHARS])
+                rest = rest[MAX_LINE_CHARS:]
+            if rest:
+                self._partial_lines[key] = rest
+        self._send_lines(key, *lines)
+        return len(text)
+
+    def flush_task(self, key: AttemptKey) -> None:
+        """Send the task's last line if it does not end with a newline."""
+        if rest := self._partial_lines.pop(key, ""):
+            self._send_lines(key, rest)
+
+    def flush(self) -> None:
+        if self._pipe is not None:
+            self._pipe.flush()
+
+    def use_pipe(self) -> None:
+        """Write to the pipe from now on; logging handlers that hold this stream follow."""
+        self._pipe = open(  # noqa: SIM115  # for as long as the process lives
+            self.fileno(), "w", buffering=1, errors="backslashreplace", closefd=False
+        )
+
+    def _send_lines(self, key: AttemptKey | None, *lines: str) -> None:
+        # Lone surrogates cannot be encoded in a message.
+        encodable = [line[:MAX_LINE_CHARS].encode(errors="backslashreplace").decode() for line in lines]
+        if encodable:
+            self._channel.send(*(OutputLine(key, self._stream, line) for line in encodable))
+
+
+class _OutputBuffer(io.RawIOBase):
+    """`sys.stdout.buffer`, for code that writes bytes."""
+
+    def __init__(self, stream: TaskOutputStream) -> None:
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        written = bytes(data)
+        self._stream.write(written.decode(errors="replace"))
+        return len(written)

@@ -1,9 +1,9 @@
-"""A small process that outlives its worker by a moment, to kill what tasks have started in the groups of its children.
+"""A small helper process that kills the process groups of the children after the worker has died.
 
-A child dies with its worker by itself, but then nobody is left to end its group: a program that a task has started
-would run on. The warden is told of every group and kills those that are left when its standard input closes.
+A child dies with its worker (see `horsies.engine.child.lifetime`), but programs started by its tasks would live on.
+The helper knows the group of every child and kills those that are left when its standard input closes.
 
-This file is also the program, run without the rest of the package so that it starts in a few milliseconds.
+This file is also the program of that process; it imports nothing of the package, so it starts in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 
 
 class OrphanKiller:
-    """The worker's end. A warden that was killed is replaced as soon as there is something to tell it."""
+    """The worker's side. If the helper process was killed, the next change starts a new one."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -27,12 +27,12 @@ class OrphanKiller:
         self._send(f"+{group}\n")
 
     def remove_group(self, group: int) -> None:
-        """The group is empty; its number may soon belong to a stranger."""
+        """Forget an empty group; the kernel may soon reuse its number."""
         self._groups.discard(group)
         self._send(f"-{group}\n")
 
     def close(self) -> None:
-        """Let it kill what is left, and wait until it has."""
+        """Make the helper kill the remaining groups and wait until it has exited."""
         if self._process is not None:
             self._process.communicate()
             self._process = None
@@ -40,7 +40,10 @@ class OrphanKiller:
     def _send(self, line: str) -> None:
         if self._process is None or not self._write(line):
             self.close()
-            self._process = _spawn()
+            # A session of its own: Ctrl-C in the terminal must not reach the helper.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True
+            )
             self._write("".join(f"+{group}\n" for group in sorted(self._groups)))
 
     def _write(self, text: str) -> bool:
@@ -53,12 +56,8 @@ class OrphanKiller:
         return True
 
 
-def _spawn() -> subprocess.Popen[bytes]:
-    # Out of the terminal's reach: the interrupt that ends the worker must not end its warden.
-    return subprocess.Popen([sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True)
-
-
 def main() -> None:
+    """Read group changes from standard input until it closes, then kill the remaining groups."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     groups: set[int] = set()
     for line in sys.stdin:

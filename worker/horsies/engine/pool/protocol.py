@@ -1,7 +1,7 @@
-"""What a worker and its children say to each other, one message a frame.
+"""Messages between the worker (parent) and its children: commands one way, reports the other.
 
-The worker gives orders, the child reports. Arguments and results travel as the JSON bytes in which they are stored;
-only the child ever decodes them.
+Each message is a msgpack value in a length-prefixed frame. Arguments and results travel as the JSON bytes stored in the
+database; only the child decodes them.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct, msgpack
 
-from horsies.model.task import TaskAttemptOutcome  # the same
+from horsies.model.task import TaskAttemptOutcome  # also read at run time
 
 if TYPE_CHECKING:
     import asyncio
 
 
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
-"""The largest report that a worker takes from a child."""
+"""Largest report the worker accepts from a child."""
 
 MAX_COMMAND_BYTES: Final = 2**31
-"""More than a row of the database can hold: a child believes its worker."""
+"""Larger than any database row, so commands are effectively unlimited: a child trusts its worker."""
 
 
 class AttemptKey(NamedTuple):
-    """One attempt of one task."""
+    """Identifies one attempt of one task."""
 
     task_id: str
     claim_token: int
 
 
 class Message(Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """A message; the class name says which one."""
+    """Base of all messages; tagged with the class name."""
 
 
 class Assignment(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A task as it is handed over: what its code will be told, and its arguments in stored form."""
+    """A task sent to a child: its context and its arguments in stored form."""
 
     task_id: str
     claim_token: int
@@ -68,86 +68,86 @@ class Assignment(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
 
 
 class EncodedOutcome(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """How an attempt ended, with the result document as it is to be stored."""
+    """How an attempt ended, with the result document ready to store."""
 
     outcome: TaskAttemptOutcome
     document: bytes
     error_code: str | None = None
     error_message: str | None = None
     run_ms: float | None = None
-    """By the child's own clock: what its worker could measure is how long reports take as well."""
+    """Measured in the child; the worker's own measurement would include the time reports spend in transit."""
 
 
 class RunTasks(Message, frozen=True):
-    """Run these, in this order, after what you already have."""
+    """Append these tasks to the child's queue, in this order."""
 
     assignments: tuple[Assignment, ...]
 
 
 class Recall(Message, frozen=True):
-    """Give back what you have not begun; answered by `Recalled`."""
+    """Take back all tasks the child has not begun; answered by `Recalled`."""
 
 
 class CancelTask(Message, frozen=True):
-    """Stop this one if it can be stopped: unbegun it is given back, a coroutine is cancelled, a function runs on."""
+    """Stop one task: recalled if not begun, cancelled if it is a coroutine; a running function is not affected."""
 
     key: AttemptKey
 
 
 class HeartbeatAck(Message, frozen=True):
-    """I have heard your beat."""
+    """The worker received a heartbeat of the child."""
 
 
 class Quit(Message, frozen=True):
-    """Leave once nothing is running."""
+    """Exit once nothing is running."""
 
 
 class AppLoaded(Message, frozen=True):
-    """The app is imported; so many hooks follow, each with a time limit of its own."""
+    """The app is imported; `hooks` start hooks run next, each with its own timeout."""
 
     hooks: int
 
 
 class Ready(Message, frozen=True):
-    """The app is imported and the hooks have run."""
+    """The app is imported, its hooks have run, and the child accepts tasks."""
 
     rss_bytes: int
 
 
 class StartFailed(Message, frozen=True):
-    """The app could not be brought up; the child leaves."""
+    """The app or a start hook failed; the child exits."""
 
     message: str
 
 
 class TaskBegan(Message, frozen=True):
-    """This one is being run from now on; nothing of it has been decoded yet."""
+    """The child starts this task now; sent before its arguments are decoded."""
 
     key: AttemptKey
 
 
 class TaskEnded(Message, frozen=True):
+    """The attempt is over; no more output follows from it."""
+
     key: AttemptKey
     outcome: EncodedOutcome
 
 
 class Recalled(Message, frozen=True):
-    """These are given back and will not begin here."""
+    """These tasks left the child's queue and will not begin there."""
 
     keys: tuple[AttemptKey, ...]
 
 
 class ChildHeartbeat(Message, frozen=True):
-    """I live, and this is what I have begun and not ended."""
-
-    keys: tuple[AttemptKey, ...]
+    """The child is alive; answered by `HeartbeatAck`."""
 
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
 
 
 class OutputLine(Message, frozen=True):
-    """A line that code in the child wrote; without a key where nobody knows which task it was."""
+    """A line printed in the child; `key` is None if the task that printed it is unknown."""
 
     key: AttemptKey | None
     stream: Stream
@@ -159,7 +159,7 @@ Report: TypeAlias = AppLoaded | Ready | StartFailed | TaskBegan | TaskEnded | Re
 
 
 class ExitStatus(IntEnum):
-    """How a child leaves when it knows why."""
+    """Exit statuses that a child chooses itself."""
 
     DONE = 0
     START_FAILED = 1
@@ -168,26 +168,24 @@ class ExitStatus(IntEnum):
 
 
 EXIT_STATUS_BYTES: Final = {status: bytes([status]) for status in ExitStatus}
-"""What it says before that, ready made: there may be no memory left."""
-
+"""Sent before exiting. Built in advance because a child that is out of memory cannot allocate."""
 
 encode = msgpack.Encoder().encode
 decode_command = msgpack.Decoder(Command).decode
 decode_report = msgpack.Decoder(Report).decode
 
-
-# Messages on a stream: four bytes of length, then the message.
+# Framing: four bytes of length, then the message.
 
 _LENGTH = struct.Struct("!I")
 READ_BYTES: Final = 256 * 1024
 
 
 class ProtocolError(Exception):
-    """The other side does not speak as agreed."""
+    """The peer sent something the protocol does not allow."""
 
 
 def encode_frames(messages: Iterable[bytes]) -> bytes:
-    """Messages as they go onto the stream, one after the other."""
+    """Concatenate messages, each with its length prefix."""
     parts: list[bytes] = []
     for message in messages:
         parts += (_LENGTH.pack(len(message)), message)
@@ -195,14 +193,14 @@ def encode_frames(messages: Iterable[bytes]) -> bytes:
 
 
 class FrameReader:
-    """Cuts a stream into messages, whatever pieces it arrives in."""
+    """Splits a byte stream into messages, regardless of how the stream is fragmented."""
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The messages that are complete with `data`; `ProtocolFault` only after those before the fault."""
+        """Yield the messages completed by `data`; raise ProtocolError at an oversized one, after those before it."""
         if self._unread:
             self._unread += data
             unread = bytes(self._unread) if self._has_whole_message() else b""
@@ -213,20 +211,19 @@ class FrameReader:
             while size - start >= length_size:
                 (length,) = _LENGTH.unpack_from(unread, start)
                 if length > self._max_bytes:
-                    raise ProtocolError(f"a message of {length} bytes, where {self._max_bytes} are the most")
+                    raise ProtocolError(f"message of {length} bytes exceeds the limit of {self._max_bytes} bytes")
                 end = start + length_size + length
                 if end > size:
                     break
                 message = unread[start + length_size : end]
-                # Before it is handed out: whatever its reader does, nobody reads it twice.
-                start = end
+                start = end  # before the yield, so that an abandoned generator does not deliver the message again
                 yield message
         finally:
             if unread:
                 self._unread[:] = memoryview(unread)[start:]
 
     def _has_whole_message(self) -> bool:
-        """Whether it is worth while to look: of a long message thousands of pieces may come first."""
+        """Avoids copying the buffer for each of the thousands of fragments of a long message."""
         if len(self._unread) < _LENGTH.size:
             return False
         (length,) = _LENGTH.unpack_from(self._unread)
@@ -234,9 +231,9 @@ class FrameReader:
 
 
 class FrameWriter:
-    """Writes to a non-blocking socket without ever waiting: what does not fit now leaves as soon as there is room.
+    """Writes frames to a non-blocking socket and buffers what the socket does not take.
 
-    A peer that is gone is no error here, for its death is known from elsewhere; what is said to it is dropped.
+    Messages to a closed peer are dropped without an error: the exit of a child is detected by its pid.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
