@@ -147,9 +147,12 @@ async def test_a_bulk_send_whose_answer_was_lost_says_how_to_look_for_it(
         proxy.lose_answer_to = b"COMMIT"
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
         assert (error.code, error.retryable, proxy.lost) == (TaskSendErrorCode.ENQUEUE_FAILED, False, 1)
-        assert f"look for task {error.task_id}" in error.message
+        assert f"check whether task {error.task_id}" in error.message
         refused = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
-        assert refused.message == f"this is the error of a send_many; look for task {error.task_id}, the first of them"
+        assert (
+            refused.message
+            == f"retry_send does not accept errors of send_many; check whether task {error.task_id}, the first of them, exists"
+        )
         assert await connection.fetchval("SELECT min(id::text) FROM horsies_tasks") == error.task_id
         await app.close_async()
 
@@ -174,7 +177,7 @@ async def test_a_bulk_send_whose_answer_was_lost_once_may_be_stored_whatever_a_l
         proxy.lose_answer_to = b"COMMIT"
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
         assert "no second bulk" in error.message
-        assert f"look for task {error.task_id}" in error.message
+        assert f"check whether task {error.task_id}" in error.message
         await app.close_async()
 
 
@@ -184,7 +187,10 @@ async def test_a_bulk_send_that_never_left_may_be_sent_again(database_url: str) 
         proxy.refusals = 1
         error = (await app.tasks["double"].send_many_async([(5,), (6,)])).unwrap_err()
         assert error.retryable
-        assert error.message.endswith("; nothing is stored: call send_many again")
+        assert error.message.endswith("; nothing was stored, call send_many again")
         refused = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
-        assert refused.message == "this is the error of a send_many; nothing is stored: call send_many again"
+        assert (
+            refused.message
+            == "retry_send does not accept errors of send_many; nothing was stored, call send_many again"
+        )
         await app.close_async()

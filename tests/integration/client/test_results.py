@@ -66,7 +66,7 @@ async def test_a_table_that_somebody_has_locked_is_a_timeout_too(
         async with asyncio.timeout(10):
             result = await handle.get_async(timeout_ms)
     assert result.err_value.error_code is RetrievalCode.WAIT_TIMEOUT
-    assert "the database has not said" in str(result.err_value.message)
+    assert "timed out before the database returned" in str(result.err_value.message)
 
 
 @pytest.mark.parametrize("timeout_ms", ["5", True, float("nan")])

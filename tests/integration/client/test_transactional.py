@@ -188,4 +188,4 @@ async def test_a_pool_is_no_connection(app: Horsies, database_url: str) -> None:
     async with asyncpg.create_pool(database_url, min_size=1) as pool:
         error = (await app.tasks["double"].with_options(connection=pool).send_async(5)).unwrap_err()
     assert error.code is TaskSendErrorCode.VALIDATION_FAILED
-    assert "acquire a connection from the pool and give that" in error.message
+    assert "acquire a connection from the pool and pass that" in error.message

@@ -167,7 +167,8 @@ def test_large_arguments_are_warned_of_once_a_name_and_process(caplog: pytest.Lo
             sent(task, SendOptions(), "x" * 20)
             sent(task, SendOptions(), "x" * 20)
         sent(task_of(config, name="warned.other"), SendOptions(), "x" * 20)
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["warned.large", "warned.other"]
+    named = [record.getMessage().split("task=")[1].split()[0] for record in caplog.records]
+    assert named == ["warned.large", "warned.other"]
     assert "xxx" not in caplog.text
 
 

@@ -85,10 +85,10 @@ def test_only_what_may_change_is_asked_for_again(result: TaskResult[object, Task
 @pytest.mark.parametrize(
     ("result", "says"),
     [
-        (wait_timeout_result(str(ID), "PENDING"), "it is PENDING, in no worker's hands"),
-        (wait_timeout_result(str(ID), "CLAIMED"), "it is CLAIMED by a worker, and not begun"),
-        (wait_timeout_result(str(ID), "RUNNING", seen_s_ago=0.5), "when last looked at, 500 ms ago, it was RUNNING"),
+        (wait_timeout_result(str(ID), "PENDING"), "it is PENDING and not claimed by any worker"),
+        (wait_timeout_result(str(ID), "CLAIMED"), "it is CLAIMED but not started"),
+        (wait_timeout_result(str(ID), "RUNNING", seen_s_ago=0.5), "it was RUNNING 500 ms ago"),
     ],
 )
 def test_who_waited_too_short_hears_how_the_task_stood(result: TaskResult[object, TaskError], says: str) -> None:
-    assert result.err_value.message == f"task {ID} has not ended in time; {says}"
+    assert result.err_value.message == f"task {ID} did not finish in time; {says}"

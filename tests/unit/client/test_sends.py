@@ -265,7 +265,7 @@ def test_one_bad_item_keeps_all_from_being_sent_and_is_named(app: Horsies, wire:
 def test_an_item_of_no_kind_hears_of_the_kinds(app: Horsies) -> None:
     item: Any = 5
     error = app.task("t")(double).send_many([item]).unwrap_err()
-    assert error.message.endswith("must be a mapping, a tuple or what bind() returned, got int")
+    assert error.message.endswith("must be a mapping, a tuple or a bind() value, got int")
 
 
 def test_a_key_is_for_single_sends(app: Horsies) -> None:

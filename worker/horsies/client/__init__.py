@@ -1,1 +1,1 @@
-"""Sending tasks and waiting for their results, for programs that do not run them."""
+"""The producer side: sends tasks, waits for results and queries workers; does not run tasks."""

@@ -1,4 +1,7 @@
-"""Putting payloads into the queue, and what comes of it."""
+"""Stores payloads in the database and turns the outcome into a send result.
+
+Handles resends after lost connections, sends on the caller's transaction and waits for contended idempotency keys.
+"""
 
 from __future__ import annotations
 
@@ -32,69 +35,9 @@ from horsies.sync import BRIDGE, BridgeUnavailable
 if TYPE_CHECKING:
     from horsies.client.broker import BrokerSession, PostgresBroker
 
-
-# Sends with an idempotency key, which may have to wait for whoever holds it.
-
-_STATEMENT_TIMEOUT = "57014"
-
-
-class IdempotencyKeyLocked(BrokerError):
-    """Another open transaction held the key for as long as a send waits for it; sent again later, it may succeed."""
-
-    def __init__(self, message: str) -> None:
-        hint = "look in pg_stat_activity for a session that is idle in transaction"
-        super().__init__(message, code=BrokerErrorCode.ENQUEUE_FAILED, retryable=True, hint=hint)
-
-
-class KeyedSendLimiter:
-    """Lets a limited number of sends with keys go on at once.
-
-    Each that waits for its key does so on a connection of the pool; as many as there are connections would keep out
-    every other send.
-    """
-
-    def __init__(self, *, limit: int, wait_s: float) -> None:
-        self._turns = asyncio.Semaphore(limit)
-        self._wait_s = wait_s
-
-    @asynccontextmanager
-    async def acquire(self) -> AsyncGenerator[float]:
-        """Wait for a turn; yields how many seconds are left to wait for the key itself."""
-        ends_at = time.monotonic() + self._wait_s
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self._turns.acquire()
-        except TimeoutError:
-            text = (
-                f"waited {self._wait_s:g} s behind other sends, for whose idempotency keys there are open transactions"
-            )
-            raise IdempotencyKeyLocked(text) from None
-        try:
-            yield max(ends_at - time.monotonic(), 0.001)
-        finally:
-            self._turns.release()
-
-
-@contextmanager
-def explain_key_timeout(payload: TaskSendPayload, *, wait_s: float) -> Generator[None]:
-    """Say of a send that took too long what it waited for."""
-    try:
-        yield
-    except BrokerError as error:
-        if payload.idempotency_key is None or not _took_too_long(error):
-            raise
-        raise IdempotencyKeyLocked(
-            f"no answer within {wait_s:g} s: another open transaction seems to hold the idempotency key"
-            f" {payload.idempotency_key!r} of {payload.task_name}"
-        ) from error
-
-
-def _took_too_long(error: BrokerError) -> bool:
-    is_cut_off = isinstance(error, StatementFailed) and error.sqlstate == _STATEMENT_TIMEOUT
-    return is_cut_off or isinstance(error.__cause__, TimeoutError)
-
-
 RESEND_PAUSES_S = (0.2, 0.4, 0.8)
+"""Pauses before each resend, if the app enables resends."""
+STATEMENT_TIMEOUT = "57014"
 
 A = TypeVar("A")
 AnyHandle = TaskHandle[Any]
@@ -102,7 +45,7 @@ AnyPayload: TypeAlias = CompactPayload | TaskSendPayload
 
 
 class Delivery(Protocol):
-    """Where payloads go."""
+    """Stores the payloads of sends: `BrokerDelivery`, or a test double."""
 
     def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]: ...
 
@@ -123,7 +66,7 @@ class BrokerDelivery:
     def __init__(self, broker: PostgresBroker, results: BrokerTaskReader, *, resends: bool) -> None:
         self._broker = broker
         self._results = results
-        self._pauses_s = RESEND_PAUSES_S if resends else ()
+        self._resend_pauses_s = RESEND_PAUSES_S if resends else ()
 
     def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]:
         try:
@@ -133,11 +76,11 @@ class BrokerDelivery:
 
     def deliver_async(
         self,
-        task: TaskDefinition,  # noqa: ARG002  # what is stored is all in the send
+        task: TaskDefinition,  # noqa: ARG002  # the payload has all that is stored
         send: AnyPayload,
         connection: object | None,
     ) -> Coroutine[Any, Any, TaskSendResult[AnyHandle]]:
-        if self._pauses_s:
+        if self._resend_pauses_s:
             return self._with_resends(lambda: self._store(send, connection), connection)
         return self._store(send, connection)
 
@@ -161,9 +104,9 @@ class BrokerDelivery:
     async def _with_resends(
         self, store: Callable[[], Coroutine[Any, Any, TaskSendResult[A]]], connection: object | None
     ) -> TaskSendResult[A]:
-        """What came of storing, which is tried again under the same ids where the app asks for that."""
-        # A caller's transaction is aborted or gone after a failure: sending again is the caller's own decision.
-        for pause_s in self._pauses_s if connection is None else ():
+        """Store, and on a transient failure store again under the same ids, if the app enables resends."""
+        # The caller's transaction is aborted or gone after a failure, so only the caller can send again.
+        for pause_s in self._resend_pauses_s if connection is None else ():
             result = await store()
             if not isinstance(result, Err) or not _may_resend(result.error):
                 return result
@@ -175,7 +118,7 @@ class BrokerDelivery:
             async with self._session_and_savepoint(connection) as (session, transaction):
                 await session.tasks.enqueue_many(batches, within=transaction)
         except HorsiesError as error:
-            # The ids were made for this bulk alone: rows that have them are its own, of a try whose answer was lost.
+            # The ids are unique to this bulk send: if they exist, an earlier attempt committed and its answer was lost.
             if not _is_unique_violation(error):
                 return Err(_bulk_failed(error, batches))
         return Ok([TaskHandle(task_id, self._results) for task_id in batches.bulk.ids])
@@ -186,74 +129,74 @@ class BrokerDelivery:
         return self._store_full(to_full_payload(send), connection)
 
     async def _store_compact(self, send: CompactPayload) -> TaskSendResult[AnyHandle]:
-        """The short way of most sends, once there is a session."""
+        """Fast path: one prepared INSERT without a conflict check. Needs an open session without the insert trigger."""
         session = self._broker.ready_session()
         if session is None or not session.notify_coalescer.notifies_explicitly:
             return await self._store_full(send.full_payload, None)
-        asked_at, announcements = time.monotonic(), session.notify_coalescer
-        silently = announcements.may_defer(send.queue_name, send_started_at=asked_at)
-        is_announced = False
+        send_started_at, coalescer = time.monotonic(), session.notify_coalescer
+        is_deferred = coalescer.may_defer(send.queue_name, send_started_at=send_started_at)
+        is_notified = False
         try:
-            if silently:
+            if is_deferred:
                 await session.tasks.enqueue_without_notify(send)
             else:
-                is_announced = await session.tasks.enqueue_compact(send)
+                is_notified = await session.tasks.enqueue_compact(send)
         except (HorsiesError, asyncio.CancelledError) as error:
-            if silently:  # it may be stored: perhaps the answer was lost, or the sender gave up
-                announcements.record_deferred(send.queue_name, send_started_at=asked_at)
+            if is_deferred:  # it may be stored nevertheless: the answer was lost, or the caller was cancelled
+                coalescer.record_deferred(send.queue_name, send_started_at=send_started_at)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            if _is_unique_violation(error):
+            if _is_unique_violation(error):  # a resend: `_store_full` compares it with the stored row
                 return await self._store_full(send.full_payload, None)
             return Err(_enqueue_failed(error, send.full_payload))
-        if is_announced:
-            announcements.record_notified(send.queue_name, send_started_at=asked_at)
-        elif silently:
-            announcements.record_deferred(send.queue_name, send_started_at=asked_at)
+        if is_notified:
+            coalescer.record_notified(send.queue_name, send_started_at=send_started_at)
+        elif is_deferred:
+            coalescer.record_deferred(send.queue_name, send_started_at=send_started_at)
         else:
-            announcements.record_contended(send.queue_name, send_started_at=asked_at)
+            coalescer.record_contended(send.queue_name, send_started_at=send_started_at)
         return Ok(TaskHandle(send.task_id, self._results))
 
     async def _store_full(self, payload: TaskSendPayload, connection: object | None) -> TaskSendResult[AnyHandle]:
+        """Store any payload, with a conflict check."""
         try:
             if connection is None and payload.idempotency_key is None:
-                sent = await self._store_in_own_transaction(payload)
+                enqueued = await self._store_in_own_transaction(payload)
             else:
-                sent = await self._store_waiting(payload, connection)
+                enqueued = await self._store_with_lock_wait(payload, connection)
         except HorsiesError as error:
             return Err(_enqueue_failed(error, payload))
-        refused = send_error_for(sent.outcome, payload, sent.task_id)
-        return Ok(TaskHandle(sent.task_id, self._results)) if refused is None else Err(refused)
+        send_error = send_error_for(enqueued.outcome, payload, enqueued.task_id)
+        return Ok(TaskHandle(enqueued.task_id, self._results)) if send_error is None else Err(send_error)
 
-    async def _store_waiting(self, payload: TaskSendPayload, connection: object | None) -> EnqueueResult:
-        """Store where other transactions may have to be waited for, though not for ever."""
+    async def _store_with_lock_wait(self, payload: TaskSendPayload, connection: object | None) -> EnqueueResult:
+        """Store a payload that may wait for another open transaction with the same idempotency key, up to a limit."""
         wait_s = self._broker.key_wait_s
         with explain_key_timeout(payload, wait_s=wait_s):
             if connection is None:
                 session = await self._broker.session()
-                async with session.key_limiter.acquire() as left_s:
-                    return await self._store_in_own_transaction(payload, timeout_s=left_s)
+                async with session.key_limiter.acquire() as remaining_s:
+                    return await self._store_in_own_transaction(payload, timeout_s=remaining_s)
             async with self._session_and_savepoint(connection) as (session, transaction):
                 return await session.tasks.enqueue(payload, within=transaction, timeout_s=wait_s)
 
     async def _store_in_own_transaction(
         self, payload: TaskSendPayload, *, timeout_s: float | None = None
     ) -> EnqueueResult:
-        """Store in a transaction of its own, and see to it that workers hear of it."""
         session = await self._broker.session()
-        asked_at = time.monotonic()
-        sent = await session.tasks.enqueue(payload, timeout_s=timeout_s)
-        if sent.is_notified:
-            session.notify_coalescer.record_notified(payload.queue_name, send_started_at=asked_at)
-        elif sent.is_notified is False and not payload.enqueue_delay_seconds:
-            session.notify_coalescer.record_contended(payload.queue_name, send_started_at=asked_at)
-        return sent
+        send_started_at = time.monotonic()
+        enqueued = await session.tasks.enqueue(payload, timeout_s=timeout_s)
+        if enqueued.is_notified:
+            session.notify_coalescer.record_notified(payload.queue_name, send_started_at=send_started_at)
+        elif enqueued.is_notified is False and not payload.enqueue_delay_seconds:
+            session.notify_coalescer.record_contended(payload.queue_name, send_started_at=send_started_at)
+        return enqueued
 
     @asynccontextmanager
     async def _session_and_savepoint(
         self, connection: object | None
     ) -> AsyncGenerator[tuple[BrokerSession, Transaction | None]]:
-        """The session, and a savepoint in the caller's transaction where there is one."""
+        """The session, and a savepoint in the caller's transaction if there is one."""
         broker = self._broker
         session = await broker.session()
         if connection is None:
@@ -265,18 +208,22 @@ class BrokerDelivery:
             yield session, transaction
 
 
+# Send errors
+
+
 def send_error_for(outcome: SendOutcome, payload: TaskSendPayload, task_id: str) -> TaskSendError | None:
-    """Why a send that ended like this is refused; None where a task stands for it."""
+    """The error for this outcome; None if the task is stored, now or by an earlier send."""
     match outcome:
         case SendOutcome.STORED | SendOutcome.ALREADY_STORED | SendOutcome.DEDUPLICATED:
             return None
         case SendOutcome.PAYLOAD_MISMATCH:
-            code, text = TaskSendErrorCode.PAYLOAD_MISMATCH, f"task {task_id} is stored with another payload"
+            code, text = TaskSendErrorCode.PAYLOAD_MISMATCH, f"task {task_id} is already stored with another payload"
         case SendOutcome.IDEMPOTENCY_KEY_CONFLICT:
             code = TaskSendErrorCode.IDEMPOTENCY_KEY_CONFLICT
-            text = f"the idempotency key belongs to task {task_id}, which has other arguments"
+            text = f"the idempotency key belongs to task {task_id}, which has different arguments"
         case SendOutcome.CONFLICT_GONE:
-            code, text = TaskSendErrorCode.ENQUEUE_FAILED, "rows with the same key came and went meanwhile"
+            code = TaskSendErrorCode.ENQUEUE_FAILED
+            text = "a conflicting task with the same key was deleted during the send"
     return TaskSendError(
         code=code,
         message=text,
@@ -284,10 +231,6 @@ def send_error_for(outcome: SendOutcome, payload: TaskSendPayload, task_id: str)
         task_id=payload.task_id,
         payload=payload,
     )
-
-
-def _is_unique_violation(error: HorsiesError) -> bool:
-    return isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION
 
 
 def _enqueue_failed(error: HorsiesError, payload: TaskSendPayload | None) -> TaskSendError:
@@ -302,18 +245,75 @@ def _enqueue_failed(error: HorsiesError, payload: TaskSendPayload | None) -> Tas
 
 
 def _bulk_failed(error: HorsiesError, batches: BulkBatches) -> TaskSendError:
-    """As other failures; but sent again by the caller it would have other ids, and might be there twice."""
+    """Not retryable if the answer was lost: the caller's retry would get new ids and might store everything twice."""
     failed = _enqueue_failed(error, None)
     batches.may_be_stored |= batches.is_started and isinstance(error, DatabaseUnreachable)
     if not batches.may_be_stored:
         return replace(failed, message=f"{failed.message}; {RESEND_ALL_HINT}") if failed.retryable else failed
     first = batches.bulk.ids[0]
-    text = f"{failed.message}; if only the answer was lost, all are stored: {lookup_hint(first)}"
+    text = f"{failed.message}; all or none of the tasks are stored: {lookup_hint(first)}"
     return replace(failed, message=text, retryable=False, task_id=first)
 
 
 def _may_resend(error: TaskSendError) -> bool:
-    # The store knows better than the caller, who has no ids to send a bulk again; and who waited for a key has waited.
     if isinstance(error.exception, IdempotencyKeyLocked):
-        return False
+        return False  # it has waited for the key already
+    # Ask the store's error: `retryable` of a failed bulk send is for the caller, who has no ids to resend with.
     return error.exception.retryable if isinstance(error.exception, BrokerError) else error.retryable
+
+
+def _is_unique_violation(error: HorsiesError) -> bool:
+    return isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION
+
+
+# Contended idempotency keys
+
+
+class IdempotencyKeyLocked(BrokerError):
+    """Another open transaction held the key for the whole wait; a later send may succeed."""
+
+    def __init__(self, message: str) -> None:
+        hint = "look in pg_stat_activity for a session that is idle in transaction"
+        super().__init__(message, code=BrokerErrorCode.ENQUEUE_FAILED, retryable=True, hint=hint)
+
+
+class KeyedSendLimiter:
+    """Limits the number of concurrent sends with idempotency keys.
+
+    A send that waits for its key occupies a pooled connection; without a limit, such sends could block all others.
+    """
+
+    def __init__(self, *, limit: int, wait_s: float) -> None:
+        self._slots = asyncio.Semaphore(limit)
+        self._wait_s = wait_s
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncGenerator[float]:
+        """Wait for a slot; yields the seconds that remain to wait for the key itself."""
+        ends_at = time.monotonic() + self._wait_s
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            text = f"waited {self._wait_s:g} s behind sends whose idempotency keys are held by open transactions"
+            raise IdempotencyKeyLocked(text) from None
+        try:
+            yield max(ends_at - time.monotonic(), 0.001)
+        finally:
+            self._slots.release()
+
+
+@contextmanager
+def explain_key_timeout(payload: TaskSendPayload, *, wait_s: float) -> Generator[None]:
+    """Turn the timeout of a send with an idempotency key into `IdempotencyKeyLocked`."""
+    try:
+        yield
+    except BrokerError as error:
+        is_statement_timeout = isinstance(error, StatementFailed) and error.sqlstate == STATEMENT_TIMEOUT
+        is_timeout = is_statement_timeout or isinstance(error.__cause__, TimeoutError)
+        if payload.idempotency_key is None or not is_timeout:
+            raise
+        raise IdempotencyKeyLocked(
+            f"no answer within {wait_s:g} s: another open transaction seems to hold the idempotency key"
+            f" {payload.idempotency_key!r} of {payload.task_name}"
+        ) from error

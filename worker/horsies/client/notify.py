@@ -1,4 +1,21 @@
-"""Telling workers of new tasks: which sends speak, and who speaks for those that did not."""
+"""Coalesces NOTIFY: the sends of a burst share one notification.
+
+The problem: a transaction that executes NOTIFY holds a cluster-wide lock until its commit is on disk. If every send
+notified, concurrent producers would commit one after another, and even a single producer would pay about a seventh of
+each send.
+
+The rule, per queue:
+
+1. The first sends of a burst notify with their own commit, so a lone send reaches a worker at once.
+2. Once the burst is long enough, a send skips NOTIFY if another one notified less than `NOTIFY_INTERVAL_S` ago
+   (`may_defer`). A send that tries to notify while another process is doing so skips it as well (`record_contended`).
+   Such sends are *deferred*.
+3. A later notification covers every task stored before it was sent. Queues whose deferred tasks are not covered within
+   `MAX_DEFER_S` are notified in one separate statement. Closing the session or exiting the program does that at once.
+
+A lost notification is harmless: it only wakes workers early. They also poll, so if this process dies before step 3, its
+tasks start up to one poll interval later.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +33,13 @@ from horsies.errors import HorsiesError
 from horsies.sync import BRIDGE, BridgeUnavailable
 
 BURST_GAP_S = 0.003
-"""Sends that follow each other more quickly than this are a loop, or many senders at once."""
+"""Sends closer together than this belong to one burst."""
 MIN_BURST_LENGTH = 8
+"""Number of sends in a burst that notify before any is deferred."""
 NOTIFY_INTERVAL_S = 0.01
+"""Minimum time between two notifications for one queue during a burst."""
 MAX_DEFER_S = 0.02
-"""How long a silent send waits for a later one of its queue to speak for it."""
+"""How long a deferred task waits for another notification to cover it."""
 EXIT_FLUSH_TIMEOUT_S = 1.0
 
 logger = logging.getLogger("horsies.send")
@@ -28,7 +47,7 @@ logger = logging.getLogger("horsies.send")
 
 @dataclass(slots=True)
 class _QueueState:
-    """What this process has sent to one queue; times are of the monotonic clock."""
+    """Recent sends of this process to one queue; times are `time.monotonic()` values."""
 
     burst_length: int = 0
     last_send_at: float = -inf
@@ -38,37 +57,31 @@ class _QueueState:
 
 
 class NotifyCoalescer:
-    """Speaking takes a send about a seventh longer, and none of a long row of sends needs to: one every few
-    milliseconds speaks, for all that were stored before it left. Where sends of several processes crowd, those that do
-    not get the turn are silent too.
-
-    What nobody has spoken for in time is told by one message afterwards, at the latest when the loop or the program
-    ends. A process that dies before it costs a poll interval: a notification is a hint.
-    """
+    """Decides which sends notify, and notifies later for those that did not. One per event loop."""
 
     def __init__(
         self,
-        notify: Callable[[list[str]], Awaitable[None]],
+        notify_queues: Callable[[list[str]], Awaitable[None]],
         *,
         notifies_explicitly: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._announce = notify
+        self._notify_queues = notify_queues
         self._clock = clock
         self.notifies_explicitly = notifies_explicitly
-        """Whether nobody hears of a task unless we say so; behind a pooler the insert trigger cannot be kept quiet."""
+        """Whether the insert trigger is off in this session; behind a pooler it stays on and every insert notifies."""
         self._queues: dict[str, _QueueState] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._flushing: asyncio.Task[None] | None = None
+        self._flush_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     @property
     def has_deferred(self) -> bool:
-        """Whether there is something that nobody has spoken for yet."""
-        return self._timer is not None or self._flushing is not None
+        """Whether a flush is scheduled or running."""
+        return self._timer is not None or self._flush_task is not None
 
     def may_defer(self, queue_name: str, *, send_started_at: float) -> bool:
-        """Whether a send that leaves now is one of a long row, and one of them has just spoken."""
+        """Whether a send may skip NOTIFY: it is part of a long burst that notified a moment ago."""
         queue = self._queues.get(queue_name)
         return (
             queue is not None
@@ -77,12 +90,16 @@ class NotifyCoalescer:
             and send_started_at - queue.notified_at < NOTIFY_INTERVAL_S
         )
 
-    def record_contended(self, queue_name: str, *, send_started_at: float) -> None:
-        """A send wanted to speak while another process did, and was stored silently."""
-        self.record_deferred(queue_name, send_started_at=send_started_at)
-        self._queues[queue_name].notified_at = send_started_at  # the next attempt so soon would find the same
+    def record_notified(self, queue_name: str, *, send_started_at: float) -> None:
+        """Record a send that notified; it covers all tasks of its queue stored before `send_started_at`."""
+        queue = self._record_send(queue_name, send_started_at)
+        queue.notified_at = send_started_at
+        # A task deferred while this send was under way may have been committed after the notification went out.
+        if queue.last_deferred_at < send_started_at:
+            queue.deferred_since = None
 
     def record_deferred(self, queue_name: str, *, send_started_at: float) -> None:
+        """Record a send that skipped NOTIFY, and make sure that a flush is scheduled."""
         queue = self._record_send(queue_name, send_started_at)
         queue.last_deferred_at = queue.last_send_at
         if queue.deferred_since is None:
@@ -90,32 +107,31 @@ class NotifyCoalescer:
         if self._timer is None:
             self._schedule_flush(MAX_DEFER_S)
 
-    def record_notified(self, queue_name: str, *, send_started_at: float) -> None:
-        """A send that left at `asked_at` has spoken for its queue, and so for all that was stored before it left."""
-        queue = self._record_send(queue_name, send_started_at)
-        queue.notified_at = send_started_at
-        if queue.last_deferred_at < send_started_at:
-            queue.deferred_since = None
-
-    async def close(self) -> None:
-        """Say at once what is still to be said, and nothing later: whoever still sends leaves it to the poll."""
-        self._is_closed = True
-        await self.flush()
+    def record_contended(self, queue_name: str, *, send_started_at: float) -> None:
+        """Record a send that was stored without NOTIFY because another process held the queue's notify lock."""
+        self.record_deferred(queue_name, send_started_at=send_started_at)
+        # Counts as a notification for the interval: trying the lock again right away would most likely fail too.
+        self._queues[queue_name].notified_at = send_started_at
 
     async def flush(self) -> None:
-        """Say at once what is still to be said."""
+        """Notify now for every deferred task."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
+        if self._flush_task is not None:
+            await asyncio.wait([self._flush_task])
         await self._notify(self._take_deferred(0))
 
-    def _record_send(self, queue_name: str, asked_at: float) -> _QueueState:
+    async def close(self) -> None:
+        """Flush, and schedule no further flushes; workers find tasks deferred after this at their next poll."""
+        self._is_closed = True
+        await self.flush()
+
+    def _record_send(self, queue_name: str, send_started_at: float) -> _QueueState:
         queue = self._queues.get(queue_name)
         if queue is None:
             queue = self._queues[queue_name] = _QueueState()
-        queue.burst_length = queue.burst_length + 1 if asked_at - queue.last_send_at < BURST_GAP_S else 1
+        queue.burst_length = queue.burst_length + 1 if send_started_at - queue.last_send_at < BURST_GAP_S else 1
         queue.last_send_at = self._clock()
         return queue
 
@@ -127,20 +143,21 @@ class NotifyCoalescer:
                 _BRIDGE_COALESCERS.add(self)
 
     def _flush_due(self) -> None:
+        """Notify in the background for tasks deferred for `MAX_DEFER_S`; reschedule for younger ones."""
         self._timer = None
-        if self._flushing is None and (due := self._take_deferred(MAX_DEFER_S)):
-            self._flushing = asyncio.create_task(self._notify(due))
-            self._flushing.add_done_callback(self._on_flushed)
+        if self._flush_task is None and (due := self._take_deferred(MAX_DEFER_S)):
+            self._flush_task = asyncio.create_task(self._notify(due))
+            self._flush_task.add_done_callback(self._on_flushed)
         waiting = [queue.deferred_since for queue in self._queues.values() if queue.deferred_since is not None]
         if waiting:
             self._schedule_flush(max(min(waiting) + MAX_DEFER_S - self._clock(), 0.001))
 
     def _on_flushed(self, _: asyncio.Task[None]) -> None:
-        self._flushing = None
+        self._flush_task = None
 
-    def _take_deferred(self, seconds: float) -> dict[str, float]:
-        """Queues with a task of which nobody has told for so long, and since when; from now on they count as told."""
-        latest, due = self._clock() - seconds, dict[str, float]()
+    def _take_deferred(self, min_age_s: float) -> dict[str, float]:
+        """Queues with tasks deferred for at least `min_age_s`, mapped to since when; resets them."""
+        latest, due = self._clock() - min_age_s, dict[str, float]()
         for name, queue in self._queues.items():
             if queue.deferred_since is not None and queue.deferred_since <= latest:
                 due[name], queue.deferred_since = queue.deferred_since, None
@@ -150,10 +167,11 @@ class NotifyCoalescer:
         if not due:
             return
         try:
-            await self._announce(list(due))
+            await self._notify_queues(list(due))
         except HorsiesError as error:
-            logger.debug("new work is not announced, its workers will find it at their next poll: %s", error.message)
-        except asyncio.CancelledError:  # the loop ends: left to `close`
+            logger.debug("NOTIFY failed, workers will find the tasks at their next poll: %s", error.message)
+        except asyncio.CancelledError:
+            # The loop is shutting down: put the queues back for `close` to flush.
             for name, since in due.items():
                 self._queues[name].deferred_since = since
             raise
@@ -164,14 +182,14 @@ _BRIDGE_COALESCERS: weakref.WeakSet[NotifyCoalescer] = weakref.WeakSet()
 
 @atexit.register
 def _flush_at_exit() -> None:
-    """The loop of blocking sends does not end before the program; any other has had its own end."""
-    due = [each for each in _BRIDGE_COALESCERS if each.has_deferred]
+    """Flush coalescers of blocking sends: their loop runs until the program exits. Other loops close their own."""
+    due = [coalescer for coalescer in _BRIDGE_COALESCERS if coalescer.has_deferred]
     if due:
         with suppress(BridgeUnavailable, TimeoutError):
-            BRIDGE.run(_said(due))
+            BRIDGE.run(_flush_all(due))
 
 
-async def _said(due: list[NotifyCoalescer]) -> None:
+async def _flush_all(coalescers: list[NotifyCoalescer]) -> None:
     async with asyncio.timeout(EXIT_FLUSH_TIMEOUT_S):
-        for each in due:
-            await each.flush()
+        for coalescer in coalescers:
+            await coalescer.flush()

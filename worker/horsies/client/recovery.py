@@ -1,6 +1,6 @@
-"""Recovery at a program's word: what is stale or expired, and settling it by the same decision as the reaper's.
+"""Manual recovery: lists stale and expired tasks, and recovers them with the same decisions as the reaper.
 
-Ages are plain here, and the threshold given counts for every owner: the caller has said what silence means.
+The caller's threshold applies to every worker and to the plain age of the last heartbeat, without outage grace.
 """
 
 from __future__ import annotations
@@ -14,60 +14,65 @@ from horsies.client.broker import PostgresBroker
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.model.recovery.fleet import OperatorObserver, SweepOptions, check_threshold
 from horsies.model.task import TaskStatus
-from horsies.recovery.report import SweepReport, SweepStatus, SweepStep
+from horsies.recovery.report import SweepStatus, SweepStep
 from horsies.recovery.sweep import sweep
 from horsies.store.recovery import EXPIRY_BATCH, PAGE_SIZE, OverdueRow, RecoveryStore, StaleRow, StaleScan
 from horsies.workflows.healing import heal
 
 
 def parse_threshold(number: float, *, unit: timedelta) -> timedelta:
-    """A threshold as callers give it; what is no number above 0, or is beyond all patience, is refused in words."""
+    """A caller's threshold as a duration; raises ValueError if it is not a number above 0 or too large."""
     try:
-        silence = number * unit
+        threshold = number * unit
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"the stale threshold must be a number above 0, got {number!r}") from None
-    check_threshold(silence, "the stale threshold")
-    return silence
+    check_threshold(threshold, "the stale threshold")
+    return threshold
 
 
 async def stale_tasks(broker: PostgresBroker, threshold: timedelta) -> list[dict[str, Any]]:
-    """RUNNING tasks without a sign of life for `threshold`, the longest silent first."""
+    """RUNNING tasks without a heartbeat for `threshold`, longest silent first."""
     scan = StaleScan(status=TaskStatus.RUNNING, threshold=threshold, include_on_hold=True)
     rows: list[StaleRow] = []
     async with _recovery_store(broker) as store:
         while len(page := await store.stale(scan, after=rows[-1].id if rows else None)) == PAGE_SIZE:
             rows += page
-    quiet = [row for row in (*rows, *page) if row.now - row.last_heartbeat_at >= threshold]
-    return [_stale(row) for row in sorted(quiet, key=lambda row: row.last_heartbeat_at)]
+    stale = [row for row in (*rows, *page) if row.now - row.last_heartbeat_at >= threshold]
+    return [_stale_task(row) for row in sorted(stale, key=lambda row: row.last_heartbeat_at)]
 
 
 async def expired_tasks(broker: PostgresBroker) -> list[dict[str, Any]]:
-    """PENDING tasks past their good_until, the longest expired first."""
+    """PENDING tasks past their good_until, longest expired first."""
     rows: list[OverdueRow] = []
     async with _recovery_store(broker) as store:
         while len(page := await store.overdue(after=rows[-1] if rows else None)) == EXPIRY_BATCH:
             rows += page
-    return [_expired(row) for row in (*rows, *page)]
+    return [_expired_task(row) for row in (*rows, *page)]
 
 
 async def run_sweep_step(broker: PostgresBroker, step: SweepStep, threshold: timedelta | None = None) -> int:
-    """Make one step of a sweep; returns how many tasks it moved. `SWEEP_BUSY` while somebody else sweeps."""
+    """Run one step of a sweep; returns how many tasks changed state. Raises SWEEP_BUSY while another sweep runs."""
     options = SweepOptions(sweep_threshold=threshold, force=True)
-    terms = broker.recovery_dependencies
-    judge = OperatorObserver(local_config=terms.local)
+    dependencies = broker.recovery_dependencies
+    observer = OperatorObserver(local_config=dependencies.local)
     async with _recovery_store(broker) as store:
-        return _moved(await sweep(store.database, options, observer=judge, hooks=terms.hooks(), steps={step}))
+        report = await sweep(store.database, options, observer=observer, hooks=dependencies.hooks(), steps={step})
+    if report.status is SweepStatus.BUSY:
+        raise BrokerError(
+            "another sweep is running", code=BrokerErrorCode.SWEEP_BUSY, retryable=True, hint="try again in a minute"
+        )
+    return sum(task.changes_state and task.applied for task in report.tasks)
 
 
 async def heal_workflows(broker: PostgresBroker) -> int:
-    """Put right runs that nobody would advance any more; returns how many things were put right."""
+    """Heal stuck runs; returns how many runs and orphaned tasks were healed."""
     async with _recovery_store(broker) as store:
         return len(await heal(store.database, broker.recovery_dependencies.definitions))
 
 
 @asynccontextmanager
 async def _recovery_store(broker: PostgresBroker) -> AsyncGenerator[RecoveryStore]:
-    """The store; whatever fails in it is a `BrokerError`."""
+    """The store; any other HorsiesError raised inside becomes a BrokerError with code RECOVERY_FAILED."""
     try:
         yield RecoveryStore((await broker.session()).database)
     except BrokerError:
@@ -76,15 +81,7 @@ async def _recovery_store(broker: PostgresBroker) -> AsyncGenerator[RecoveryStor
         raise BrokerError(error.message, code=BrokerErrorCode.RECOVERY_FAILED, hint=error.help_text) from error
 
 
-def _moved(report: SweepReport) -> int:
-    if report.status is SweepStatus.BUSY:
-        raise BrokerError(
-            "somebody else is sweeping", code=BrokerErrorCode.SWEEP_BUSY, retryable=True, hint="try again in a minute"
-        )
-    return sum(task.changes_state and task.applied for task in report.tasks)
-
-
-def _stale(row: StaleRow) -> dict[str, Any]:
+def _stale_task(row: StaleRow) -> dict[str, Any]:
     return {
         "id": str(row.id),
         "task_name": row.task_name,
@@ -101,7 +98,7 @@ def _stale(row: StaleRow) -> dict[str, Any]:
     }
 
 
-def _expired(row: OverdueRow) -> dict[str, Any]:
+def _expired_task(row: OverdueRow) -> dict[str, Any]:
     return {
         "id": str(row.id),
         "task_name": row.task_name,

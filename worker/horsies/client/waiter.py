@@ -1,4 +1,7 @@
-"""Waiting for results: thousands of waiters on one listener, and their looks at the database in common statements."""
+"""Waits for tasks and workflow runs to finish.
+
+All waiters of an event loop share one listener, and their reads share statements. Polling covers lost notifications.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from horsies.store.listen import Listener
 if TYPE_CHECKING:
 
     class HasStatus(Protocol):
-        """A task or a run as it stands."""
+        """A row of a task or a run."""
 
         @property
         def id(self) -> UUID: ...
@@ -32,11 +35,12 @@ R = TypeVar("R", bound="HasStatus")
 POLL_S = 5.0
 POLL_NOT_LISTENING_S = 1.0
 FIRST_READ_TIMEOUT_S = 1.0
+"""Minimum time for the first read, even if the caller's timeout is shorter."""
 MAX_READ_IDS = 1000
 
 
 class WaitTimeout(TimeoutError):
-    """Time is over. How it stood at the last look, which nobody had a reason to repeat since."""
+    """The wait timed out; has the status at the last read."""
 
     def __init__(self, status: str, *, seen_s_ago: float) -> None:
         super().__init__(status)
@@ -44,54 +48,15 @@ class WaitTimeout(TimeoutError):
         self.seen_s_ago = seen_s_ago
 
 
-class BatchReader(Generic[R]):
-    """Reads how tasks or runs stand. While one statement is on its way, whoever asks goes into the next one."""
-
-    def __init__(self, read: Callable[[list[UUID]], Awaitable[list[R]]]) -> None:
-        self._read = read
-        self._asked: defaultdict[UUID, list[asyncio.Future[R | None]]] = defaultdict(list)
-        self._reading: asyncio.Task[None] | None = None
-
-    async def read(self, task_id: UUID) -> R | None:
-        """The task's row as it stands; None where there is none."""
-        answer: asyncio.Future[R | None] = asyncio.get_running_loop().create_future()
-        self._asked[task_id].append(answer)
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read_all())
-        return await answer
-
-    async def _read_all(self) -> None:
-        try:
-            while self._asked:
-                batch = {task_id: self._asked.pop(task_id) for task_id in list(self._asked)[:MAX_READ_IDS]}
-                await self._answer(batch)
-        finally:
-            self._reading = None
-
-    async def _answer(self, batch: dict[UUID, list[asyncio.Future[R | None]]]) -> None:
-        try:
-            found = {row.id: row for row in await self._read(list(batch))}
-        except BaseException as error:  # every waiter must hear of it, or it would wait for ever
-            for answer in (answer for answers in batch.values() for answer in answers if not answer.done()):
-                answer.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        for task_id, answers in batch.items():
-            for answer in answers:
-                if not answer.done():
-                    answer.set_result(found.get(task_id))
-
-
 class ResultWaiters(Generic[R]):
-    """All who wait in one event loop, be it for tasks or for runs.
+    """All waiters of one event loop, for either tasks or runs.
 
-    The first starts the listener, and the poll behind it; both run until `close`.
+    The first waiter starts the listener and the poll; both run until `close`.
     """
 
     def __init__(
         self,
-        link: ConnectionSpec,
+        connection_spec: ConnectionSpec,
         read: Callable[[list[UUID]], Awaitable[list[R]]],
         *,
         channel: str,
@@ -100,34 +65,39 @@ class ResultWaiters(Generic[R]):
         self._reader = BatchReader(read)
         self._is_done = is_done
         self._wake_events: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
-        self._listener = Listener(link, {channel: self._on_notification}, on_change=self._on_listening_change)
+        self._listener = Listener(
+            connection_spec, {channel: self._on_notification}, on_change=self._on_listening_change
+        )
         self._is_listening = False
         self._is_closed = False
         self._background: list[asyncio.Task[None]] = []
 
-    async def wait(self, task_id: UUID, timeout_s: float | None) -> R | None:
-        """The task's row once it is terminal, or None where there is no such row; `StillOpen` when time is over.
+    async def wait(self, row_id: UUID, timeout_s: float | None) -> R | None:
+        """The row once it is done, or None if it does not exist. Raises `WaitTimeout` if it is not done in time.
 
-        However short the time, there is one look: what has ended is found, unless the database takes longer over it
-        than `FIRST_LOOK_S`, which is a plain `TimeoutError`. `BrokerError` when all this is closed meanwhile.
+        The row is read at least once, however short the timeout; if the database takes longer than
+        `FIRST_READ_TIMEOUT_S` for that, raises a plain `TimeoutError`. Raises `BrokerError` if closed meanwhile.
         """
         if timeout_s is not None and timeout_s <= 0:
-            return await self._look_once(task_id)
+            row = await self._read_first(row_id, 0)
+            if row is None or self._is_done(row):
+                return row
+            raise WaitTimeout(row.status, seen_s_ago=0)
         clock = asyncio.get_running_loop().time
         ends_at = None if timeout_s is None else clock() + timeout_s
-        with self._subscribed(task_id) as woken:
-            row = await self._read_first(task_id, timeout_s)
+        with self._subscribed(row_id) as woken:
+            row = await self._read_first(row_id, timeout_s)
             while row is not None and not self._is_done(row):
                 status, seen_at = row.status, clock()
                 try:
                     async with asyncio.timeout_at(ends_at):
-                        row = await self._next_look(task_id, woken)
+                        row = await self._read_when_woken(row_id, woken)
                 except TimeoutError:
                     raise WaitTimeout(status, seen_s_ago=clock() - seen_at) from None
         return row
 
     async def close(self) -> None:
-        """Stop, and let everyone go who still waits."""
+        """Stop listening; everyone still waiting gets a `BrokerError`."""
         self._is_closed = True
         self._wake_all()
         for task in self._background:
@@ -135,39 +105,30 @@ class ResultWaiters(Generic[R]):
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
 
-    async def _read_first(self, task_id: UUID, timeout_s: float | None) -> R | None:
+    async def _read_first(self, row_id: UUID, timeout_s: float | None) -> R | None:
         async with asyncio.timeout(None if timeout_s is None else max(timeout_s, FIRST_READ_TIMEOUT_S)):
-            return await self._reader.read(task_id)
+            return await self._reader.read(row_id)
 
-    async def _next_look(self, task_id: UUID, woken: asyncio.Event) -> R | None:
-        """The row, once there is a reason to read it again."""
+    async def _read_when_woken(self, row_id: UUID, woken: asyncio.Event) -> R | None:
         await woken.wait()
         woken.clear()
         if self._is_closed:
             raise BrokerError("closed while waiting", code=BrokerErrorCode.NO_BROKER)
-        return await self._reader.read(task_id)
-
-    async def _look_once(self, task_id: UUID) -> R | None:
-        row = await self._read_first(task_id, 0)
-        if row is None or self._is_done(row):
-            return row
-        raise WaitTimeout(row.status, seen_s_ago=0)
+        return await self._reader.read(row_id)
 
     @contextmanager
-    def _subscribed(self, task_id: UUID) -> Generator[asyncio.Event]:
+    def _subscribed(self, row_id: UUID) -> Generator[asyncio.Event]:
+        """An event set when the row may have changed; subscribe before the first read, or a change may be missed."""
         woken = asyncio.Event()
-        self._wake_events[task_id].add(woken)
-        self._start()
+        self._wake_events[row_id].add(woken)
+        if not self._background:
+            self._background = [asyncio.create_task(self._listener.run()), asyncio.create_task(self._poll())]
         try:
             yield woken
         finally:
-            self._wake_events[task_id].discard(woken)
-            if not self._wake_events[task_id]:
-                del self._wake_events[task_id]
-
-    def _start(self) -> None:
-        if not self._background:
-            self._background = [asyncio.create_task(self._listener.run()), asyncio.create_task(self._poll())]
+            self._wake_events[row_id].discard(woken)
+            if not self._wake_events[row_id]:
+                del self._wake_events[row_id]
 
     async def _poll(self) -> None:
         while True:
@@ -176,12 +137,16 @@ class ResultWaiters(Generic[R]):
 
     def _on_notification(self, payload: str) -> None:
         for text in payload.split(","):
-            for woken in self._wake_events.get(_id(text), ()):
+            try:
+                row_id = UUID(text)
+            except ValueError:  # any client of the database can send a notification
+                continue
+            for woken in self._wake_events.get(row_id, ()):
                 woken.set()
 
-    def _on_listening_change(self, hearing: bool) -> None:  # noqa: FBT001  # the listener's one message
-        self._is_listening = hearing
-        if hearing:
+    def _on_listening_change(self, is_listening: bool) -> None:  # noqa: FBT001  # the listener's callback
+        self._is_listening = is_listening
+        if is_listening:  # notifications sent in the meantime are lost
             self._wake_all()
 
     def _wake_all(self) -> None:
@@ -190,23 +155,50 @@ class ResultWaiters(Generic[R]):
                 woken.set()
 
 
-_NOBODY = UUID(int=0)
+class BatchReader(Generic[R]):
+    """Reads rows by id. Requests made while a statement is running share the next one."""
 
+    def __init__(self, read: Callable[[list[UUID]], Awaitable[list[R]]]) -> None:
+        self._read = read
+        self._requests: defaultdict[UUID, list[asyncio.Future[R | None]]] = defaultdict(list)
+        self._reading: asyncio.Task[None] | None = None
 
-def _id(text: str) -> UUID:
-    """The id in a notification; anyone may send one, so what is no id is nobody's."""
-    try:
-        return UUID(text)
-    except ValueError:
-        return _NOBODY
+    async def read(self, row_id: UUID) -> R | None:
+        """The current row; None if it does not exist."""
+        answer: asyncio.Future[R | None] = asyncio.get_running_loop().create_future()
+        self._requests[row_id].append(answer)
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_all())
+        return await answer
+
+    async def _read_all(self) -> None:
+        try:
+            while self._requests:
+                batch = {row_id: self._requests.pop(row_id) for row_id in list(self._requests)[:MAX_READ_IDS]}
+                await self._answer(batch)
+        finally:
+            self._reading = None
+
+    async def _answer(self, batch: dict[UUID, list[asyncio.Future[R | None]]]) -> None:
+        try:
+            found = {row.id: row for row in await self._read(list(batch))}
+        except BaseException as error:  # a future left without an answer would wait forever
+            for answer in (answer for answers in batch.values() for answer in answers if not answer.done()):
+                answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for row_id, answers in batch.items():
+            for answer in answers:
+                if not answer.done():
+                    answer.set_result(found.get(row_id))
 
 
 def is_task_terminal(row: HasStatus) -> bool:
-    """Whether a task has ended."""
     return TaskStatus(row.status) in TASK_TERMINAL_STATES
 
 
 def is_run_terminal_or_paused(row: HasStatus) -> bool:
-    """Whether a run has ended, or goes on only when it is told to."""
+    """A paused run ends the wait too: it does not continue by itself."""
     status = WorkflowStatus(row.status)
     return status in WORKFLOW_TERMINAL_STATES or status is WorkflowStatus.PAUSED

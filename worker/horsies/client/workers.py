@@ -1,4 +1,4 @@
-"""Asking after workers: which of them answer, and what they last wrote about themselves."""
+"""Worker monitoring: pings workers and reads their snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from horsies.store.workers import PingReplies, WorkerStore, open_ping
 
 
 class WorkerMonitor:
-    """Everything about workers that a program can ask a broker."""
+    """Pings the workers of a broker and reads their snapshots."""
 
     def __init__(self, broker: Callable[[], PostgresBroker]) -> None:
         self._broker = broker
@@ -25,11 +25,12 @@ class WorkerMonitor:
     async def ping(
         self, *, target_worker_id: str | None, timeout_seconds: float, min_responses: int | None
     ) -> BrokerResult[list[WorkerPong]]:
-        """The workers that answer in time, in the order of their answers; none is an answer too."""
-        asked = self._ping(target_worker_id, timeout_seconds, min_responses)
-        return await to_broker_result(BrokerErrorCode.WORKER_PING_FAILED, asked)
+        """The workers that reply in time, in the order of their replies; may be empty."""
+        ping = self._ping(target_worker_id, timeout_seconds, min_responses)
+        return await to_broker_result(BrokerErrorCode.WORKER_PING_FAILED, ping)
 
     async def states(self) -> BrokerResult[list[WorkerStateSnapshot]]:
+        """The newest snapshot of each worker."""
         return await to_broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED, self._states())
 
     async def state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
@@ -38,16 +39,16 @@ class WorkerMonitor:
     async def history(self, worker_id: str, limit: int | None) -> BrokerResult[list[WorkerStateSnapshot]]:
         return await to_broker_result(BrokerErrorCode.MONITORING_QUERY_FAILED, self._history(worker_id, limit))
 
-    async def _ping(self, target: str | None, timeout_s: float, enough: int | None) -> list[WorkerPong]:
+    async def _ping(self, target: str | None, timeout_s: float, min_responses: int | None) -> list[WorkerPong]:
         if timeout_s <= 0:
             raise ValueError("timeout_seconds must be above 0")
-        if enough is not None and enough < 1:
+        if min_responses is not None and min_responses < 1:
             raise ValueError("min_responses must be at least 1")
-        roll_call = WorkerPing(target=None if target is None else parse_id(target), min_responses=enough)
+        ping = WorkerPing(target=None if target is None else parse_id(target), min_responses=min_responses)
         session = await self._broker().session()
-        async with open_ping(session.direct, reply_channel=roll_call.reply_channel, message=roll_call.message) as line:
-            await roll_call.collect(line, timeout_s)
-        return list(roll_call.pongs.values())
+        async with open_ping(session.direct, reply_channel=ping.reply_channel, message=ping.message) as replies:
+            await ping.collect(replies, timeout_s)
+        return list(ping.pongs.values())
 
     async def _states(self) -> list[WorkerStateSnapshot]:
         return await (await self._store()).newest_states()
@@ -59,21 +60,20 @@ class WorkerMonitor:
     async def _history(self, worker_id: str, limit: int | None) -> list[WorkerStateSnapshot]:
         if limit is not None and limit < 1:
             raise ValueError("limit must be at least 1")
-        identity = UUID(parse_id(worker_id))
-        return await (await self._store()).state_history(identity, limit)
+        return await (await self._store()).state_history(UUID(parse_id(worker_id)), limit)
 
     async def _store(self) -> WorkerStore:
         return WorkerStore((await self._broker().session()).database)
 
 
 class WorkerPing:
-    """One ping and who has answered it so far."""
+    """One ping: its message, and the replies so far by worker id."""
 
     def __init__(self, *, target: str | None, min_responses: int | None) -> None:
         self._target = target
         self._min_responses = 1 if target is not None else min_responses
         self._correlation_id = str(uuid4())
-        self._asked_at = time.perf_counter()
+        self._sent_at = time.perf_counter()
         self.reply_channel = f"horsies_pong_{uuid4().hex}"
         self.pongs: dict[str, WorkerPong] = {}
 
@@ -89,23 +89,20 @@ class WorkerPing:
             }
         )
 
-    async def collect(self, line: PingReplies, timeout_s: float) -> None:
-        """Note the answers until there are enough or the time is over."""
-        self._asked_at = time.perf_counter()
+    async def collect(self, replies: PingReplies, timeout_s: float) -> None:
+        """Collect replies until there are enough or the timeout has passed."""
+        self._sent_at = time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
                 while self._min_responses is None or len(self.pongs) < self._min_responses:
-                    self._note(await line.next_reply())
+                    pong = self._parse_reply(await replies.next_reply())
+                    if pong is not None and self._target in {None, pong.worker_id}:
+                        self.pongs.setdefault(pong.worker_id, pong)
         except TimeoutError:
             return
 
-    def _note(self, payload: str) -> None:
-        pong = self._read(payload)
-        if pong is not None and self._target in {None, pong.worker_id}:
-            self.pongs.setdefault(pong.worker_id, pong)
-
-    def _read(self, payload: str) -> WorkerPong | None:
-        """The answer in a notification; anyone may send one, so what is no answer to this call is nobody's."""
+    def _parse_reply(self, payload: str) -> WorkerPong | None:
+        """None for anything but a reply to this ping: any client of the database can notify the channel."""
         try:
             body = json.loads(payload)
             if body["correlation_id"] != self._correlation_id:
@@ -114,7 +111,7 @@ class WorkerPing:
                 worker_id=parse_id(body["worker_id"]),
                 hostname=str(body["hostname"]),
                 pid=int(body["pid"]),
-                latency_ms=(time.perf_counter() - self._asked_at) * 1000,
+                latency_ms=(time.perf_counter() - self._sent_at) * 1000,
             )
         except (ValueError, TypeError, KeyError):
             return None
