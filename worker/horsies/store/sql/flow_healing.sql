@@ -69,7 +69,7 @@ WITH aside AS MATERIALIZED (
                         WHERE n.workflow_id = running.id AND n.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED'))
      LIMIT $1
 )
-SELECT workflow_id, '0' AS stuck_in FROM decidable
+SELECT workflow_id, '0' AS stuck_case FROM decidable
  UNION ALL
 SELECT workflow_id, CASE WHEN is_subworkflow THEN '1.5' ELSE '1' END FROM unstarted
  UNION ALL
