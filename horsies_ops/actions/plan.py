@@ -23,7 +23,7 @@ from horsies.model.operator_actions import (
 )
 from horsies.model.task import TaskStatus, parse_id
 from horsies.store.database import Database
-from horsies.store.operators import ACTIONS, Target, TargetRow
+from horsies.store.operators import OPERATORS, Target, TargetRow
 from horsies_ops.reads.filters import TaskFilter, format_filter
 from horsies_ops.reads.search import MAX_CANDIDATES, search_ranges
 
@@ -129,7 +129,7 @@ async def select_targets(
     """At most `limit` of them, some thousand at a time; of a filter's, the newest first."""
     if selector.ids is not None:
         for start in range(0, len(selector.ids[:limit]), ID_BATCH_SIZE):
-            yield await database.fetch(ACTIONS.targets, selector.ids[:limit][start : start + ID_BATCH_SIZE], None)
+            yield await database.fetch(OPERATORS.targets, selector.ids[:limit][start : start + ID_BATCH_SIZE], None)
     elif selector.filter is not None:
         async for rows in _matching(database, selector, selector.filter, limit):
             yield rows
@@ -142,7 +142,7 @@ async def _matching(
     left = limit
     async for stretch in search_ranges(database, wanted, max_matches=MAX_CANDIDATES):
         shown = {match.id: match.status for match in stretch.matches}
-        rows = await database.fetch(ACTIONS.targets, list(shown), selector.as_of)
+        rows = await database.fetch(OPERATORS.targets, list(shown), selector.as_of)
         # One that has moved between the two looks may not match any more.
         rows = [row for row in reversed(rows) if row.status == shown[row.id]][:left]
         yield rows
@@ -167,7 +167,7 @@ async def build_plan(
     draft = _Draft(action, options or ActionOptions())
     if draft.options.kill and action is not Action.CANCEL:
         raise ValueError("kill is for cancel; requeue stops what runs by itself, other actions let it run")
-    (now,) = await database.fetch(ACTIONS.server_time)
+    (now,) = await database.fetch(OPERATORS.server_time)
     async for rows in select_targets(database, selector, draft.options.limit):
         draft.add(rows)
     if selector.ids is not None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.settings import CustomQueueConfig
-from horsies.store.operators import ACTIONS, AuditEntry, AuditProgress, record_audit
-from horsies.store.tasks import QUEUES
+from horsies.store.operators import OPERATORS, AuditEntry, AuditProgress, record_audit
+from horsies.store.tasks import TASKS
 from horsies_ops.actions.report import ActionReport
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ async def pause_queue(session: OperatorSession, queue: str, *, reason: str | Non
     validate_queue_name(queue)
 
     async def pause(transaction: Transaction) -> ActionReport:
-        paused = await transaction.fetch(QUEUES.pause_queue, queue, session.operator.name, reason)
+        paused = await transaction.fetch(TASKS.pause_queue, queue, session.operator.name, reason)
         await transaction.fetch(
-            ACTIONS.send_notifications, [], [], [_message(PAUSE_QUEUE, queue)] if paused else [], []
+            OPERATORS.send_notifications, [], [], [_message(PAUSE_QUEUE, queue)] if paused else [], []
         )
         return await _record_and_report(transaction, session, PAUSE_QUEUE, queue, reason, affected=len(paused))
 
@@ -39,9 +39,9 @@ async def resume_queue(session: OperatorSession, queue: str, *, reason: str | No
     validate_queue_name(queue)
 
     async def resume(transaction: Transaction) -> ActionReport:
-        resumed = await transaction.fetch(QUEUES.resume_queue, queue)
+        resumed = await transaction.fetch(TASKS.resume_queue, queue)
         messages = [_message(RESUME_QUEUE, queue)] if resumed else []
-        await transaction.fetch(ACTIONS.send_notifications, [], [row.queue_name for row in resumed], messages, [])
+        await transaction.fetch(OPERATORS.send_notifications, [], [row.queue_name for row in resumed], messages, [])
         return await _record_and_report(transaction, session, RESUME_QUEUE, queue, reason, affected=len(resumed))
 
     return await session.run(resume)
@@ -50,7 +50,7 @@ async def resume_queue(session: OperatorSession, queue: str, *, reason: str | No
 async def _record_and_report(
     transaction: Transaction, session: OperatorSession, action: str, queue: str, reason: str | None, *, affected: int
 ) -> ActionReport:
-    (known,) = await transaction.fetch(QUEUES.is_queue_known, queue)
+    (known,) = await transaction.fetch(TASKS.is_queue_known, queue)
     deed = AuditEntry(operator=session.operator, action=action, reason=reason, filter={"queue": queue}, matched=1)
     audit_id = await record_audit(transaction, deed, AuditProgress(affected=affected, skipped=1 - affected))
     unknown = f"no live worker serves {queue} and nothing waits in it"

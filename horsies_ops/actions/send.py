@@ -63,7 +63,7 @@ async def send(
     task_id = UUID(payload.task_id)
 
     async def store(transaction: Transaction) -> int:
-        await TaskStore(session.database).enqueue(payload, within=transaction)
+        await TaskStore(session.database).enqueue(payload, transaction=transaction)
         return await record_audit(
             transaction, _audit_entry(session, payload, reason), AuditProgress(affected=1, task_ids=[task_id])
         )

@@ -93,8 +93,8 @@ class _ChangeFeed:
             direct,
             channels,
             on_change=self._on_listener_change,
-            first_pause_s=pace.first_pause_s,
-            longest_pause_s=pace.longest_pause_s,
+            initial_backoff_s=pace.first_pause_s,
+            max_backoff_s=pace.longest_pause_s,
         )
 
     async def listen(self) -> None:

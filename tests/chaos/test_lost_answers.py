@@ -86,7 +86,7 @@ async def test_an_outcome_whose_answer_is_lost_is_stored_once_and_never_called_l
 ) -> None:
     async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
         task_id = await worker.send(task, *arguments)
-        proxy.lose_answer(f"finishes.{statement}", holding=UUID(task_id).bytes)
+        proxy.lose_answer(f"claims.{statement}", holding=UUID(task_id).bytes)
         await ledger.until_terminal(task_id)
         await worker.until(lambda: proxy.lost == 1)
         assert [each["error_code"] for each in await ledger.attempts(task_id)] == codes

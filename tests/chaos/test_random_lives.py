@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from horsies.store.claims import FINISHES
+from horsies.store.claims import CLAIMS
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.queries import Query
 from tests.support.simulated_workers import AgingDatabase
 from tests.support.state_machine import state_machine_for
 
-TOKEN = "AND t.claim_token = asked.claim_token"
-OWNER = "AND t.claimed_by_worker_id = asked.worker_id"
+TOKEN = "AND t.claim_token = input.claim_token"
+OWNER = "AND t.claimed_by_worker_id = input.worker_id"
 STATUS = "AND t.status || '' = 'RUNNING'"
 FENCES = {
     "of the claim": (TOKEN, OWNER),
@@ -73,7 +73,7 @@ def test_every_promise_is_kept_whatever_happens(database_url: str, lives: settin
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fence", FENCES.values(), ids=FENCES.keys())
 def test_a_finish_without_its_fence_is_found_out(database_url: str, lives: settings, fence: tuple[str, ...]) -> None:
-    unfenced = {query.name: without(query, fence) for query in (FINISHES.finish, FINISHES.complete)}
+    unfenced = {query.name: without(query, fence) for query in (CLAIMS.finish, CLAIMS.complete)}
     # The first fault will do; nobody needs it small.
     hunt = settings(lives, max_examples=400, phases=[Phase.generate])
     unguarded = AgingDatabase.open(database_url, lambda link: Rewritten(link, unfenced))

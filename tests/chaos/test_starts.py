@@ -43,7 +43,7 @@ async def test_a_worker_that_never_heard_that_its_row_was_written_starts_all_the
     ledger: Ledger, database_url: str
 ) -> None:
     async with Proxy(database_url).running() as proxy:
-        proxy.lose_answer("fleet.register", holding=b"")
+        proxy.lose_answer("workers.register", holding=b"")
         async with worker_in_process(database_url, config={"database_url": proxy.url}, processes=1) as worker:
             rows = await ledger.fetch("SELECT id::text, state FROM horsies_workers")
         assert proxy.lost == 1

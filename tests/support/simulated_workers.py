@@ -35,9 +35,9 @@ from horsies.store.workers import (
     HeartbeatStore,
     LeaseRenewal,
     TaskHeartbeat,
-    WorkerLifecycleStore,
     WorkerRegistration,
     WorkerState,
+    WorkerStore,
 )
 from tests.support.store import Connection
 from tests.support.task_model import (
@@ -164,7 +164,7 @@ class SimulatedWorker:
         """The newest last: one that was declared lost goes on under another."""
         self._number = number
         self._claims, self._finishes = ClaimStore(database), FinishStore(database)
-        self._fleet, self._beats = WorkerLifecycleStore(database), HeartbeatStore(database=database, hostname=HOST)
+        self._fleet, self._beats = WorkerStore(database), HeartbeatStore(database=database, hostname=HOST)
 
     def __repr__(self) -> str:
         return f"worker {self._number}"

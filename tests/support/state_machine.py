@@ -23,8 +23,7 @@ from horsies.store import operators
 from horsies.store.claims import ClaimRef
 from horsies.store.database import Transaction
 from horsies.store.operators import Target, Termination
-from horsies.store.tasks import QUEUES as QUEUE_QUERIES
-from horsies.store.tasks import TaskStore
+from horsies.store.tasks import TASKS, TaskStore
 from tests.support.simulated_workers import (
     MOST_UNFINISHED,
     RECOVERY,
@@ -360,12 +359,12 @@ class QueueStateMachine(RuleBasedStateMachine):
         worker.condition = WorkerCondition.DEAD
 
     def _pause(self, queue: str) -> None:
-        self._stage.run(self._stage.database.fetch(QUEUE_QUERIES.pause_queue, queue, OPERATOR, None))
+        self._stage.run(self._stage.database.fetch(TASKS.pause_queue, queue, OPERATOR, None))
         self._model.paused.add(queue)
 
     def _resume(self) -> None:
         for queue in self._model.paused:
-            self._stage.run(self._stage.database.fetch(QUEUE_QUERIES.resume_queue, queue))
+            self._stage.run(self._stage.database.fetch(TASKS.resume_queue, queue))
         self._model.paused.clear()
 
     def _act(self, life: ExpectedTask, standing: ShownState, *, is_cancelled: bool) -> None:

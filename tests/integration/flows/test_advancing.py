@@ -78,7 +78,7 @@ async def test_any_starts_early_and_is_not_handed_what_is_still_open(bench: Work
 async def test_a_met_case_completes_the_run_with_the_output_as_stored(
     bench: WorkflowDriver, connection: Connection
 ) -> None:
-    workflow_id = await bench.start_run(node(0), node(1), output_index=0, success=SuccessRule(cases=((1,),)))
+    workflow_id = await bench.start_run(node(0), node(1), output_index=0, success_rule=SuccessRule(cases=((1,),)))
     await bench.run(_failing("n0"))
     run = await run_row(connection, workflow_id)
     assert (run["status"], run["error"]) == ("COMPLETED", None)
@@ -88,7 +88,7 @@ async def test_a_met_case_completes_the_run_with_the_output_as_stored(
 async def test_an_unmet_policy_fails_with_the_code_of_the_required_node(
     bench: WorkflowDriver, connection: Connection
 ) -> None:
-    workflow_id = await bench.start_run(node(0), node(1), node(2, 1), success=SuccessRule(cases=((2,), (1, 2))))
+    workflow_id = await bench.start_run(node(0), node(1), node(2, 1), success_rule=SuccessRule(cases=((2,), (1, 2))))
     await bench.run(_failing("n0", "n1"))
     assert (await run_row(connection, workflow_id))["error"]["message"] == "n1"
 

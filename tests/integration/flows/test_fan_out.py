@@ -20,9 +20,10 @@ async def test_a_layer_of_a_thousand_nodes_is_four_statements(database_url: str,
         await bench.finish(await bench.claim_and_start())
         database.statements.clear()
         await bench.outbox.process()
-        advanced = Counter(name for name in database.statements if name.startswith("flows."))
-        expected = {"flows.lock_due": 1, "flows.nodes_of": 1, "flows.move_nodes": 1, "flows.enqueue": 1}
-        looks = {"flows.lock_due": 1, "flows.waiting_children": 2}  # until nothing is left
+        advanced = Counter(name for name in database.statements if name.startswith("workflows."))
+        once = ("lock_due_runs", "run_nodes", "update_nodes", "enqueue_nodes")
+        expected = {f"workflows.{name}": 1 for name in once}
+        looks = {"workflows.lock_due_runs": 1, "workflows.pending_sub_workflows": 2}  # until nothing is left
         assert advanced == Counter(expected) + Counter(looks)
         await bench.run()
         assert len(bench.started) == WIDTH + 2

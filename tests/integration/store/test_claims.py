@@ -26,7 +26,7 @@ async def test_tasks_come_by_priority_then_time_over_all_queues(database: Databa
     second = await insert_task(database_url, queue_name="b", priority=50, enqueued_at=NOW - timedelta(seconds=20))
     rows = await claim(database, queues=A_AND_B)
     assert [row.id for row in rows] == [first, second, third, fourth]
-    assert [row.place for row in rows] == [1, 2, 3, 4]
+    assert [row.claim_order for row in rows] == [1, 2, 3, 4]
 
 
 async def test_the_first_tasks_start_in_the_given_children_and_the_rest_wait(

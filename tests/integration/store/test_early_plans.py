@@ -10,9 +10,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from horsies.store.claims import CLAIMS, FINISHES
+from horsies.store.claims import CLAIMS
 from horsies.store.connection import ConnectionSpec
-from horsies.store.workflow_control import WORKFLOW_HEALING
+from horsies.store.workflow_control import WORKFLOW_CONTROL
 from tests.support.store import WORKER, Connection
 
 STORED, BATCH = 5_000, 64
@@ -68,8 +68,8 @@ async def early(database_url: str) -> AsyncIterator[Connection]:
     link = ConnectionSpec(url=database_url, masked_url="test", force_generic_plan=True)
     connection = await asyncpg.connect(database_url, server_settings=link.session_settings)
     await connection.execute(f"PREPARE claim AS {CLAIMS.claim.sql}")
-    await connection.execute(f"PREPARE complete AS {FINISHES.complete.sql}")
-    await connection.execute(f"PREPARE stuck AS {WORKFLOW_HEALING.stuck_runs.sql}")
+    await connection.execute(f"PREPARE complete AS {CLAIMS.complete.sql}")
+    await connection.execute(f"PREPARE stuck AS {WORKFLOW_CONTROL.stuck_runs.sql}")
     await connection.execute(CLAIM)
     await connection.execute(_completing([]))
     await connection.execute(STUCK)

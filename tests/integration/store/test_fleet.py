@@ -9,7 +9,7 @@ import pytest
 
 from horsies.store.database import Database
 from horsies.store.operators import EventStore, StoredEvent
-from horsies.store.workers import WorkerLifecycleStore, WorkerRegistration, WorkerSnapshot, WorkerState, WorkerStore
+from horsies.store.workers import WorkerRegistration, WorkerSnapshot, WorkerState, WorkerStore
 from tests.support.store import WORKER, Connection, collect_notifications, insert_pending, only_row
 
 RUN = WorkerRegistration(
@@ -24,13 +24,11 @@ RUN = WorkerRegistration(
 
 
 @pytest.fixture
-def fleet(database: Database) -> WorkerLifecycleStore:
-    return WorkerLifecycleStore(database)
+def fleet(database: Database) -> WorkerStore:
+    return WorkerStore(database)
 
 
-async def test_a_worker_is_starting_then_running_then_stopped(
-    fleet: WorkerLifecycleStore, connection: Connection
-) -> None:
+async def test_a_worker_is_starting_then_running_then_stopped(fleet: WorkerStore, connection: Connection) -> None:
     started_at = await fleet.register(RUN)
     row = ("state", "queues", "processes", "recovery_config", "started_at", "stopped_at")
     expected = ("starting", ["a", "b"], 4, '{"max_crashes": 3}', started_at, None)
@@ -42,7 +40,7 @@ async def test_a_worker_is_starting_then_running_then_stopped(
 
 
 async def test_a_beat_brings_the_databases_time_and_tells_a_lost_worker_so(
-    fleet: WorkerLifecycleStore, connection: Connection
+    fleet: WorkerStore, connection: Connection
 ) -> None:
     started_at = await fleet.register(RUN)
     beat = await fleet.heartbeat(WORKER, {"listener": "ok"})
@@ -59,7 +57,7 @@ async def test_a_beat_brings_the_databases_time_and_tells_a_lost_worker_so(
     assert late.is_lost
 
 
-async def test_a_lost_run_can_only_be_stopped(fleet: WorkerLifecycleStore, connection: Connection) -> None:
+async def test_a_lost_run_can_only_be_stopped(fleet: WorkerStore, connection: Connection) -> None:
     await fleet.register(RUN)
     await connection.execute("UPDATE horsies_workers SET state = 'lost'")
     await fleet.set_state(WORKER, WorkerState.RUNNING)
@@ -68,11 +66,11 @@ async def test_a_lost_run_can_only_be_stopped(fleet: WorkerLifecycleStore, conne
     assert await only_row(connection, "horsies_workers", "state") == ("stopped",)
 
 
-async def test_a_beat_for_a_row_that_is_gone_says_so(fleet: WorkerLifecycleStore) -> None:
+async def test_a_beat_for_a_row_that_is_gone_says_so(fleet: WorkerStore) -> None:
     assert await fleet.heartbeat(uuid4(), {}) is None
 
 
-async def test_a_snapshot_is_read_back_as_it_was_written(fleet: WorkerLifecycleStore, database: Database) -> None:
+async def test_a_snapshot_is_read_back_as_it_was_written(fleet: WorkerStore, database: Database) -> None:
     started_at = await fleet.register(RUN)
     await fleet.write_snapshot(
         WorkerSnapshot(
@@ -94,7 +92,7 @@ async def test_a_snapshot_is_read_back_as_it_was_written(fleet: WorkerLifecycleS
 
 
 async def test_the_next_due_time_is_the_soonest_of_the_served_queues_that_is_yet_to_come(
-    fleet: WorkerLifecycleStore, connection: Connection
+    fleet: WorkerStore, connection: Connection
 ) -> None:
     assert await fleet.next_due_s(["a", "b"]) is None
     await insert_pending(connection, count=1, queue="a", due_in_s=-5)

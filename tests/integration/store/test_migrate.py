@@ -15,11 +15,11 @@ from horsies.store.migrate import SCHEMA, known_migrations, migrate, schema_stat
 MIGRATE_ONCE = """
 import asyncio, sys
 from horsies.store.database import Database
-from horsies.store.connection import Link
+from horsies.store.connection import ConnectionSpec
 from horsies.store.migrate import migrate
 
 async def main():
-    async with Database(Link(url=sys.argv[1], masked_url="test")) as database:
+    async with Database(ConnectionSpec(url=sys.argv[1], masked_url="test")) as database:
         print(len(await migrate(database)))
 
 asyncio.run(main())

@@ -8,18 +8,19 @@ from typing import Any
 import asyncpg
 import pytest
 
-from horsies.store.claims import CLAIMS, FINISHES
+from horsies.store.claims import CLAIMS
 from horsies.store.database import Database
 from horsies.store.execution import EXECUTION
+from horsies.store.listen import PROBE
 from horsies.store.migrate import SCHEMA
-from horsies.store.operators import ACTIONS, AUDIT, EVENTS
+from horsies.store.operators import OPERATORS
 from horsies.store.queries import Query, every_query
 from horsies.store.recovery import RECOVERY
 from horsies.store.retention import RETENTION
-from horsies.store.tasks import QUEUES, TASKS
-from horsies.store.workers import BEATS, FLEET, WORKERS
-from horsies.store.workflow_control import WORKFLOW_CONTROL, WORKFLOW_HEALING
-from horsies.store.workflows import RUN_READS, WORKFLOWS
+from horsies.store.tasks import TASKS
+from horsies.store.workers import WORKERS
+from horsies.store.workflow_control import WORKFLOW_CONTROL
+from horsies.store.workflows import WORKFLOWS
 from horsies_ops.reads.events import EVENT_READS
 from horsies_ops.reads.filters import LOOKUP
 from horsies_ops.reads.overview import COUNTER_READS, OVERVIEW, THROUGHPUT
@@ -36,12 +37,8 @@ from tests.support.databases import Cluster
 TASK_LISTS = (CLOCK, TASK_READS, PAYLOADS, SEARCH, LOOKUP, STALE_READS)
 SYSTEM = (OVERVIEW, QUEUE_READS, THROUGHPUT, WORKER_READS, EVENT_READS, STORAGE, DIAGNOSIS, COUNTER_READS)
 READS = (*TASK_LISTS, *SYSTEM, WORKFLOW_READS, SCHEDULE_READS)
-WORKER_WRITES = (CLAIMS, FINISHES, BEATS, EVENTS, FLEET, RECOVERY)
-FLOW_QUERIES = (WORKFLOWS, WORKFLOW_CONTROL, WORKFLOW_HEALING, RUN_READS)
-OPERATORS_WRITES = (ACTIONS, AUDIT, QUEUES, RETENTION)
-EVERY_QUERY = list(
-    every_query(SCHEMA, TASKS, EXECUTION, STATUS, WORKERS, *READS, *WORKER_WRITES, *OPERATORS_WRITES, *FLOW_QUERIES)
-)
+STORE = (SCHEMA, PROBE, TASKS, EXECUTION, CLAIMS, WORKERS, RECOVERY, OPERATORS, RETENTION, WORKFLOWS, WORKFLOW_CONTROL)
+EVERY_QUERY = list(every_query(*STORE, STATUS, *READS))
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from horsies.store.claims import CLAIMS, FINISHES
-from horsies.store.workers import BEATS, FLEET
+from horsies.store.claims import CLAIMS
+from horsies.store.workers import WORKERS
 from tests.support.databases import Cluster
 from tests.support.store import WORKER, Connection, insert_pending
 
@@ -116,20 +116,22 @@ async def _index_rows(connection: Connection) -> int:
 async def test_a_finish_reads_each_row_by_its_key(large: Connection) -> None:
     holds = _holds(await _claim(large))
     texts = [["COMPLETED"] * BATCH, ['{"ok": null}'] * BATCH, *[[None] * BATCH for _ in range(6)]]
-    assert await _rows_read(large, FINISHES.finish.sql, *holds, *texts, 10, "{}", []) <= 5 * BATCH
+    assert await _rows_read(large, CLAIMS.finish.sql, *holds, *texts, 10, "{}", []) <= 5 * BATCH
 
 
 async def test_a_start_a_release_and_a_beat_read_each_row_by_its_key(large: Connection) -> None:
     rows = await large.fetch(CLAIMS.claim.sql, *_claiming(pids=False))
     holds, pids = _holds(rows), [7] * BATCH
     lease = (60.0, 60.0)
-    assert await _rows_read(large, BEATS.task_heartbeats.sql, *holds, pids, "claimer", "here", *lease, []) <= 5 * BATCH
+    assert (
+        await _rows_read(large, WORKERS.task_heartbeats.sql, *holds, pids, "claimer", "here", *lease, []) <= 5 * BATCH
+    )
     assert await _rows_read(large, CLAIMS.start.sql, *holds, pids, "here") <= 5 * BATCH
     assert await _rows_read(large, CLAIMS.release.sql, *holds, "RUNNING", "{}") <= 5 * BATCH
 
 
 async def test_the_next_due_time_is_one_look_at_each_priority(large: Connection) -> None:
-    assert await _rows_read(large, FLEET.next_due.sql, QUEUES) <= 5
+    assert await _rows_read(large, WORKERS.next_due.sql, QUEUES) <= 5
 
 
 async def test_what_a_worker_owns_is_read_from_its_index(large: Connection) -> None:

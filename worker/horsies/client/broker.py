@@ -29,7 +29,7 @@ from horsies.store.database import Database, PoolSettings
 from horsies.store.endpoint import ConnectionSpecs, Endpoint, resolve_database
 from horsies.store.listen import TASK_DONE_CHANNEL, WORKFLOW_DONE_CHANNEL
 from horsies.store.tasks import TaskResultRow, TaskStore
-from horsies.store.workflows import RunResultRow, WorkflowReader
+from horsies.store.workflows import RunResultRow, WorkflowStore
 from horsies.sync import BRIDGE
 
 Role = Literal["producer", "worker", "scheduler"]
@@ -183,7 +183,7 @@ class PostgresBroker:
             ),
             run_waiters=ResultWaiters(
                 specs.direct,
-                WorkflowReader(database).run_results,
+                WorkflowStore(database).run_results,
                 channel=WORKFLOW_DONE_CHANNEL,
                 is_done=is_run_terminal_or_paused,
             ),

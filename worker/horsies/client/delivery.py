@@ -116,7 +116,7 @@ class BrokerDelivery:
     async def _store_many(self, batches: BulkBatches, connection: object | None) -> TaskSendResult[list[AnyHandle]]:
         try:
             async with self._session_and_savepoint(connection) as (session, transaction):
-                await session.tasks.enqueue_many(batches, within=transaction)
+                await session.tasks.enqueue_many(batches, transaction=transaction)
         except HorsiesError as error:
             # The ids are unique to this bulk send: if they exist, an earlier attempt committed and its answer was lost.
             if not _is_unique_violation(error):
@@ -178,7 +178,7 @@ class BrokerDelivery:
                 async with session.key_limiter.acquire() as remaining_s:
                     return await self._store_in_own_transaction(payload, timeout_s=remaining_s)
             async with self._session_and_savepoint(connection) as (session, transaction):
-                return await session.tasks.enqueue(payload, within=transaction, timeout_s=wait_s)
+                return await session.tasks.enqueue(payload, transaction=transaction, timeout_s=wait_s)
 
     async def _store_in_own_transaction(
         self, payload: TaskSendPayload, *, timeout_s: float | None = None

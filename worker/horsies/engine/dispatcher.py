@@ -33,7 +33,7 @@ from horsies.model.crash import KillReason
 from horsies.model.fence import may_assign
 from horsies.model.task import TaskStatus, expired_error
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStatusRow, TaskExpiry, TaskStart
-from horsies.store.workers import WorkerLifecycleStore, WorkerState
+from horsies.store.workers import WorkerState, WorkerStore
 
 if TYPE_CHECKING:
     from horsies.engine.pool.child import Child
@@ -490,7 +490,7 @@ class DuePoller:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._fleet = WorkerLifecycleStore(parts.claims.database)  # beats have their connection to themselves
+        self._fleet = WorkerStore(parts.claims.database)  # beats have their connection to themselves
         self._wake_at = 0.0
         self._wake_at_changed = asyncio.Event()
 

@@ -22,7 +22,7 @@ from horsies.store.listen import (
     is_notify_trigger_enabled,
     send_probe,
 )
-from horsies.store.workers import WorkerLifecycleStore
+from horsies.store.workers import WorkerStore
 
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts
@@ -131,7 +131,7 @@ class Notifications:
 
     def __init__(self, parts: Parts, link: ConnectionSpec, *, probe_after_s: float = PROBE_AFTER_S) -> None:
         self._parts = parts
-        self._fleet = WorkerLifecycleStore(parts.claims.database)  # beats have their connection to themselves
+        self._fleet = WorkerStore(parts.claims.database)  # beats have their connection to themselves
         self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         channels = {
             TASK_NEW_CHANNEL: self._on_task_new,

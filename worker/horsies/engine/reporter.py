@@ -24,7 +24,7 @@ from horsies.model.task import TaskStatus
 from horsies.model.text import first_line
 from horsies.store.operators import EventStore
 from horsies.store.operators import StoredEvent as Record
-from horsies.store.workers import WorkerLifecycleStore, WorkerSnapshot
+from horsies.store.workers import WorkerSnapshot, WorkerStore
 
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts
@@ -279,7 +279,7 @@ class SnapshotWriter:
 
     def __init__(self, parts: Parts, started_at: datetime) -> None:
         self._parts = parts
-        self._fleet = WorkerLifecycleStore(parts.claims.database)  # beats have their connection to themselves
+        self._fleet = WorkerStore(parts.claims.database)  # beats have their connection to themselves
         self._started_at = started_at
         self._process = psutil.Process()
 

@@ -38,7 +38,7 @@ from horsies.store.listen import is_notify_delivered
 from horsies.store.migrate import migrate, schema_state
 from horsies.store.operators import EventStore
 from horsies.store.tasks import TaskStore
-from horsies.store.workers import HeartbeatStore, WorkerLifecycleStore, WorkerState
+from horsies.store.workers import HeartbeatStore, WorkerState, WorkerStore
 
 # The parts of one worker, put together by `worker` and known to each other by name.
 
@@ -56,7 +56,7 @@ class Parts:
     assignments: Assignments
     claims: ClaimStore
     heartbeats: HeartbeatStore
-    fleet: WorkerLifecycleStore
+    fleet: WorkerStore
     reporter: Reporter
     health: Health
     claim_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -352,7 +352,7 @@ class Worker:
             assignments=hands,
             claims=ClaimStore(database),
             heartbeats=HeartbeatStore(database=beats, hostname=self.identity.hostname),
-            fleet=WorkerLifecycleStore(beats),
+            fleet=WorkerStore(beats),
             reporter=reporter,
             health=Health(recovery=app.recovery),
         )

@@ -1,4 +1,4 @@
-"""Tasks come into a worker's hands, begin, or are given up before they began."""
+"""Claims: claim due tasks, start them, release them, and store the outcomes of their attempts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from horsies.store.database import Database
 
 
-# What a worker holds, as every statement that moves its tasks is told.
-
-
 class ClaimRef(NamedTuple):
-    """A task in a worker's hands, under the token of its claim; worth nothing once the row has another."""
+    """One claim of a task. Every write is guarded by it and has no effect once the row has another token or owner."""
 
     task_id: UUID
     claim_token: int
@@ -33,44 +30,25 @@ class ClaimRef(NamedTuple):
 
 
 class ClaimKeyRow(NamedTuple):
-    """A row that was still held as asked."""
+    """A task whose claim was still valid."""
 
     id: UUID
     claim_token: int
 
 
 class ClaimStatusRow(NamedTuple):
-    """A row that was still held as asked, and where it stands since."""
+    """A task whose claim was still valid, with its new status."""
 
     id: UUID
     claim_token: int
     status: str
 
 
-def claim_arrays(claims: Sequence[ClaimRef]) -> tuple[list[UUID], list[int], list[UUID]]:
-    """The three arrays that guard a statement: ids, tokens, owners."""
-    return (
-        [hold.task_id for hold in claims],
-        [hold.claim_token for hold in claims],
-        [hold.worker_id for hold in claims],
-    )
-
-
-def _cancelled(because: str) -> JsonValue:
-    error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=f"not started again: its workflow was {because}")
-    return {"err": encode_task_error(error)}
-
-
-NO_RESTART_RESULTS = canonical_json({mark: _cancelled(mark) for mark in ("paused", "cancelled")})
-"""Results of tasks that would start again but must not, by what `no_restart` says; JSON."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """What a worker can take now.
+    """How many tasks a worker can take now, and from which queues; at most `limit` in total.
 
-    The first tasks start at once, one in each child of `pids`; the others are CLAIMED, with a lease where `lease_s` is
-    given. At most `limit` in all.
+    The first tasks become RUNNING, one for each child in `pids`; the others CLAIMED, with a lease if `lease_s` is set.
     """
 
     worker_id: UUID
@@ -83,17 +61,17 @@ class ClaimRequest:
 
     @property
     def may_return_fewer(self) -> bool:
-        """Whether it may return less than `limit` though there is more: caps, and rooms of single queues."""
+        """Whether a claim may return fewer than `limit` tasks although more are due, because of caps."""
         return self.cluster_cap is not None or any(
             queue.cap is not None or queue.capacity < self.limit for queue in self.queues
         )
 
 
 class ClaimedRow(NamedTuple):
-    """A task as its claim left it; payload, context, options and flags are JSON text."""
+    """A claimed task; arguments, context, options and flags are JSON text."""
 
-    place: int
-    """From 1, in the order of priority, time and id over all queues."""
+    claim_order: int
+    """From 1, by priority, time and id over all queues. First field, because `claim` sorts by it."""
     id: UUID
     claim_token: int
     status: str
@@ -107,19 +85,19 @@ class ClaimedRow(NamedTuple):
     retry_count: int
     max_retries: int
     attempts: int
-    """Attempts that came to an end before this one."""
+    """Number of earlier attempts."""
     crash_count: int
     sent_at: datetime
     good_until: datetime | None
     overlap_possible: bool
     is_workflow_task: bool
     worker_pid: int | None
-    """The child that a RUNNING task belongs to."""
+    """The child that a RUNNING task is assigned to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStart:
-    """A claimed task, and the child that it is about to be handed to."""
+    """A claimed task and the child that will run it."""
 
     claim: ClaimRef
     pid: int
@@ -127,10 +105,55 @@ class TaskStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExpiry:
-    """A claimed task that is past its good_until, and the stored result that says so."""
+    """A claimed task whose good_until has passed, with the result to store."""
 
     claim: ClaimRef
     document: str
+
+
+class FinishedAttempt(NamedTuple):
+    """The outcome of an attempt.
+
+    `document` is stored if the task ends with it. With `retry_delay_s` the task is retried after that delay instead, if
+    retries are left, it would start before good_until and its workflow was neither paused nor cancelled.
+    """
+
+    claim: ClaimRef
+    outcome: TaskAttemptOutcome
+    document: str
+    error_code: str | None = None
+    error_message: str | None = None
+    failed_reason: str | None = None
+    """Why it failed for a reason outside the task's code; kept on the task until it completes."""
+    retry_delay_s: float | None = None
+    poison_document: str | None = None
+    """Only for crashes: stored in place of `document` if this crash reaches the limit of a poison task."""
+    pid: int | None = None
+    """The process that ran it, if it may differ from the one the task was started in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOutcomeRow:
+    """A recorded attempt."""
+
+    id: UUID
+    claim_token: int
+    outcome: str
+    error_code: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStateRow:
+    """Current owner and status of a task whose outcome was refused."""
+
+    id: UUID
+    status: str
+    claim_token: int
+    worker_id: UUID | None
+    claimed_at: datetime | None
+    started_at: datetime | None
+    terminal_at: datetime | None
+    error_code: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,22 +163,36 @@ class ClaimQueries:
     expire: Query[ClaimKeyRow]
     release: Query[ClaimStatusRow]
     owned: Query[ClaimStatusRow]
+    finish: Query[ClaimStatusRow]
+    complete: Query[ClaimStatusRow]
+    attempts_by_claim: Query[AttemptOutcomeRow]
+    current_states: Query[TaskStateRow]
 
 
 CLAIMS = load_queries(ClaimQueries, "horsies.store", "claims")
 
 
+def _cancelled_result(mark: str) -> JsonValue:
+    error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=f"not started again: its workflow was {mark}")
+    return {"err": encode_task_error(error)}
+
+
+NO_RESTART_RESULTS = canonical_json({mark: _cancelled_result(mark) for mark in ("paused", "cancelled")})
+"""JSON results, by `no_restart`, of tasks that may not be retried or requeued because their workflow was paused or
+cancelled."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimStore:
-    """Claims in one database. Rows that a method does not return were moved by another hand, or may not move so."""
+    """Claims and releases tasks. Methods do not return tasks whose claim was lost or whose status does not allow it."""
 
     database: Database
 
     async def claim(self, request: ClaimRequest) -> list[ClaimedRow]:
-        """Take what is due, in claim order; no cap is ever exceeded, however many workers claim at once.
+        """Claim due tasks, in claim order. Caps hold even if many workers claim at once.
 
-        A lapsed lease comes back CLAIMED even where a child was named for it, and so does a node of a workflow while
-        another hand holds it.
+        A task with an expired lease is returned CLAIMED even if a child is free, and so is a workflow task whose node
+        is locked by another transaction.
         """
         rows = await self.database.fetch(
             CLAIMS.claim,
@@ -172,142 +209,91 @@ class ClaimStore:
         return sorted(rows)
 
     async def start(self, starts: Sequence[TaskStart], *, hostname: str) -> list[ClaimKeyRow]:
-        """Begin claimed tasks whose lease is valid and whose good_until is not over."""
+        """Mark claimed tasks RUNNING if their lease is valid and their good_until has not passed."""
         columns = claim_arrays([start.claim for start in starts])
         return await self.database.fetch(CLAIMS.start, *columns, [start.pid for start in starts], hostname)
 
     async def expire(self, expiries: Sequence[TaskExpiry]) -> list[ClaimKeyRow]:
-        """End claimed tasks that are past their good_until."""
+        """End claimed tasks whose good_until has passed."""
         columns = claim_arrays([expiry.claim for expiry in expiries])
         return await self.database.fetch(CLAIMS.expire, *columns, [expiry.document for expiry in expiries])
 
     async def release(self, claims: Sequence[ClaimRef]) -> list[ClaimStatusRow]:
-        """Give up claimed tasks; they cost nothing and keep their place in the queue."""
+        """Return claimed tasks to the queue; no retry is spent and they keep their place."""
         return await self._release(claims, TaskStatus.CLAIMED)
 
     async def release_running(self, claims: Sequence[ClaimRef]) -> list[ClaimStatusRow]:
-        """Give up RUNNING tasks whose code was never begun; as `release`."""
+        """As `release`, for RUNNING tasks whose code never started."""
         return await self._release(claims, TaskStatus.RUNNING)
 
     async def owned(self, worker_id: UUID) -> list[ClaimStatusRow]:
-        """Everything CLAIMED or RUNNING that names this worker."""
+        """All tasks that this worker has claimed or is running."""
         return await self.database.fetch(CLAIMS.owned, worker_id)
 
-    async def _release(self, holds: Sequence[ClaimRef], status: TaskStatus) -> list[ClaimStatusRow]:
-        return await self.database.fetch(CLAIMS.release, *claim_arrays(holds), status, NO_RESTART_RESULTS)
-
-
-# Running tasks come to an end, or back for another attempt.
-
-
-class FinishedAttempt(NamedTuple):
-    """How an execution ended, and what shall become of its task.
-
-    `document` is stored if the task ends here. With `retry_delay_s` it is run again instead, that long from now, where
-    retries are left, good_until allows and its workflow was neither paused nor cancelled.
-    """
-
-    claim: ClaimRef
-    outcome: TaskAttemptOutcome
-    document: str
-    error_code: str | None = None
-    error_message: str | None = None
-    failed_reason: str | None = None
-    """Why it failed where the task's own code is not to blame; stays on the row until it completes."""
-    retry_delay_s: float | None = None
-    poison_document: str | None = None
-    """Given for a crash, and only then: stored in place of `document` when this crash is one too many."""
-    pid: int | None = None
-    """The process that ran it, where it may be another than the one it was started for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptOutcomeRow:
-    """An attempt that is on record."""
-
-    id: UUID
-    claim_token: int
-    outcome: str
-    error_code: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStateRow:
-    """Who has a task, and since when: the evidence for an outcome that was refused."""
-
-    id: UUID
-    status: str
-    claim_token: int
-    worker_id: UUID | None
-    claimed_at: datetime | None
-    started_at: datetime | None
-    terminal_at: datetime | None
-    error_code: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishQueries:
-    finish: Query[ClaimStatusRow]
-    complete: Query[ClaimStatusRow]
-    attempts_by_claim: Query[AttemptOutcomeRow]
-    current_states: Query[TaskStateRow]
-
-
-FINISHES = load_queries(FinishQueries, "horsies.store", "finishes")
+    async def _release(self, claims: Sequence[ClaimRef], status: TaskStatus) -> list[ClaimStatusRow]:
+        return await self.database.fetch(CLAIMS.release, *claim_arrays(claims), status, NO_RESTART_RESULTS)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishStore:
-    """Outcomes in one database."""
+    """Stores the outcomes of attempts."""
 
     database: Database
 
     async def finish(
         self, finishes: Sequence[FinishedAttempt], *, max_crashes: int, events: Sequence[str] = ()
     ) -> list[ClaimStatusRow]:
-        """Store a batch in one statement, or in one for those that completed and one for the others, with messages for
-        viewers riding along.
+        """Store a batch of outcomes: one statement for completed tasks, one for all others. Also notifies `events`.
 
-        Returns where each task stands now; PENDING is a retry. One that does not come back was refused: another hand
-        moved it first, or the same batch has been stored before (`outcome_of` tells).
+        Returns the new status of each task; PENDING means it is retried. A task that is not returned was refused:
+        its claim was lost, or the same outcome was stored before (see `recorded_outcomes`).
         """
-        completed = [each for each in finishes if each.outcome is TaskAttemptOutcome.COMPLETED]
+        completed = [finish for finish in finishes if finish.outcome is TaskAttemptOutcome.COMPLETED]
         if len(completed) == len(finishes):
             return await self._complete(completed, events)
-        # These first: where one is refused, nothing of the batch is stored, as if it were one statement.
-        moved = await self._complete(completed, ()) if completed else []
-        judged = [each for each in finishes if each.outcome is not TaskAttemptOutcome.COMPLETED]
-        return moved + await self.database.fetch(
-            FINISHES.finish, *_columns(judged), max_crashes, NO_RESTART_RESULTS, events
+        # Completed tasks first: if their statement fails, nothing of the batch is stored.
+        stored = await self._complete(completed, ()) if completed else []
+        others = [finish for finish in finishes if finish.outcome is not TaskAttemptOutcome.COMPLETED]
+        return stored + await self.database.fetch(
+            CLAIMS.finish, *_finish_columns(others), max_crashes, NO_RESTART_RESULTS, events
         )
 
     async def _complete(self, finishes: Sequence[FinishedAttempt], events: Sequence[str]) -> list[ClaimStatusRow]:
         return await self.database.fetch(
-            FINISHES.complete,
-            *claim_arrays([each.claim for each in finishes]),
-            [each.document for each in finishes],
-            [each.pid for each in finishes],
+            CLAIMS.complete,
+            *claim_arrays([finish.claim for finish in finishes]),
+            [finish.document for finish in finishes],
+            [finish.pid for finish in finishes],
             events,
         )
 
     async def recorded_outcomes(self, claims: Sequence[ClaimRef]) -> list[AttemptOutcomeRow]:
-        """The attempts on record under exactly these claims."""
+        """Recorded attempts of exactly these claims."""
         ids, tokens, _ = claim_arrays(claims)
-        return await self.database.fetch(FINISHES.attempts_by_claim, ids, tokens)
+        return await self.database.fetch(CLAIMS.attempts_by_claim, ids, tokens)
 
     async def current_states(self, task_ids: Sequence[UUID]) -> list[TaskStateRow]:
-        return await self.database.fetch(FINISHES.current_states, task_ids)
+        return await self.database.fetch(CLAIMS.current_states, task_ids)
 
 
-def _columns(finishes: Sequence[FinishedAttempt]) -> tuple[object, ...]:
+def _finish_columns(finishes: Sequence[FinishedAttempt]) -> tuple[object, ...]:
     return (
-        *claim_arrays([each.claim for each in finishes]),
-        [each.outcome for each in finishes],
-        [each.document for each in finishes],
-        [each.error_code for each in finishes],
-        [each.error_message for each in finishes],
-        [each.failed_reason for each in finishes],
-        [each.retry_delay_s for each in finishes],
-        [each.poison_document for each in finishes],
-        [each.pid for each in finishes],
+        *claim_arrays([finish.claim for finish in finishes]),
+        [finish.outcome for finish in finishes],
+        [finish.document for finish in finishes],
+        [finish.error_code for finish in finishes],
+        [finish.error_message for finish in finishes],
+        [finish.failed_reason for finish in finishes],
+        [finish.retry_delay_s for finish in finishes],
+        [finish.poison_document for finish in finishes],
+        [finish.pid for finish in finishes],
+    )
+
+
+def claim_arrays(claims: Sequence[ClaimRef]) -> tuple[list[UUID], list[int], list[UUID]]:
+    """The arrays that guard a statement: task ids, claim tokens, worker ids."""
+    return (
+        [claim.task_id for claim in claims],
+        [claim.claim_token for claim in claims],
+        [claim.worker_id for claim in claims],
     )

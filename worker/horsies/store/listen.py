@@ -1,4 +1,4 @@
-"""Channels, and a listener that comes back by itself."""
+"""Notification channels, a listener that reconnects, and probes that check that notifications arrive."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ WORKFLOW_DUE_CHANNEL: Final = "horsies_workflow_due"
 EVENTS_CHANNEL: Final = "horsies_events"
 WORKER_PING_CHANNEL: Final = "horsies_worker_ping"
 
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 5.0
+INITIAL_BACKOFF_S = 0.2
+MAX_BACKOFF_S = 5.0
 
 logger = logging.getLogger("horsies.notify")
 
 
 class Listener:
-    """Hears channels on one connection of its own, and says whenever it begins, ceases or fails to hear.
+    """Listens on channels with its own connection, and reconnects with backoff.
 
-    Whoever relies on it must look for themselves when it begins: what was said before went unheard.
+    `on_change` is called with True when it starts listening and with False when it stops or fails to connect. Poll once
+    after each True: notifications sent before it are lost.
     """
 
     def __init__(
@@ -48,69 +49,69 @@ class Listener:
         channels: Mapping[str, Callable[[str], None]],
         *,
         on_change: Callable[[bool], None],
-        first_pause_s: float = FIRST_PAUSE_S,
-        longest_pause_s: float = LONGEST_PAUSE_S,
+        initial_backoff_s: float = INITIAL_BACKOFF_S,
+        max_backoff_s: float = MAX_BACKOFF_S,
     ) -> None:
-        self._link = connection_spec
-        self._pauses_s = first_pause_s, longest_pause_s
+        self._connection_spec = connection_spec
+        self._backoff_s = initial_backoff_s, max_backoff_s
         self._channels = channels
         self._on_change = on_change
         self._ended = asyncio.Event()
         self.failure: str | None = None
-        """Why it last ceased or failed to hear, as far as it was told."""
+        """Why it last stopped or failed to listen; None while listening."""
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        first_pause_s, longest_pause_s = self._pauses_s
-        pause_s = first_pause_s
+        initial_backoff_s, max_backoff_s = self._backoff_s
+        backoff_s = initial_backoff_s
         while True:
             try:
-                connection = await self._link.connect()
+                connection = await self._connection_spec.connect()
             except HorsiesError as error:
                 logger.debug("cannot listen: %s", error.message)
                 self.failure = error.message
-                self._on_change(False)  # noqa: FBT003  # heard or not is the whole message
+                self._on_change(False)  # noqa: FBT003
             else:
                 if await self._listen(connection):
-                    pause_s = first_pause_s
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, longest_pause_s)
+                    backoff_s = initial_backoff_s
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, max_backoff_s)
 
     def reconnect(self) -> None:
-        """Give up a connection on which nothing arrives, however alive it looks."""
+        """Drop the connection and open a new one, for a connection that looks alive but delivers nothing."""
         self._ended.set()
 
     async def _listen(self, connection: Connection) -> bool:
-        """Pass on what is said until the connection ends; whether anything could be heard on it."""
-        self._ended, is_hearing = asyncio.Event(), False
+        """Dispatch notifications until the connection ends; returns whether LISTEN succeeded."""
+        self._ended, is_listening = asyncio.Event(), False
         ended = self._ended
         connection.add_termination_listener(lambda _: ended.set())
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 for channel in self._channels:
-                    await connection.add_listener(channel, self._pass_on)
-            is_hearing, self.failure = True, None
-            self._on_change(True)  # noqa: FBT003  # heard or not is the whole message
+                    await connection.add_listener(channel, self._dispatch)
+            is_listening, self.failure = True, None
+            self._on_change(True)  # noqa: FBT003
             await ended.wait()
-            self.failure = "the connection was closed"
+            self.failure = "connection closed"
         except (asyncpg.PostgresError, *LOST_CONNECTION) as error:
             logger.debug("stopped listening: %s", error)
             self.failure = str(error) or type(error).__name__
         finally:
             self._on_change(False)  # noqa: FBT003
             connection.terminate()
-        return is_hearing
+        return is_listening
 
-    def _pass_on(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
+    def _dispatch(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
         self._channels[channel](str(payload))
 
 
-# Whether notifications arrive: said by one connection, heard by another, as between a worker and those who wait.
+# Probes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSentRow:
-    said: bool
+    is_sent: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,19 +134,19 @@ async def send_probe(database: Database, channel: str) -> None:
 
 
 async def is_notify_trigger_enabled(database: Database) -> bool:
-    """Whether the trigger that tells of new work is there and enabled."""
+    """Whether the trigger that notifies workers of new tasks exists and is enabled."""
     (row,) = await database.fetch(PROBE.is_notify_trigger_enabled)
     return row.is_enabled
 
 
 async def is_notify_delivered(database: Database, listener_spec: ConnectionSpec, *, within_s: float) -> bool:
-    """Whether what is said in `database` reaches a listener at `listening` in time."""
+    """Whether a notification sent through `database` reaches a listener at `listener_spec` in time."""
     channel = f"horsies_probe_{uuid4().hex}"
     connection = await listener_spec.connect()
     try:
-        heard = await _listen(connection, channel, listener_spec)
+        received = await _listen(connection, channel, listener_spec)
         await send_probe(database, channel)
-        await asyncio.wait_for(heard.wait(), within_s)
+        await asyncio.wait_for(received.wait(), within_s)
     except TimeoutError:
         return False
     finally:
@@ -153,16 +154,17 @@ async def is_notify_delivered(database: Database, listener_spec: ConnectionSpec,
     return True
 
 
-async def _listen(connection: Connection, channel: str, link: ConnectionSpec) -> asyncio.Event:
-    heard = asyncio.Event()
+async def _listen(connection: Connection, channel: str, connection_spec: ConnectionSpec) -> asyncio.Event:
+    """Return an event that the first notification on the channel sets."""
+    received = asyncio.Event()
 
-    def hear(*_: object) -> None:
-        heard.set()
+    def on_notification(*_: object) -> None:
+        received.set()
 
     try:
-        await connection.add_listener(channel, hear)
+        await connection.add_listener(channel, on_notification)
     except Exception as error:
         if is_database_error(error):
-            raise translate_error(error, where=link.masked_url) from error
+            raise translate_error(error, where=connection_spec.masked_url) from error
         raise
-    return heard
+    return received

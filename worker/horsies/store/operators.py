@@ -1,4 +1,4 @@
-"""Tasks moved by an operator's hand, each only if it still stands as it was shown."""
+"""Operator actions on tasks, their audit entries, and recorded events."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 REQUEUED_BY_OPERATOR: Final = "requeued by an operator"
-"""What an owner knows of a task that it was asked to stop; the audit knows the rest."""
+"""Failure reason shown on the attempt; the audit entry has the details."""
 
 _MAX_IDS_PER_KILL_MESSAGE: Final = 150
-"""As many ids as an order to kill has room for in one notification."""
+"""Task ids that fit into one kill notification."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRow:
-    """A task that an operator means, as it stands."""
+    """Current state of a task that an operator selected."""
 
     id: UUID
     status: str
@@ -45,13 +45,13 @@ class TargetRow:
     is_overdue: bool
     has_run: bool
     has_live_owner: bool
-    """CLAIMED or RUNNING, and the worker that has it was not seen to stop or to be lost."""
+    """CLAIMED or RUNNING, and its worker is neither stopped nor lost."""
     seen_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A task as it was shown to the operator; one that stands otherwise is not touched."""
+    """A task as shown to the operator; if its status or claim has changed since, an action skips it."""
 
     id: UUID
     status: str
@@ -60,7 +60,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransitionRow:
-    """A task that was moved, from where and to where; `new_id` is the task that was sent in its place."""
+    """A task whose status an action changed; `new_id` is the new task of a resend."""
 
     id: UUID
     claim_token: int
@@ -73,7 +73,7 @@ class TransitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillRequestedRow:
-    """A running task whose owner has been asked to stop it."""
+    """A running task that its owner was asked to kill."""
 
     id: UUID
     worker_id: UUID | None
@@ -82,7 +82,7 @@ class KillRequestedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillOutcomeRow:
-    """What became of it so far."""
+    """State of a task after a kill request."""
 
     id: UUID
     queue_name: str
@@ -102,7 +102,12 @@ class NotificationCountRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActionQueries:
+class SerialIdRow:
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorQueries:
     targets: Query[TargetRow]
     server_time: Query[ServerTimeRow]
     end_tasks: Query[TransitionRow]
@@ -111,26 +116,33 @@ class ActionQueries:
     kill_outcomes: Query[KillOutcomeRow]
     resend: Query[TransitionRow]
     send_notifications: Query[NotificationCountRow]
+    insert_audit_entry: Query[SerialIdRow]
+    add_audit_progress: Query[SerialIdRow]
+    record_event: Query[SerialIdRow]
+    notify_viewers: Query[NotificationCountRow]
 
 
-ACTIONS = load_queries(ActionQueries, "horsies.store", "actions")
+OPERATORS = load_queries(OperatorQueries, "horsies.store", "operators")
+
+
+# Actions on tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Termination:
-    """How tasks are brought to an end, and what is stored as their result."""
+    """How an action ends tasks: the new status and the error stored as their result."""
 
     kind: str
-    """The name of the move."""
+    """Kind of the change that viewers are notified of."""
     status: TaskStatus
     error: TaskError
     kill: bool = False
 
 
 async def end_tasks(transaction: Transaction, targets: Sequence[Target], end: Termination) -> list[TransitionRow]:
-    """End tasks; with `kill`, the owners of running ones are told to end their processes."""
-    moved = await transaction.fetch(
-        ACTIONS.end_tasks,
+    """End tasks; with `kill`, ask the owners of running ones to kill their processes."""
+    ended = await transaction.fetch(
+        OPERATORS.end_tasks,
         *_target_arrays(targets),
         end.status,
         canonical_json({"err": encode_task_error(end.error)}),
@@ -138,9 +150,9 @@ async def end_tasks(transaction: Transaction, targets: Sequence[Target], end: Te
         end.error.message,
         end.kill,
     )
-    orders = [(row.worker_id, row.id) for row in moved if row.from_status == TaskStatus.RUNNING] if end.kill else []
-    await _notify(transaction, end.kind, moved, orders=orders)
-    return moved
+    kills = [(row.worker_id, row.id) for row in ended if row.from_status == TaskStatus.RUNNING] if end.kill else []
+    await _notify(transaction, end.kind, ended, kills=kills)
+    return ended
 
 
 async def requeue(
@@ -150,72 +162,71 @@ async def requeue(
     reason: str = REQUEUED_BY_OPERATOR,
     may_overlap: bool = False,
 ) -> list[TransitionRow]:
-    """Make tasks claimable at once. `may_overlap`: processes of the running ones are not known to be gone."""
-    moved = await transaction.fetch(
-        ACTIONS.requeue, *_target_arrays(targets), reason, may_overlap, _too_late(reason), NO_RESTART_RESULTS
+    """Make tasks claimable now. `may_overlap`: the processes of running ones may still be alive."""
+    requeued = await transaction.fetch(
+        OPERATORS.requeue, *_target_arrays(targets), reason, may_overlap, _overdue_results(reason), NO_RESTART_RESULTS
     )
-    await _notify(transaction, "requeue", moved, may_overlap=may_overlap)
-    return moved
+    await _notify(transaction, "requeue", requeued, may_overlap=may_overlap)
+    return requeued
 
 
 async def request_kill(transaction: Transaction, targets: Sequence[Target]) -> list[KillRequestedRow]:
-    """Ask the owners of running tasks to stop them and to put them back."""
+    """Ask the owners of running tasks to kill and requeue them."""
     marked = await transaction.fetch(
-        ACTIONS.request_kill, [each.id for each in targets], [each.claim_token for each in targets]
+        OPERATORS.request_kill, [target.id for target in targets], [target.claim_token for target in targets]
     )
-    await _notify(transaction, "requeue", (), orders=[(row.worker_id, row.id) for row in marked])
+    await _notify(transaction, "requeue", (), kills=[(row.worker_id, row.id) for row in marked])
     return marked
 
 
 async def kill_outcomes(transaction: Transaction, targets: Sequence[Target]) -> list[KillOutcomeRow]:
     return await transaction.fetch(
-        ACTIONS.kill_outcomes, [each.id for each in targets], [each.claim_token for each in targets]
+        OPERATORS.kill_outcomes, [target.id for target in targets], [target.claim_token for target in targets]
     )
 
 
 async def resend(transaction: Transaction, targets: Sequence[Target], new_ids: Sequence[UUID]) -> list[TransitionRow]:
-    """A new task for each that has ended; the old ones stay as they are."""
-    sent = await transaction.fetch(ACTIONS.resend, *_target_arrays(targets), new_ids)
+    """Insert a new task for each finished one; the old tasks stay unchanged."""
+    sent = await transaction.fetch(OPERATORS.resend, *_target_arrays(targets), new_ids)
     summary = ChangeSummary()
     for row in sent:
         summary.add(
             TaskChange(kind="enqueue", queue=row.queue_name, source=None, target=TaskStatus.PENDING), [str(row.new_id)]
         )
-    await transaction.fetch(
-        ACTIONS.send_notifications, [], [], summary.drain(0.0), []
-    )  # workers hear of it by the trigger
+    # Only viewers: the insert trigger notifies workers.
+    await transaction.fetch(OPERATORS.send_notifications, [], [], summary.drain(0.0), [])
     return sent
 
 
 async def _notify(
     transaction: Transaction,
     kind: str,
-    moved: Sequence[TransitionRow],
+    changed: Sequence[TransitionRow],
     *,
-    orders: Iterable[tuple[UUID | None, UUID]] = (),
+    kills: Iterable[tuple[UUID | None, UUID]] = (),
     may_overlap: bool = False,
 ) -> None:
     summary = ChangeSummary()
-    for row in moved:
-        move = TaskChange(
+    for row in changed:
+        change = TaskChange(
             kind=kind, queue=row.queue_name, source=TaskStatus(row.from_status), target=TaskStatus(row.status)
         )
-        summary.add(move, [str(row.id)])
+        summary.add(change, [str(row.id)])
         if may_overlap and row.from_status == TaskStatus.RUNNING and row.status == TaskStatus.PENDING:
-            summary.add(replace(move, kind="overlap_possible"), [str(row.id)])
+            summary.add(replace(change, kind="overlap_possible"), [str(row.id)])
     await transaction.fetch(
-        ACTIONS.send_notifications,
-        [row.id for row in moved if TaskStatus(row.status).is_terminal],
-        sorted({row.queue_name for row in moved if row.status == TaskStatus.PENDING}),
+        OPERATORS.send_notifications,
+        [row.id for row in changed if TaskStatus(row.status).is_terminal],
+        sorted({row.queue_name for row in changed if row.status == TaskStatus.PENDING}),
         summary.drain(0.0),
-        _kill_messages(orders),
+        _kill_messages(kills),
     )
 
 
-def _kill_messages(wanted: Iterable[tuple[UUID | None, UUID]]) -> list[str]:
-    """Orders to kill, for each worker the tasks that it has."""
+def _kill_messages(kills: Iterable[tuple[UUID | None, UUID]]) -> list[str]:
+    """Kill requests for (worker, task) pairs, grouped by worker."""
     by_worker: defaultdict[UUID | None, list[str]] = defaultdict(list)
-    for worker_id, task_id in wanted:
+    for worker_id, task_id in kills:
         by_worker[worker_id].append(str(task_id))
     return [
         json.dumps(
@@ -232,42 +243,28 @@ def _kill_messages(wanted: Iterable[tuple[UUID | None, UUID]]) -> list[str]:
     ]
 
 
-def _too_late(why: str) -> str:
-    """Results of tasks that could not start again in time, by the state that they end in."""
-    expired = TaskError(error_code=OutcomeCode.TASK_EXPIRED, message=f"{why}, past its good_until")
-    failed = TaskError(error_code=OutcomeCode.OPERATOR_FAILED, message=f"{why}, past its good_until")
-    ends = {TaskStatus.EXPIRED: expired, TaskStatus.FAILED: failed}
-    return canonical_json({str(status): {"err": encode_task_error(error)} for status, error in ends.items()})
+def _overdue_results(reason: str) -> str:
+    """JSON results of tasks that end because their good_until has passed, by final status."""
+    expired = TaskError(error_code=OutcomeCode.TASK_EXPIRED, message=f"{reason}, past its good_until")
+    failed = TaskError(error_code=OutcomeCode.OPERATOR_FAILED, message=f"{reason}, past its good_until")
+    errors = {TaskStatus.EXPIRED: expired, TaskStatus.FAILED: failed}
+    return canonical_json({str(status): {"err": encode_task_error(error)} for status, error in errors.items()})
 
 
 def _target_arrays(targets: Sequence[Target]) -> tuple[object, ...]:
     return (
-        [each.id for each in targets],
-        [each.status for each in targets],
-        [each.claim_token for each in targets],
+        [target.id for target in targets],
+        [target.status for target in targets],
+        [target.claim_token for target in targets],
     )
 
 
-# What operators did, or looked at doing: one row an action.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditId:
-    id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditQueries:
-    insert_audit_entry: Query[AuditId]
-    add_audit_progress: Query[AuditId]
-
-
-AUDIT = load_queries(AuditQueries, "horsies.store", "audit")
+# Audit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Who acts: a name, the host it acts from, and the way it came (`cli`, `tui`, `library`)."""
+    """Who performs an action: name, host and interface (`cli`, `tui`, `library`)."""
 
     name: str
     host: str
@@ -276,7 +273,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """An action as it is asked for: by whom, on what, and why."""
+    """An action as requested: by whom, on what and why."""
 
     operator: Operator
     action: str
@@ -288,10 +285,10 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditProgress:
-    """A part of an action that has been carried out. Of the ids, the first 1,000 of the whole action are kept."""
+    """Result of one batch of an action. Of all batches together, the first 1,000 task ids are stored."""
 
     matched: int = 0
-    """What was found on the way, for an action that does not know beforehand what it will meet."""
+    """Tasks found by this batch, for an action that cannot count them in advance."""
     affected: int = 0
     skipped: int = 0
     task_ids: Sequence[UUID] = ()
@@ -300,14 +297,14 @@ class AuditProgress:
 async def record_audit(
     transaction: Transaction, entry: AuditEntry, progress: AuditProgress, audit_id: int | None = None
 ) -> int:
-    """Begin the row of an action, or add to the one that `audit_id` names; commits with what was done."""
+    """Insert the audit entry of an action, or add progress to entry `audit_id`; commits with the action itself."""
     if audit_id is not None:
-        added = (progress.matched, progress.affected, progress.skipped, progress.task_ids)
-        (row,) = await transaction.fetch(AUDIT.add_audit_progress, audit_id, *added)
+        counts = (progress.matched, progress.affected, progress.skipped)
+        (row,) = await transaction.fetch(OPERATORS.add_audit_progress, audit_id, *counts, progress.task_ids)
         return row.id
     operator = entry.operator
     (row,) = await transaction.fetch(
-        AUDIT.insert_audit_entry,
+        OPERATORS.insert_audit_entry,
         operator.name,
         operator.host,
         operator.via,
@@ -323,12 +320,12 @@ async def record_audit(
     return row.id
 
 
-# What happened: written down for operators, told to those who watch.
+# Events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
-    """Something that an operator should be able to read later, with its evidence in JSON values."""
+    """An event to record for operators; `evidence` holds JSON values."""
 
     kind: str
     task_id: UUID | None = None
@@ -339,43 +336,24 @@ class StoredEvent:
     evidence: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventId:
-    id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventsNotifiedRow:
-    messages: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventQueries:
-    record_event: Query[EventId]
-    notify_viewers: Query[EventsNotifiedRow]
-
-
-EVENTS = load_queries(EventQueries, "horsies.store", "events")
-
-
 @dataclass(frozen=True, slots=True)
 class EventStore:
-    """Events of one database."""
+    """Records events and notifies viewers."""
 
     database: Database
 
     async def record(self, event: StoredEvent) -> None:
-        """Write an event down, and tell those who watch."""
-        await self.database.fetch(EVENTS.record_event, *_event_columns(event))
+        """Store an event and notify viewers."""
+        await self.database.fetch(OPERATORS.record_event, *_event_columns(event))
 
     async def notify_viewers(self, messages: Sequence[str]) -> None:
-        """Tell those who watch, and nobody else; for messages that no other statement takes along."""
-        await self.database.fetch(EVENTS.notify_viewers, messages)
+        """Notify viewers of changes that no other statement sends along."""
+        await self.database.fetch(OPERATORS.notify_viewers, messages)
 
 
 async def record_event(transaction: Transaction, event: StoredEvent) -> None:
-    """The same as part of what the event tells of."""
-    await transaction.fetch(EVENTS.record_event, *_event_columns(event))
+    """Store an event in the transaction that it describes."""
+    await transaction.fetch(OPERATORS.record_event, *_event_columns(event))
 
 
 def _event_columns(event: StoredEvent) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Work whose owner fell silent: found without a lock, settled one guarded call at a time."""
+"""Recovery of stale tasks: find them without locks, apply decisions one guarded statement at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horsies.model.recovery.fleet import Fleet, FleetMember
 from horsies.model.task import TaskStatus
 from horsies.store.database import Database, PoolSettings, Transaction
 from horsies.store.queries import Query, load_queries
-from horsies.store.tasks import IdRow  # `load` reads the annotations
+from horsies.store.tasks import IdRow  # load_queries resolves the annotations
 
 PAGE_SIZE: Final = 1000
 EXPIRY_BATCH: Final = 500
@@ -21,7 +21,7 @@ EXPIRY_BATCH: Final = 500
 A = TypeVar("A")
 
 RecordCallback: TypeAlias = "Callable[[Transaction, Sequence[UUID]], Awaitable[None]]"
-"""Writes down that these tasks were moved, in the transaction that moves them."""
+"""Records in the same transaction that these tasks were changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LiveWorkerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleRow:
-    """A task past the judge's own threshold, with what is known of its owner; `now` is the instant of the scan."""
+    """A task silent for longer than the scan's threshold, with its owner's state; `now` is the time of the scan."""
 
     id: UUID
     task_name: str
@@ -69,7 +69,7 @@ class StaleRow:
     recovery_hold_until: datetime | None
     no_restart: str | None
     last_heartbeat_at: datetime
-    """Its newest beat, else the claim or the start."""
+    """Last heartbeat, or else the time of the claim or start."""
     now: datetime
     owner_state: str | None
     owner_seen_at: datetime | None
@@ -98,25 +98,25 @@ class RecoveryAppliedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLockRow:
-    is_ours: bool
+    is_acquired: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleScan:
-    """Which tasks to look at: those in one state, quiet for `threshold`, of one owner or of all."""
+    """Which tasks to read: in one status, silent for `threshold`, of one owner or all."""
 
     status: TaskStatus
     threshold: timedelta
     listening_since: datetime | None = None
-    """Silence before it does not count; None for plain ages."""
+    """Silence before this time does not count; None counts all of it."""
     owner_id: UUID | None = None
     include_on_hold: bool = False
-    """Those too that a hook wants left alone."""
+    """Include tasks that a recovery hook put on hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryEvent:
-    """An event of the task at hand, written in the transaction that settles it."""
+    """An event stored together with a decision."""
 
     kind: str
     evidence: Mapping[str, object]
@@ -124,17 +124,17 @@ class RecoveryEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryUpdate:
-    """What a row becomes. Without a `status` it stays as it is, and is held."""
+    """How a decision changes a task. Without a `status` the task is only put on hold."""
 
     status: TaskStatus | None = None
     due_at: datetime | None = None
     retry_count: int | None = None
     error_code: str | None = None
     document: str | None = None
-    """The result of a task that ends, as JSON."""
+    """JSON result of a task that ends."""
     failed_reason: str | None = None
     crash_message: str | None = None
-    """What the attempt of a RUNNING task is said to have died of."""
+    """Error message of the attempt of a RUNNING task."""
     overlap_possible: bool = False
     hold_until: datetime | None = None
     events: Sequence[RecoveryEvent] = field(default=())
@@ -146,7 +146,7 @@ class RecoveryUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostWorker:
-    """A worker that is to be declared lost, by its last sign of life."""
+    """A worker to declare lost, identified with its last heartbeat."""
 
     worker_id: UUID
     last_heartbeat_at: datetime
@@ -169,23 +169,23 @@ class RecoveryQueries:
 RECOVERY = load_queries(RecoveryQueries, "horsies.store", "recovery")
 
 _FIRST_ID: Final = UUID(int=0)
-_FIRST_INSTANT: Final = datetime.min  # noqa: DTZ901  # the driver's word for minus infinity
+_FIRST_INSTANT: Final = datetime.min  # noqa: DTZ901  # asyncpg sends this as -infinity
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStore:
-    """Recovery in one database."""
+    """Reads and writes of the reaper."""
 
     database: Database
 
     async def fleet(self) -> Fleet:
-        """The workers that should be alive, and the database's time."""
+        """Live workers, and the database clock."""
         (clock,) = await self.database.fetch(RECOVERY.server_clock)
-        members = tuple(_member(row) for row in await self.database.fetch(RECOVERY.live_workers))
+        members = tuple(_fleet_member(row) for row in await self.database.fetch(RECOVERY.live_workers))
         return Fleet(now=clock.now, server_started_at=clock.server_started_at, members=members)
 
     async def stale(self, scan: StaleScan, *, after: UUID | None) -> list[StaleRow]:
-        """The next page, in the order of ids; shorter than `PAGE` where it is the last."""
+        """The next page, ordered by id; the last page is shorter than PAGE_SIZE."""
         return await self.database.fetch(
             RECOVERY.stale,
             scan.status,
@@ -198,82 +198,83 @@ class RecoveryStore:
         )
 
     async def apply_decision(
-        self, row: StaleRow, move: RecoveryUpdate, *, record: RecordCallback | None = None
+        self, row: StaleRow, update: RecoveryUpdate, *, record: RecordCallback | None = None
     ) -> bool:
-        """Carry out a verdict; False where the task has moved or beaten since it was read, or is held by now.
+        """Apply a decision; False if the task has changed, sent a heartbeat or been put on hold since it was read.
 
-        `record` writes down that it was carried out, in the same transaction.
+        `record` is called in the same transaction if the decision was applied.
         """
-        judged = (row.id, row.status, row.claim_token, row.last_heartbeat_at, row.no_restart, move.to_json())
+        arguments = (row.id, row.status, row.claim_token, row.last_heartbeat_at, row.no_restart, update.to_json())
 
-        async def carry_out(transaction: Transaction) -> bool:
-            (answer,) = await transaction.fetch(RECOVERY.apply_decision, *judged)
+        async def apply_and_record(transaction: Transaction) -> bool:
+            (answer,) = await transaction.fetch(RECOVERY.apply_decision, *arguments)
             if answer.is_applied and record is not None:
                 await record(transaction, [row.id])
             return answer.is_applied
 
         if record is not None:
-            return await self.database.run(carry_out)
-        (answer,) = await self.database.fetch(RECOVERY.apply_decision, *judged)
+            return await self.database.run(apply_and_record)
+        (answer,) = await self.database.fetch(RECOVERY.apply_decision, *arguments)
         return answer.is_applied
 
     async def mark_lost(self, workers: Sequence[LostWorker]) -> list[UUID]:
-        """Those of the workers that are now declared lost."""
+        """Declare workers lost; returns those that sent no heartbeat since they were read."""
         marked = await self.database.fetch(
             RECOVERY.mark_lost,
-            [each.worker_id for each in workers],
-            [each.last_heartbeat_at for each in workers],
-            [json.dumps(each.evidence) for each in workers],
+            [worker.worker_id for worker in workers],
+            [worker.last_heartbeat_at for worker in workers],
+            [json.dumps(worker.evidence) for worker in workers],
         )
         return [row.id for row in marked]
 
     async def overdue(self, *, after: OverdueRow | None) -> list[OverdueRow]:
-        """The next PENDING tasks past their good_until; fewer than `EXPIRY_BATCH` at the end."""
-        place = (_FIRST_INSTANT, _FIRST_ID) if after is None else (after.good_until, after.id)
-        return await self.database.fetch(RECOVERY.overdue, *place, EXPIRY_BATCH)
+        """The next PENDING tasks past their good_until; the last page is shorter than EXPIRY_BATCH."""
+        position = (_FIRST_INSTANT, _FIRST_ID) if after is None else (after.good_until, after.id)
+        return await self.database.fetch(RECOVERY.overdue, *position, EXPIRY_BATCH)
 
     async def expire(self, documents: Mapping[UUID, str], *, record: RecordCallback | None = None) -> list[UUID]:
-        """End overdue tasks with the result given for each; returns those that were still waiting.
+        """End overdue tasks, each with the result given; returns those that were still PENDING.
 
-        `record` writes down which they were, in the same transaction.
+        `record` is called with them in the same transaction.
         """
 
-        async def end(transaction: Transaction) -> list[UUID]:
+        async def expire_and_record(transaction: Transaction) -> list[UUID]:
             rows = await transaction.fetch(RECOVERY.expire, list(documents), list(documents.values()))
             ended = [row.id for row in rows]
             if ended and record is not None:
                 await record(transaction, ended)
             return ended
 
-        return await self.database.run(end)
+        return await self.database.run(expire_and_record)
 
     async def record_fleet_mismatch(self, values: Mapping[str, object]) -> None:
         await self.database.execute(RECOVERY.record_fleet_mismatch, json.dumps(values, sort_keys=True))
 
     async def with_leader_lock(self, work: Callable[[], Awaitable[A]]) -> A | None:
-        """Do `work` while nobody else sweeps; None where somebody does.
+        """Run `work` under the leader lock; None if another worker holds it.
 
-        The turn is a lock of a transaction that does nothing else, on a connection of its own, and an economy: two
-        sweeps at once would cost twice and settle the same. So a turn that is lost meanwhile changes nothing. It is
-        taken past a pooler, which may have one connection for all of us: who kept that would wait for himself.
+        The lock only saves work: two sweeps at once come to the same result, so losing it midway does no harm. It is
+        held by an idle transaction on its own connection, past any pooler: a pooler may have a single server
+        connection, and holding that one would block our own statements.
         """
         direct = self.database.connection_spec.direct
-        keeper = self.database if direct is None else Database(direct, PoolSettings(max_size=1))
-        async with keeper.lock_transaction() as transaction:
-            (turn,) = await transaction.fetch(RECOVERY.try_leader_lock)
-            return await work() if turn.is_ours else None
+        lock_database = self.database if direct is None else Database(direct, PoolSettings(max_size=1))
+        async with lock_database.lock_transaction() as transaction:
+            (lock,) = await transaction.fetch(RECOVERY.try_leader_lock)
+            return await work() if lock.is_acquired else None
 
 
-def _member(row: LiveWorkerRow) -> FleetMember:
+def _fleet_member(row: LiveWorkerRow) -> FleetMember:
     return FleetMember(
         worker_id=row.worker_id,
         state=row.state,
         last_heartbeat_at=row.last_heartbeat_at,
-        stored_config=_object(row.recovery_config),
-        health=_object(row.health),
+        stored_config=_json_object(row.recovery_config),
+        health=_json_object(row.health),
     )
 
 
-def _object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object; anything else counts as empty, so that one odd row does not stop recovery."""
     value = json.loads(text)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

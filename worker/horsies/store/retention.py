@@ -1,4 +1,4 @@
-"""Old rows are deleted, a bounded number in each transaction."""
+"""Retention: delete old rows, a bounded number per transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRowCount:
-    """How many rows of a table were deleted or are due, and when the oldest of them came to its end."""
+    """Rows of a table that were deleted or are due for deletion, and the age of the oldest."""
 
     table_name: str
     rows: int
@@ -26,20 +26,20 @@ class TableRowCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """What a table takes up, indexes included."""
+    """Size of a table, indexes included."""
 
     table_name: str
     bytes: int
     rows_estimate: int
 
     def estimate_bytes(self, rows: int) -> int:
-        """What so many of its rows take up; the whole table at most, however old the estimate is."""
+        """Estimated size of `rows` rows; never more than the whole table."""
         return self.bytes * rows // max(self.rows_estimate, rows, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLockRow:
-    is_ours: bool
+    is_acquired: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ class RetentionQueries:
 
 
 RETENTION_LOCK: Final = "retention"
-"""The turn of those who clean everything."""
+"""Lock of a full retention pass."""
 HEARTBEAT_RETENTION_LOCK: Final = "retention of heartbeats"
-"""The turn of those who only make room for the next beats."""
+"""Lock of the reaper's heartbeat cleanup."""
 
 RETENTION = load_queries(RetentionQueries, "horsies.store", "retention")
 
@@ -97,7 +97,7 @@ _COUNT_QUERIES = {
 
 @dataclass(frozen=True, slots=True)
 class RetentionStore:
-    """Old rows of one database. Answers are by table: attempts go with their tasks, whole trees with their roots."""
+    """Deletes old rows. Counts are by table: attempts are deleted with their tasks, run trees as a whole."""
 
     database: Database
 
@@ -110,32 +110,32 @@ class RetentionStore:
         lock_name: str = RETENTION_LOCK,
         record: Callable[[Transaction, int], Awaitable[None]] | None = None,
     ) -> dict[str, TableRowCount] | None:
-        """Delete a batch of what is older than `window`, the oldest first; None while another process has the turn.
+        """Delete a batch of rows older than `window`, oldest first; None if another process holds the lock.
 
-        `record` writes down how many rows of the category went, in the same transaction and only where some did.
+        `record` is called in the same transaction with the number of deleted rows of the category, if any.
         """
 
         async def batch(transaction: Transaction) -> dict[str, TableRowCount] | None:
             (lock,) = await transaction.fetch(RETENTION.try_retention_lock, lock_name)
-            if not lock.is_ours:
+            if not lock.is_acquired:
                 return None
-            taken = _by_table(await _take(transaction, category, window, limit))
-            if record is not None and (rows := taken[category.table].rows):
+            deleted = _by_table(await _delete(transaction, category, window, limit))
+            if record is not None and (rows := deleted[category.table].rows):
                 await record(transaction, rows)
-            return taken
+            return deleted
 
         return await self.database.run(batch)
 
     async def count_due(self, category: RetentionCategory, window: timedelta) -> dict[str, TableRowCount]:
-        """Count what is older than `window`; nothing is locked."""
+        """Count rows older than `window`, without locks."""
         return _by_table(await self.database.fetch(_COUNT_QUERIES[category], window))
 
     async def sizes(self) -> dict[str, TableSize]:
-        """What our tables take up with their indexes."""
+        """Size of each of our tables."""
         return {size.table_name: size for size in await self.database.fetch(RETENTION.sizes)}
 
 
-async def _take(
+async def _delete(
     transaction: Transaction, category: RetentionCategory, window: timedelta, limit: int
 ) -> list[TableRowCount]:
     if category is not RetentionCategory.WORKFLOWS:

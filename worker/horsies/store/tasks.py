@@ -1,4 +1,4 @@
-"""Tasks in the database: stored once, looked at by id."""
+"""Task rows: enqueue, idempotency conflicts, results, attempts, and paused queues."""
 
 from __future__ import annotations
 
@@ -20,44 +20,6 @@ if TYPE_CHECKING:
     from horsies.store.recovery import StaleRow
 
 
-# One statement on its way to the server while the next is being made.
-
-
-class Pipeline:
-    """Statements on one connection, one after the other; the maker is let go as soon as one has left.
-
-    The first that fails stops the rest: its error comes out of the next `put`, or of the end of the block.
-    """
-
-    def __init__(self) -> None:
-        self._under_way: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        if self._under_way is None:
-            return
-        if failure is not None:
-            # The connection is wanted for a rollback, so the statement must be off it.
-            self._under_way.cancel()
-            await asyncio.wait([self._under_way])
-            return
-        await self._under_way
-
-    async def put(self, statement: Coroutine[Any, Any, None]) -> None:
-        """Send a statement once the one before it is done."""
-        try:
-            if self._under_way is not None:
-                await self._under_way
-        except BaseException:
-            statement.close()
-            raise
-        self._under_way = asyncio.create_task(statement)
-        # A turn of the loop, in which the statement is written to the connection.
-        await asyncio.sleep(0)
-
-
 MAX_CONFLICT_READS = 5
 
 
@@ -72,7 +34,10 @@ class EnqueuedRow:
 
 
 class EnqueueResult(NamedTuple):
-    """What came of a send, the id of the task that stands for it, and whether workers hear of what it stored."""
+    """Outcome of a send. `task_id` is the stored task or the existing one it conflicts with.
+
+    `is_notified` is False if the task was stored but workers still have to be notified of it.
+    """
 
     outcome: SendOutcome
     task_id: str
@@ -81,7 +46,7 @@ class EnqueueResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResultRow:
-    """How a task stands; `document` is its stored result, as JSON text."""
+    """Status of a task; `document` is its stored result as JSON text."""
 
     id: UUID
     task_name: str
@@ -138,6 +103,16 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueName:
+    queue_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueKnownRow:
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueries:
     enqueue: Query[EnqueuedRow]
     enqueue_compact: Query[EnqueuedRow]
@@ -149,6 +124,9 @@ class TaskQueries:
     results: Query[TaskResultRow]
     info: Query[TaskRow]
     attempts: Query[AttemptRow]
+    pause_queue: Query[QueueName]
+    resume_queue: Query[QueueName]
+    is_queue_known: Query[QueueKnownRow]
 
 
 TASKS = load_queries(TaskQueries, "horsies.store", "tasks")
@@ -156,10 +134,10 @@ TASKS = load_queries(TaskQueries, "horsies.store", "tasks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertBatch:
-    """Rows of one bulk send, and the payload whose other fields they all share.
+    """Rows of one bulk send; all other columns come from `shared`.
 
-    Each text holds one value a line, for which JSON without white space leaves room: the driver looks at every
-    element of an array by itself, and would take as long over four arrays as the server over storing the rows.
+    Each text holds one value per line (canonical JSON contains no newline). Passing four arrays instead would take the
+    driver as long to encode as the server needs to insert the rows.
     """
 
     shared: TaskSendPayload
@@ -174,53 +152,56 @@ class TaskStore:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._enqueue_plain = database.prepared(TASKS.enqueue_compact)
+        self._enqueue_compact = database.prepared(TASKS.enqueue_compact)
         self.enqueue_without_notify: Callable[[CompactPayload], Coroutine[Any, Any, object]] = database.prepared(
             TASKS.enqueue_without_notify
         )
-        """As `enqueue_plain`, and no worker hears of it."""
+        """As `enqueue_compact`, without notifying workers."""
 
     async def enqueue(
-        self, payload: TaskSendPayload, *, within: Transaction | None = None, timeout_s: float | None = None
+        self, payload: TaskSendPayload, *, transaction: Transaction | None = None, timeout_s: float | None = None
     ) -> EnqueueResult:
-        """Store a task, or say what stood in its way.
+        """Insert a task, or find the one that its id or idempotency key conflicts with.
 
-        Where another open transaction holds the same idempotency key, this waits for it, `timeout_s` at most.
+        If another open transaction holds the same idempotency key, waits up to `timeout_s` for it to end.
         """
-        through, query = (self.database, TASKS.enqueue) if within is None else (within, TASKS.enqueue_in_transaction)
+        if transaction is None:
+            executor, query = self.database, TASKS.enqueue
+        else:
+            executor, query = transaction, TASKS.enqueue_in_transaction
         for _ in range(MAX_CONFLICT_READS):
-            stored = await through.fetch_raw(query, *_columns(payload), timeout_s=timeout_s)
+            stored = await executor.fetch_raw(query, *_columns(payload), timeout_s=timeout_s)
             if stored:
-                return EnqueueResult(SendOutcome.STORED, payload.task_id, stored[0]["is_announced"])
-            rows = await through.fetch(
+                return EnqueueResult(SendOutcome.STORED, payload.task_id, stored[0]["is_notified"])
+            rows = await executor.fetch(
                 TASKS.conflicts, UUID(payload.task_id), payload.task_name, payload.idempotency_key
             )
             outcome, task_id = resolve_conflict(payload, rows)
             if outcome is not SendOutcome.CONFLICT_GONE:
                 return EnqueueResult(outcome, task_id)
+            # The conflicting task was deleted in between: try to insert again.
         return EnqueueResult(SendOutcome.CONFLICT_GONE, payload.task_id)
 
     async def enqueue_compact(self, send: CompactPayload) -> bool:
-        """Store a task on a session where nobody else announces it; whether workers hear of it.
+        """Insert a task on a session whose insert trigger is off; returns whether workers were notified.
 
-        StatementFailed with UNIQUE_VIOLATION where its id is taken.
+        Raises StatementFailed with UNIQUE_VIOLATION if its id is taken.
         """
-        (row,) = await self._enqueue_plain(send)
-        return row["is_announced"]
+        (row,) = await self._enqueue_compact(send)
+        return row["is_notified"]
 
     async def notify_queues(self, queue_names: Iterable[str]) -> None:
-        """Tell workers that there is something to do."""
         await self.database.fetch_raw(TASKS.notify_queues, list(queue_names))
 
-    async def enqueue_many(self, batches: Iterable[InsertBatch], *, within: Transaction | None = None) -> None:
-        """Store all batches or none, one statement each; `batches` may be gone through more than once."""
+    async def enqueue_many(self, batches: Iterable[InsertBatch], *, transaction: Transaction | None = None) -> None:
+        """Insert all batches or none, one statement each. A retry iterates over `batches` again."""
 
-        async def store(transaction: Transaction) -> None:
+        async def insert(transaction: Transaction) -> None:
             async with Pipeline() as pipeline:
                 for batch in batches:
                     await pipeline.put(transaction.execute(TASKS.enqueue_many, *_batch_columns(batch)))
 
-        await (store(within) if within else self.database.run(store))
+        await (insert(transaction) if transaction else self.database.run(insert))
 
     async def results(self, task_ids: Iterable[UUID]) -> list[TaskResultRow]:
         return await self.database.fetch(TASKS.results, list(task_ids))
@@ -229,7 +210,7 @@ class TaskStore:
         return await self.database.fetch_one(TASKS.info, task_id, with_document)
 
     async def attempts(self, task_id: UUID) -> list[AttemptRow]:
-        """Executions that came to an end, newest first."""
+        """Finished attempts, newest first."""
         return await self.database.fetch(TASKS.attempts, task_id)
 
 
@@ -254,27 +235,62 @@ def _columns(payload: TaskSendPayload) -> tuple[object, ...]:
 
 
 def _batch_columns(batch: InsertBatch) -> tuple[object, ...]:
-    like = batch.shared
+    shared = batch.shared
     return (
         batch.ids,
         batch.args,
         batch.kwargs,
         batch.shas,
-        like.task_name,
-        like.queue_name,
-        like.priority,
-        like.sent_at,
-        like.enqueue_delay_seconds or 0.0,
-        like.good_until,
-        like.max_retries,
-        like.task_options,
-        like.flags,
+        shared.task_name,
+        shared.queue_name,
+        shared.priority,
+        shared.sent_at,
+        shared.enqueue_delay_seconds or 0.0,
+        shared.good_until,
+        shared.max_retries,
+        shared.task_options,
+        shared.flags,
     )
 
 
-# Rows of tasks as the library shows them.
+class Pipeline:
+    """Sends statements one after the other on one connection while the caller prepares the next one.
 
-_COLUMNS = (
+    The first statement that fails stops the rest; its error is raised by the next `put` or at the end of the block.
+    """
+
+    def __init__(self) -> None:
+        self._in_progress: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if self._in_progress is None:
+            return
+        if error_type is not None:
+            # The caller rolls back on the same connection, so the statement must be off it first.
+            self._in_progress.cancel()
+            await asyncio.wait([self._in_progress])
+            return
+        await self._in_progress
+
+    async def put(self, statement: Coroutine[Any, Any, None]) -> None:
+        """Start a statement once the previous one has finished."""
+        try:
+            if self._in_progress is not None:
+                await self._in_progress
+        except BaseException:
+            statement.close()
+            raise
+        self._in_progress = asyncio.create_task(statement)
+        # Yield once, so that the statement is written to the socket before the caller goes on.
+        await asyncio.sleep(0)
+
+
+# Public views of task rows
+
+_COMMON_COLUMNS = (
     "task_name",
     "queue_name",
     "priority",
@@ -300,34 +316,33 @@ def task_info(
         next_retry_at=row.next_retry_at,
         completed_at=row.completed_at,
         failed_at=row.failed_at,
-        worker_id=_text(row.worker_id),
+        worker_id=_id_text(row.worker_id),
         error_code=row.error_code,
         result=None if row.document is None else decode_result(row.document),
         failed_reason=row.failed_reason if include_failed_reason else None,
-        attempts=None if attempts is None else [_attempt_info(each) for each in attempts],
+        attempts=None if attempts is None else [_attempt_info(attempt) for attempt in attempts],
     )
 
 
 def stale_task_info(row: StaleRow) -> TaskInfo:
-    """A task that somebody was to run, as hooks of recovery see it."""
-    return TaskInfo(**_common_fields(row), worker_id=_text(row.owner_id), failed_reason=row.failed_reason)
+    """The task info that recovery hooks receive."""
+    return TaskInfo(**_common_fields(row), worker_id=_id_text(row.owner_id), failed_reason=row.failed_reason)
 
 
 def _common_fields(row: TaskRow | StaleRow) -> dict[str, Any]:
-    """What every row of a task has."""
     return {
         "task_id": str(row.id),
         "status": TaskStatus(row.status),
         "flags": _flags(row.flags),
-        "workflow_id": _text(row.workflow_id),
-        "retry_of": _text(row.retry_of),
-        **{name: getattr(row, name) for name in _COLUMNS},
+        "workflow_id": _id_text(row.workflow_id),
+        "retry_of": _id_text(row.retry_of),
+        **{name: getattr(row, name) for name in _COMMON_COLUMNS},
     }
 
 
 def _flags(text: str) -> dict[str, bool]:
-    """What is no object, which only a hand can have written, says nothing."""
     flags = json.loads(text)
+    # Only a manual UPDATE can have stored anything but an object; treat it as no flags.
     return cast("dict[str, bool]", flags) if isinstance(flags, dict) else {}
 
 
@@ -343,35 +358,12 @@ def _attempt_info(row: AttemptRow) -> TaskAttemptInfo:
         error_code=row.error_code,
         error_message=row.error_message,
         failed_reason=row.failed_reason,
-        worker_id=_text(row.worker_id),
+        worker_id=_id_text(row.worker_id),
         worker_hostname=row.worker_hostname,
         worker_pid=row.worker_pid,
         worker_process_name=row.worker_process_name,
     )
 
 
-def _text(identity: UUID | None) -> str | None:
-    return None if identity is None else str(identity)
-
-
-# Queues that operators have paused.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueName:
-    queue_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueKnownRow:
-    is_known: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueQueries:
-    pause_queue: Query[QueueName]
-    resume_queue: Query[QueueName]
-    is_queue_known: Query[QueueKnownRow]
-
-
-QUEUES = load_queries(QueueQueries, "horsies.store", "queues")
+def _id_text(value: UUID | None) -> str | None:
+    return None if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Runs are paused, resumed, ended early and begun again, each with all runs below it."""
+"""Workflow control: pause, resume, end and retry a run with all its sub-workflows, and find stuck runs to heal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from uuid import UUID
 from horsies.store.connection import StatementFailed
 from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
-from horsies.store.workflows import RunRow  # `load` reads the annotations
+from horsies.store.tasks import IdRow  # load_queries resolves the annotations
+from horsies.store.workflows import RunRow
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,7 @@ class RunNotificationCountRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawnTaskResults:
-    """The results of tasks that are taken back: as they are stored, by what they say."""
+    """Stored results (JSON) of tasks that a pause or an early end withdraws."""
 
     cancelled: str
     expired: str
@@ -28,7 +31,7 @@ class WithdrawnTaskResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryableRun:
-    """A run of a tree that would go on, and how many of its nodes would begin again."""
+    """A run that a retry would restart, and the number of its nodes to run again."""
 
     id: UUID
     status: str
@@ -37,7 +40,7 @@ class RetryableRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetNode:
-    """A node that begins again, and the task that it had."""
+    """A node that was reset, and its previous task."""
 
     workflow_id: UUID
     node_id: str
@@ -52,8 +55,19 @@ class RunStatusRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunId:
+class StuckRun:
+    """A run in which something is due, and which case of `stuck_runs` found it."""
+
+    workflow_id: UUID
+    stuck_case: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanedTask:
+    """An unstarted workflow task without a node that waits for it."""
+
     id: UUID
+    workflow_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +79,32 @@ class WorkflowControlQueries:
     retryable_runs: Query[RetryableRun]
     reset_nodes: Query[ResetNode]
     run_status: Query[RunStatusRow]
-    long_paused: Query[RunId]
+    long_paused: Query[IdRow]
+    stuck_runs: Query[StuckRun]
+    orphaned_tasks: Query[OrphanedTask]
+    cancel_orphaned_tasks: Query[OrphanedTask]
+    request_advance: Query[None]
+    set_lock_timeout: Query[None]
+    release_quarantined: Query[None]
 
 
-WORKFLOW_CONTROL = load_queries(WorkflowControlQueries, "horsies.store", "flow_control")
+WORKFLOW_CONTROL = load_queries(WorkflowControlQueries, "horsies.store", "workflow_control")
 
 
 @dataclass(frozen=True, slots=True)
 class RunTreeWriter:
-    """A run and those below it, inside one transaction that holds all their locks."""
+    """Changes a run and its sub-workflows inside one transaction. Lock the tree first."""
 
     transaction: Transaction
 
     async def run_status(self, workflow_id: UUID) -> RunStatusRow | None:
-        """How a run stands, before anything is locked; None where there is no such run."""
+        """Status of a run, read without a lock; None if it does not exist."""
         return next(iter(await self.transaction.fetch(WORKFLOW_CONTROL.run_status, workflow_id)), None)
 
     async def lock_tree(self, workflow_id: UUID) -> list[RunRow]:
-        """Lock the tree below a run, and the run; none where there is no such run."""
+        """Lock a run and all runs below it; empty if it does not exist."""
         runs = await self.transaction.fetch(WORKFLOW_CONTROL.lock_tree, workflow_id)
+        # Sub-workflows may be added until their parent is locked: repeat until no more are found.
         while len(again := await self.transaction.fetch(WORKFLOW_CONTROL.lock_tree, workflow_id)) > len(runs):
             runs = again
         return again
@@ -91,10 +112,10 @@ class RunTreeWriter:
     async def pause(
         self, runs: Collection[UUID], results: WithdrawnTaskResults, *, failed_node: tuple[UUID, int] | None = None
     ) -> None:
-        """Pause these runs; the error of one is that of the node that is to blame, where there is one."""
-        blamed, index = failed_node or (None, None)
+        """Pause these runs; with `failed_node` (run, index) that run takes the node's error."""
+        failed_run, index = failed_node or (None, None)
         await self.transaction.fetch(
-            WORKFLOW_CONTROL.pause_runs, list(runs), blamed, index, results.cancelled, results.expired
+            WORKFLOW_CONTROL.pause_runs, list(runs), failed_run, index, results.cancelled, results.expired
         )
 
     async def resume(self, runs: Collection[UUID], *, is_new_generation: bool = False) -> None:
@@ -115,73 +136,38 @@ class RunTreeWriter:
 
 
 async def long_paused(database: Database, *, longer_than_s: float, limit: int) -> list[UUID]:
-    """Runs that have been paused for so long, the longest first."""
+    """Runs that have been paused for longer than `longer_than_s`, longest first."""
     return [row.id for row in await database.fetch(WORKFLOW_CONTROL.long_paused, longer_than_s, limit)]
 
 
-# What was left lying about by those who died: found without locks.
-
-_LOCK_NOT_AVAILABLE: Final = "55P03"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StuckRun:
-    """A run in which something is due, and the case of the specification that it is of."""
-
-    workflow_id: UUID
-    stuck_case: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanedTask:
-    """A task without a node to wait for it."""
-
-    id: UUID
-    workflow_id: UUID | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowHealingQueries:
-    stuck_runs: Query[StuckRun]
-    orphaned_tasks: Query[OrphanedTask]
-    cancel_orphaned_tasks: Query[OrphanedTask]
-    request_advance: Query[None]
-    set_lock_timeout: Query[None]
-    release_quarantined: Query[None]
-
-
-WORKFLOW_HEALING = load_queries(WorkflowHealingQueries, "horsies.store", "flow_healing")
-
-
 async def set_lock_timeout(transaction: Transaction, *, timeout_ms: int) -> None:
-    """From now on a lock that another hand keeps longer is an error, of which `is_held` is true."""
-    await transaction.execute(WORKFLOW_HEALING.set_lock_timeout, str(timeout_ms))
+    """Limit lock waits in this transaction; a longer wait raises an error for which `is_lock_timeout` is true."""
+    await transaction.execute(WORKFLOW_CONTROL.set_lock_timeout, str(timeout_ms))
 
 
 def is_lock_timeout(error: BaseException) -> bool:
-    """Whether a lock was waited for in vain."""
     return isinstance(error, StatementFailed) and error.sqlstate == _LOCK_NOT_AVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowHealingStore:
-    """Loose ends of one database."""
+    """Finds and repairs stuck runs, orphaned tasks and quarantined outbox entries."""
 
     database: Database
 
     async def stuck_runs(self, limit: int) -> list[StuckRun]:
-        """Runs to be advanced, at most so many of each case."""
-        return await self.database.fetch(WORKFLOW_HEALING.stuck_runs, limit)
+        """Runs to advance, at most `limit` of each case."""
+        return await self.database.fetch(WORKFLOW_CONTROL.stuck_runs, limit)
 
     async def orphaned_tasks(self, limit: int) -> list[OrphanedTask]:
-        return await self.database.fetch(WORKFLOW_HEALING.orphaned_tasks, limit)
+        return await self.database.fetch(WORKFLOW_CONTROL.orphaned_tasks, limit)
 
     async def cancel_orphaned_tasks(self, task_ids: Collection[UUID], document: str) -> list[OrphanedTask]:
-        return await self.database.fetch(WORKFLOW_HEALING.cancel_orphaned_tasks, list(task_ids), document)
+        return await self.database.fetch(WORKFLOW_CONTROL.cancel_orphaned_tasks, list(task_ids), document)
 
     async def request_advance(self, workflow_id: UUID) -> None:
-        """Have a run asked for, where nothing asks for it yet."""
-        await self.database.execute(WORKFLOW_HEALING.request_advance, workflow_id)
+        """Insert an outbox entry for a run that has none."""
+        await self.database.execute(WORKFLOW_CONTROL.request_advance, workflow_id)
 
     async def release_quarantined(self) -> None:
-        await self.database.execute(WORKFLOW_HEALING.release_quarantined)
+        await self.database.execute(WORKFLOW_CONTROL.release_quarantined)

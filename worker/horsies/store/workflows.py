@@ -1,4 +1,4 @@
-"""Runs of workflows: stored, locked, read, moved and closed. What to do with them is not decided here."""
+"""Workflow runs and their nodes: insert, lock, read, update and finish. The rules are in `horsies.model.workflow`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from uuid import UUID
 
 from horsies.model.workflow.plan import NodePlan, SuccessRule, WorkflowPlan
 from horsies.store.queries import Query, load_queries
+from horsies.store.tasks import IdRow  # load_queries resolves the annotations
 
 if TYPE_CHECKING:
     from horsies.store.database import Database, Transaction
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedNode:
-    """A node of a run that is about to be stored, with its id and where it stands at the start."""
+    """A node of a run to insert, with its id and initial status."""
 
     id: UUID
     plan: NodePlan
@@ -28,18 +29,18 @@ class PlannedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParentRef:
-    """The node that a run stands behind."""
+    """The node that started a sub-workflow run."""
 
     workflow_id: UUID
     task_index: int
     root_id: UUID
     depth: int
-    """Of the run itself."""
+    """Depth of the sub-workflow run itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """A run that asks to be advanced; without a status it is in another hand."""
+    """A run to advance; `status` is None if another transaction has locked it."""
 
     id: UUID
     status: str | None
@@ -47,11 +48,11 @@ class RunRow:
     success_policy: str | None
     output_task_index: int | None
     outbox_ids: Sequence[UUID]
-    """The rows of the outbox that asked."""
+    """Outbox entries of the run."""
 
 
 class RunNodeRow(NamedTuple):
-    """A node, and how its task or child ended where that is not yet taken over."""
+    """A node, with the outcome of its task or sub-workflow if the node has not taken it over yet."""
 
     workflow_id: UUID
     id: UUID
@@ -67,15 +68,15 @@ class RunNodeRow(NamedTuple):
     task_status: str | None
     no_restart: str | None
     result_kind: str
-    child_status: str | None
+    sub_workflow_status: str | None
     is_task_gone: bool
-    """Whether its task or child was deleted."""
+    """Whether its task or sub-workflow run was deleted."""
     status: str
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeUpdates:
-    """Moves of nodes, collected over runs and written in one statement."""
+    """Node updates of several runs, written in one statement."""
 
     ids: list[UUID] = field(default_factory=list["UUID"])
     statuses: list[str] = field(default_factory=list[str])
@@ -91,7 +92,7 @@ class NodeUpdates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompletion:
-    """The end of a run, or with no status only who is to blame for what will be its end."""
+    """How a run finishes. Without a status only the error of the failed node is stored and the run goes on."""
 
     workflow_id: UUID
     status: str | None = None
@@ -101,15 +102,8 @@ class RunCompletion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowIdRow:
-    """Of a run or a node."""
-
-    id: UUID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAdvance:
-    """A row of the outbox that is to be tried again, or was set aside."""
+    """An outbox entry that was postponed or quarantined after a failure."""
 
     id: UUID
     is_quarantined: bool
@@ -117,7 +111,7 @@ class FailedAdvance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSubWorkflow:
-    """A sub-workflow to be started; arguments and context are JSON."""
+    """A sub-workflow to start; `id` is its node. Arguments and context are JSON text."""
 
     id: UUID
     workflow_id: UUID
@@ -133,11 +127,11 @@ class PendingSubWorkflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AncestorRow:
-    """A sub-workflow that another one stands below."""
+    """A sub-workflow above another one in the tree."""
 
     definition_key: str
     has_same_inputs: bool
-    """Whether definition, arguments and context are those of the one below."""
+    """Whether definition, arguments and context equal those of the lower one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,198 +140,18 @@ class OutboxStateRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowQueries:
-    insert_run: Query[WorkflowIdRow]
-    has_outbox_entries: Query[OutboxStateRow]
-    lock_due_runs: Query[RunRow]
-    due_runs: Query[WorkflowIdRow]
-    lock_runs: Query[RunRow]
-    read_runs: Query[RunRow]
-    run_nodes: Query[RunNodeRow]
-    update_nodes: Query[WorkflowIdRow]
-    enqueue_nodes: Query[None]
-    finish_runs: Query[WorkflowIdRow]
-    record_advance_failure: Query[FailedAdvance]
-    pending_sub_workflows: Query[PendingSubWorkflow]
-    link_sub_workflow: Query[WorkflowIdRow]
-    lock_sub_workflow_start: Query[WorkflowIdRow]
-    defer_unknown_definition: Query[None]
-    ancestors: Query[AncestorRow]
-    delete_unwanted_start: Query[None]
-    quarantine_sub_workflow: Query[None]
-
-
-WORKFLOWS = load_queries(WorkflowQueries, "horsies.store", "flows")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkflowWriter:
-    """Runs inside one transaction. Whoever moves one has locked it first."""
-
-    transaction: Transaction
-
-    async def insert_run(
-        self, plan: WorkflowPlan, workflow_id: UUID, nodes: Sequence[PlannedNode], parent: ParentRef | None
-    ) -> bool:
-        """Store a run; False where there is one with this id."""
-        columns = _run_columns(plan, workflow_id, parent)
-        stored = await self.transaction.fetch(WORKFLOWS.insert_run, *columns, _nodes_document(nodes))
-        return bool(stored)
-
-    async def lock_due_runs(self, limit: int) -> list[RunRow]:
-        return await self.transaction.fetch(WORKFLOWS.lock_due_runs, limit)
-
-    async def lock_runs(self, workflow_ids: Collection[UUID]) -> list[RunRow]:
-        return await self.transaction.fetch(WORKFLOWS.lock_runs, list(workflow_ids))
-
-    async def run_nodes(self, workflow_ids: Collection[UUID]) -> list[RunNodeRow]:
-        """The nodes of these runs, a run after the other, by index."""
-        return await self.transaction.fetch(WORKFLOWS.run_nodes, list(workflow_ids))
-
-    async def update_nodes(self, moves: NodeUpdates, *, outbox_ids: Collection[UUID]) -> None:
-        """Move nodes, and forget the rows of the outbox that asked for it."""
-        columns = (moves.ids, moves.statuses, moves.errors, moves.task_ids)
-        await self.transaction.fetch(WORKFLOWS.update_nodes, *columns, list(outbox_ids))
-
-    async def enqueue_nodes(self, node_ids: Collection[UUID]) -> None:
-        """Make the tasks that these nodes have been given."""
-        await self.transaction.execute(WORKFLOWS.enqueue_nodes, list(node_ids))
-
-    async def finish_runs(self, closings: Sequence[RunCompletion]) -> None:
-        await self.transaction.fetch(
-            WORKFLOWS.finish_runs,
-            [each.workflow_id for each in closings],
-            [each.status for each in closings],
-            [each.failed_index for each in closings],
-            [each.error for each in closings],
-            # Lists of different lengths make no array of the server's.
-            [f"{{{','.join(map(str, each.leaf_indexes))}}}" for each in closings],
-        )
-
-    async def lock_sub_workflow_start(self, child: PendingSubWorkflow) -> bool:
-        """Lock the parent's run, and the root's; whether this child is still wanted."""
-        return bool(
-            await self.transaction.fetch(
-                WORKFLOWS.lock_sub_workflow_start, child.id, child.workflow_id, child.root_workflow_id
-            )
-        )
-
-    async def link_sub_workflow(self, child: PendingSubWorkflow, workflow_id: UUID) -> bool:
-        return bool(await self.transaction.fetch(WORKFLOWS.link_sub_workflow, child.id, workflow_id))
-
-
-@dataclass(frozen=True, slots=True)
-class WorkflowStore:
-    """Runs of one database, as far as no lock is needed."""
-
-    database: Database
-
-    async def has_outbox_entries(self) -> bool:
-        """Whether there is, or soon will be, something to do for any run; one look at an index."""
-        (found,) = await self.database.fetch(WORKFLOWS.has_outbox_entries)
-        return found.has_entries
-
-    async def pending_sub_workflows(self, *, unknown: Collection[str], limit: int) -> list[PendingSubWorkflow]:
-        """Sub-workflows to start; those with `unknown` definitions only now and then."""
-        return await self.database.fetch(WORKFLOWS.pending_sub_workflows, list(unknown), limit)
-
-    async def read_runs(self, workflow_ids: Collection[UUID]) -> tuple[list[RunRow], list[RunNodeRow]]:
-        """Runs and their nodes as they stand, which may be another thing a moment later."""
-        ids = list(workflow_ids)
-        return await self.database.fetch(WORKFLOWS.read_runs, ids), await self.database.fetch(WORKFLOWS.run_nodes, ids)
-
-    async def due_runs(self, limit: int) -> list[UUID]:
-        """Runs that ask to be advanced."""
-        return [row.id for row in await self.database.fetch(WORKFLOWS.due_runs, limit)]
-
-    async def defer_unknown_definition(self, child: PendingSubWorkflow, why: str, *, pause_s: float) -> None:
-        await self.database.execute(WORKFLOWS.defer_unknown_definition, child.id, why, pause_s)
-
-    async def ancestors(self, child: PendingSubWorkflow) -> list[AncestorRow]:
-        """The sub-workflows that this one would stand below, the nearest first."""
-        return await self.database.fetch(WORKFLOWS.ancestors, child.id)
-
-    async def delete_unwanted_start(self, child: PendingSubWorkflow) -> None:
-        """Ask no more for a child whose node does not wait for one."""
-        await self.database.execute(WORKFLOWS.delete_unwanted_start, child.id)
-
-    async def quarantine_sub_workflow(self, child: PendingSubWorkflow, why: str) -> None:
-        """Leave it for an hour."""
-        await self.database.execute(WORKFLOWS.quarantine_sub_workflow, child.id, why)
-
-    async def record_advance_failure(self, workflow_id: UUID, why: str, *, max_tries: int) -> list[FailedAdvance]:
-        return await self.database.fetch(WORKFLOWS.record_advance_failure, workflow_id, why, max_tries)
-
-
-def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None) -> tuple[object, ...]:
-    return (
-        workflow_id,
-        plan.name,
-        plan.on_error,
-        plan.output_index,
-        None if plan.success_rule is None else _policy(plan.success_rule),
-        plan.definition_key,
-        parent.workflow_id if parent else None,
-        parent.task_index if parent else None,
-        parent.root_id if parent else workflow_id,
-        parent.depth if parent else 0,
-    )
-
-
-def _policy(rule: SuccessRule) -> str:
-    return json.dumps({"cases": rule.cases, "optional": rule.optional})
-
-
-def _nodes_document(nodes: Sequence[PlannedNode]) -> str:
-    """All nodes as one JSON text; what is JSON already goes in as it is."""
-    return f"[{','.join(map(_node_document, nodes))}]"
-
-
-def _node_document(node: PlannedNode) -> str:
-    plan = node.plan
-    values = {
-        "id": str(node.id),
-        "index": plan.index,
-        "node_id": plan.node_id,
-        "name": plan.name,
-        "queue_name": plan.queue_name,
-        "priority": plan.priority,
-        "dependencies": plan.dependencies,
-        "args_from": dict(plan.args_from),
-        "ctx_from": plan.ctx_from,
-        "allow_failed_deps": plan.allow_failed_deps,
-        "join_type": plan.join,
-        "min_success": plan.min_success,
-        "good_until": _instant(plan.good_until),
-        "max_retries": plan.max_retries,
-        "is_subworkflow": plan.is_subworkflow,
-        "definition_key": plan.definition_key,
-        "status": node.status,
-        "task_id": str(node.task_id) if node.task_id else None,
-    }
-    return f'{json.dumps(values)[:-1]},"kwargs":{plan.kwargs_json},"options":{plan.options_json}}}'
-
-
-def _instant(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
-
-
-# Runs and their nodes, as those who started them look at them.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResultRow:
-    """How a run stands; document and error are JSON."""
+    """Status and result of a run; `document` and `error` are JSON text."""
 
     id: UUID
     status: str
     document: str | None
     error: str | None
     is_map: bool
-    """Whether its result is one of several nodes."""
+    """Whether the result maps node ids to results, for a run without an output node."""
     output_name: str | None
     output_definition_key: str | None
-    """Of the sub-workflow that made its result, where one did."""
+    """Definition of the sub-workflow that produced the result, if one did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,23 +170,178 @@ class NodeInfoRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunReadQueries:
+class WorkflowQueries:
+    insert_run: Query[IdRow]
     run_results: Query[RunResultRow]
     node_infos: Query[NodeInfoRow]
+    has_outbox_entries: Query[OutboxStateRow]
+    lock_due_runs: Query[RunRow]
+    due_runs: Query[IdRow]
+    lock_runs: Query[RunRow]
+    read_runs: Query[RunRow]
+    run_nodes: Query[RunNodeRow]
+    update_nodes: Query[IdRow]
+    enqueue_nodes: Query[None]
+    finish_runs: Query[IdRow]
+    record_advance_failure: Query[FailedAdvance]
+    pending_sub_workflows: Query[PendingSubWorkflow]
+    link_sub_workflow: Query[IdRow]
+    lock_sub_workflow_start: Query[IdRow]
+    defer_unknown_definition: Query[None]
+    ancestors: Query[AncestorRow]
+    delete_unwanted_start: Query[None]
+    quarantine_sub_workflow: Query[None]
 
 
-RUN_READS = load_queries(RunReadQueries, "horsies.store", "flow_reads")
+WORKFLOWS = load_queries(WorkflowQueries, "horsies.store", "workflows")
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowReader:
-    """Runs of one database, to be looked at."""
+class WorkflowWriter:
+    """Reads and writes runs inside one transaction. Lock a run before changing it."""
+
+    transaction: Transaction
+
+    async def insert_run(
+        self, plan: WorkflowPlan, workflow_id: UUID, nodes: Sequence[PlannedNode], parent: ParentRef | None
+    ) -> bool:
+        """Insert a run; False if the id is taken."""
+        nodes_json = f"[{','.join(map(_node_json, nodes))}]"
+        columns = _run_columns(plan, workflow_id, parent)
+        return bool(await self.transaction.fetch(WORKFLOWS.insert_run, *columns, nodes_json))
+
+    async def lock_due_runs(self, limit: int) -> list[RunRow]:
+        return await self.transaction.fetch(WORKFLOWS.lock_due_runs, limit)
+
+    async def lock_runs(self, workflow_ids: Collection[UUID]) -> list[RunRow]:
+        return await self.transaction.fetch(WORKFLOWS.lock_runs, list(workflow_ids))
+
+    async def run_nodes(self, workflow_ids: Collection[UUID]) -> list[RunNodeRow]:
+        """Nodes of these runs, ordered by run and index."""
+        return await self.transaction.fetch(WORKFLOWS.run_nodes, list(workflow_ids))
+
+    async def update_nodes(self, updates: NodeUpdates, *, outbox_ids: Collection[UUID]) -> None:
+        """Update nodes and delete the outbox entries that are settled by it."""
+        columns = (updates.ids, updates.statuses, updates.errors, updates.task_ids)
+        await self.transaction.fetch(WORKFLOWS.update_nodes, *columns, list(outbox_ids))
+
+    async def enqueue_nodes(self, node_ids: Collection[UUID]) -> None:
+        """Insert the tasks of nodes that became ENQUEUED."""
+        await self.transaction.execute(WORKFLOWS.enqueue_nodes, list(node_ids))
+
+    async def finish_runs(self, completions: Sequence[RunCompletion]) -> None:
+        await self.transaction.fetch(
+            WORKFLOWS.finish_runs,
+            [run.workflow_id for run in completions],
+            [run.status for run in completions],
+            [run.failed_index for run in completions],
+            [run.error for run in completions],
+            # As text: PostgreSQL arrays cannot hold lists of different lengths.
+            [f"{{{','.join(map(str, run.leaf_indexes))}}}" for run in completions],
+        )
+
+    async def lock_sub_workflow_start(self, pending: PendingSubWorkflow) -> bool:
+        """Lock the parent and root runs; returns whether the sub-workflow should still be started."""
+        return bool(
+            await self.transaction.fetch(
+                WORKFLOWS.lock_sub_workflow_start, pending.id, pending.workflow_id, pending.root_workflow_id
+            )
+        )
+
+    async def link_sub_workflow(self, pending: PendingSubWorkflow, workflow_id: UUID) -> bool:
+        return bool(await self.transaction.fetch(WORKFLOWS.link_sub_workflow, pending.id, workflow_id))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowStore:
+    """Reads and writes of runs that need no lock."""
 
     database: Database
 
     async def run_results(self, workflow_ids: Iterable[UUID]) -> list[RunResultRow]:
-        return await self.database.fetch(RUN_READS.run_results, list(workflow_ids))
+        return await self.database.fetch(WORKFLOWS.run_results, list(workflow_ids))
 
     async def node_infos(self, workflow_id: UUID) -> list[NodeInfoRow]:
-        """By index."""
-        return await self.database.fetch(RUN_READS.node_infos, workflow_id)
+        """Nodes of a run, ordered by index."""
+        return await self.database.fetch(WORKFLOWS.node_infos, workflow_id)
+
+    async def has_outbox_entries(self) -> bool:
+        """Whether any run has outbox entries, due or not; reads one index entry."""
+        (row,) = await self.database.fetch(WORKFLOWS.has_outbox_entries)
+        return row.has_entries
+
+    async def pending_sub_workflows(self, *, unknown: Collection[str], limit: int) -> list[PendingSubWorkflow]:
+        """Sub-workflows to start; those with `unknown` definitions only once their retry time has come."""
+        return await self.database.fetch(WORKFLOWS.pending_sub_workflows, list(unknown), limit)
+
+    async def read_runs(self, workflow_ids: Collection[UUID]) -> tuple[list[RunRow], list[RunNodeRow]]:
+        """Runs and their nodes, read without locks."""
+        ids = list(workflow_ids)
+        return await self.database.fetch(WORKFLOWS.read_runs, ids), await self.database.fetch(WORKFLOWS.run_nodes, ids)
+
+    async def due_runs(self, limit: int) -> list[UUID]:
+        """Runs with due outbox entries."""
+        return [row.id for row in await self.database.fetch(WORKFLOWS.due_runs, limit)]
+
+    async def defer_unknown_definition(self, pending: PendingSubWorkflow, error: str, *, delay_s: float) -> None:
+        await self.database.execute(WORKFLOWS.defer_unknown_definition, pending.id, error, delay_s)
+
+    async def ancestors(self, pending: PendingSubWorkflow) -> list[AncestorRow]:
+        """Sub-workflows above this one, nearest first."""
+        return await self.database.fetch(WORKFLOWS.ancestors, pending.id)
+
+    async def delete_unwanted_start(self, pending: PendingSubWorkflow) -> None:
+        """Delete the start request if the node no longer waits for a sub-workflow."""
+        await self.database.execute(WORKFLOWS.delete_unwanted_start, pending.id)
+
+    async def quarantine_sub_workflow(self, pending: PendingSubWorkflow, error: str) -> None:
+        """Set the start request aside; `release_quarantined` makes it due again after an hour."""
+        await self.database.execute(WORKFLOWS.quarantine_sub_workflow, pending.id, error)
+
+    async def record_advance_failure(self, workflow_id: UUID, error: str, *, max_tries: int) -> list[FailedAdvance]:
+        return await self.database.fetch(WORKFLOWS.record_advance_failure, workflow_id, error, max_tries)
+
+
+def _run_columns(plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None) -> tuple[object, ...]:
+    return (
+        workflow_id,
+        plan.name,
+        plan.on_error,
+        plan.output_index,
+        None if plan.success_rule is None else _success_policy_json(plan.success_rule),
+        plan.definition_key,
+        parent.workflow_id if parent else None,
+        parent.task_index if parent else None,
+        parent.root_id if parent else workflow_id,
+        parent.depth if parent else 0,
+    )
+
+
+def _success_policy_json(rule: SuccessRule) -> str:
+    return json.dumps({"cases": rule.cases, "optional": rule.optional})
+
+
+def _node_json(node: PlannedNode) -> str:
+    plan = node.plan
+    values = {
+        "id": str(node.id),
+        "index": plan.index,
+        "node_id": plan.node_id,
+        "name": plan.name,
+        "queue_name": plan.queue_name,
+        "priority": plan.priority,
+        "dependencies": plan.dependencies,
+        "args_from": dict(plan.args_from),
+        "ctx_from": plan.ctx_from,
+        "allow_failed_deps": plan.allow_failed_deps,
+        "join_type": plan.join,
+        "min_success": plan.min_success,
+        "good_until": None if plan.good_until is None else plan.good_until.isoformat(),
+        "max_retries": plan.max_retries,
+        "is_subworkflow": plan.is_subworkflow,
+        "definition_key": plan.definition_key,
+        "status": node.status,
+        "task_id": str(node.task_id) if node.task_id else None,
+    }
+    # kwargs and options are JSON already: append them without decoding.
+    return f'{json.dumps(values)[:-1]},"kwargs":{plan.kwargs_json},"options":{plan.options_json}}}'

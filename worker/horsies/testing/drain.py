@@ -35,7 +35,7 @@ from horsies.model.task_result import (
 from horsies.registry import TaskDefinition
 from horsies.registry.invocation import TASK_EXCEPTIONS, bind_current_task, call_task, call_task_async, decode_arguments
 from horsies.store.connection import StatementFailed
-from horsies.store.execution import ClaimedTask, ExecutionStore, Failure, Owner
+from horsies.store.execution import ClaimedTask, ExecutionStore, FailedAttempt, Owner
 from horsies.sync import BRIDGE
 from horsies.workflows.children import OutboxProcessor
 
@@ -149,7 +149,7 @@ async def drain_async(app: Horsies, *, queues: Sequence[str] | None = None, limi
     _refuse_unknown(queues or (), app.get_valid_queue_names())
     app.import_task_modules()
     session = await app.get_broker().session()
-    drained = Drainer(app, ExecutionStore(session.database, Owner.here(ID_GENERATOR.next_uuid())))
+    drained = Drainer(app, ExecutionStore(session.database, Owner.current_process(ID_GENERATOR.next_uuid())))
     outbox = OutboxProcessor(session.database, app.definitions)
     count = 0
     while limit is None or count < limit:
@@ -171,7 +171,7 @@ class Drainer:
 
     async def run_next(self, queues: Sequence[str] | None) -> bool:
         """Run one task and store how it ended; False where none was due."""
-        task = await self.store.claim(queues=queues, closed=self._closed_queues())
+        task = await self.store.claim(queues=queues, excluded=self._closed_queues())
         if task is None:
             return False
         began_s = time.monotonic()
@@ -245,8 +245,8 @@ def _refuse_unknown(queues: Iterable[str], configured: Sequence[str]) -> None:
     )
 
 
-def _failure(execution: Execution) -> Failure:
-    return Failure(
+def _failure(execution: Execution) -> FailedAttempt:
+    return FailedAttempt(
         outcome=execution.outcome,
         error_code=execution.error_code,
         message=execution.error_message,

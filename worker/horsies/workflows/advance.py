@@ -102,8 +102,8 @@ def _node_end(node: RunNodeRow, refusals: Mapping[UUID, TaskError]) -> BackingOu
             result_kind=ResultKind(node.result_kind),
             no_restart=None if node.no_restart is None else NoRestartReason(node.no_restart),
         )
-    if node.child_status is not None:
-        return FinishedSubWorkflow(status=WorkflowStatus(node.child_status))
+    if node.sub_workflow_status is not None:
+        return FinishedSubWorkflow(status=WorkflowStatus(node.sub_workflow_status))
     if node.is_task_gone:
         return BackingDeleted()
     return BackingNotStarted() if node.id in refusals else None

@@ -243,7 +243,7 @@ class SubWorkflowStarter:
         self._unknown.add(child.definition_key)
         why = f"the definition {child.definition_key!r} is not known here"
         if child.tries + 1 < MAX_TRIES or not child.has_waited_long:
-            await self._store.defer_unknown_definition(child, why, pause_s=UNKNOWN_DEFINITION_PAUSE_S)
+            await self._store.defer_unknown_definition(child, why, delay_s=UNKNOWN_DEFINITION_PAUSE_S)
         else:
             why = f"no worker knows the definition {child.definition_key!r}"
             await self._fail_node(child, OperationalErrorCode.SUBWORKFLOW_LOAD_FAILED, why)

@@ -30,7 +30,7 @@ from horsies.model.workflow.views import (
     WorkflowTaskInfo,
 )
 from horsies.store.database import Database
-from horsies.store.workflows import NodeInfoRow, RunResultRow, WorkflowReader
+from horsies.store.workflows import NodeInfoRow, RunResultRow, WorkflowStore
 from horsies.sync import BRIDGE, BridgeUnavailable, InsideEventLoop
 from horsies.workflows import control
 from horsies.workflows.control import ControlRefusal
@@ -235,13 +235,13 @@ class WorkflowHandle(Generic[T]):
         return (await self._broker.session()).database
 
     async def _status(self) -> WorkflowStatus:
-        rows = await WorkflowReader(await self._database()).run_results([self._id])
+        rows = await WorkflowStore(await self._database()).run_results([self._id])
         if not rows:
             raise _ControlRefused(ControlRefusal.NOT_FOUND)
         return WorkflowStatus(rows[0].status)
 
     async def _nodes(self) -> list[NodeInfoRow]:
-        return await WorkflowReader(await self._database()).node_infos(self._id)
+        return await WorkflowStore(await self._database()).node_infos(self._id)
 
     async def _results(self) -> dict[str, TaskResult[Any, TaskError]]:
         await self._status()

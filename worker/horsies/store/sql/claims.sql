@@ -1,43 +1,45 @@
 -- name: claim
--- Take the best tasks that are due: the first ones straight to RUNNING, one for each given child, the rest CLAIMED.
+-- Claim the best due tasks: the first become RUNNING, one for each pid in $9, the rest CLAIMED.
 --
--- In each queue it goes from one priority present to the next along the claim index, and in each as far as rows are due
--- and wanted, so that neither the backlog is sorted nor work of tomorrow looked at. A lapsed lease is taken as well, but
--- not started in the same breath, nor is a node of a workflow that another hand holds: everybody else locks the node
--- before the task, so the node is not waited for here. The node's status is asked for in a way that no index serves:
--- that of its run would be multiplied with the batch where the statistics are old.
-WITH asked AS (
-    SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[]) AS asked(queue_name, room, cap)
+-- For each queue a loose index scan goes from one priority to the next along the claim index and reads only due rows,
+-- so neither the backlog is sorted nor are delayed tasks read. A task with an expired lease is claimed too, but not
+-- started in the same statement; neither is a task whose workflow node is locked: all other code locks the node before
+-- the task, so waiting for the node here could deadlock. `n.status || ''` keeps the planner from using an index on
+-- status: with stale statistics it would scan all nodes of a run once for every task of the batch.
+WITH input AS (
+    SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[]) AS input(queue_name, capacity, cap)
 ), in_flight AS MATERIALIZED (
     SELECT queue_name, tasks
-      FROM horsies_lock_in_flight($5::integer IS NOT NULL, ARRAY(SELECT queue_name FROM asked WHERE cap IS NOT NULL))
-     -- Without a cap it is not called at all: nothing is locked, nothing counted.
+      FROM horsies_lock_in_flight($5::integer IS NOT NULL, ARRAY(SELECT queue_name FROM input WHERE cap IS NOT NULL))
+     -- Without a cap the function is not called: no lock, no count.
      WHERE $5 IS NOT NULL OR num_nonnulls(VARIADIC $3) > 0
 ), budget AS (
     SELECT greatest(0, least($4::integer, $5 - (SELECT coalesce(sum(tasks), 0) FROM in_flight)))::integer AS tasks
-), served AS MATERIALIZED (
-    SELECT asked.queue_name,
-           greatest(0, least(budget.tasks, asked.room, asked.cap - coalesce(in_flight.tasks, 0)))::integer AS room
+), open_queues AS MATERIALIZED (
+    SELECT input.queue_name,
+           greatest(0, least(budget.tasks, input.capacity, input.cap - coalesce(in_flight.tasks, 0)))::integer
+               AS capacity
       FROM budget
-     CROSS JOIN asked
+     CROSS JOIN input
       LEFT JOIN in_flight USING (queue_name)
      WHERE NOT EXISTS (SELECT
                          FROM horsies_queues AS q
-                        WHERE q.queue_name = asked.queue_name AND q.paused_at IS NOT NULL)
+                        WHERE q.queue_name = input.queue_name AND q.paused_at IS NOT NULL)
 ), eligible AS (
-    SELECT served.queue_name, served.room, found.*
-      FROM served
+    SELECT open_queues.queue_name, open_queues.capacity, due_task.*
+      FROM open_queues
      CROSS JOIN LATERAL (
            WITH RECURSIVE level(priority) AS (
                (SELECT t.priority
                   FROM horsies_tasks AS t
-                 WHERE t.status = 'PENDING' AND t.queue_name = served.queue_name
+                 WHERE t.status = 'PENDING' AND t.queue_name = open_queues.queue_name
                  ORDER BY t.priority
                  LIMIT 1)
                UNION ALL
                SELECT (SELECT t.priority
                          FROM horsies_tasks AS t
-                        WHERE t.status = 'PENDING' AND t.queue_name = served.queue_name AND t.priority > level.priority
+                        WHERE t.status = 'PENDING' AND t.queue_name = open_queues.queue_name
+                          AND t.priority > level.priority
                         ORDER BY t.priority
                         LIMIT 1)
                  FROM level
@@ -48,103 +50,103 @@ WITH asked AS (
             CROSS JOIN LATERAL (
                   SELECT t.id, t.priority, t.enqueued_at, true AS may_start, t.is_workflow_task
                     FROM horsies_tasks AS t
-                   WHERE t.status = 'PENDING' AND t.queue_name = served.queue_name AND t.priority = level.priority
+                   WHERE t.status = 'PENDING' AND t.queue_name = open_queues.queue_name AND t.priority = level.priority
                      AND t.enqueued_at <= now()
                      AND (t.next_retry_at IS NULL OR t.next_retry_at <= now())
                      AND (t.good_until IS NULL OR t.good_until > now())
                    ORDER BY t.enqueued_at, t.id
-                   LIMIT served.room
+                   LIMIT open_queues.capacity
                      FOR UPDATE SKIP LOCKED) AS due
-            -- Ends the walk, and with it the locking of rows, as soon as the queue has given enough.
-            LIMIT served.room) AS found
+            -- Stops the scan, and the locking of rows, once the queue's capacity is reached.
+            LIMIT open_queues.capacity) AS due_task
      UNION ALL
-    SELECT served.queue_name, served.room, lapsed.*
-      FROM served
+    SELECT open_queues.queue_name, open_queues.capacity, lease_expired.*
+      FROM open_queues
      CROSS JOIN LATERAL (
            SELECT t.id, t.priority, t.enqueued_at, false AS may_start, t.is_workflow_task
              FROM horsies_tasks AS t
-            WHERE t.status = 'CLAIMED' AND t.queue_name = served.queue_name AND t.claim_expires_at <= now()
+            WHERE t.status = 'CLAIMED' AND t.queue_name = open_queues.queue_name AND t.claim_expires_at <= now()
               AND (t.good_until IS NULL OR t.good_until > now())
             ORDER BY t.priority, t.enqueued_at, t.id
-            LIMIT served.room
-              FOR UPDATE SKIP LOCKED) AS lapsed
-), within_room AS (
-    SELECT *, row_number() OVER (PARTITION BY queue_name ORDER BY priority, enqueued_at, id) AS place_in_queue
+            LIMIT open_queues.capacity
+              FOR UPDATE SKIP LOCKED) AS lease_expired
+), ranked AS (
+    SELECT *, row_number() OVER (PARTITION BY queue_name ORDER BY priority, enqueued_at, id) AS queue_order
       FROM eligible
 ), chosen AS (
-    SELECT id, may_start, is_workflow_task, row_number() OVER (ORDER BY priority, enqueued_at, id) AS place
-      FROM within_room
-     WHERE place_in_queue <= room
-     ORDER BY place
+    SELECT id, may_start, is_workflow_task, row_number() OVER (ORDER BY priority, enqueued_at, id) AS claim_order
+      FROM ranked
+     WHERE queue_order <= capacity
+     ORDER BY claim_order
      LIMIT (SELECT tasks FROM budget)
-), nodes AS MATERIALIZED (
+), locked_nodes AS MATERIALIZED (
     SELECT n.id, n.task_id
-      FROM unnest(ARRAY(SELECT id FROM chosen WHERE is_workflow_task)) AS wanted(id)
-      JOIN horsies_workflow_tasks AS n ON n.task_id = wanted.id AND n.status || '' IN ('ENQUEUED', 'RUNNING')
+      FROM unnest(ARRAY(SELECT id FROM chosen WHERE is_workflow_task)) AS workflow_task(id)
+      JOIN horsies_workflow_tasks AS n ON n.task_id = workflow_task.id AND n.status || '' IN ('ENQUEUED', 'RUNNING')
        FOR NO KEY UPDATE OF n SKIP LOCKED
-), placed AS MATERIALIZED (
-    SELECT id, place, is_workflow_task,
-           CASE WHEN may_start AND (NOT is_workflow_task OR id IN (SELECT task_id FROM nodes))
-                THEN ($9::integer[])[place] END AS pid
+), assigned AS MATERIALIZED (
+    SELECT id, claim_order, is_workflow_task,
+           CASE WHEN may_start AND (NOT is_workflow_task OR id IN (SELECT task_id FROM locked_nodes))
+                THEN ($9::integer[])[claim_order] END AS pid
       FROM chosen
-), running_nodes AS (
+), started_nodes AS (
     UPDATE horsies_workflow_tasks AS n
        SET status = 'RUNNING', started_at = now()
-      FROM unnest(ARRAY(SELECT id FROM placed WHERE is_workflow_task AND pid IS NOT NULL)) AS started(id)
+      FROM unnest(ARRAY(SELECT id FROM assigned WHERE is_workflow_task AND pid IS NOT NULL)) AS started(id)
      WHERE n.task_id = started.id AND n.status || '' = 'ENQUEUED'
 )
 UPDATE horsies_tasks AS t
-   SET status = CASE WHEN taken.pid IS NULL THEN 'CLAIMED' ELSE 'RUNNING' END,
-       claimed = taken.pid IS NULL,
-       claim_expires_at = CASE WHEN taken.pid IS NULL THEN now() + make_interval(secs => $6) END,
-       started_at = CASE WHEN taken.pid IS NOT NULL THEN now() END,
-       worker_pid = taken.pid,
-       worker_process_name = 'worker-' || taken.pid,
-       worker_hostname = CASE WHEN taken.pid IS NOT NULL THEN $8 END,
+   SET status = CASE WHEN assigned_task.pid IS NULL THEN 'CLAIMED' ELSE 'RUNNING' END,
+       claimed = assigned_task.pid IS NULL,
+       claim_expires_at = CASE WHEN assigned_task.pid IS NULL THEN now() + make_interval(secs => $6) END,
+       started_at = CASE WHEN assigned_task.pid IS NOT NULL THEN now() END,
+       worker_pid = assigned_task.pid,
+       worker_process_name = 'worker-' || assigned_task.pid,
+       worker_hostname = CASE WHEN assigned_task.pid IS NOT NULL THEN $8 END,
        claim_token = t.claim_token + 1, claimed_by_worker_id = $7, claimed_at = now(),
        next_retry_at = NULL, recovery_hold_until = NULL, updated_at = now()
-  -- Arrays of unknown length: whatever the statistics say, each row is looked up by its key.
-  FROM unnest(ARRAY(SELECT id FROM placed ORDER BY place), ARRAY(SELECT pid FROM placed ORDER BY place))
-       WITH ORDINALITY AS taken(id, pid, place)
- WHERE t.id = taken.id
-RETURNING taken.place, t.id, t.claim_token, t.status, t.task_name, t.queue_name, t.args::text AS args,
+  -- The planner does not know the length of the arrays, so it looks up each row by primary key.
+  FROM unnest(ARRAY(SELECT id FROM assigned ORDER BY claim_order), ARRAY(SELECT pid FROM assigned ORDER BY claim_order))
+       WITH ORDINALITY AS assigned_task(id, pid, claim_order)
+ WHERE t.id = assigned_task.id
+RETURNING assigned_task.claim_order, t.id, t.claim_token, t.status, t.task_name, t.queue_name, t.args::text AS args,
           t.kwargs::text AS kwargs, t.context::text AS context, t.task_options::text AS task_options,
           t.flags::text AS flags, t.retry_count, t.max_retries, t.attempts, t.crash_count, t.sent_at, t.good_until,
           t.overlap_possible, t.is_workflow_task, t.worker_pid;
 
 -- name: start
--- Begin claimed tasks, each in the child whose pid is given. What does not come back has expired, lapsed or been lost.
--- Here and below the status is asked for in a way that no index serves: the index of owners would be multiplied with the
--- batch. The arrays have an unknown length to the planner, so that each row is looked up by its key.
-WITH asked AS (
+-- Mark claimed tasks RUNNING, each in the child with the given pid. A task is not returned if its claim or lease is
+-- lost or its good_until has passed. Here and below `status || ''` keeps the planner from joining on the owner index
+-- for the whole batch, and arrays behind a subquery have an unknown length, so each row is looked up by primary key.
+WITH input AS (
     SELECT *
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
-           AS asked(id, claim_token, worker_id, pid)
-), nodes AS MATERIALIZED (
-    -- Before the tasks, as everybody who moves a workflow does.
+           AS input(id, claim_token, worker_id, pid)
+), locked_nodes AS MATERIALIZED (
+    -- Nodes are locked before tasks, as everywhere.
     SELECT n.id
-      FROM asked
-      JOIN horsies_workflow_tasks AS n ON n.task_id = asked.id AND n.status || '' = 'ENQUEUED'
+      FROM input
+      JOIN horsies_workflow_tasks AS n ON n.task_id = input.id AND n.status || '' = 'ENQUEUED'
      ORDER BY n.id
        FOR NO KEY UPDATE OF n
-), held AS (
-    SELECT t.id, asked.pid
-      FROM asked
-      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token
-                             AND t.claimed_by_worker_id = asked.worker_id AND t.status || '' = 'CLAIMED'
+), locked AS (
+    SELECT t.id, input.pid
+      FROM input
+      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
+                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'CLAIMED'
      WHERE (t.claim_expires_at IS NULL OR t.claim_expires_at > now())
        AND (t.good_until IS NULL OR t.good_until > now())
-       AND (SELECT count(*) FROM nodes) >= 0
+       AND (SELECT count(*) FROM locked_nodes) >= 0
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), started AS (
     UPDATE horsies_tasks AS t
        SET status = 'RUNNING', claimed = false, claim_expires_at = NULL, started_at = now(), worker_hostname = $5,
-           worker_pid = held.pid, worker_process_name = 'worker-' || held.pid, updated_at = now()
-      FROM held
-     WHERE t.id = held.id
+           worker_pid = locked.pid, worker_process_name = 'worker-' || locked.pid, updated_at = now()
+      FROM locked
+     WHERE t.id = locked.id
     RETURNING t.id, t.claim_token
-), running_nodes AS (
+), started_nodes AS (
     UPDATE horsies_workflow_tasks AS n
        SET status = 'RUNNING', started_at = now()
       FROM started
@@ -153,47 +155,47 @@ WITH asked AS (
 SELECT id, claim_token FROM started;
 
 -- name: expire
--- End claimed tasks that are past their good_until, with the result given for each.
-WITH held AS (
-    SELECT t.id, asked.document
+-- End claimed tasks whose good_until has passed, each with the result given.
+WITH locked AS (
+    SELECT t.id, input.document
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]))
-           AS asked(id, claim_token, worker_id, document)
-      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token
-                             AND t.claimed_by_worker_id = asked.worker_id AND t.status || '' = 'CLAIMED'
+           AS input(id, claim_token, worker_id, document)
+      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
+                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'CLAIMED'
      WHERE t.good_until <= now()
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), ended AS (
     UPDATE horsies_tasks AS t
-       SET status = 'EXPIRED', claimed = false, claim_expires_at = NULL, result = held.document::jsonb,
+       SET status = 'EXPIRED', claimed = false, claim_expires_at = NULL, result = locked.document::jsonb,
            error_code = 'TASK_EXPIRED', terminal_at = now(), updated_at = now()
-      FROM held
-     WHERE t.id = held.id
+      FROM locked
+     WHERE t.id = locked.id
     RETURNING t.id, t.claim_token, t.is_workflow_task, t.workflow_id, t.workflow_task_index
-), advance AS (
+), outbox AS (
     INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
     SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
     ON CONFLICT DO NOTHING
-), said AS MATERIALIZED (
+), notified AS MATERIALIZED (
     SELECT count(*) AS messages
       FROM (SELECT string_agg(id::text, ',') AS ids
               FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
              GROUP BY part) AS message
      CROSS JOIN LATERAL pg_notify('horsies_task_done', message.ids)
 )
-SELECT id, claim_token FROM ended WHERE (SELECT messages FROM said) >= 0;
+SELECT id, claim_token FROM ended WHERE (SELECT messages FROM notified) >= 0;
 
 -- name: release
--- Give up tasks that never began: no attempt, nothing counted, and the place in the queue is kept. One whose workflow
--- was paused or cancelled meanwhile is not put back but cancelled.
-WITH held AS (
+-- Release tasks whose code never started: no attempt, no counters changed, same place in the queue. A task whose
+-- workflow was paused or cancelled in the meantime is cancelled instead.
+WITH locked AS (
     SELECT t.id
-      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[])) AS asked(id, claim_token, worker_id)
-      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token
-                             AND t.claimed_by_worker_id = asked.worker_id AND t.status || '' = $4
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[])) AS input(id, claim_token, worker_id)
+      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
+                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = $4
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
-), moved AS (
+), released AS (
     UPDATE horsies_tasks AS t
        SET status = CASE WHEN t.no_restart IS NULL THEN 'PENDING' ELSE 'CANCELLED' END,
            result = $5::text::jsonb -> t.no_restart,
@@ -202,27 +204,165 @@ WITH held AS (
            claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL, started_at = NULL,
            worker_hostname = NULL, worker_pid = NULL, worker_process_name = NULL, kill_requested = false,
            updated_at = now()
-      FROM held
-     WHERE t.id = held.id
+      FROM locked
+     WHERE t.id = locked.id
     RETURNING t.id, t.claim_token, t.status, t.queue_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index
-), advance AS (
+), outbox AS (
     INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM moved WHERE is_workflow_task AND status = 'CANCELLED'
+    SELECT id, workflow_id, workflow_task_index FROM released WHERE is_workflow_task AND status = 'CANCELLED'
     ON CONFLICT DO NOTHING
-), said AS MATERIALIZED (
+), notified AS MATERIALIZED (
     SELECT count(*) AS messages
-      FROM (SELECT DISTINCT 'horsies_task_new', queue_name FROM moved WHERE status = 'PENDING'
+      FROM (SELECT DISTINCT 'horsies_task_new', queue_name FROM released WHERE status = 'PENDING'
              UNION ALL
             SELECT 'horsies_task_done', string_agg(id::text, ',')
               FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part
-                      FROM moved
+                      FROM released
                      WHERE status = 'CANCELLED') AS numbered
              GROUP BY part) AS message(channel, payload)
      CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
 )
-SELECT id, claim_token, status FROM moved WHERE (SELECT messages FROM said) >= 0;
+SELECT id, claim_token, status FROM released WHERE (SELECT messages FROM notified) >= 0;
 
 -- name: owned
+-- Tasks that this worker has claimed or is running.
 SELECT id, claim_token, status
   FROM horsies_tasks
  WHERE claimed_by_worker_id = $1 AND status IN ('CLAIMED', 'RUNNING');
+
+-- name: finish
+-- Finish or retry running tasks and record the attempt of each. A task whose claim was lost is not returned. A retry is
+-- requested by its delay. It is granted if retries are left and it would start before good_until; a task whose workflow
+-- was paused or cancelled in the meantime is cancelled instead.
+WITH input AS (
+    SELECT *
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
+                  (SELECT $5::text[]), (SELECT $6::text[]), (SELECT $7::text[]), (SELECT $8::text[]),
+                  (SELECT $9::double precision[]), (SELECT $10::text[]), (SELECT $11::integer[]))
+           AS input(id, claim_token, worker_id, outcome, document, error_code, error_message, failed_reason,
+                    retry_delay_s, poison_document, pid)
+), locked AS MATERIALIZED (
+    SELECT input.*, t.attempts + 1 AS attempt, t.no_restart, t.started_at, t.worker_hostname,
+           coalesce(input.pid, t.worker_pid) AS worker_pid,
+           coalesce('worker-' || input.pid, t.worker_process_name) AS worker_process_name,
+           t.is_workflow_task, t.workflow_id, t.workflow_task_index,
+           now() + make_interval(secs => input.retry_delay_s) AS due_at,
+           t.retry_count < t.max_retries AS has_retries, t.good_until,
+           input.poison_document IS NOT NULL AND t.crash_count + 1 >= $12 AS is_poison
+      FROM input
+      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token
+                             AND t.claimed_by_worker_id = input.worker_id AND t.status || '' = 'RUNNING'
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+), decided AS (
+    SELECT *, CASE WHEN outcome = 'COMPLETED' THEN 'COMPLETED'
+                   WHEN due_at IS NULL OR is_poison OR NOT has_retries OR due_at >= good_until THEN 'FAILED'
+                   WHEN no_restart IS NOT NULL THEN 'CANCELLED'
+                   ELSE 'PENDING' END AS status
+      FROM locked
+), attempt AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
+                                       error_code, error_message, failed_reason, worker_id, worker_hostname,
+                                       worker_pid, worker_process_name)
+    SELECT id, attempt, claim_token, outcome, status = 'PENDING', started_at, now(), error_code, error_message,
+           failed_reason, worker_id, worker_hostname, worker_pid, worker_process_name
+      FROM decided
+), ended AS (
+    UPDATE horsies_tasks AS t
+       SET status = decided.status, terminal_at = now(), attempts = decided.attempt,
+           crash_count = t.crash_count + (decided.poison_document IS NOT NULL)::integer,
+           completed_at = CASE WHEN decided.status = 'COMPLETED' THEN now() END,
+           failed_at = CASE WHEN decided.status = 'FAILED' THEN now() END,
+           failed_reason = CASE WHEN decided.status <> 'COMPLETED'
+                                THEN coalesce(decided.failed_reason, t.failed_reason) END,
+           error_code = CASE WHEN decided.status = 'CANCELLED' THEN 'TASK_CANCELLED'
+                             WHEN decided.is_poison THEN 'POISON_TASK'
+                             ELSE decided.error_code END,
+           result = CASE WHEN decided.status = 'CANCELLED' THEN $13::text::jsonb -> decided.no_restart
+                         WHEN decided.is_poison THEN decided.poison_document::jsonb
+                         ELSE decided.document::jsonb END,
+           worker_pid = decided.worker_pid, worker_process_name = decided.worker_process_name, updated_at = now()
+      FROM decided
+     WHERE t.id = decided.id AND decided.status <> 'PENDING'
+    RETURNING t.id, t.claim_token, t.status
+), retried AS (
+    UPDATE horsies_tasks AS t
+       SET status = 'PENDING', retry_count = t.retry_count + 1, attempts = decided.attempt,
+           crash_count = t.crash_count + (decided.poison_document IS NOT NULL)::integer,
+           enqueued_at = decided.due_at, next_retry_at = decided.due_at,
+           failed_reason = coalesce(decided.failed_reason, t.failed_reason),
+           claimed_at = NULL, claimed_by_worker_id = NULL, started_at = NULL, worker_hostname = NULL, worker_pid = NULL,
+           worker_process_name = NULL, kill_requested = false, updated_at = now()
+      FROM decided
+     WHERE t.id = decided.id AND decided.status = 'PENDING'
+    RETURNING t.id, t.claim_token, t.status, t.queue_name, t.enqueued_at
+), outbox AS (
+    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+    SELECT id, workflow_id, workflow_task_index FROM decided WHERE is_workflow_task AND status <> 'PENDING'
+    ON CONFLICT DO NOTHING
+), notified AS MATERIALIZED (
+    -- 200 ids fit into one notification (8,000 bytes).
+    SELECT count(*) AS messages
+      FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
+              FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
+             GROUP BY part
+             UNION ALL
+            SELECT DISTINCT 'horsies_task_new', queue_name FROM retried WHERE enqueued_at <= now()
+             UNION ALL
+            SELECT 'horsies_events', event FROM unnest($14::text[]) AS event) AS message(channel, payload)
+     CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
+)
+SELECT id, claim_token, status
+  FROM (SELECT id, claim_token, status FROM ended UNION ALL SELECT id, claim_token, status FROM retried) AS finished
+ WHERE (SELECT messages FROM notified) >= 0;
+
+-- name: complete
+-- As `finish`, for tasks that completed: no decision is needed, so each row is read only once.
+WITH input AS (
+    SELECT *
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
+                  (SELECT $5::integer[])) AS input(id, claim_token, worker_id, document, pid)
+     ORDER BY id
+), ended AS (
+    UPDATE horsies_tasks AS t
+       SET status = 'COMPLETED', terminal_at = now(), attempts = t.attempts + 1, completed_at = now(), failed_at = NULL,
+           failed_reason = NULL, error_code = NULL, result = input.document::jsonb,
+           worker_pid = coalesce(input.pid, t.worker_pid),
+           worker_process_name = coalesce('worker-' || input.pid, t.worker_process_name), updated_at = now()
+      FROM input
+     WHERE t.id = input.id AND t.claim_token = input.claim_token AND t.claimed_by_worker_id = input.worker_id
+       AND t.status || '' = 'RUNNING'
+    RETURNING t.id, t.claim_token, t.status, t.attempts, t.started_at, t.claimed_by_worker_id, t.worker_hostname,
+              t.worker_pid, t.worker_process_name, t.is_workflow_task, t.workflow_id, t.workflow_task_index
+), attempt AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, claim_token, outcome, will_retry, started_at, finished_at,
+                                       worker_id, worker_hostname, worker_pid, worker_process_name)
+    SELECT id, attempts, claim_token, 'COMPLETED', false, started_at, now(), claimed_by_worker_id, worker_hostname,
+           worker_pid, worker_process_name
+      FROM ended
+), outbox AS (
+    INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
+    SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
+    ON CONFLICT DO NOTHING
+), notified AS MATERIALIZED (
+    SELECT count(*) AS messages
+      FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
+              FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM ended) AS numbered
+             GROUP BY part
+             UNION ALL
+            SELECT 'horsies_events', event FROM unnest($6::text[]) AS event) AS message(channel, payload)
+     CROSS JOIN LATERAL pg_notify(message.channel, message.payload)
+)
+SELECT id, claim_token, status FROM ended WHERE (SELECT messages FROM notified) >= 0;
+
+-- name: attempts_by_claim
+-- Recorded attempts of these claims.
+SELECT a.task_id AS id, a.claim_token, a.outcome, a.error_code
+  FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[])) AS input(id, claim_token)
+  JOIN horsies_task_attempts AS a ON a.task_id = input.id AND a.claim_token = input.claim_token;
+
+-- name: current_states
+-- Current owner and status of tasks whose outcome was refused.
+SELECT id, status, claim_token, claimed_by_worker_id AS worker_id, claimed_at, started_at, terminal_at, error_code
+  FROM horsies_tasks
+ WHERE id = ANY((SELECT $1::uuid[])::uuid[]);

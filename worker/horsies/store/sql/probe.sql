@@ -1,9 +1,10 @@
 -- name: send_probe
-SELECT pg_notify($1::text, '') IS NULL AS said;
+-- Send an empty notification.
+SELECT pg_notify($1::text, '') IS NULL AS is_sent;
 
 -- name: is_notify_trigger_enabled
--- Whether new work is announced: the trigger is there, and fires in an ordinary session.
+-- Whether the trigger that notifies workers of new tasks exists and fires in ordinary sessions.
 SELECT EXISTS (SELECT
                  FROM pg_trigger
                 WHERE tgrelid = 'horsies_tasks'::regclass AND tgname = 'horsies_tasks_announce'
-                  AND tgenabled IN ('O', 'A')) AS is_announced;
+                  AND tgenabled IN ('O', 'A')) AS is_enabled;

@@ -1,12 +1,13 @@
 -- name: try_retention_lock
--- One process cleans at a time; no more than an economy, for every statement below is right without it. The heartbeats
--- that go at every tick of a reaper have a turn of their own, so that they never keep a whole pass from its work.
-SELECT pg_try_advisory_xact_lock(horsies_lock_key($1)) AS is_ours;
+-- Lets one process delete at a time, to save work; every statement below is also correct without the lock. The
+-- heartbeat cleanup of the reaper uses another lock name, so that it never blocks a full retention pass.
+SELECT pg_try_advisory_xact_lock(horsies_lock_key($1)) AS is_acquired;
 
 -- name: sizes
+-- Size and estimated row count of our tables.
 SELECT relation.relname::text                   AS table_name,
        pg_total_relation_size(relation.oid)     AS bytes,
-       -- Both lag behind, the planner's more often than the statistics.
+       -- Both estimates lag; take the larger one.
        greatest(relation.reltuples::bigint, pg_stat_get_live_tuples(relation.oid), 0) AS rows_estimate
   FROM pg_class AS relation
  WHERE relation.relnamespace = current_schema()::regnamespace
@@ -14,7 +15,7 @@ SELECT relation.relname::text                   AS table_name,
    AND starts_with(relation.relname::text, 'horsies_');
 
 -- name: delete_heartbeats
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM horsies_heartbeats
      WHERE id = ANY(ARRAY(SELECT spent.id
                             FROM horsies_spent_heartbeats AS spent
@@ -23,7 +24,7 @@ WITH gone AS (
                            LIMIT $2))
     RETURNING sent_at
 )
-SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS oldest_at FROM gone;
+SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS oldest_at FROM deleted;
 
 -- name: count_due_heartbeats
 SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS oldest_at
@@ -31,7 +32,7 @@ SELECT 'horsies_heartbeats' AS table_name, count(*) AS rows, min(sent_at) AS old
  WHERE sent_at < now() - $1::interval;
 
 -- name: delete_worker_states
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM horsies_worker_states
      WHERE id = ANY(ARRAY(SELECT state.id
                             FROM horsies_worker_states AS state
@@ -40,7 +41,7 @@ WITH gone AS (
                            LIMIT $2))
     RETURNING snapshot_at
 )
-SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at) AS oldest_at FROM gone;
+SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at) AS oldest_at FROM deleted;
 
 -- name: count_due_worker_states
 SELECT 'horsies_worker_states' AS table_name, count(*) AS rows, min(snapshot_at) AS oldest_at
@@ -55,11 +56,11 @@ WITH ended AS (
      ORDER BY worker.id
      LIMIT $2
        FOR UPDATE SKIP LOCKED
-), gone AS (
+), deleted AS (
     DELETE FROM horsies_workers WHERE id = ANY(ARRAY(SELECT id FROM ended)) RETURNING id
 )
 SELECT 'horsies_workers' AS table_name, count(*) AS rows, min(ended.ended_at) AS oldest_at
-  FROM gone
+  FROM deleted
   JOIN ended USING (id);
 
 -- name: count_due_workers
@@ -68,7 +69,7 @@ SELECT 'horsies_workers' AS table_name, count(*) AS rows, min(ended_at) AS oldes
  WHERE ended_at < now() - $1::interval;
 
 -- name: delete_tasks
--- A task and its attempts go together.
+-- A task is deleted together with its attempts.
 WITH ended AS (
     SELECT task.id
       FROM horsies_ended_tasks AS task
@@ -96,8 +97,8 @@ SELECT 'horsies_task_attempts', count(*), min(attempt.finished_at)
  WHERE attempt.task_id IN (SELECT id FROM ended);
 
 -- name: lock_run_trees
--- Take hold of the oldest trees that are over, as many as have $2 nodes between them and always one. Whoever would start
--- a run again waits for these locks, or we for theirs: only what is seen after them counts.
+-- Lock the oldest finished run trees: as many as have $2 nodes in total, and at least one. A retry of a run takes the
+-- same locks, so `delete_run_trees` must check again which trees are still finished.
 WITH ended AS (
     SELECT tree.id, tree.completed_at,
            (SELECT count(*)
@@ -118,7 +119,7 @@ SELECT run.id, run.root_workflow_id AS root_id
    FOR UPDATE;
 
 -- name: delete_run_trees
--- Delete the trees that are over still, each of them whole.
+-- Delete the locked trees that are still finished, each as a whole.
 WITH run AS (
     DELETE FROM horsies_workflows
      WHERE root_workflow_id = ANY(ARRAY(SELECT tree.id
@@ -170,7 +171,7 @@ SELECT 'horsies_task_attempts', count(*), min(attempt.finished_at)
   JOIN horsies_task_attempts AS attempt ON attempt.task_id = task.id;
 
 -- name: delete_events
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM horsies_events
      WHERE id = ANY(ARRAY(SELECT event.id
                             FROM horsies_events AS event
@@ -179,7 +180,7 @@ WITH gone AS (
                            LIMIT $2))
     RETURNING at
 )
-SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM gone;
+SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM deleted;
 
 -- name: count_due_events
 SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at
@@ -187,7 +188,7 @@ SELECT 'horsies_events' AS table_name, count(*) AS rows, min(at) AS oldest_at
  WHERE at < now() - $1::interval;
 
 -- name: delete_audit_entries
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM horsies_audit
      WHERE id = ANY(ARRAY(SELECT entry.id
                             FROM horsies_audit AS entry
@@ -196,7 +197,7 @@ WITH gone AS (
                            LIMIT $2))
     RETURNING at
 )
-SELECT 'horsies_audit' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM gone;
+SELECT 'horsies_audit' AS table_name, count(*) AS rows, min(at) AS oldest_at FROM deleted;
 
 -- name: count_due_audit_entries
 SELECT 'horsies_audit' AS table_name, count(*) AS rows, min(at) AS oldest_at

@@ -1,5 +1,5 @@
 -- name: applied_migrations
--- Which migrations this database has; fails with undefined_table on one that has none.
+-- Applied migrations; fails with undefined_table if the database has no horsies tables.
 SELECT version, name, checksum, applied_at
   FROM horsies_migrations
  ORDER BY version;
@@ -13,7 +13,7 @@ SELECT current_setting('server_version_num')::integer AS version_num,
 SELECT to_regnamespace($1) IS NOT NULL AS exists;
 
 -- name: lock_migrations
--- Held to the end of the transaction; the key is the one of horsies_lock_key, which may not exist yet.
+-- Held until the transaction ends. Same key as horsies_lock_key, which may not exist yet.
 SELECT pg_advisory_xact_lock(hashtextextended($1::text || '/migrations', 0)) IS NULL AS locked;
 
 -- name: create_migrations_table

@@ -1,15 +1,41 @@
--- name: send_ping
-SELECT pg_notify('horsies_worker_ping', $1) IS NULL AS is_sent;
+-- name: register
+-- Register a worker. After a lost answer the second call finds its own row.
+INSERT INTO horsies_workers (id, hostname, pid, version, queues, processes, recovery_config)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb)
+ON CONFLICT (id) DO UPDATE SET last_heartbeat_at = now()
+RETURNING started_at;
+
+-- name: worker_heartbeat
+-- Write a worker's heartbeat. A lost worker stays lost; the fresh heartbeat shows that it is back.
+UPDATE horsies_workers
+   SET last_heartbeat_at = now(), health = $2::text::jsonb
+ WHERE id = $1
+RETURNING now() AS at, state;
+
+-- name: set_state
+-- A lost worker can only become stopped.
+UPDATE horsies_workers
+   SET state = $2, last_heartbeat_at = now(), stopped_at = CASE WHEN $2 = 'stopped' THEN now() END
+ WHERE id = $1 AND (state <> 'lost' OR $2 = 'stopped');
+
+-- name: insert_snapshot
+-- Publish a snapshot of a worker.
+INSERT INTO horsies_worker_states (worker_id, worker_started_at, hostname, pid, processes, max_claim_batch,
+                                   max_claim_per_worker, cluster_wide_cap, queues, queue_priorities,
+                                   queue_max_concurrency, recovery_config, tasks_running, tasks_claimed,
+                                   memory_usage_mb, memory_percent, cpu_percent, children_memory_mb)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11::text::jsonb, $12::text::jsonb, $13, $14, $15, $16,
+        $17, $18);
 
 -- name: newest_states
--- The newest snapshot of each worker. Goes from worker to worker along the index, past all older snapshots.
+-- Newest snapshot of each worker; a loose index scan skips the older ones.
 WITH RECURSIVE worker(id) AS (
     (SELECT worker_id FROM horsies_worker_states ORDER BY worker_id LIMIT 1)
     UNION ALL
-    SELECT (SELECT following.worker_id
-              FROM horsies_worker_states AS following
-             WHERE following.worker_id > worker.id
-             ORDER BY following.worker_id
+    SELECT (SELECT next_state.worker_id
+              FROM horsies_worker_states AS next_state
+             WHERE next_state.worker_id > worker.id
+             ORDER BY next_state.worker_id
              LIMIT 1)
       FROM worker
      WHERE worker.id IS NOT NULL
@@ -17,8 +43,8 @@ WITH RECURSIVE worker(id) AS (
 SELECT newest.*
   FROM worker
  CROSS JOIN LATERAL (
-       SELECT worker_id::text AS worker_id, snapshot_at, hostname, pid, processes, max_claim_batch, max_claim_per_worker,
-              cluster_wide_cap, queues, queue_priorities::text AS queue_priorities,
+       SELECT worker_id::text AS worker_id, snapshot_at, hostname, pid, processes, max_claim_batch,
+              max_claim_per_worker, cluster_wide_cap, queues, queue_priorities::text AS queue_priorities,
               queue_max_concurrency::text AS queue_max_concurrency, recovery_config::text AS recovery_config,
               tasks_running, tasks_claimed, memory_usage_mb, memory_percent, cpu_percent, children_memory_mb,
               worker_started_at
@@ -29,6 +55,7 @@ SELECT newest.*
  ORDER BY newest.snapshot_at DESC, newest.worker_id;
 
 -- name: state_history
+-- Snapshots of one worker, newest first.
 SELECT worker_id::text AS worker_id, snapshot_at, hostname, pid, processes, max_claim_batch, max_claim_per_worker,
        cluster_wide_cap, queues, queue_priorities::text AS queue_priorities,
        queue_max_concurrency::text AS queue_max_concurrency, recovery_config::text AS recovery_config,
@@ -37,3 +64,87 @@ SELECT worker_id::text AS worker_id, snapshot_at, hostname, pid, processes, max_
  WHERE worker_id = $1
  ORDER BY snapshot_at DESC
  LIMIT $2;
+
+-- name: send_ping
+-- Ping all workers.
+SELECT pg_notify('horsies_worker_ping', $1) IS NULL AS is_sent;
+
+-- name: send_pong
+-- Answer a ping.
+SELECT pg_notify($1, $2) IS NOT NULL AS is_sent;
+
+-- name: next_due
+-- Seconds until the next delayed task is due. A loose index scan reads one row per priority and skips all tasks that
+-- are already due.
+WITH RECURSIVE level AS (
+    SELECT queue.queue_name, first.priority
+      FROM unnest($1::text[]) AS queue(queue_name)
+     CROSS JOIN LATERAL (SELECT t.priority
+                           FROM horsies_tasks AS t
+                          WHERE t.status = 'PENDING' AND t.queue_name = queue.queue_name
+                          ORDER BY t.priority
+                          LIMIT 1) AS first
+     UNION ALL
+    SELECT level.queue_name, next.priority
+      FROM level
+     CROSS JOIN LATERAL (SELECT t.priority
+                           FROM horsies_tasks AS t
+                          WHERE t.status = 'PENDING' AND t.queue_name = level.queue_name AND t.priority > level.priority
+                          ORDER BY t.priority
+                          LIMIT 1) AS next
+)
+SELECT extract(epoch FROM min(soonest.enqueued_at) - now())::double precision AS delay_s
+  FROM level
+ CROSS JOIN LATERAL (SELECT t.enqueued_at
+                       FROM horsies_tasks AS t
+                      WHERE t.status = 'PENDING' AND t.queue_name = level.queue_name AND t.priority = level.priority
+                        AND t.enqueued_at > now()
+                      ORDER BY t.enqueued_at
+                      LIMIT 1) AS soonest;
+
+-- name: task_heartbeats
+-- Write a heartbeat for each task that the worker still owns, renew leases, and return the current state of every
+-- requested task. An expired lease is not renewed: another worker may already have claimed the task.
+WITH input AS (
+    SELECT *
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::uuid[]), (SELECT $4::integer[]))
+           AS input(id, claim_token, worker_id, pid)
+), current_tasks AS MATERIALIZED (
+    SELECT input.*, t.status, t.claim_token AS current_token, t.kill_requested, t.error_code,
+           t.claim_token = input.claim_token AND t.claimed_by_worker_id = input.worker_id
+               AND t.status = CASE WHEN $5 = 'claimer' THEN 'CLAIMED' ELSE 'RUNNING' END AS is_held
+      FROM input
+      LEFT JOIN horsies_tasks AS t ON t.id = input.id
+), heartbeats AS (
+    INSERT INTO horsies_heartbeats (task_id, claim_token, role, sender_id, pid, hostname)
+    SELECT id, claim_token, $5, CASE WHEN $5 = 'claimer' THEN worker_id::text ELSE worker_id || ':' || pid END, pid, $6
+      FROM current_tasks
+     WHERE is_held
+), renewable AS (
+    SELECT t.id
+      FROM current_tasks
+      JOIN horsies_tasks AS t ON t.id = current_tasks.id AND t.claim_token = current_tasks.claim_token
+                             AND t.status || '' = 'CLAIMED'
+     WHERE $7::double precision IS NOT NULL AND current_tasks.is_held
+       AND t.claim_expires_at > now() AND t.claimed_at > now() - make_interval(secs => $8)
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+), renewed AS (
+    UPDATE horsies_tasks AS t
+       SET claim_expires_at = now() + make_interval(secs => $7), updated_at = now()
+      FROM renewable
+     WHERE t.id = renewable.id
+), notified AS MATERIALIZED (
+    SELECT count(*) AS messages
+      FROM (SELECT json_build_object('kind', 'heartbeats', 'worker_id', worker_id, 'count', count(*))::text
+              FROM current_tasks
+             WHERE is_held AND $5 = 'runner'
+             GROUP BY worker_id
+             UNION ALL
+            SELECT event FROM unnest($9::text[]) AS event) AS message(payload)
+     CROSS JOIN LATERAL pg_notify('horsies_events', message.payload)
+)
+SELECT id, claim_token, coalesce(is_held, false) AS is_held, status, current_token,
+       coalesce(kill_requested, false) AS kill_requested, error_code
+  FROM current_tasks
+ WHERE (SELECT messages FROM notified) >= 0;

@@ -1,6 +1,6 @@
 -- name: targets
--- How the tasks stand that an operator means. With an instant given, what was not there or had not ended by then is left
--- out: nobody who looked at that moment can have meant it.
+-- Current state of the tasks an operator selected. With $2, tasks that were created or finished after that instant are
+-- left out: they were not in the list the operator saw.
 SELECT t.id, t.status, t.claim_token, t.error_code, t.task_name, t.queue_name, t.is_workflow_task, t.no_restart,
        t.status = 'PENDING' AND greatest(t.enqueued_at, t.next_retry_at) > now() AS is_delayed,
        coalesce(t.good_until <= now(), false) AS is_overdue,
@@ -14,16 +14,17 @@ SELECT t.id, t.status, t.claim_token, t.error_code, t.task_name, t.queue_name, t
  ORDER BY t.id;
 
 -- name: server_time
+-- The database clock.
 SELECT now() AS at;
 
 -- name: end_tasks
--- End tasks that stand as they were shown to the operator; what does not come back has moved since. An execution that is
--- cut off has its attempt; whether its process is killed is for its owner to see in the row.
-WITH held AS MATERIALIZED (
+-- End tasks that are still in the state shown to the operator; others are not returned. A running attempt is recorded
+-- as failed. kill_requested tells its owner to kill the process.
+WITH locked AS MATERIALIZED (
     SELECT t.id, t.status AS from_status, t.attempts + 1 AS attempt, t.claim_token, t.started_at,
            t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name
-      FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS asked(id, status, claim_token)
-      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token AND t.status || '' = asked.status
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS input(id, status, claim_token)
+      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status || '' = input.status
      WHERE t.terminal_at IS NULL
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
@@ -33,20 +34,20 @@ WITH held AS MATERIALIZED (
                                        worker_process_name)
     SELECT id, attempt, claim_token, 'FAILED', started_at, now(), $6, $7, $7, claimed_by_worker_id, worker_hostname,
            worker_pid, worker_process_name
-      FROM held
+      FROM locked
      WHERE from_status = 'RUNNING'
 ), ended AS (
     UPDATE horsies_tasks AS t
        SET status = $4, terminal_at = now(), result = $5::text::jsonb, error_code = $6, failed_reason = $7,
            failed_at = CASE WHEN $4 = 'FAILED' THEN now() END,
-           attempts = t.attempts + (held.from_status = 'RUNNING')::integer,
-           kill_requested = $8::boolean AND held.from_status = 'RUNNING',
+           attempts = t.attempts + (locked.from_status = 'RUNNING')::integer,
+           kill_requested = $8::boolean AND locked.from_status = 'RUNNING',
            claimed = false, claim_expires_at = NULL, updated_at = now()
-      FROM held
-     WHERE t.id = held.id
-    RETURNING t.id, t.claim_token, t.queue_name, held.from_status, t.status, t.claimed_by_worker_id,
+      FROM locked
+     WHERE t.id = locked.id
+    RETURNING t.id, t.claim_token, t.queue_name, locked.from_status, t.status, t.claimed_by_worker_id,
               t.is_workflow_task, t.workflow_id, t.workflow_task_index
-), advance AS (
+), outbox AS (
     INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
     SELECT id, workflow_id, workflow_task_index FROM ended WHERE is_workflow_task
     ON CONFLICT DO NOTHING
@@ -55,17 +56,17 @@ SELECT id, claim_token, queue_name, from_status, status, claimed_by_worker_id AS
   FROM ended;
 
 -- name: requeue
--- Make tasks that stand as shown claimable at once, without spending a retry. A claim keeps its place in the queue; a run
--- that was cut off has its attempt, and where its process may still be alive, the next one is told. Nothing starts again
--- past its good_until, or after its workflow was paused or cancelled.
-WITH held AS MATERIALIZED (
+-- Make tasks that are still in the state shown claimable now, without spending a retry. A CLAIMED task keeps its place
+-- in the queue. A running attempt is recorded as failed; with $5 its process may still be alive and the next attempt is
+-- marked overlap_possible. A task past its good_until, or whose workflow was paused or cancelled, ends instead.
+WITH locked AS MATERIALIZED (
     SELECT t.id, t.status AS from_status, t.attempts + 1 AS attempt, t.claim_token, t.started_at, t.no_restart,
            t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name,
            CASE WHEN t.good_until <= now() THEN CASE t.status WHEN 'RUNNING' THEN 'FAILED' ELSE 'EXPIRED' END
                 WHEN t.no_restart IS NOT NULL THEN 'CANCELLED'
                 ELSE 'PENDING' END AS to_status
-      FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS asked(id, status, claim_token)
-      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token AND t.status || '' = asked.status
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS input(id, status, claim_token)
+      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status || '' = input.status
      WHERE t.terminal_at IS NULL
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
@@ -75,56 +76,56 @@ WITH held AS MATERIALIZED (
                                        worker_process_name)
     SELECT id, attempt, claim_token, 'FAILED', to_status = 'PENDING', started_at, now(), 'OPERATOR_REQUEUED', $4, $4,
            claimed_by_worker_id, worker_hostname, worker_pid, worker_process_name
-      FROM held
+      FROM locked
      WHERE from_status = 'RUNNING'
-), moved AS (
+), requeued AS (
     UPDATE horsies_tasks AS t
-       SET status = held.to_status,
-           attempts = t.attempts + (held.from_status = 'RUNNING')::integer,
-           enqueued_at = CASE WHEN held.from_status = 'CLAIMED' THEN t.enqueued_at ELSE now() END,
+       SET status = locked.to_status,
+           attempts = t.attempts + (locked.from_status = 'RUNNING')::integer,
+           enqueued_at = CASE WHEN locked.from_status = 'CLAIMED' THEN t.enqueued_at ELSE now() END,
            next_retry_at = NULL, recovery_hold_until = NULL,
-           overlap_possible = t.overlap_possible OR ($5::boolean AND held.from_status = 'RUNNING'),
-           failed_reason = CASE WHEN held.from_status = 'PENDING' THEN t.failed_reason ELSE $4 END,
-           result = coalesce($6::text::jsonb -> held.to_status,
-                             CASE WHEN held.to_status = 'CANCELLED' THEN $7::text::jsonb -> held.no_restart END),
-           error_code = CASE held.to_status WHEN 'EXPIRED' THEN 'TASK_EXPIRED' WHEN 'FAILED' THEN 'OPERATOR_FAILED'
+           overlap_possible = t.overlap_possible OR ($5::boolean AND locked.from_status = 'RUNNING'),
+           failed_reason = CASE WHEN locked.from_status = 'PENDING' THEN t.failed_reason ELSE $4 END,
+           result = coalesce($6::text::jsonb -> locked.to_status,
+                             CASE WHEN locked.to_status = 'CANCELLED' THEN $7::text::jsonb -> locked.no_restart END),
+           error_code = CASE locked.to_status WHEN 'EXPIRED' THEN 'TASK_EXPIRED' WHEN 'FAILED' THEN 'OPERATOR_FAILED'
                                             WHEN 'CANCELLED' THEN 'TASK_CANCELLED' END,
-           terminal_at = CASE WHEN held.to_status <> 'PENDING' THEN now() END,
-           failed_at = CASE WHEN held.to_status = 'FAILED' THEN now() END,
+           terminal_at = CASE WHEN locked.to_status <> 'PENDING' THEN now() END,
+           failed_at = CASE WHEN locked.to_status = 'FAILED' THEN now() END,
            claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL, started_at = NULL,
            worker_hostname = NULL, worker_pid = NULL, worker_process_name = NULL, kill_requested = false,
            updated_at = now()
-      FROM held
-     WHERE t.id = held.id
-    RETURNING t.id, t.claim_token, t.queue_name, held.from_status, t.status, held.claimed_by_worker_id, held.started_at,
-              t.is_workflow_task, t.workflow_id, t.workflow_task_index
-), advance AS (
+      FROM locked
+     WHERE t.id = locked.id
+    RETURNING t.id, t.claim_token, t.queue_name, locked.from_status, t.status, locked.claimed_by_worker_id,
+              locked.started_at, t.is_workflow_task, t.workflow_id, t.workflow_task_index
+), outbox AS (
     INSERT INTO horsies_workflow_outbox (task_id, workflow_id, task_index)
-    SELECT id, workflow_id, workflow_task_index FROM moved WHERE is_workflow_task AND status <> 'PENDING'
+    SELECT id, workflow_id, workflow_task_index FROM requeued WHERE is_workflow_task AND status <> 'PENDING'
     ON CONFLICT DO NOTHING
 ), overlap AS (
     INSERT INTO horsies_events (kind, task_id, worker_id, claim_token, queue_name, evidence)
     SELECT 'overlap_possible', id, claimed_by_worker_id, claim_token, queue_name,
            jsonb_build_object('owner', claimed_by_worker_id, 'age_s', extract(epoch FROM now() - started_at))
-      FROM moved
+      FROM requeued
      WHERE $5 AND from_status = 'RUNNING' AND status = 'PENDING'
 )
 SELECT id, claim_token, queue_name, from_status, status, claimed_by_worker_id AS worker_id, NULL::uuid AS new_id
-  FROM moved;
+  FROM requeued;
 
 -- name: request_kill
--- Ask the owners of running tasks to stop them. The rows stay as they are: who stops one, moves it.
-WITH held AS (
+-- Ask the owners of running tasks to kill them. The owner changes the status afterwards.
+WITH locked AS (
     SELECT t.id
-      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[])) AS asked(id, claim_token)
-      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token AND t.status || '' = 'RUNNING'
+      FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[])) AS input(id, claim_token)
+      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status || '' = 'RUNNING'
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), marked AS (
     UPDATE horsies_tasks AS t
        SET kill_requested = true, updated_at = now()
-      FROM held
-     WHERE t.id = held.id
+      FROM locked
+     WHERE t.id = locked.id
     RETURNING t.id, t.claimed_by_worker_id
 )
 SELECT marked.id, marked.claimed_by_worker_id AS worker_id,
@@ -133,42 +134,42 @@ SELECT marked.id, marked.claimed_by_worker_id AS worker_id,
   LEFT JOIN horsies_workers AS w ON w.id = marked.claimed_by_worker_id;
 
 -- name: kill_outcomes
--- What became of running tasks whose owners were asked to stop them. One whose code had not begun comes back without an
--- attempt; one that ended first has an attempt of another kind.
+-- State of running tasks after a kill request. A task whose code had not started has no attempt for this claim; one
+-- that ended before the kill has an attempt with another error code.
 SELECT t.id, t.queue_name, t.status,
-       t.status = 'RUNNING' AND t.claim_token = asked.claim_token AS is_still_running,
-       coalesce(a.error_code = 'OPERATOR_REQUEUED', a.task_id IS NULL AND t.terminal_at IS NULL) AS is_put_back
-  FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[])) AS asked(id, claim_token)
-  JOIN horsies_tasks AS t ON t.id = asked.id
-  LEFT JOIN horsies_task_attempts AS a ON a.task_id = asked.id AND a.claim_token = asked.claim_token;
+       t.status = 'RUNNING' AND t.claim_token = input.claim_token AS is_still_running,
+       coalesce(a.error_code = 'OPERATOR_REQUEUED', a.task_id IS NULL AND t.terminal_at IS NULL) AS is_requeued
+  FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[])) AS input(id, claim_token)
+  JOIN horsies_tasks AS t ON t.id = input.id
+  LEFT JOIN horsies_task_attempts AS a ON a.task_id = input.id AND a.claim_token = input.claim_token;
 
 -- name: resend
--- A new task for each that has ended: the same call and options, under a new id, due at once and for ever.
-WITH held AS MATERIALIZED (
-    SELECT asked.new_id, t.id, t.claim_token, t.status, t.task_name, t.queue_name, t.priority, t.args, t.kwargs,
+-- Insert a new task for each finished one: same call and options, new id, due now, no deadline.
+WITH locked AS MATERIALIZED (
+    SELECT input.new_id, t.id, t.claim_token, t.status, t.task_name, t.queue_name, t.priority, t.args, t.kwargs,
            t.max_retries, t.task_options, t.flags, t.enqueue_sha
       FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::bigint[]), (SELECT $4::uuid[]))
-           AS asked(id, status, claim_token, new_id)
-      JOIN horsies_tasks AS t ON t.id = asked.id AND t.claim_token = asked.claim_token AND t.status = asked.status
+           AS input(id, status, claim_token, new_id)
+      JOIN horsies_tasks AS t ON t.id = input.id AND t.claim_token = input.claim_token AND t.status = input.status
      WHERE NOT t.is_workflow_task
      ORDER BY t.id
        FOR KEY SHARE OF t
-), added AS (
+), inserted AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, max_retries,
                                task_options, flags, enqueue_sha, retry_of)
     SELECT new_id, task_name, queue_name, priority, args, kwargs, now(), clock_timestamp(), max_retries, task_options,
            flags, enqueue_sha, id
-      FROM held
+      FROM locked
      ORDER BY new_id
     RETURNING id
 )
-SELECT held.id, held.claim_token, held.queue_name, held.status AS from_status, held.status, NULL::uuid AS worker_id,
-       held.new_id
-  FROM held
-  JOIN added ON added.id = held.new_id;
+SELECT locked.id, locked.claim_token, locked.queue_name, locked.status AS from_status, locked.status,
+       NULL::uuid AS worker_id, locked.new_id
+  FROM locked
+  JOIN inserted ON inserted.id = locked.new_id;
 
 -- name: send_notifications
--- Let waiters, workers and viewers know: of tasks that ended, of queues with new work, and of what moved.
+-- Notify waiters of finished tasks, workers of queues with new tasks, viewers of changes, and owners of kill requests.
 SELECT count(*) AS messages
   FROM (SELECT 'horsies_task_done', string_agg(id::text, ',')
           FROM (SELECT id, (row_number() OVER () - 1) / 200 AS part FROM unnest($1::uuid[]) AS id) AS numbered
@@ -180,3 +181,34 @@ SELECT count(*) AS messages
          UNION ALL
         SELECT 'horsies_worker_ping', message FROM unnest($4::text[]) AS message) AS message(channel, payload)
  CROSS JOIN LATERAL pg_notify(message.channel, message.payload);
+
+-- name: insert_audit_entry
+-- Insert one entry per action; later batches add to it in their own transactions.
+INSERT INTO horsies_audit (actor, host, via, action, reason, filter, dry_run, matched, affected, skipped, task_ids)
+VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10, ($11::uuid[])[1:1000])
+RETURNING id;
+
+-- name: add_audit_progress
+-- Add the result of a batch to an audit entry.
+UPDATE horsies_audit
+   SET matched = matched + $2, affected = affected + $3, skipped = skipped + $4,
+       task_ids = (task_ids || $5::uuid[])[1:1000]
+ WHERE id = $1
+RETURNING id;
+
+-- name: record_event
+-- Store an event and notify viewers.
+WITH event AS (
+    INSERT INTO horsies_events (kind, task_id, workflow_id, worker_id, claim_token, queue_name, evidence)
+    VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb)
+    RETURNING *
+)
+SELECT event.id
+  FROM event
+ CROSS JOIN LATERAL pg_notify('horsies_events', json_build_object(
+       'kind', event.kind, 'queue', event.queue_name, 'from', NULL, 'to', NULL, 'count', 1,
+       'ids', array_remove(ARRAY[event.task_id], NULL))::text);
+
+-- name: notify_viewers
+-- Notify viewers only.
+SELECT count(*) AS messages FROM unnest($1::text[]) AS event CROSS JOIN LATERAL pg_notify('horsies_events', event);
