@@ -1,7 +1,6 @@
-"""The operators' toolkit: reads, actions and the `horsies` command line.
+"""Operators' toolkit: reads, actions and the `horsies` command line.
 
-`async with horsies_ops.connect() as ops:` opens it. Names are loaded when first used, so that the command line stays
-light.
+Start with `async with horsies_ops.connect() as ops:`. Exports are imported on first use to keep the command line fast.
 """
 
 from __future__ import annotations

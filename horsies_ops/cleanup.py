@@ -1,4 +1,4 @@
-"""Retention at an operator's word: the same rules as in a worker, and on record."""
+"""Cleanup on request: deletes rows by the same retention rules as a worker, and records it in the audit log."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from horsies.store.database import Transaction
     from horsies_ops.actions.apply import OperatorSession
 
-ACTION = "cleanup"
+CLEANUP = "cleanup"
 LOCK_WAIT_S: Final = 3.0
-"""For a worker that is cleaning: its batches are short."""
+"""How long to wait for the retention lock: a worker's cleanup holds it for one short batch at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupReport:
-    """What a cleanup deleted or, as a dry run, would delete. `matched` was due when it began."""
+    """What a cleanup deleted or, in a dry run, would delete. `matched` rows were due when it started."""
 
     is_dry_run: bool
     matched: int
     cleaned: CleanupSummary
     audit_id: int | None
-    action: str = ACTION
+    action: str = CLEANUP
 
     @property
     def affected(self) -> int:
@@ -46,29 +46,27 @@ async def cleanup(
     progress: Callable[[ActionProgress], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> CleanupReport:
-    """Delete all that is past its window, however long that takes; what was deleted stays so if it is cut off.
+    """Delete everything older than its window, without a time limit; `stop` ends it after the current batch.
 
-    `stop` ends it after the batch that is under way.
-
-    A dry run counts without a lock and is written down too, except on a read-only connection. `Busy` while another
-    process is cleaning.
+    Batches are committed one by one, so an interrupted cleanup keeps what it has deleted. A dry run counts without a
+    lock and is audited too, except on a read-only connection. Raises `Busy` while another process is cleaning up.
     """
     if not dry_run:
         session.require_writable()
     due = await preview_cleanup(session.database, windows)
-    deed = AuditEntry(
+    entry = AuditEntry(
         operator=session.operator,
-        action=ACTION,
+        action=CLEANUP,
         reason=reason,
-        filter=_audit_filter(windows),
+        filter={category.value: window.total_seconds() for category, window in windows if window is not None},
         matched=due.rows,
         is_dry_run=dry_run,
     )
-    record = _CleanupAudit(deed, progress)
-    cleaned = due if dry_run else await _clean(session, windows, record, stop)
-    if record.audit_id is None and not session.database.connection_spec.read_only:
-        await session.run(lambda transaction: record.add(transaction, 0))
-    return CleanupReport(is_dry_run=dry_run, matched=due.rows, cleaned=cleaned, audit_id=record.audit_id)
+    audit = _CleanupAudit(entry, progress)
+    cleaned = due if dry_run else await _clean(session, windows, audit, stop)
+    if audit.audit_id is None and not session.database.connection_spec.read_only:
+        await session.run(lambda transaction: audit.add(transaction, 0))
+    return CleanupReport(is_dry_run=dry_run, matched=due.rows, cleaned=cleaned, audit_id=audit.audit_id)
 
 
 async def _clean(
@@ -84,29 +82,25 @@ async def _clean(
         lock_wait_s=LOCK_WAIT_S,
     )
     if cleaned.is_busy and not cleaned.rows:
-        raise Busy("another process is cleaning", hint="it takes what this would take; try again in a minute")
+        raise Busy("another process is cleaning up", hint="it deletes the same rows; try again in a minute")
     return cleaned
 
 
 class _CleanupAudit:
-    """The audit row of one cleanup, kept true batch by batch."""
+    """The audit entry of one cleanup, updated in the transaction of each batch."""
 
     def __init__(self, entry: AuditEntry, progress: Callable[[ActionProgress], None] | None) -> None:
         self.audit_id: int | None = None
         self._entry = entry
         self._progress = progress
-        self._done = 0
+        self._deleted = 0
 
     async def add(self, transaction: Transaction, rows: int) -> None:
         self.audit_id = await record_audit(transaction, self._entry, AuditProgress(affected=rows), self.audit_id)
 
     def report_progress(self, _category: RetentionCategory, rows: int) -> None:
-        self._done += rows
+        self._deleted += rows
         if self._progress is not None:
-            total = max(self._entry.matched, self._done)
-            self._progress(ActionProgress(done=self._done, total=total, affected=self._done, skipped=0))
-
-
-def _audit_filter(windows: RetentionWindows) -> dict[str, object]:
-    """The windows in seconds by category, as the audit shows them."""
-    return {category.value: window.total_seconds() for category, window in windows if window is not None}
+            # More rows may come due while the cleanup runs.
+            total = max(self._entry.matched, self._deleted)
+            self._progress(ActionProgress(done=self._deleted, total=total, affected=self._deleted, skipped=0))

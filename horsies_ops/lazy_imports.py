@@ -1,4 +1,4 @@
-"""Modules that are loaded when they are first asked for something: a command needs few of those that `Ops` offers."""
+"""Modules imported on first use: a single command needs few of the modules behind `Ops`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class LazyModule:
-    """Stands for a module, under the name by which the type checker knows the real one."""
+    """Placeholder for a module that is imported when an attribute is first read."""
 
     __slots__ = ("_name",)
 

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: what there is now, and what has happened since the exporter began to look."""
+"""Prometheus exporter: gauges for the current state, counters and a histogram since the exporter started."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from horsies_ops.reads.facade import OpsReads
 from horsies_ops.reads.overview import CounterIncrements, Overview, read_increments
 from horsies_ops.reads.queues import QueueRow
 
-# Counters that are added up from what each look at the database finds.
+BUCKET_BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
+SCRAPE_TIMEOUT_S: Final = 30.0
 
-BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
+log = logging.getLogger("horsies.metrics")
 
 
-class Totals:
-    """What has happened since the beginning; only ever grows."""
+class MetricTotals:
+    """Counter values since the exporter started."""
 
     def __init__(self) -> None:
         self.finished: Counter[tuple[str, str]] = Counter()
@@ -34,60 +35,56 @@ class Totals:
         self.recovered: Counter[str] = Counter()
         """By decision."""
         self.late_results = 0
-        self.total_s = 0.0
-        self._parts: Counter[int] = Counter()
+        self.duration_sum_s = 0.0
+        self._duration_counts: Counter[int] = Counter()
+        """By index of the bucket."""
 
-    def add(self, found: CounterIncrements) -> None:
-        for each in found.finished:
-            self.finished[each.status, each.queue] += each.tasks
-        for part in found.durations:
-            self._parts[part.part] += part.executions
-            self.total_s += part.total_s
-        for event in found.events:
+    def add(self, increments: CounterIncrements) -> None:
+        for row in increments.finished:
+            self.finished[row.status, row.queue] += row.tasks
+        for bucket in increments.durations:
+            self._duration_counts[bucket.index] += bucket.attempts
+            self.duration_sum_s += bucket.total_s
+        for event in increments.events:
             if event.kind == EventKind.TASK_RECOVERED:
                 self.recovered[event.decision] += event.events
             else:
                 self.late_results += event.events
 
     def buckets(self) -> Iterator[tuple[str, float]]:
-        """How many executions took at most so many seconds, for each bound and for all."""
-        sum_so_far = 0
-        for part, bound in enumerate((*BOUNDS_S, float("inf"))):
-            sum_so_far += self._parts[part]
-            yield "+Inf" if bound == float("inf") else str(bound), sum_so_far
-
-
-# The endpoint that Prometheus asks, and the figures that it is given.
-
-SCRAPE_TIMEOUT_S: Final = 30.0
-log = logging.getLogger("horsies.metrics")
+        """Yield each upper bound with the number of attempts that took at most that long."""
+        cumulative = 0
+        for index, bound in enumerate((*BUCKET_BOUNDS_S, float("inf"))):
+            cumulative += self._duration_counts[index]
+            yield "+Inf" if bound == float("inf") else str(bound), cumulative
 
 
 @dataclass(slots=True)
 class Exporter:
-    """Looks at the database when it is asked, and keeps the totals in between.
+    """Reads the database on every scrape and keeps the running totals in between.
 
-    Counters begin at zero when the exporter starts, as Prometheus expects of a process; rows that retention deletes
-    take nothing away from them.
+    Counters start at zero when the exporter starts, as Prometheus expects of a process. Rows deleted by retention do
+    not decrease them.
     """
 
     reads: OpsReads
-    totals: Totals = field(default_factory=Totals)
+    totals: MetricTotals = field(default_factory=MetricTotals)
     _since: datetime | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def collect(self) -> list[Metric]:
-        """Everything there is to tell now."""
+        """Return all metrics as of now."""
+        # Concurrent scrapes must not count the same interval twice.
         async with self._lock:
-            found = await read_increments(self.reads.reader, since=self._since, bucket_bounds_s=BOUNDS_S)
-            self.totals.add(found)
-            self._since = found.until
+            increments = await read_increments(self.reads.reader, since=self._since, bucket_bounds_s=BUCKET_BOUNDS_S)
+            self.totals.add(increments)
+            self._since = increments.until
         return [_up(1), *_gauges(await self.reads.overview()), *_counters(self.totals)]
 
 
 @contextmanager
 def serve_metrics(exporter: Exporter, *, host: str, port: int) -> Generator[int]:
-    """Answer until the block is left, in threads that ask the present event loop; yields the port."""
+    """Serve scrapes in threads until the block exits; yields the port. Queries run on the current event loop."""
     registry = CollectorRegistry()
     registry.register(_ThreadCollector(exporter, asyncio.get_running_loop()))  # pyright: ignore[reportArgumentType]
     try:
@@ -96,7 +93,7 @@ def serve_metrics(exporter: Exporter, *, host: str, port: int) -> Generator[int]
         raise ConfigurationError(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
             code=ErrorCode.CLI_INVALID_ARGS,
-            hint="--host and --port choose another place",
+            hint="choose another address with --host and --port",
         ) from error
     try:
         yield server.server_port
@@ -107,23 +104,23 @@ def serve_metrics(exporter: Exporter, *, host: str, port: int) -> Generator[int]
 
 
 class _ThreadCollector:
-    """A collector as the client library calls it: from a thread, and without waiting for anything."""
+    """Adapts the async exporter to prometheus_client, which calls collectors from its own threads."""
 
     def __init__(self, exporter: Exporter, loop: asyncio.AbstractEventLoop) -> None:
         self._exporter = exporter
         self._loop = loop
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, so that registering does not need the database."""
+        """Return nothing, so that registering the collector does not query the database."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        looking = asyncio.run_coroutine_threadsafe(self._exporter.collect(), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._exporter.collect(), self._loop)
         try:
-            return looking.result(timeout=SCRAPE_TIMEOUT_S)
+            return future.result(timeout=SCRAPE_TIMEOUT_S)
         except (HorsiesError, TimeoutError) as error:
-            looking.cancel()
-            log.warning("no figures for this scrape: %s", format_one_line(error) or "the database took too long")
+            future.cancel()
+            log.warning("scrape failed: %s", format_one_line(error) or "database timeout")
             return [_up(0)]
 
 
@@ -132,31 +129,31 @@ def _up(value: int) -> Metric:
 
 
 def _gauges(overview: Overview) -> Iterable[Metric]:
-    tasks = GaugeMetricFamily("horsies_tasks", "Tasks that have not ended.", labels=("status", "queue"))
-    due = GaugeMetricFamily("horsies_oldest_due_seconds", "How long the oldest due task waits.", labels=("queue",))
+    tasks = GaugeMetricFamily("horsies_tasks", "Unfinished tasks.", labels=("status", "queue"))
+    due = GaugeMetricFamily("horsies_oldest_due_seconds", "Time the oldest due task has waited.", labels=("queue",))
     for queue in overview.queues:
-        for status, count in _counts(queue).items():
+        for status, count in _unfinished_counts(queue).items():
             tasks.add_metric((status, queue.name), count)
         due.add_metric((queue.name,), queue.oldest_due_age.total_seconds() if queue.oldest_due_age else 0)
-    workers = GaugeMetricFamily("horsies_workers", "Runs of workers by their state.", labels=("state",))
+    workers = GaugeMetricFamily("horsies_workers", "Workers by state.", labels=("state",))
     for state, number in overview.workers.items():
         workers.add_metric((state,), number)
-    stale = GaugeMetricFamily("horsies_stale_candidates", "Live tasks past their threshold.", value=overview.stale)
+    stale = GaugeMetricFamily("horsies_stale_candidates", "Stale tasks.", value=overview.stale)
     return tasks, due, workers, stale
 
 
-def _counts(queue: QueueRow) -> dict[str, int]:
+def _unfinished_counts(queue: QueueRow) -> dict[str, int]:
     return {"PENDING": queue.pending + queue.delayed, "CLAIMED": queue.claimed, "RUNNING": queue.running}
 
 
-def _counters(totals: Totals) -> Iterable[Metric]:
-    finished = CounterMetricFamily("horsies_tasks_finished", "Tasks that ended.", labels=("status", "queue"))
+def _counters(totals: MetricTotals) -> Iterable[Metric]:
+    finished = CounterMetricFamily("horsies_tasks_finished", "Finished tasks.", labels=("status", "queue"))
     for labels, number in totals.finished.items():
         finished.add_metric(labels, number)
-    recovered = CounterMetricFamily("horsies_recovered", "Tasks that recovery settled.", labels=("decision",))
+    recovered = CounterMetricFamily("horsies_recovered", "Tasks handled by recovery.", labels=("decision",))
     for decision, number in totals.recovered.items():
         recovered.add_metric((decision,), number)
-    late = CounterMetricFamily("horsies_late_results", "Outcomes that came too late.", value=totals.late_results)
-    seconds = HistogramMetricFamily("horsies_task_seconds", "How long executions took.")
-    seconds.add_metric((), buckets=list(totals.buckets()), sum_value=totals.total_s)
+    late = CounterMetricFamily("horsies_late_results", "Outcomes refused as too late.", value=totals.late_results)
+    seconds = HistogramMetricFamily("horsies_task_seconds", "Execution time of attempts.")
+    seconds.add_metric((), buckets=list(totals.buckets()), sum_value=totals.duration_sum_s)
     return finished, recovered, late, seconds

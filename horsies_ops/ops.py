@@ -1,4 +1,4 @@
-"""One connection for operators, and all that can be done with it."""
+"""`Ops`: every read and action an operator has on one database. `connect()` opens it."""
 
 from __future__ import annotations
 
@@ -28,35 +28,37 @@ if TYPE_CHECKING:
     from horsies.model.settings import PostgresConfig
     from horsies.recovery import retention
     from horsies.recovery.report import SweepReport
-    from horsies_ops import cleanup as cleaning
-    from horsies_ops import sweep as sweeping
-    from horsies_ops.actions import apply as hands
-    from horsies_ops.actions import send as sending
+    from horsies_ops import cleanup, sweep
+    from horsies_ops.actions import apply, send
+    from horsies_ops.actions.apply import OperatorSession
     from horsies_ops.actions.report import ActionProgress, ActionReport
-    from horsies_ops.reads import server as storing
+    from horsies_ops.cleanup import CleanupReport
+    from horsies_ops.reads import server
+    from horsies_ops.reads.server import Storage
+    from horsies_ops.sweep import Sweeper
 else:
     retention = LazyModule("horsies.recovery.retention")
-    sweeping = LazyModule("horsies_ops.sweep")
-    cleaning = LazyModule("horsies_ops.cleanup")
-    hands = LazyModule("horsies_ops.actions.apply")
-    sending = LazyModule("horsies_ops.actions.send")
-    storing = LazyModule("horsies_ops.reads.server")
+    cleanup = LazyModule("horsies_ops.cleanup")
+    sweep = LazyModule("horsies_ops.sweep")
+    apply = LazyModule("horsies_ops.actions.apply")
+    send = LazyModule("horsies_ops.actions.send")
+    server = LazyModule("horsies_ops.reads.server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ops(OpsReads, OpsActions):
-    """What operators read, which is in `Reads`, and what they do."""
+    """All reads (`OpsReads`) and actions (`OpsActions`) on one database."""
 
     database: Database
-    """For what changes rows; the same as `reading` where nothing may."""
+    """Pool for writes; the same pool as `reader` if the connection is read-only."""
     actor: str | None = None
-    """Who acts, for the audit."""
+    """Name for the audit log [default: HORSIES_ACTOR, else user@host]."""
     via: Literal["cli", "tui", "library"] = "library"
-    """By which way they act, for the audit."""
+    """Tool that acts, for the audit log."""
 
     @property
-    def session(self) -> hands.OperatorSession:
-        return hands.OperatorSession.for_actor(self.actor, via=self.via, database=self.database)
+    def session(self) -> OperatorSession:
+        return apply.OperatorSession.for_actor(self.actor, via=self.via, database=self.database)
 
     async def send(
         self,
@@ -65,18 +67,18 @@ class Ops(OpsReads, OpsActions):
         kwargs: Mapping[str, Any] | None = None,
         queue: str | None = None,
         delay: timedelta | float | None = None,
-        **others: Any,
+        **options: Any,
     ) -> ActionReport:
-        """Send a task by its name, with arguments that a worker will check; `priority` and `reason` may be given."""
-        return await sending.send(self.session, self.settings, name, args, kwargs, queue=queue, delay=delay, **others)
+        """Send a task by name, without its code: a worker validates the arguments. Options: `priority`, `reason`."""
+        return await send.send(self.session, self.settings, name, args, kwargs, queue=queue, delay=delay, **options)
 
-    async def storage(self) -> storing.Storage:
-        """What our tables take up, and what keeps the server from tidying them."""
-        return await storing.storage(self.reader)
+    async def storage(self) -> Storage:
+        """Return table sizes, dead rows, NOTIFY queue usage and the longest open transaction."""
+        return await server.storage(self.reader)
 
-    def sweeper(self, app: Horsies | None = None) -> sweeping.Sweeper:
-        """Sweeps as this side is configured; with an app, its hooks are asked and its workflows known."""
-        return sweeping.Sweeper(session=self.session, reader=self.reader, local_config=self.settings.recovery, app=app)
+    def sweeper(self, app: Horsies | None = None) -> Sweeper:
+        """Return a sweeper with the settings of this process; an app adds its recovery hooks."""
+        return sweep.Sweeper(session=self.session, reader=self.reader, local_config=self.settings.recovery, app=app)
 
     async def sweep(
         self,
@@ -86,22 +88,22 @@ class Ops(OpsReads, OpsActions):
         reason: str | None = None,
         stop: asyncio.Event | None = None,
     ) -> SweepReport:
-        """Settle stale tasks, expire what waited too long and heal workflows; or list that as a dry run.
+        """Recover stale tasks, expire overdue ones and heal workflows; a dry run only lists them.
 
-        `stop` ends it after a few tasks more; what is settled by then stays so, and the report says that it was.
+        `stop` ends the sweep early: tasks recovered until then stay recovered, and the report says it was stopped.
         """
         return await self.sweeper(app).sweep(options, reason=reason, stop=stop)
 
     async def stale_candidates(
         self, options: SweepOptions = DEFAULT_SWEEP_OPTIONS, *, app: Horsies | None = None
     ) -> SweepReport:
-        """What a sweep would do now; takes no lock and writes nothing."""
+        """Return what a sweep would do now; takes no lock and writes nothing."""
         return await self.sweeper(app).sweep(replace(options, dry_run=True))
 
     async def release(
         self, worker_id: str | UUID, *, app: Horsies | None = None, reason: str | None = None
     ) -> ActionReport:
-        """Settle what is stale of one worker."""
+        """Recover the stale tasks of one worker."""
         return await self.sweeper(app).release(UUID(parse_id(str(worker_id))), reason=reason)
 
     async def cleanup(
@@ -112,18 +114,24 @@ class Ops(OpsReads, OpsActions):
         reason: str | None = None,
         progress: Callable[[ActionProgress], None] | None = None,
         stop: asyncio.Event | None = None,
-    ) -> cleaning.CleanupReport:
-        """Delete what is past its window: the one given, else that of the settings; `stop` ends it after a batch."""
-        kept = windows or self.retention_windows
-        return await cleaning.cleanup(self.session, kept, dry_run=dry_run, reason=reason, progress=progress, stop=stop)
+    ) -> CleanupReport:
+        """Delete rows older than `windows` [default: from the settings]; `stop` ends it after the current batch."""
+        return await cleanup.cleanup(
+            self.session,
+            windows or self.retention_windows,
+            dry_run=dry_run,
+            reason=reason,
+            progress=progress,
+            stop=stop,
+        )
 
     async def cleanup_candidates(self) -> CleanupSummary:
-        """What a cleanup would delete now; takes no lock and writes nothing, no audit either."""
+        """Count what a cleanup would delete now; takes no lock and writes nothing, not even an audit entry."""
         return await retention.preview_cleanup(self.reader, self.retention_windows)
 
     @property
     def retention_windows(self) -> RetentionWindows:
-        """How long each kind of row is kept, by the settings of this side."""
+        """How long each kind of row is kept, from the settings of this process."""
         return RetentionWindows.of(self.settings.recovery, self.settings.retention)
 
 
@@ -131,9 +139,9 @@ class Ops(OpsReads, OpsActions):
 async def connect(
     database_url: str | None = None, *, read_only: bool = False, actor: str | None = None
 ) -> AsyncGenerator[Ops]:
-    """Yield the tools for one database: the one given, else the one that files and environment name.
+    """Yield the toolkit for `database_url` [default: from the config file or the environment].
 
-    With `read_only` the database itself refuses every write.
+    With `read_only` the database itself rejects every write.
     """
     options = {} if database_url is None else {"broker.database_url": database_url}
     async with open_ops(load_settings(options=options).app, read_only=read_only, actor=actor) as ops:
@@ -151,21 +159,25 @@ async def open_ops(
     connections: int | None = None,
     **spec_overrides: Any,
 ) -> AsyncGenerator[Ops]:
-    """The same for a caller who has settings already; `link` are fields of `Link`, as `application_name`.
+    """Like `connect`, for a caller that has loaded its settings already.
 
-    `read_timeout_s` is for reads alone: whoever waits at a screen gives up on them sooner than on a change.
-    `connections` is how many there are at most for reads, and as many for changes.
+    `read_timeout_s` limits reads only: a screen gives up on a read sooner than on a change. `connections` limits the
+    read pool and the write pool, each. `spec_overrides` are fields of `ConnectionSpec`, such as `application_name`.
     """
     app = settings if isinstance(settings, AppConfig) else AppConfig(broker=settings)
-    async with resolved_database(app.broker, read_only=read_only) as links:
-        usual = replace(links.main, **spec_overrides)
-        quick = usual if read_timeout_s is None else replace(usual, statement_timeout_s=read_timeout_s)
-        size = PoolSettings() if connections is None else PoolSettings(max_size=connections)
-        async with Database(usual, size) as database, Database(replace(quick, read_only=True), size) as reading:
+    async with resolved_database(app.broker, read_only=read_only) as specs:
+        spec = replace(specs.main, **spec_overrides)
+        read_spec = replace(
+            spec,
+            read_only=True,
+            statement_timeout_s=spec.statement_timeout_s if read_timeout_s is None else read_timeout_s,
+        )
+        pool_settings = PoolSettings() if connections is None else PoolSettings(max_size=connections)
+        async with Database(spec, pool_settings) as database, Database(read_spec, pool_settings) as reader:
             yield Ops(
-                reader=reading,
-                database=reading if read_only else database,
-                direct_spec=replace(links.direct, **spec_overrides),
+                reader=reader,
+                database=reader if read_only else database,
+                direct_spec=replace(specs.direct, **spec_overrides),
                 is_embedded=app.broker.database_url.is_embedded,
                 actor=actor,
                 via=via,

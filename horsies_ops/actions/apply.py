@@ -1,4 +1,4 @@
-"""Carrying a plan out: batch by batch, each with its part of the audit in one transaction."""
+"""Applies plans in batches. Each batch and its part of the audit entry are one transaction."""
 
 from __future__ import annotations
 
@@ -31,153 +31,157 @@ from horsies.store.operators import (
     requeue,
     resend,
 )
-from horsies_ops.actions.plan import MAX_SKIPPED_LISTED, Plan, Selector, SelectorLike, Skipped, build_plan
-from horsies_ops.actions.report import ActionProgress, ActionReport
+from horsies_ops.actions.plan import Plan, Selector, SelectorLike, build_plan
+from horsies_ops.actions.report import MAX_SKIPPED_LISTED, ActionProgress, ActionReport, Skipped
 
-# Running tasks that are requeued: their owners are asked to stop them first, and given a few seconds.
-
+BATCH_SIZE: Final = 500
 STOP_TIMEOUT_S: Final = 5.0
-"""How long owners have; then the row is moved without them, and its next run is told that the old one may live."""
+"""How long workers have to stop a task that is requeued. Afterwards it is requeued anyway, flagged as overlapping."""
 POLL_INTERVAL_S: Final = 0.1
 
-
-class TaskStopper:
-    """Tasks that run, on their way out of their owners' hands. An owner that stops one puts it back itself."""
-
-    def __init__(self, database: Database, targets: Sequence[Target]) -> None:
-        self._database = database
-        self.targets = targets
-        self._awaited: set[UUID] = set()
-        self.not_stopped: set[UUID] = {target.id for target in targets}
-        """Those that no owner has put back."""
-
-    async def request_stops(self, transaction: Transaction) -> None:
-        marked = await request_kill(transaction, self.targets)
-        # Nobody is there to stop what a dead worker left behind.
-        self._awaited = {row.id for row in marked if row.has_live_owner}
-
-    async def wait(self) -> None:
-        """Until every task that a live worker has is out of its hands, or the time is over."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + STOP_TIMEOUT_S
-        while loop.time() < until and await self._database.run(self._are_some_running):  # noqa: ASYNC110  # other processes set no events
-            await asyncio.sleep(POLL_INTERVAL_S)
-
-    async def requeued_by_owners(self, transaction: Transaction) -> list[TransitionRow]:
-        """Those that their owners have put back; the others still run, or ended by themselves."""
-        if not self.targets:
-            return []
-        tokens = {target.id: target.claim_token for target in self.targets}
-        return [
-            TransitionRow(
-                id=row.id,
-                claim_token=tokens[row.id],
-                queue_name=row.queue_name,
-                from_status=TaskStatus.RUNNING,
-                status=row.status,
-                worker_id=None,
-                new_id=None,
-            )
-            for row in await kill_outcomes(transaction, self.targets)
-            if row.is_requeued and not row.is_still_running
-        ]
-
-    async def _are_some_running(self, transaction: Transaction) -> bool:
-        awaited = [target for target in self.targets if target.id in self._awaited]
-        return bool(awaited) and any(row.is_still_running for row in await kill_outcomes(transaction, awaited))
+A = TypeVar("A")
 
 
-BATCH: Final = 500
+@dataclass(frozen=True, slots=True)
+class OperatorSession:
+    """A database and the operator who changes it; every action of `Ops` goes through it."""
+
+    database: Database
+    operator: Operator
+
+    @classmethod
+    def for_actor(cls, actor: str | None, *, via: str, database: Database) -> OperatorSession:
+        """Act as `actor`, else as HORSIES_ACTOR, else as user@host."""
+        host = socket.gethostname()
+        name = actor or os.environ.get("HORSIES_ACTOR") or f"{_user()}@{host}"
+        return cls(database, Operator(name=name, host=host, via=via))
+
+    def require_writable(self) -> None:
+        if self.database.connection_spec.read_only:
+            raise Refused("this connection is read-only", hint="connect without read_only to change anything")
+
+    async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
+        """Run `work` in a transaction; raises `Refused` on a read-only connection."""
+        self.require_writable()
+        return await self.database.run(work)
+
+    async def plan_and_apply(
+        self, action: Action, selector: SelectorLike, options: ActionOptions, *, dry_run: bool = False
+    ) -> ActionReport:
+        plan = await build_plan(self.database, action, Selector.of(selector), options)
+        return await (self.record_dry_run(plan) if dry_run else self.apply(plan))
+
+    async def apply(
+        self,
+        plan: Plan,
+        *,
+        progress: Callable[[ActionProgress], None] | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> ActionReport:
+        """Change every task that is still in its planned state; `stop` is checked between batches."""
+        self.require_writable()
+        execution = _PlanExecution(self.database, plan, self.operator)
+        batches = [plan.targets[start : start + BATCH_SIZE] for start in range(0, len(plan.targets), BATCH_SIZE)]
+        # An empty plan still gets its audit entry.
+        for batch in batches or [()]:
+            if stop is not None and stop.is_set():
+                execution.was_stopped = True
+                break
+            await execution.apply_batch(batch)
+            if progress is not None:
+                progress(execution.progress)
+        return execution.report()
+
+    async def record_dry_run(self, plan: Plan) -> ActionReport:
+        """Record the plan in the audit log as a dry run, without applying it."""
+        entry = _audit_entry(plan, self.operator, is_dry_run=True)
+        skipped = AuditProgress(skipped=plan.refused_count)
+        audit_id = await self.run(lambda transaction: record_audit(transaction, entry, skipped))
+        return ActionReport(
+            action=plan.action,
+            matched=plan.matched,
+            affected=0,
+            skipped=plan.refused,
+            skipped_count=plan.refused_count,
+            audit_id=audit_id,
+            is_dry_run=True,
+            warnings=plan.warnings,
+        )
+
+    async def undo_retry(self, report: ActionReport) -> ActionReport:
+        """Cancel the tasks that a retry created, except those that have been claimed meanwhile."""
+        if report.action != Action.RETRY:
+            raise ValueError(f"only a retry can be undone, not {report.action}")
+        options = ActionOptions(reason=f"retry undone (audit {report.audit_id})")
+        plan = await build_plan(self.database, Action.CANCEL, Selector.of_ids(report.new_ids), options)
+        return await self.apply(plan.only(TaskStatus.PENDING))
 
 
-async def apply(
-    database: Database,
-    plan: Plan,
-    operator: Operator,
-    *,
-    progress: Callable[[ActionProgress], None] | None = None,
-    stop: asyncio.Event | None = None,
-) -> ActionReport:
-    """Do what the plan says to every task that still stands as planned; `stop` is heeded between batches."""
-    work = _PlanExecution(database, plan, operator)
-    batches = [plan.targets[start : start + BATCH] for start in range(0, len(plan.targets), BATCH)]
-    for batch in batches or [()]:
-        if stop is not None and stop.is_set():
-            work.was_stopped = True
-            break
-        await work.apply_batch(batch)
-        if progress is not None:
-            progress(work.progress)
-    return work.report()
-
-
-async def record_dry_run(database: Database, plan: Plan, operator: Operator) -> ActionReport:
-    """A dry run: write down that it was looked at, and change nothing."""
-    deed = _audit_entry(plan, operator, is_dry_run=True)
-    seen = AuditProgress(skipped=plan.refused_count)
-    audit_id = await database.run(lambda transaction: record_audit(transaction, deed, seen))
-    return ActionReport(
-        action=plan.action,
-        matched=plan.matched,
-        affected=0,
-        skipped=plan.refused,
-        skipped_count=plan.refused_count,
-        audit_id=audit_id,
-        is_dry_run=True,
-        warnings=plan.warnings,
-    )
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, the user may have no name
+        return str(os.getuid())
 
 
 @dataclass(slots=True)
 class _PlanExecution:
-    """An action under way, and what came of it so far."""
+    """A plan being applied, and its results so far."""
 
     database: Database
     plan: Plan
     operator: Operator
     done: int = 0
-    affected_rows: list[TransitionRow] = field(default_factory=list[TransitionRow])
+    changed: list[TransitionRow] = field(default_factory=list[TransitionRow])
     skipped: list[UUID] = field(default_factory=list["UUID"])
     overlapping: int = 0
-    """Moved while they ran, for their owners did not stop them in time."""
+    """Requeued while still running, because their workers did not stop them in time."""
     audit_id: int | None = None
     was_stopped: bool = False
 
     @property
     def progress(self) -> ActionProgress:
-        total, affected = len(self.plan.targets), len(self.affected_rows)
-        ids = tuple(row.id for row in self.affected_rows)
-        return ActionProgress(done=self.done, total=total, affected=affected, skipped=len(self.skipped), task_ids=ids)
+        return ActionProgress(
+            done=self.done,
+            total=len(self.plan.targets),
+            affected=len(self.changed),
+            skipped=len(self.skipped),
+            task_ids=tuple(row.id for row in self.changed),
+        )
 
     async def apply_batch(self, batch: Sequence[Target]) -> None:
-        stopping = TaskStopper(self.database, [each for each in batch if self._has_to_be_stopped(each)])
-        if stopping.targets:
-            self.audit_id = await self.database.run(lambda each: self._request_stops(each, stopping))
-            await stopping.wait()
-        moved, self.audit_id = await self.database.run(lambda each: self._apply_in_transaction(each, batch, stopping))
-        came_back = {row.id for row in moved}
-        self.overlapping += sum(row.id in stopping.not_stopped for row in moved)
-        self.affected_rows += moved
-        self.skipped += [target.id for target in batch if target.id not in came_back]
+        must_stop = self.plan.action is Action.REQUEUE
+        stopper = TaskStopper(
+            self.database, [target for target in batch if must_stop and target.status == TaskStatus.RUNNING]
+        )
+        if stopper.targets:
+            self.audit_id = await self.database.run(lambda transaction: self._request_stops(transaction, stopper))
+            await stopper.wait()
+        changed, self.audit_id = await self.database.run(
+            lambda transaction: self._apply_in_transaction(transaction, batch, stopper)
+        )
+        changed_ids = {row.id for row in changed}
+        self.overlapping += sum(row.id in stopper.not_stopped for row in changed)
+        self.changed += changed
+        self.skipped += [target.id for target in batch if target.id not in changed_ids]
         self.done += len(batch)
 
-    def _has_to_be_stopped(self, target: Target) -> bool:
-        return self.plan.action is Action.REQUEUE and target.status == TaskStatus.RUNNING
-
-    async def _request_stops(self, transaction: Transaction, stopping: TaskStopper) -> int:
-        await stopping.request_stops(transaction)
+    async def _request_stops(self, transaction: Transaction, stopper: TaskStopper) -> int:
+        await stopper.request_stops(transaction)
         return await self._record_audit(transaction, AuditProgress())
 
     async def _apply_in_transaction(
-        self, transaction: Transaction, batch: Sequence[Target], stopping: TaskStopper
+        self, transaction: Transaction, batch: Sequence[Target], stopper: TaskStopper
     ) -> tuple[list[TransitionRow], int]:
-        already = await stopping.requeued_by_owners(transaction)
-        gone = {row.id for row in already}
-        stopping.not_stopped -= gone
-        moved = [*already, *await self._run_action(transaction, [each for each in batch if each.id not in gone])]
-        skipped = len(batch) - len(moved)
-        done = AuditProgress(affected=len(moved), skipped=skipped, task_ids=[row.id for row in moved])
-        return moved, await self._record_audit(transaction, done)
+        requeued = await stopper.requeued_by_owners(transaction)
+        requeued_ids = {row.id for row in requeued}
+        stopper.not_stopped -= requeued_ids
+        remaining = [target for target in batch if target.id not in requeued_ids]
+        changed = [*requeued, *await self._run_action(transaction, remaining)]
+        progress = AuditProgress(
+            affected=len(changed), skipped=len(batch) - len(changed), task_ids=[row.id for row in changed]
+        )
+        return changed, await self._record_audit(transaction, progress)
 
     async def _run_action(self, transaction: Transaction, targets: Sequence[Target]) -> list[TransitionRow]:
         if not targets:
@@ -212,33 +216,36 @@ class _PlanExecution:
         reason = self.plan.options.reason
         return f"{verb} by {self.operator.name}" + (f": {reason}" if reason else "")
 
-    async def _record_audit(self, transaction: Transaction, done: AuditProgress) -> int:
-        """What the plan refuses is counted when the row is begun."""
+    async def _record_audit(self, transaction: Transaction, progress: AuditProgress) -> int:
         if self.audit_id is None:
-            done = AuditProgress(
-                affected=done.affected, skipped=done.skipped + self.plan.refused_count, task_ids=done.task_ids
+            # The first write of the entry also counts the tasks that the plan refused.
+            progress = AuditProgress(
+                affected=progress.affected,
+                skipped=progress.skipped + self.plan.refused_count,
+                task_ids=progress.task_ids,
             )
-        return await record_audit(transaction, _audit_entry(self.plan, self.operator), done, self.audit_id)
+        return await record_audit(transaction, _audit_entry(self.plan, self.operator), progress, self.audit_id)
 
     def report(self) -> ActionReport:
-        moved_on = [Skipped(task_id, SkipReason.TASK_STATE_MOVED) for task_id in self.skipped]
+        state_changed = [Skipped(task_id, SkipReason.TASK_STATE_MOVED) for task_id in self.skipped]
+        warnings = list(self.plan.warnings)
+        if self.overlapping:
+            warnings.append(
+                f"{self.overlapping:,} requeued although their workers did not stop them in time: "
+                "the old attempts may still be running"
+            )
         return ActionReport(
             action=self.plan.action,
             matched=self.plan.matched,
-            affected=len(self.affected_rows),
-            skipped=(*moved_on, *self.plan.refused)[:MAX_SKIPPED_LISTED],
-            skipped_count=len(moved_on) + self.plan.refused_count,
-            task_ids=tuple(row.id for row in self.affected_rows),
+            affected=len(self.changed),
+            skipped=(*state_changed, *self.plan.refused)[:MAX_SKIPPED_LISTED],
+            skipped_count=len(state_changed) + self.plan.refused_count,
+            task_ids=tuple(row.id for row in self.changed),
             audit_id=self.audit_id,
-            new_ids=tuple(row.new_id for row in self.affected_rows if row.new_id is not None),
+            new_ids=tuple(row.new_id for row in self.changed if row.new_id is not None),
             was_stopped=self.was_stopped,
-            warnings=(*self.plan.warnings, *self._overlaps()),
+            warnings=tuple(warnings),
         )
-
-    def _overlaps(self) -> list[str]:
-        if not self.overlapping:
-            return []
-        return [f"{self.overlapping:,} moved though their owners did not stop them: the old runs may go on meanwhile"]
 
 
 def _audit_entry(plan: Plan, operator: Operator, *, is_dry_run: bool = False) -> AuditEntry:
@@ -252,72 +259,47 @@ def _audit_entry(plan: Plan, operator: Operator, *, is_dry_run: bool = False) ->
     )
 
 
-# Who acts, for the record.
+class TaskStopper:
+    """Asks workers to stop running tasks that are requeued. A worker that stops one requeues it itself."""
 
+    def __init__(self, database: Database, targets: Sequence[Target]) -> None:
+        self._database = database
+        self.targets = targets
+        self._awaited: set[UUID] = set()
+        self.not_stopped: set[UUID] = {target.id for target in targets}
+        """Tasks that their workers have not requeued."""
 
-def resolve_operator(name: str | None, via: str) -> Operator:
-    """The operator of this name, else the one that `HORSIES_ACTOR` names, else whoever is logged in here."""
-    host = socket.gethostname()
-    return Operator(name=name or os.environ.get("HORSIES_ACTOR") or f"{_user()}@{host}", host=host, via=via)
+    async def request_stops(self, transaction: Transaction) -> None:
+        requested = await request_kill(transaction, self.targets)
+        # A dead worker cannot stop its tasks, so there is nothing to wait for.
+        self._awaited = {row.id for row in requested if row.has_live_owner}
 
+    async def wait(self) -> None:
+        """Wait until live workers have stopped their tasks, at most STOP_TIMEOUT_S."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STOP_TIMEOUT_S
+        while loop.time() < deadline and await self._database.run(self._any_still_running):  # noqa: ASYNC110  # state of other processes
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        return str(os.getuid())
+    async def requeued_by_owners(self, transaction: Transaction) -> list[TransitionRow]:
+        """Return the tasks that their workers have requeued; the others still run or have finished."""
+        if not self.targets:
+            return []
+        tokens = {target.id: target.claim_token for target in self.targets}
+        return [
+            TransitionRow(
+                id=row.id,
+                claim_token=tokens[row.id],
+                queue_name=row.queue_name,
+                from_status=TaskStatus.RUNNING,
+                status=row.status,
+                worker_id=None,
+                new_id=None,
+            )
+            for row in await kill_outcomes(transaction, self.targets)
+            if row.is_requeued and not row.is_still_running
+        ]
 
-
-# The operator's hand on one database: every action of `Ops` comes through here.
-
-A = TypeVar("A")
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorSession:
-    """A database, and who changes it."""
-
-    database: Database
-    operator: Operator
-
-    @classmethod
-    def for_actor(cls, actor: str | None, *, via: str, database: Database) -> OperatorSession:
-        return cls(database, resolve_operator(actor, via))
-
-    async def run(self, work: Callable[[Transaction], Awaitable[A]]) -> A:
-        """Change something in one transaction; a read-only connection is refused before the database has to."""
-        self.require_writable()
-        return await self.database.run(work)
-
-    def require_writable(self) -> None:
-        if self.database.connection_spec.read_only:
-            raise Refused("this connection is read-only", hint="open it without read_only to act")
-
-    async def act(
-        self, action: Action, selector: SelectorLike, options: ActionOptions, *, dry_run: bool = False
-    ) -> ActionReport:
-        """Plan and apply in one go, for those who need no preview."""
-        planned = await build_plan(self.database, action, Selector.of(selector), options)
-        return await (self.record_dry_run(planned) if dry_run else self.apply(planned))
-
-    async def apply(
-        self,
-        planned: Plan,
-        *,
-        progress: Callable[[ActionProgress], None] | None = None,
-        stop: asyncio.Event | None = None,
-    ) -> ActionReport:
-        self.require_writable()
-        return await apply(self.database, planned, self.operator, progress=progress, stop=stop)
-
-    async def record_dry_run(self, planned: Plan) -> ActionReport:
-        self.require_writable()
-        return await record_dry_run(self.database, planned, self.operator)
-
-    async def undo_retry(self, report: ActionReport) -> ActionReport:
-        """Take a retry back: cancel those of its new tasks that nobody has claimed yet."""
-        if report.action != Action.RETRY:
-            raise ValueError(f"only a retry can be taken back, not {report.action}")
-        options = ActionOptions(reason=f"retry taken back (audit {report.audit_id})")
-        planned = await build_plan(self.database, Action.CANCEL, Selector.of_ids(report.new_ids), options)
-        return await self.apply(planned.only(TaskStatus.PENDING))
+    async def _any_still_running(self, transaction: Transaction) -> bool:
+        awaited = [target for target in self.targets if target.id in self._awaited]
+        return bool(awaited) and any(row.is_still_running for row in await kill_outcomes(transaction, awaited))

@@ -1,4 +1,4 @@
-"""What an action would do, as a value: shown, confirmed, and then carried out."""
+"""Plans: which tasks an action selects and what it would do to each, before anything is changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from horsies.model.operator_actions import (
@@ -24,23 +24,22 @@ from horsies.model.operator_actions import (
 from horsies.model.task import TaskStatus, parse_id
 from horsies.store.database import Database
 from horsies.store.operators import OPERATORS, Target, TargetRow
+from horsies_ops.actions.report import MAX_SKIPPED_LISTED, Skipped
 from horsies_ops.reads.filters import TaskFilter, format_filter
 from horsies_ops.reads.search import MAX_CANDIDATES, search_ranges
 
 SINGLE_KEY_LIMIT: Final = 25
-"""So many rows can be taken in at a glance."""
-
-
-class Skipped(NamedTuple):
-    """A task that was passed over, and the code that says why."""
-
-    id: UUID
-    why: str
+"""Most tasks that are confirmed with a single key instead of typing their number."""
+MAX_SAMPLES: Final = 10
+MAX_AUDITED_IDS: Final = 1000
+ID_BATCH_SIZE: Final = 5000
+UNKNOWN: Final = "UNKNOWN"
+"""Status shown for an id that no task has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanGroup:
-    """Tasks that stand alike and share a fate."""
+    """Tasks with the same status and error code, and the same effect of the action."""
 
     count: int
     status: str
@@ -51,7 +50,7 @@ class PlanGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSample:
-    """One of the tasks, to recognise the others by."""
+    """One of the selected tasks, shown as an example."""
 
     id: UUID
     name: str
@@ -64,7 +63,7 @@ class PlanSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What an action would do, exactly, as things stood at `selector.as_of`. Nothing is changed yet."""
+    """Preview of an action as of `selector.as_of`. Nothing has been changed yet."""
 
     action: Action
     selector: Selector
@@ -74,224 +73,52 @@ class Plan:
     samples: tuple[PlanSample, ...]
     warnings: tuple[str, ...]
     targets: tuple[Target, ...]
-    """Those that would be moved, as they stood."""
+    """Tasks that will be changed, with the status and claim token they were planned in."""
     refused: tuple[Skipped, ...]
-    """Those that would not, the first thousand of them."""
+    """Tasks that will not be changed; the first 1,000 of them."""
     refused_count: int
     has_running_tasks: bool = False
-    """Some are running under a worker that lives."""
+    """Some targets are running under a live worker."""
 
     @property
     def confirmation_tier(self) -> int:
-        """How much of a confirmation is due: 1, a key; 2, the number typed out."""
+        """How the action is confirmed: 1 = one key, 2 = type the number of tasks."""
         is_small = len(self.targets) <= SINGLE_KEY_LIMIT and self.selector.filter is None and not self.has_running_tasks
         return 1 if is_small else 2
 
+    @property
+    def command(self) -> str:
+        """The equivalent command line, with full ids."""
+        options = self.options
+        arguments = ["horsies", "task", self.action.value]
+        if self.selector.filter is not None:
+            arguments += ["--filter", format_filter(self.selector.filter)]
+        arguments += [str(task_id) for task_id in self.selector.ids or ()]
+        flags = {"--include-running": options.include_running, "--kill": options.kill}
+        arguments += [flag for flag, is_set in flags.items() if is_set]
+        for option, value in {"--limit": options.limit, "--reason": options.reason}.items():
+            arguments += [option, str(value)] if value is not None else []
+        return shlex.join(arguments)
+
     def only(self, status: TaskStatus) -> Plan:
-        """The same for tasks of this status alone; the others are passed over as moved."""
-        others = tuple(Skipped(each.id, SkipReason.TASK_STATE_MOVED) for each in self.targets if each.status != status)
+        """Return the plan for the targets with this status; the others are refused as changed meanwhile."""
+        others = tuple(
+            Skipped(target.id, SkipReason.TASK_STATE_MOVED) for target in self.targets if target.status != status
+        )
         return replace(
             self,
-            targets=tuple(each for each in self.targets if each.status == status),
+            targets=tuple(target for target in self.targets if target.status == status),
             refused=(*others, *self.refused),
             refused_count=len(others) + self.refused_count,
         )
 
-    @property
-    def command(self) -> str:
-        """The command line that does the same, with whole ids."""
-        return shlex.join(
-            ["horsies", "task", self.action, *_selector_arguments(self.selector), *_option_arguments(self.options)]
-        )
-
-
-def _selector_arguments(selector: Selector) -> list[str]:
-    if selector.filter is not None:
-        return ["--filter", format_filter(selector.filter)]
-    return [str(each) for each in selector.ids or ()]
-
-
-def _option_arguments(options: ActionOptions) -> list[str]:
-    flags = {"--include-running": options.include_running, "--kill": options.kill}
-    values = {"--limit": options.limit, "--reason": options.reason}
-    given = [each for name, value in values.items() if value is not None for each in (name, str(value))]
-    return [*(name for name, is_set in flags.items() if is_set), *given]
-
-
-# The tasks that a selector means, as they stand.
-
-ID_BATCH_SIZE: Final = 5000
-
-
-async def select_targets(
-    database: Database, selector: Selector, limit: int | None
-) -> AsyncGenerator[Sequence[TargetRow]]:
-    """At most `limit` of them, some thousand at a time; of a filter's, the newest first."""
-    if selector.ids is not None:
-        for start in range(0, len(selector.ids[:limit]), ID_BATCH_SIZE):
-            yield await database.fetch(OPERATORS.targets, selector.ids[:limit][start : start + ID_BATCH_SIZE], None)
-    elif selector.filter is not None:
-        async for rows in _matching(database, selector, selector.filter, limit):
-            yield rows
-
-
-async def _matching(
-    database: Database, selector: Selector, wanted: TaskFilter, limit: int | None
-) -> AsyncGenerator[Sequence[TargetRow]]:
-    """Stretch by stretch from the newest, so that what arrives meanwhile is never met."""
-    left = limit
-    async for stretch in search_ranges(database, wanted, max_matches=MAX_CANDIDATES):
-        shown = {match.id: match.status for match in stretch.matches}
-        rows = await database.fetch(OPERATORS.targets, list(shown), selector.as_of)
-        # One that has moved between the two looks may not match any more.
-        rows = [row for row in reversed(rows) if row.status == shown[row.id]][:left]
-        yield rows
-        left = None if left is None else left - len(rows)
-        if left == 0:
-            return
-
-
-# Working out what an action would do, before anything is changed.
-
-SAMPLES: Final = 10
-MAX_SKIPPED_LISTED: Final = 1000
-"""How many tasks that were passed over are named one by one; all are counted."""
-UNKNOWN: Final = "UNKNOWN"
-"""Stands for the status of an id that no task has."""
-
-
-async def build_plan(
-    database: Database, action: Action, selector: Selector, options: ActionOptions | None = None
-) -> Plan:
-    """Look at every task that is meant and say what would become of it; takes no locks and writes nothing."""
-    draft = _Draft(action, options or ActionOptions())
-    if draft.options.kill and action is not Action.CANCEL:
-        raise ValueError("kill is for cancel; requeue stops what runs by itself, other actions let it run")
-    (now,) = await database.fetch(OPERATORS.server_time)
-    async for rows in select_targets(database, selector, draft.options.limit):
-        draft.add(rows)
-    if selector.ids is not None:
-        draft.add_unknown(selector.ids[: draft.options.limit])
-    return draft.finished(selector if selector.as_of else replace(selector, as_of=now.at))
-
-
-class _Draft:
-    """A plan in the making."""
-
-    def __init__(self, action: Action, options: ActionOptions) -> None:
-        self.action = action
-        self.options = options
-        self._groups: Counter[tuple[str, str | None, str, str | None]] = Counter()
-        self._samples: list[PlanSample] = []
-        self._targets: list[Target] = []
-        self._refused: list[Skipped] = []
-        self._seen: set[UUID] = set()
-        self._runs = _RunningCounts()
-
-    def add(self, rows: Iterable[TargetRow]) -> None:
-        for row in rows:
-            verdict = check_action(self.action, _candidate(row), self.options)
-            self._count(row.id, row.status, row.error_code, verdict)
-            self._seen.add(row.id)
-            if len(self._samples) < SAMPLES:
-                self._samples.append(_sample(row, verdict))
-            if isinstance(verdict, Allowed):
-                self._targets.append(Target(id=row.id, status=row.status, claim_token=row.claim_token))
-                self._runs.add(row)
-
-    def add_unknown(self, ids: Iterable[UUID]) -> None:
-        unknown = Rejected(SkipReason.TASK_NOT_FOUND, "skipped: there is no such task")
-        for task_id in ids:
-            if task_id not in self._seen:
-                self._count(task_id, UNKNOWN, None, unknown)
-
-    def finished(self, selector: Selector) -> Plan:
-        groups = [
-            PlanGroup(count=count, status=status, error_code=code, effect=effect, refusal=refusal)
-            for (status, code, effect, refusal), count in self._groups.most_common()
-        ]
-        last_id = max(self._seen, default=None) if selector.filter is not None else None
-        return Plan(
-            action=self.action,
-            selector=replace(selector, last_id=last_id),
-            options=self.options,
-            matched=len(self._seen),
-            # What will happen comes before what will not.
-            groups=tuple(sorted(groups, key=lambda group: group.refusal is not None)),
-            samples=tuple(self._samples),
-            warnings=self._runs.warnings(self.action, self.options),
-            targets=tuple(self._targets),
-            refused=tuple(self._refused),
-            refused_count=sum(group.count for group in groups if group.refusal is not None),
-            has_running_tasks=self._runs.live > 0,
-        )
-
-    def _count(self, task_id: UUID, status: str, error_code: str | None, verdict: ActionCheck) -> None:
-        refusal = verdict.reason if isinstance(verdict, Rejected) else None
-        self._groups[(status, error_code, verdict.effect, refusal)] += 1
-        if refusal is not None and len(self._refused) < MAX_SKIPPED_LISTED:
-            self._refused.append(Skipped(task_id, refusal))
-
-
-class _RunningCounts:
-    """How many of the tasks to be moved run or have run, which is what there is to warn of."""
-
-    def __init__(self) -> None:
-        self.live = 0
-        self._orphaned = 0
-        self._begun = 0
-
-    def add(self, row: TargetRow) -> None:
-        is_running = row.status == TaskStatus.RUNNING
-        self.live += is_running and row.has_live_owner
-        self._orphaned += is_running and not row.has_live_owner
-        self._begun += row.has_run
-
-    def warnings(self, action: Action, options: ActionOptions) -> tuple[str, ...]:
-        running = self.live + self._orphaned
-        said: list[str] = []
-        if action in (Action.RETRY, Action.REQUEUE) and self._begun:
-            said.append(f"side effects may happen again: {self._begun:,} of these did start")
-        if action is Action.REQUEUE and self._orphaned:
-            said.append(
-                f"{self._orphaned:,} have no live owner to stop them: what still runs may overlap with a new run"
-            )
-        if action in (Action.CANCEL, Action.FAIL) and running and not options.kill:
-            said.append(f"the code of {running:,} runs on to its end; what it returns is refused")
-        return tuple(said)
-
-
-def _candidate(row: TargetRow) -> ActionTarget:
-    return ActionTarget(
-        status=TaskStatus(row.status),
-        is_workflow_task=row.is_workflow_task,
-        is_delayed=row.is_delayed,
-        is_overdue=row.is_overdue,
-        no_restart=row.no_restart,
-    )
-
-
-def _sample(row: TargetRow, verdict: ActionCheck) -> PlanSample:
-    return PlanSample(
-        id=row.id,
-        name=row.task_name,
-        queue=row.queue_name,
-        status=row.status,
-        error_code=row.error_code,
-        effect=verdict.effect,
-        refusal=verdict.reason if isinstance(verdict, Rejected) else None,
-    )
-
-
-# Which tasks an action is about.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Tasks by their ids, or all that match a filter at an instant of the database's clock.
+    """The tasks of an action: given ids, or all that match a filter at one instant of the database clock.
 
-    A filter that names nothing would mean the whole table and is refused. `as_of` keeps out what came or ended later;
-    a plan sets it, and `last_id`, the newest task that it found, so that what arrives afterwards is never included.
+    An empty filter would select the whole table and is refused. `as_of` excludes tasks that were sent or finished
+    later. A plan sets it, and `last_id` to the newest task it found, so that later tasks are never included.
     """
 
     ids: tuple[UUID, ...] | None = None
@@ -301,19 +128,19 @@ class Selector:
 
     def __post_init__(self) -> None:
         if (self.ids is None) == (self.filter is None):
-            raise ValueError("a selector has ids or a filter, and not both")
+            raise ValueError("a selector needs either ids or a filter")
         if self.filter is not None and self.filter.is_empty:
-            raise ValueError("a filter that names nothing means every task there is; say which are meant")
+            raise ValueError("an empty filter would select every task; add at least one condition")
 
     @classmethod
     def of_ids(cls, ids: Iterable[str | UUID]) -> Selector:
-        """These tasks, each once, in this order; `ValueError` for what is no id."""
-        known = (each if isinstance(each, UUID) else UUID(parse_id(each)) for each in ids)
-        return cls(ids=tuple(dict.fromkeys(known)))
+        """Select these tasks, without duplicates, in this order; raises ValueError for a malformed id."""
+        parsed = (task_id if isinstance(task_id, UUID) else UUID(parse_id(task_id)) for task_id in ids)
+        return cls(ids=tuple(dict.fromkeys(parsed)))
 
     @classmethod
     def matching(cls, filter: TaskFilter, *, as_of: datetime | None = None) -> Selector:  # noqa: A002  # the documented name
-        """All that match now, or did at `as_of`."""
+        """Select all tasks that match now, or that matched at `as_of`."""
         return cls(filter=filter, as_of=as_of)
 
     @classmethod
@@ -329,9 +156,9 @@ class Selector:
                 return cls.of_ids(selector)
 
     def to_audit(self) -> dict[str, object]:
-        """What the audit keeps of it."""
+        """Return the JSON stored in the audit log."""
         if self.filter is None:
-            return {"ids": [str(each) for each in (self.ids or ())[:1000]]}
+            return {"ids": [str(task_id) for task_id in (self.ids or ())[:MAX_AUDITED_IDS]]}
         return {
             "filter": json.loads(self.filter.to_json()),
             "as_of": None if self.as_of is None else self.as_of.isoformat(),
@@ -340,4 +167,155 @@ class Selector:
 
 
 SelectorLike: TypeAlias = "Selector | TaskFilter | str | UUID | Iterable[str | UUID]"
-"""How tasks may be named: a selector, a filter, one id or several."""
+"""Anything that selects tasks: a selector, a filter, one id or several."""
+
+
+async def build_plan(
+    database: Database, action: Action, selector: Selector, options: ActionOptions | None = None
+) -> Plan:
+    """Check the action against every selected task; takes no locks and writes nothing."""
+    builder = _PlanBuilder(action, options or ActionOptions())
+    if builder.options.kill and action is not Action.CANCEL:
+        raise ValueError("kill works only with cancel; requeue stops running tasks itself, other actions let them run")
+    (now,) = await database.fetch(OPERATORS.server_time)
+    async for rows in _select_targets(database, selector, builder.options.limit):
+        builder.add(rows)
+    if selector.ids is not None:
+        builder.add_unknown(selector.ids[: builder.options.limit])
+    return builder.build(selector if selector.as_of else replace(selector, as_of=now.at))
+
+
+async def _select_targets(
+    database: Database, selector: Selector, limit: int | None
+) -> AsyncGenerator[Sequence[TargetRow]]:
+    """Yield at most `limit` selected tasks, in batches; those of a filter newest first."""
+    if selector.ids is not None:
+        ids = selector.ids[:limit]
+        for start in range(0, len(ids), ID_BATCH_SIZE):
+            yield await database.fetch(OPERATORS.targets, ids[start : start + ID_BATCH_SIZE], None)
+    elif selector.filter is not None:
+        async for rows in _select_by_filter(database, selector.filter, selector.as_of, limit):
+            yield rows
+
+
+async def _select_by_filter(
+    database: Database, task_filter: TaskFilter, as_of: datetime | None, limit: int | None
+) -> AsyncGenerator[Sequence[TargetRow]]:
+    left = limit
+    # From the newest task backwards, so that tasks sent meanwhile are never reached.
+    async for searched in search_ranges(database, task_filter, max_matches=MAX_CANDIDATES):
+        statuses = {match.id: match.status for match in searched.matches}
+        rows = await database.fetch(OPERATORS.targets, list(statuses), as_of)
+        # A task that changed its status between the two statements may no longer match.
+        rows = [row for row in reversed(rows) if row.status == statuses[row.id]][:left]
+        yield rows
+        left = None if left is None else left - len(rows)
+        if left == 0:
+            return
+
+
+class _PlanBuilder:
+    """Collects the selected tasks and what the action would do to each."""
+
+    def __init__(self, action: Action, options: ActionOptions) -> None:
+        self.action = action
+        self.options = options
+        self._groups: Counter[tuple[str, str | None, str, str | None]] = Counter()
+        self._samples: list[PlanSample] = []
+        self._targets: list[Target] = []
+        self._refused: list[Skipped] = []
+        self._seen: set[UUID] = set()
+        self._running = _RunningCounts()
+
+    def add(self, rows: Iterable[TargetRow]) -> None:
+        for row in rows:
+            check = check_action(self.action, _action_target(row), self.options)
+            self._count(row.id, row.status, row.error_code, check)
+            self._seen.add(row.id)
+            if len(self._samples) < MAX_SAMPLES:
+                self._samples.append(_sample(row, check))
+            if isinstance(check, Allowed):
+                self._targets.append(Target(id=row.id, status=row.status, claim_token=row.claim_token))
+                self._running.add(row)
+
+    def add_unknown(self, ids: Iterable[UUID]) -> None:
+        """Refuse the ids for which no task was found."""
+        unknown = Rejected(SkipReason.TASK_NOT_FOUND, "skipped: not found")
+        for task_id in ids:
+            if task_id not in self._seen:
+                self._count(task_id, UNKNOWN, None, unknown)
+
+    def build(self, selector: Selector) -> Plan:
+        groups = [
+            PlanGroup(count=count, status=status, error_code=code, effect=effect, refusal=refusal)
+            for (status, code, effect, refusal), count in self._groups.most_common()
+        ]
+        last_id = max(self._seen, default=None) if selector.filter is not None else None
+        return Plan(
+            action=self.action,
+            selector=replace(selector, last_id=last_id),
+            options=self.options,
+            matched=len(self._seen),
+            # Groups that will be changed come before refused ones.
+            groups=tuple(sorted(groups, key=lambda group: group.refusal is not None)),
+            samples=tuple(self._samples),
+            warnings=self._running.warnings(self.action, self.options),
+            targets=tuple(self._targets),
+            refused=tuple(self._refused),
+            refused_count=sum(group.count for group in groups if group.refusal is not None),
+            has_running_tasks=self._running.with_live_owner > 0,
+        )
+
+    def _count(self, task_id: UUID, status: str, error_code: str | None, check: ActionCheck) -> None:
+        refusal = check.reason if isinstance(check, Rejected) else None
+        self._groups[(status, error_code, check.effect, refusal)] += 1
+        if refusal is not None and len(self._refused) < MAX_SKIPPED_LISTED:
+            self._refused.append(Skipped(task_id, refusal))
+
+
+class _RunningCounts:
+    """Counts targets that are running or have run, for the warnings of a plan."""
+
+    def __init__(self) -> None:
+        self.with_live_owner = 0
+        self._orphaned = 0
+        self._have_run = 0
+
+    def add(self, row: TargetRow) -> None:
+        is_running = row.status == TaskStatus.RUNNING
+        self.with_live_owner += is_running and row.has_live_owner
+        self._orphaned += is_running and not row.has_live_owner
+        self._have_run += row.has_run
+
+    def warnings(self, action: Action, options: ActionOptions) -> tuple[str, ...]:
+        running = self.with_live_owner + self._orphaned
+        warnings: list[str] = []
+        if action in (Action.RETRY, Action.REQUEUE) and self._have_run:
+            warnings.append(f"side effects may happen again: {self._have_run:,} of these did start")
+        if action is Action.REQUEUE and self._orphaned:
+            warnings.append(f"{self._orphaned:,} have no live worker to stop them: the old and new attempt may overlap")
+        if action in (Action.CANCEL, Action.FAIL) and running and not options.kill:
+            warnings.append(f"{running:,} running tasks are not interrupted; their results will be discarded")
+        return tuple(warnings)
+
+
+def _action_target(row: TargetRow) -> ActionTarget:
+    return ActionTarget(
+        status=TaskStatus(row.status),
+        is_workflow_task=row.is_workflow_task,
+        is_delayed=row.is_delayed,
+        is_overdue=row.is_overdue,
+        no_restart=row.no_restart,
+    )
+
+
+def _sample(row: TargetRow, check: ActionCheck) -> PlanSample:
+    return PlanSample(
+        id=row.id,
+        name=row.task_name,
+        queue=row.queue_name,
+        status=row.status,
+        error_code=row.error_code,
+        effect=check.effect,
+        refusal=check.reason if isinstance(check, Rejected) else None,
+    )

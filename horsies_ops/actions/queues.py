@@ -1,4 +1,4 @@
-"""Pausing queues: nothing new is claimed from them, and what runs goes on."""
+"""Pausing and resuming queues. A paused queue gets no new claims; tasks in flight continue."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ PAUSE_QUEUE, RESUME_QUEUE = "pause_queue", "resume_queue"
 
 
 async def pause_queue(session: OperatorSession, queue: str, *, reason: str | None = None) -> ActionReport:
-    """Nothing new is claimed from the queue until it is resumed; one that is paused already stays as it was."""
+    """Stop claims from the queue until it is resumed; a queue that is already paused keeps its first pause."""
 
     validate_queue_name(queue)
 
     async def pause(transaction: Transaction) -> ActionReport:
         paused = await transaction.fetch(TASKS.pause_queue, queue, session.operator.name, reason)
-        await transaction.fetch(
-            OPERATORS.send_notifications, [], [], [_message(PAUSE_QUEUE, queue)] if paused else [], []
-        )
+        messages = [_message(PAUSE_QUEUE, queue)] if paused else []
+        await transaction.fetch(OPERATORS.send_notifications, [], [], messages, [])
         return await _record_and_report(transaction, session, PAUSE_QUEUE, queue, reason, affected=len(paused))
 
     return await session.run(pause)
 
 
 async def resume_queue(session: OperatorSession, queue: str, *, reason: str | None = None) -> ActionReport:
-    """Let the queue be claimed from again, at once."""
+    """Allow claims from the queue again and notify the workers that serve it."""
 
     validate_queue_name(queue)
 
@@ -51,11 +50,11 @@ async def _record_and_report(
     transaction: Transaction, session: OperatorSession, action: str, queue: str, reason: str | None, *, affected: int
 ) -> ActionReport:
     (known,) = await transaction.fetch(TASKS.is_queue_known, queue)
-    deed = AuditEntry(operator=session.operator, action=action, reason=reason, filter={"queue": queue}, matched=1)
-    audit_id = await record_audit(transaction, deed, AuditProgress(affected=affected, skipped=1 - affected))
-    unknown = f"no live worker serves {queue} and nothing waits in it"
+    entry = AuditEntry(operator=session.operator, action=action, reason=reason, filter={"queue": queue}, matched=1)
+    audit_id = await record_audit(transaction, entry, AuditProgress(affected=affected, skipped=1 - affected))
+    unknown = f"no live worker serves {queue} and no task is waiting in it"
     if action == PAUSE_QUEUE:
-        unknown += f"; if that is not its name, horsies queue resume {queue} forgets it"
+        unknown += f"; if the name is wrong, undo this with: horsies queue resume {queue}"
     return ActionReport(
         action=action,
         matched=1,
@@ -67,11 +66,11 @@ async def _record_and_report(
 
 
 def validate_queue_name(queue: str) -> None:
-    """Refuse what can be no queue's name."""
-    examined = CustomQueueConfig.try_validate({"name": queue})
-    if not isinstance(examined, CustomQueueConfig):
+    """Raise ConfigurationError if `queue` cannot be the name of a queue."""
+    config_or_faults = CustomQueueConfig.try_validate({"name": queue})
+    if not isinstance(config_or_faults, CustomQueueConfig):
         raise ConfigurationError(
-            f"{queue!r} is no name of a queue: {examined[0].text}", code=ErrorCode.CLI_INVALID_ARGS
+            f"invalid queue name {queue!r}: {config_or_faults[0].text}", code=ErrorCode.CLI_INVALID_ARGS
         )
 
 

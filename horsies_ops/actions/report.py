@@ -1,18 +1,25 @@
-"""What an action did."""
+"""What an action did: its report, and its progress while it runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Final, NamedTuple
 from uuid import UUID
 
-if TYPE_CHECKING:
-    from horsies_ops.actions.plan import Skipped
+MAX_SKIPPED_LISTED: Final = 1000
+"""How many skipped tasks a report or a plan lists one by one; all of them are counted."""
+
+
+class Skipped(NamedTuple):
+    """A task or run that an action did not change, and the code of the reason."""
+
+    id: UUID
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionReport:
-    """What came of an action. All that were skipped are counted, the first thousand of them named."""
+    """Result of an action. `skipped` lists the first 1,000 skipped tasks, `skipped_count` counts all of them."""
 
     action: str
     matched: int
@@ -20,25 +27,25 @@ class ActionReport:
     skipped: tuple[Skipped, ...] = ()
     skipped_count: int = 0
     task_ids: tuple[UUID, ...] = ()
-    """The tasks that were moved."""
+    """The tasks that were changed."""
     audit_id: int | None = None
     new_ids: tuple[UUID, ...] = ()
-    """Of a retry: the tasks that were sent."""
+    """The tasks that a retry or a send created."""
     retried_nodes: int = 0
-    """Of a workflow's retry: how many of its nodes run again."""
+    """How many nodes a workflow retry runs again."""
     is_dry_run: bool = False
     was_stopped: bool = False
-    """It was told to stop, and some batches were left undone."""
+    """Stopped by the operator before the last batch."""
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionProgress:
-    """How far an action has come."""
+    """How much of an action is done so far, in tasks or rows."""
 
     done: int
     total: int
     affected: int
     skipped: int
     task_ids: tuple[UUID, ...] = ()
-    """The tasks that were moved so far, where tasks are what it moves."""
+    """The tasks changed so far; empty for actions on other rows."""

@@ -1,4 +1,4 @@
-"""Runs of workflows, paused, resumed, cancelled or begun again by an operator; each is one row of the audit."""
+"""Pausing, resuming, cancelling and retrying workflow runs; each action has one audit entry."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from horsies.store.database import Transaction
 from horsies.store.operators import AuditEntry, AuditProgress, record_audit
 from horsies.workflows import control
 from horsies_ops.actions.apply import OperatorSession
-from horsies_ops.actions.plan import Skipped
-from horsies_ops.actions.report import ActionReport
+from horsies_ops.actions.report import ActionReport, Skipped
 
 WORKFLOW_ACTIONS = PAUSE_WORKFLOW, RESUME_WORKFLOW, CANCEL_WORKFLOW, RETRY_WORKFLOW = (
     "pause_workflow",
@@ -21,13 +20,13 @@ WORKFLOW_ACTIONS = PAUSE_WORKFLOW, RESUME_WORKFLOW, CANCEL_WORKFLOW, RETRY_WORKF
     "cancel_workflow",
     "retry_workflow",
 )
-"""What the audit calls each of these."""
+"""Action names in the audit log."""
 
 
 async def pause_workflow(
     session: OperatorSession, workflow_id: str | UUID, *, reason: str | None = None
 ) -> ActionReport:
-    """Start nothing of the run, nor of the runs below it, until it is resumed; what runs may end."""
+    """Start no more nodes of the run and its sub-workflows until it is resumed; running tasks continue."""
     return await _run_audited(session, PAUSE_WORKFLOW, workflow_id, reason, control.pause_within)
 
 
@@ -40,7 +39,7 @@ async def resume_workflow(
 async def cancel_workflow(
     session: OperatorSession, workflow_id: str | UUID, *, kill: bool = False, reason: str | None = None
 ) -> ActionReport:
-    """End the run and all below it; with `kill`, the processes of its running tasks too."""
+    """Cancel the run and its sub-workflows; with `kill`, also the processes of their running tasks."""
     cancel = partial(control.cancel_within, kill=kill)
     return await _run_audited(session, CANCEL_WORKFLOW, workflow_id, reason, cancel)
 
@@ -48,7 +47,7 @@ async def cancel_workflow(
 async def retry_workflow(
     session: OperatorSession, workflow_id: str | UUID, *, reason: str | None = None
 ) -> ActionReport:
-    """Let a run that has ended begin again where it failed."""
+    """Run the failed nodes of a finished run again, and everything after them."""
     return await _run_audited(session, RETRY_WORKFLOW, workflow_id, reason, control.retry_within)
 
 
@@ -59,28 +58,34 @@ async def _run_audited(
     reason: str | None,
     change: Callable[[Transaction, UUID], Awaitable[int | control.ControlRefusal]],
 ) -> ActionReport:
-    """Change the run and write that down in one transaction: neither is ever seen without the other."""
-    run = UUID(parse_id(str(workflow_id)))
-    named = {"workflow_id": str(run)}
+    """Change the run and write the audit entry in one transaction."""
+    run_id = UUID(parse_id(str(workflow_id)))
 
     async def work(transaction: Transaction) -> ActionReport:
-        answer = await change(transaction, run)
-        is_changed = not isinstance(answer, control.ControlRefusal) and answer > 0
-        done = AuditProgress(affected=int(is_changed), skipped=int(not is_changed))
-        matched = int(answer is not control.ControlRefusal.NOT_FOUND)
-        deed = AuditEntry(operator=session.operator, action=action, reason=reason, filter=named, matched=matched)
+        count_or_refusal = await change(transaction, run_id)
+        is_changed = not isinstance(count_or_refusal, control.ControlRefusal) and count_or_refusal > 0
+        progress = AuditProgress(affected=int(is_changed), skipped=int(not is_changed))
+        matched = int(count_or_refusal is not control.ControlRefusal.NOT_FOUND)
+        entry = AuditEntry(
+            operator=session.operator,
+            action=action,
+            reason=reason,
+            filter={"workflow_id": str(run_id)},
+            matched=matched,
+        )
         return ActionReport(
             action=action,
             matched=matched,
-            affected=done.affected,
-            skipped=() if is_changed else (Skipped(run, _why(answer)),),
-            skipped_count=done.skipped,
-            audit_id=await record_audit(transaction, deed, done),
-            retried_nodes=answer if action == RETRY_WORKFLOW and isinstance(answer, int) else 0,
+            affected=progress.affected,
+            skipped=() if is_changed else (Skipped(run_id, _skip_reason(count_or_refusal)),),
+            skipped_count=progress.skipped,
+            audit_id=await record_audit(transaction, entry, progress),
+            retried_nodes=count_or_refusal if action == RETRY_WORKFLOW and isinstance(count_or_refusal, int) else 0,
         )
 
     return await session.run(work)
 
 
-def _why(answer: int | control.ControlRefusal) -> str:
-    return SkipReason(answer) if isinstance(answer, control.ControlRefusal) else SkipReason.WORKFLOW_STATE_NOT_ALLOWED
+def _skip_reason(refusal: int | control.ControlRefusal) -> SkipReason:
+    # A change of no node means that the run was not in a state that the action allows.
+    return SkipReason(refusal) if isinstance(refusal, control.ControlRefusal) else SkipReason.WORKFLOW_STATE_NOT_ALLOWED

@@ -282,10 +282,10 @@ class FinishedCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurationBucket:
-    """Executions that fell between two bounds; part 0 is below the first."""
+    """Attempts whose duration fell between two bounds; index 0 is below the first bound."""
 
-    part: int
-    executions: int
+    index: int
+    attempts: int
     total_s: float
 
 

@@ -112,7 +112,7 @@ def test_while_another_process_is_cleaning_it_is_busy(horsies: Executable, with_
         await other.close()
         return answer.code, json.loads(answer.stdout)["error"]["message"]
 
-    assert asyncio.run(hold_and_clean()) == (4, "another process is cleaning")
+    assert asyncio.run(hold_and_clean()) == (4, "another process is cleaning up")
 
 
 def test_on_a_terminal_progress_is_shown_and_stdout_stays_clean(with_old_rows: str, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_queues_are_listed_with_the_documented_fields(horsies: Executable, datab
 @pytest.mark.parametrize("verb", ["pause", "resume"])
 def test_what_can_be_no_name_of_a_queue_is_a_wrong_command_line(horsies: Executable, verb: str) -> None:
     refused = horsies("queue", verb, "")
-    assert (refused.code, "no name of a queue" in refused.stderr, "-->" in refused.stderr) == (2, True, False)
+    assert (refused.code, "invalid queue name" in refused.stderr, "-->" in refused.stderr) == (2, True, False)
 
 
 def test_a_paused_queue_says_by_whom_and_why(horsies: Executable) -> None:

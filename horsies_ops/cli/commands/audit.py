@@ -13,7 +13,7 @@ from horsies.model.operator_actions import Action
 from horsies_ops.actions.queues import PAUSE_QUEUE, RESUME_QUEUE
 from horsies_ops.actions.send import SEND
 from horsies_ops.actions.workflows import WORKFLOW_ACTIONS
-from horsies_ops.cleanup import ACTION as CLEANUP
+from horsies_ops.cleanup import CLEANUP
 from horsies_ops.cli.option_types import flatten, list_option, split_values
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import print_json, print_table, to_json

@@ -40,8 +40,8 @@ def demo(
                 settings,
                 seconds=seconds,
                 processes=processes,
-                tell=options.print_message,
-                show=lambda seen: options.print_message(_line(seen)),
+                on_message=options.print_message,
+                on_status=lambda seen: options.print_message(_line(seen)),
             )
         )
         _summarise(last)

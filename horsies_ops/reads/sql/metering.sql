@@ -15,12 +15,12 @@ SELECT queue_name AS queue, status, count(*)::integer AS tasks
 -- name: durations
 -- How many executions that ended took less than each of the bounds in $3, and no less than the one before; the last part
 -- is beyond them all.
-SELECT width_bucket(took.s, $3::double precision[]) AS part, count(*)::integer AS executions, sum(took.s) AS total_s
+SELECT width_bucket(took.s, $3::double precision[]) AS index, count(*)::integer AS attempts, sum(took.s) AS total_s
   FROM horsies_task_attempts AS attempt
  CROSS JOIN LATERAL (SELECT greatest(extract(epoch FROM attempt.finished_at - attempt.started_at), 0)::double precision
                             AS s) AS took
  WHERE attempt.finished_at >= $1 AND attempt.finished_at < $2
- GROUP BY part;
+ GROUP BY index;
 
 -- name: events
 SELECT kind, coalesce(evidence ->> 'decision', '') AS decision, count(*)::integer AS events

@@ -269,4 +269,4 @@ async def test_a_running_task_whose_owner_does_not_answer_is_moved_and_said_to_o
     report = await ops.apply(await ops.plan(Action.REQUEUE, [task_id], RUNNING_TOO))
     row = await _row(connection, task_id)
     assert (report.affected, row["status"], row["overlap_possible"]) == (1, "PENDING", True)
-    assert "1 moved though their owners did not stop them" in report.warnings[-1]
+    assert "1 requeued although their workers did not stop them in time" in report.warnings[-1]

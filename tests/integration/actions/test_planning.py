@@ -102,7 +102,7 @@ async def test_a_run_under_a_live_worker_needs_more_of_a_confirmation(
     task_id = await insert_task(database_url, status="RUNNING", started_at=now, claimed_by_worker_id=worker)
     plan = await ops.plan(Action.REQUEUE, [task_id], ActionOptions(include_running=True))
     assert plan.confirmation_tier == tier
-    assert any("no live owner" in warning for warning in plan.warnings) == (state == "lost")
+    assert any("no live worker" in warning for warning in plan.warnings) == (state == "lost")
 
 
 async def test_a_plan_warns_that_side_effects_may_happen_again(ops: Ops, database_url: str) -> None:
@@ -124,5 +124,5 @@ def test_a_filter_that_names_nothing_never_means_the_whole_table() -> None:
 
 
 async def test_only_a_cancel_kills(ops: Ops) -> None:
-    with pytest.raises(ValueError, match="kill is for cancel"):
+    with pytest.raises(ValueError, match="kill works only with cancel"):
         await ops.plan(Action.FAIL, [uuid4()], ActionOptions(kill=True))

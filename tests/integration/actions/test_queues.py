@@ -45,6 +45,6 @@ async def test_a_queue_that_nobody_knows_is_warned_of(ops: Ops, database_url: st
 
 
 async def test_what_can_be_no_name_of_a_queue_is_refused(ops: Ops) -> None:
-    with pytest.raises(ConfigurationError, match="no name of a queue") as refused:
+    with pytest.raises(ConfigurationError, match="invalid queue name") as refused:
         await ops.pause_queue("")
     assert refused.value.location is None, "which could only be in the library itself"

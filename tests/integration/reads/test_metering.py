@@ -60,7 +60,7 @@ async def test_executions_are_counted_by_how_long_they_took(database: Database, 
         task_id = await insert_task(database_url)
         await insert(database_url, "horsies_task_attempts", task_id=task_id, attempt=attempt, claim_token=1, **spent)
     found = await look(database, start)
-    assert {each.part: (each.executions, each.total_s) for each in found.durations} == {
+    assert {each.index: (each.attempts, each.total_s) for each in found.durations} == {
         0: (1, 0.5),
         1: (2, 5.0),
         2: (1, 60.0),

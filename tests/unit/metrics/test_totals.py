@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from horsies_ops.metrics import BOUNDS_S, Totals
+from horsies_ops.metrics import BUCKET_BOUNDS_S, MetricTotals
 from horsies_ops.reads.overview import CounterIncrements, DurationBucket, EventCount, FinishedCount
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 
 
 def test_what_each_look_finds_is_added() -> None:
-    totals = Totals()
+    totals = MetricTotals()
     for tasks in (3, 4):
         totals.add(CounterIncrements(until=NOW, finished=(FinishedCount(queue="mail", status="FAILED", tasks=tasks),)))
     assert totals.finished == {("FAILED", "mail"): 7}
 
 
 def test_recovered_tasks_are_counted_by_decision_and_late_results_apart() -> None:
-    totals = Totals()
+    totals = MetricTotals()
     recovered = [EventCount(kind="task_recovered", decision=each, events=2) for each in ("requeue", "fail")]
     totals.add(
         CounterIncrements(until=NOW, events=(*recovered, EventCount(kind="late_result_refused", decision="", events=5)))
@@ -27,10 +27,10 @@ def test_recovered_tasks_are_counted_by_decision_and_late_results_apart() -> Non
 
 
 def test_every_bucket_holds_those_below_it() -> None:
-    totals = Totals()
-    parts = [DurationBucket(part=part, executions=1, total_s=1.5) for part in (0, 1, len(BOUNDS_S))]
+    totals = MetricTotals()
+    parts = [DurationBucket(index=index, attempts=1, total_s=1.5) for index in (0, 1, len(BUCKET_BOUNDS_S))]
     totals.add(CounterIncrements(until=NOW, durations=tuple(parts)))
     counts = [count for _, count in totals.buckets()]
-    assert counts == [1, 2, *[2] * (len(BOUNDS_S) - 2), 3]
+    assert counts == [1, 2, *[2] * (len(BUCKET_BOUNDS_S) - 2), 3]
     assert [bound for bound, _ in totals.buckets()][-1] == "+Inf"
-    assert totals.total_s == 4.5
+    assert totals.duration_sum_s == 4.5

@@ -29,8 +29,8 @@ from horsies.model.task import TaskStatus
 from horsies.recovery.decide import StaleTask
 from horsies.recovery.report import SweepReport, SweepStatus, SweptTask
 from horsies.store.recovery import StaleRow
-from horsies_ops.actions.plan import Plan, PlanGroup, PlanSample, Selector, Skipped, Target
-from horsies_ops.actions.report import ActionProgress, ActionReport
+from horsies_ops.actions.plan import Plan, PlanGroup, PlanSample, Selector, Target
+from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
 from horsies_ops.reads.stale import SilentTasks, summarize_silent
 from horsies_ops.reads.tasks import TaskRecord
 from horsies_tui.demo.workflows import KINDS, WORKERS

@@ -21,9 +21,9 @@ from horsies.model.settings import AppConfig
 from horsies.model.task import TaskStatus
 from horsies.model.workflow.plan import WorkflowStatus, WorkflowTaskStatus
 from horsies.recovery.report import SweepReport, SweptTask
-from horsies_ops.actions.plan import Plan, Selector, Skipped
-from horsies_ops.actions.report import ActionProgress, ActionReport
-from horsies_ops.cleanup import ACTION, CleanupReport
+from horsies_ops.actions.plan import Plan, Selector
+from horsies_ops.actions.report import ActionProgress, ActionReport, Skipped
+from horsies_ops.cleanup import CLEANUP, CleanupReport
 from horsies_ops.reads.changes import Change, FeedStatus, Topic
 from horsies_ops.reads.events import AuditRow, EventRow
 from horsies_ops.reads.filters import ShortIdMatch, TaskFilter
@@ -545,7 +545,7 @@ class MaintenanceSourceMixin:
         cleaned = self.system.maintenance.cleanup()
         if progress is not None:
             progress(ActionProgress(done=cleaned.rows, total=cleaned.rows, affected=cleaned.rows, skipped=0))
-        audit_id = self.system.audit_log.append(ACTION, affected=cleaned.rows, reason=reason)
+        audit_id = self.system.audit_log.append(CLEANUP, affected=cleaned.rows, reason=reason)
         return CleanupReport(is_dry_run=False, matched=cleaned.rows, cleaned=cleaned, audit_id=audit_id)
 
 
