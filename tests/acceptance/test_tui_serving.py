@@ -128,7 +128,7 @@ def test_a_port_that_is_taken_is_told(serving: RunningCommand, horsies: Executab
     asyncio.run(_knock(port))
     answer = horsies("tui", "--demo", "--serve", "--port", str(port))
     assert answer.code == 1
-    assert f"cannot listen at 127.0.0.1:{port}" in answer.stderr
+    assert f"cannot listen on 127.0.0.1:{port}" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 

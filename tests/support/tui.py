@@ -63,7 +63,7 @@ def _noon() -> datetime:
 
 
 def frozen_clock() -> DatabaseClock:
-    return DatabaseClock(ticks=lambda: 0.0, local=lambda: NOON)
+    return DatabaseClock(monotonic=lambda: 0.0, local=lambda: NOON)
 
 
 @asynccontextmanager

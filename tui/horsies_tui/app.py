@@ -1,4 +1,4 @@
-"""The app: it puts session, store and screens together, and has the actions that work everywhere."""
+"""The Textual app: owns the session, the live queries and the screens, and the actions available on every screen."""
 
 from __future__ import annotations
 
@@ -43,28 +43,18 @@ if TYPE_CHECKING:
     from horsies_tui.screens.workers import WorkersScreen
     from horsies_tui.screens.workflows.screen import WorkflowsScreen
 
-
-# What the palette offers: every action by its name, named filters, themes, and whatever has an id by that id.
-
+MIN_TERMINAL_SIZE: Final = Size(60, 15)
+EXIT_ACTIONS: Final = frozenset({"app_quit", "quit", "leave"})
+"""Actions that still work when the terminal is too small to show anything."""
+REFRESH_INTERVALS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
+BLURRED_REFRESH_S: Final = 5.0
+"""Shortest refresh interval while the terminal window does not have the focus."""
 GO_TO_ID: Final = "Go to id …"
-GO_TO_ID_HELP: Final = "a task by its id or the last eight digits of it; a run of a workflow by its id"
-
-
-def palette_commands(app: HorsiesApp) -> Iterator[SystemCommand]:
-    """Screens, the actions of this one, the filters that the settings name, and themes."""
-    for action in (*actions_at(app.place), *actions_at(Place.APP)):
-        owner = app if Place.APP in action.places else app.screen
-        keys = " ".join(key_label(key, app.context.glyphs) for key in action.keys)
-        title = action.help[:1].upper() + action.help[1:]
-        yield SystemCommand(title, f"{keys}   {action.id}", partial(app.run_later, action.textual_action, owner))
-    for name, text in app.context.settings.filters.items():
-        yield SystemCommand(f"Filter {sanitize(name)}", sanitize(text), partial(app.filter_tasks, text))
-    for name in app.available_themes:
-        yield SystemCommand(f"Theme {name}", "other colours", partial(setattr, app, "theme", name))
+GO_TO_ID_HELP: Final = "a task by id or short id (last 8 digits), or a workflow run by id"
 
 
 class IdProvider(Provider):
-    """An id that is typed or pasted into the palette leads to what has it."""
+    """Palette entries that open the task or workflow run with a given id."""
 
     @property
     def _app(self) -> HorsiesApp:
@@ -82,39 +72,8 @@ class IdProvider(Provider):
             yield Hit(score, matcher.highlight(GO_TO_ID), self._app.ask_for_id, help=GO_TO_ID_HELP)
 
 
-def is_id(text: str) -> bool:
-    """Whether it can be an id, whole or short."""
-    if is_short_id(text):
-        return True
-    try:
-        return bool(UUID(text))
-    except ValueError:
-        return False
-
-
-async def wanted_message(source: DataSource, identity: str) -> Message | None:
-    """What whoever gave this id wants to see; None where nothing has it."""
-    if is_short_id(identity):
-        found = await source.tasks_by_short_id(identity)
-        if len(found) > 1:
-            return ShowTasks(TaskFilter(ids=(identity,)))
-        return OpenTask(found[0].id) if found else None
-    whole = UUID(identity)
-    if await source.tasks_by_id([whole]):
-        return OpenTask(whole)
-    return ShowRun(whole) if await source.workflow(whole) is not None else None
-
-
-MIN_TERMINAL_SIZE: Final = Size(60, 15)
-EXIT_ACTIONS: Final = frozenset({"app_quit", "quit", "leave"})
-"""The actions that need not be seen to be meant."""
-REFRESH_INTERVALS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
-BLURRED_REFRESH_S = 5.0
-"""How often an app that nobody looks at asks."""
-
-
 class HorsiesApp(App[None]):
-    """`horsies tui`. `opener` says where the data comes from: a database, or an invented system."""
+    """`horsies tui`. `opener` opens the data source: a database or the demo system."""
 
     TITLE = "horsies"
     CSS_PATH = "horsies.tcss"
@@ -142,10 +101,10 @@ class HorsiesApp(App[None]):
         self._session_worker: Worker[None] | None = None
         self._can_enable_writes = not settings.read_only
         clock = clock or DatabaseClock()
-        store = LiveQueries(tick_s=self._refresh_s)
-        session = Session(opener, store, clock, self._post_connection, read_only=read_only or settings.read_only)
+        queries = LiveQueries(refresh_s=self._refresh_s)
+        session = Session(opener, queries, clock, self._post_connection, read_only=read_only or settings.read_only)
         self.context = AppContext(
-            queries=store,
+            queries=queries,
             session=session,
             clock=clock,
             glyphs=choose_glyphs(is_ascii=settings.ascii),
@@ -162,25 +121,28 @@ class HorsiesApp(App[None]):
             self.add_mode(place, lambda place=place: screen_class(place)(self.context, frozenset(SCREENS)))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """What every line goes through before it is drawn, whichever widget it comes from."""
+        """Textual's filters, plus ours: they see every line of every widget before it is written."""
         return [*super().get_line_filters(), *self._line_filters]
 
     def on_mount(self) -> None:
         self._apply_theme()
         self.set_keymap(self._keys)
         self.switch_mode(self._start)
-        # What it takes to connect, and the other screens, are loaded once there is something to see.
+        # Paint first: loading the driver and the other screens takes longer than drawing this one.
         self.call_after_refresh(self._connect)
         self.call_after_refresh(self.run_worker, load_all, group="load", thread=True, exit_on_error=False)
 
     def _apply_theme(self) -> None:
-        """The one of the settings; a theme that is missing or faulty is told, and no reason to show nothing."""
-        wanted = self.context.settings.theme
-        is_known = wanted in self.available_themes
-        self.theme = wanted if is_known else DARK.name
-        for fault in (*self._theme_faults, *(() if is_known else (f"there is no theme {wanted}",))):
+        """Set the configured theme; warn about invalid theme files and fall back to the dark theme."""
+        name = self.context.settings.theme
+        faults = list(self._theme_faults)
+        if name not in self.available_themes:
+            faults.append(f"unknown theme {name}, using {DARK.name}")
+            name = DARK.name
+        self.theme = name
+        for fault in faults:
             self.notify(sanitize(fault), severity="warning", markup=False)
-        # The one that it begins with is nobody's choice of today.
+        # Subscribed afterwards, so that only a theme the user picks is saved.
         self.call_after_refresh(self.theme_changed_signal.subscribe, self, self._remember_theme)
 
     def _remember_theme(self, theme: Theme) -> None:
@@ -192,7 +154,7 @@ class HorsiesApp(App[None]):
         )
 
     async def on_unmount(self) -> None:
-        """Leave nothing open: an operator who quits in the middle of a question must not leave a connection behind."""
+        """Close the connection even if the user quits during a query."""
         await self._disconnect()
 
     async def _disconnect(self) -> None:
@@ -219,13 +181,17 @@ class HorsiesApp(App[None]):
 
     @property
     def place(self) -> Place:
-        return next((each.place for each in reversed(self.screen_stack) if isinstance(each, MainScreen)), Place.APP)
+        """The topmost main screen, below any dialogs."""
+        return next(
+            (screen.place for screen in reversed(self.screen_stack) if isinstance(screen, MainScreen)), Place.APP
+        )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "go" and parameters and parameters[0] not in SCREENS:
             return None
-        if (known := ACTIONS_BY_METHOD.get(action)) and known.opens_text_input and isinstance(self.focused, Input):
-            return False
+        key_action = ACTIONS_BY_METHOD.get(action)
+        if key_action is not None and key_action.opens_text_input and isinstance(self.focused, Input):
+            return False  # these bindings have priority; in a text field their keys must stay text
         return super().check_action(action, parameters)
 
     async def run_action(
@@ -234,20 +200,17 @@ class HorsiesApp(App[None]):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """Where there is no room to show what a key would be about, it does nothing but lead out."""
-        named = action.partition("(")[0].rpartition(".")[2] if isinstance(action, str) else action[1]
-        if self._is_too_small and named not in EXIT_ACTIONS:
+        """Run an action. While the terminal is too small to show its target, only exit actions run."""
+        name = action.partition("(")[0].rpartition(".")[2] if isinstance(action, str) else action[1]
+        is_too_small = self.size.width < MIN_TERMINAL_SIZE.width or self.size.height < MIN_TERMINAL_SIZE.height
+        if is_too_small and name not in EXIT_ACTIONS:
             return False
         return await super().run_action(action, default_namespace, namespaces)
 
-    @property
-    def _is_too_small(self) -> bool:
-        return self.size.width < MIN_TERMINAL_SIZE.width or self.size.height < MIN_TERMINAL_SIZE.height
-
     def action_go(self, place: str) -> None:
-        """Show a main screen, what was opened over it included; where it is shown already, close that.
+        """Switch to a main screen and the details open on it; if already there, close its details.
 
-        The one before is where `-` leads.
+        The previous screen is remembered for `-`.
         """
         if place != self.current_mode:
             self._last_place = Place(self.current_mode)
@@ -260,7 +223,6 @@ class HorsiesApp(App[None]):
             self.pop_screen()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002  # Textual's
-        """What the palette offers."""
         yield from palette_commands(self)
 
     def run_later(self, call: str, owner: DOMNode) -> None:
@@ -268,35 +230,38 @@ class HorsiesApp(App[None]):
         self.call_later(self.run_action, call, owner)
 
     def ask_for_id(self) -> None:
-        self.push_screen(PromptDialog("Which id? The last eight digits of a task's are enough."), self.open_id)
+        self.push_screen(
+            PromptDialog("Task or workflow run id. For a task, the last 8 digits are enough."), self.open_id
+        )
 
     def open_id(self, id_text: str | None) -> None:
-        """Show what has this id."""
+        """Show the task or workflow run with this id."""
         source = self.context.source
         if id_text and source is not None:
             self.run_worker(self._open_id(source, id_text), group="go", exclusive=True, exit_on_error=False)
 
-    async def _open_id(self, source: DataSource, identity: str) -> None:
+    async def _open_id(self, source: DataSource, id_text: str) -> None:
         try:
-            wanted = await wanted_message(source, identity) if is_id(identity) else None
+            message = await resolve_id(source, id_text) if is_id(id_text) else None
         except HorsiesError as error:
             self.notify(sanitize(error.message), severity="error", markup=False)
             return
-        if wanted is None:
-            self.notify(sanitize(f"nothing has the id {identity}", limit=100), severity="warning", markup=False)
+        if message is None:
+            text = sanitize(f"no task or workflow run with id {id_text}", limit=100)
+            self.notify(text, severity="warning", markup=False)
         else:
-            self.post_message(wanted)
+            self.post_message(message)
 
     def filter_tasks(self, text: str) -> None:
-        """Show the tasks that match this text."""
+        """Show the tasks that match this filter text."""
         match parse_filter(text):
             case FilterFault() as fault:
                 self.notify(sanitize(fault.message), severity="error", markup=False)
-            case wanted:
-                self.show_tasks(wanted)
+            case task_filter:
+                self.show_tasks(task_filter)
 
     def on_open_task(self, message: OpenTask) -> None:
-        """Open a task over the screen that it was found on."""
+        """Open the task detail on top of the current screen."""
         from horsies_tui.screens.tasks.detail import OpenedTask, TaskDetailScreen
 
         screen = self.screen
@@ -316,11 +281,11 @@ class HorsiesApp(App[None]):
             cast("WorkflowsScreen", self.screen).show_run(workflow_id)
 
     def _is_at(self, place: Place) -> bool:
-        """Whether that main screen is what is seen; its class need not be loaded to tell."""
+        """Whether this main screen is on top. Compares places, so no screen class has to be imported."""
         return isinstance(self.screen, MainScreen) and self.screen.place is place
 
     def _show_place(self, place: Place) -> None:
-        """Show a main screen itself, whatever was opened over it."""
+        """Show a main screen and close the details open on it."""
         self.action_go(place)
         self._close_details()
 
@@ -333,7 +298,7 @@ class HorsiesApp(App[None]):
             cast("WorkersScreen", self.screen).show_worker(worker_id)
 
     def show_tasks(self, task_filter: TaskFilter) -> None:
-        """Go to the list of tasks, narrowed down to these."""
+        """Go to the Tasks screen with this filter."""
         self._show_place(Place.TASKS)
         self.call_after_refresh(self._apply_task_filter, task_filter)
 
@@ -342,11 +307,11 @@ class HorsiesApp(App[None]):
             cast("TasksScreen", self.screen).apply_filter(task_filter)
 
     async def action_app_palette(self) -> None:
-        """Open the palette; the next key is not looked at before there is a line that it can go to."""
+        """Open the palette and focus its input before the next key is handled."""
         if not isinstance(self.screen, CommandPalette):
-            opened = CommandPalette(id="--command-palette")
-            await self.push_screen(opened)
-            opened.set_focus(opened.query_one(Input))
+            palette = CommandPalette(id="--command-palette")
+            await self.push_screen(palette)
+            palette.set_focus(palette.query_one(Input))
 
     def action_app_help(self) -> None:
         self.push_screen(HelpDialog(self.place, self._keys, self.context.glyphs))
@@ -371,12 +336,13 @@ class HorsiesApp(App[None]):
             self.action_go(self._last_place)
 
     def action_live_pause(self) -> None:
-        store = self.context.queries
-        if store.is_paused:
-            store.resume()
+        queries = self.context.queries
+        if queries.is_paused:
+            queries.resume()
         else:
-            store.pause()
-        self._refresh_header()
+            queries.pause()
+        if isinstance(self.screen, MainScreen):
+            self.screen.query_one(AppHeader).refresh_if_changed()
 
     def action_live_refresh(self) -> None:
         self.context.session.retry_now()
@@ -384,43 +350,75 @@ class HorsiesApp(App[None]):
 
     def action_live_slower(self) -> None:
         self._set_refresh_interval(
-            min((rate for rate in REFRESH_INTERVALS_S if rate > self._refresh_s), default=REFRESH_INTERVALS_S[-1])
+            min((step for step in REFRESH_INTERVALS_S if step > self._refresh_s), default=REFRESH_INTERVALS_S[-1])
         )
 
     def action_live_faster(self) -> None:
         self._set_refresh_interval(
-            max((rate for rate in REFRESH_INTERVALS_S if rate < self._refresh_s), default=REFRESH_INTERVALS_S[0])
+            max((step for step in REFRESH_INTERVALS_S if step < self._refresh_s), default=REFRESH_INTERVALS_S[0])
         )
 
-    def _set_refresh_interval(self, rate_s: float) -> None:
-        self._refresh_s = self.context.queries.refresh_s = rate_s
-        self.notify(f"updates at most every {rate_s:g} s")
+    def _set_refresh_interval(self, interval_s: float) -> None:
+        self._refresh_s = self.context.queries.refresh_s = interval_s
+        self.notify(f"refreshing at most every {interval_s:g} s")
 
     def action_view_theme(self) -> None:
-        at = THEME_CYCLE.index(self.theme) if self.theme in THEME_CYCLE else -1
-        self.theme = THEME_CYCLE[(at + 1) % len(THEME_CYCLE)]
+        index = THEME_CYCLE.index(self.theme) if self.theme in THEME_CYCLE else -1
+        self.theme = THEME_CYCLE[(index + 1) % len(THEME_CYCLE)]
 
     def action_app_write(self) -> None:
-        """Back to read-only at once; out of it only for whoever types which database that is about."""
+        """Toggle read-only mode. Leaving it requires typing the database name."""
         if not self.context.is_read_only:
             self._reopen(read_only=True)
         elif not self._can_enable_writes:
-            self.notify("the settings say tui.read_only", severity="warning")
+            self.notify("read-only is set by tui.read_only in the settings", severity="warning")
         else:
-            what = "to allow changes for this session"
-            self.push_screen(TypedConfirmDialog(self.context.database_name, what), self._on_write_confirmed)
+            purpose = "to enable actions for this session"
+            self.push_screen(TypedConfirmDialog(self.context.database_name, purpose), self._on_write_confirmed)
 
-    def _on_write_confirmed(self, is_sure: bool | None) -> None:  # noqa: FBT001  # what a dialog ends with
-        if is_sure:
+    def _on_write_confirmed(self, is_confirmed: bool | None) -> None:  # noqa: FBT001  # a dialog's result
+        if is_confirmed:
             self._reopen(read_only=False)
 
     @work(group="reopen", exclusive=True)
     async def _reopen(self, *, read_only: bool) -> None:
-        """Connect anew: whether anything may be changed is decided where the connection is opened, not here."""
+        """Reconnect: read-only is enforced by the database session, so the mode needs a new one."""
         await self._disconnect()
         self.context.session.read_only = read_only
         self._connect()
 
-    def _refresh_header(self) -> None:
-        if isinstance(self.screen, MainScreen):
-            self.screen.query_one(AppHeader).refresh_if_changed()
+
+def palette_commands(app: HorsiesApp) -> Iterator[SystemCommand]:
+    """The current screen's actions, global actions, named filters and themes."""
+    for action in (*actions_at(app.place), *actions_at(Place.APP)):
+        owner = app if Place.APP in action.places else app.screen
+        keys = " ".join(key_label(key, app.context.glyphs) for key in action.keys)
+        title = action.help[:1].upper() + action.help[1:]
+        yield SystemCommand(title, f"{keys}   {action.id}", partial(app.run_later, action.textual_action, owner))
+    for name, text in app.context.settings.filters.items():
+        yield SystemCommand(f"Filter {sanitize(name)}", sanitize(text), partial(app.filter_tasks, text))
+    for name in app.available_themes:
+        yield SystemCommand(f"Theme {name}", "switch colours", partial(setattr, app, "theme", name))
+
+
+def is_id(text: str) -> bool:
+    """Whether the text is a short id or a UUID."""
+    if is_short_id(text):
+        return True
+    try:
+        return bool(UUID(text))
+    except ValueError:
+        return False
+
+
+async def resolve_id(source: DataSource, id_text: str) -> Message | None:
+    """The message that shows the task or run with this id; None if there is none."""
+    if is_short_id(id_text):
+        found = await source.tasks_by_short_id(id_text)
+        if len(found) > 1:
+            return ShowTasks(TaskFilter(ids=(id_text,)))
+        return OpenTask(found[0].id) if found else None
+    full_id = UUID(id_text)
+    if await source.tasks_by_id([full_id]):
+        return OpenTask(full_id)
+    return ShowRun(full_id) if await source.workflow(full_id) is not None else None

@@ -1,7 +1,7 @@
-"""Values as the screens show them: text made harmless and cut to size, ages that fit a column, numbers.
+"""Formatting of values for the screens: sanitized and truncated text, ages, counts, times, short ids.
 
-Everything that was written by a task, a worker or a user goes through `clean`, `fit` or `safe` before it is drawn.
-Neither Textual nor the terminal filters escape sequences, and a bracket in a plain string is taken for markup.
+Every value that comes from a task, a worker or a user goes through `sanitize`, `fit` or `safe` before it is drawn:
+Textual does not filter escape sequences and parses brackets in plain strings as markup.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from textual.content import Content
 from textual.style import Style
 
 from horsies.model.task import short_form
-from horsies.model.text import sanitize_text as without_controls
+from horsies.model.text import sanitize_text
 
 _MAX_CHARACTERS: Final = 65_536
-"""No more of a value is looked at, however much of it there is."""
+"""Longer values are cut before they are processed."""
 
-_CONTROL_REPLACEMENTS = {"\r\n": "⏎", "\n": "⏎", "\r": "⏎", "\t": "→"}
+_CONTROL_REPLACEMENTS: Final = {"\r\n": "⏎", "\n": "⏎", "\r": "⏎", "\t": "→"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 def sanitize(value: object, *, limit: int = _MAX_CHARACTERS) -> str:
-    """`value` as one line without a character that a terminal would obey; at most `limit` characters of it."""
+    """`value` as one line of at most `limit` characters, with control characters replaced by visible ones."""
     text = str(value)[: 4 * limit]
-    for control, stand_in in _CONTROL_REPLACEMENTS.items():
-        text = text.replace(control, stand_in)
-    return without_controls(text, limit=limit)
+    for control, replacement in _CONTROL_REPLACEMENTS.items():
+        text = text.replace(control, replacement)
+    return sanitize_text(text, limit=limit)
 
 
 def truncate(text: str, cells: int) -> str:
-    """As much of a clean text as `cells` columns hold, with an ellipsis where something is left out."""
+    """Cut sanitized text to `cells` columns, with an ellipsis at the end."""
     if cell_len(text) <= cells:
         return text
     return set_cell_size(text, cells - 1) + "…" if cells > 0 else ""
 
 
 def truncate_start(text: str, cells: int) -> str:
-    """The end of a clean text, as much as `cells` columns hold: of a path that is what tells it from others."""
+    """Cut sanitized text to its last `cells` columns, for paths, which differ at the end."""
     if cell_len(text) <= cells:
         return text
     while text and cell_len(text) >= cells:
@@ -50,29 +50,29 @@ def truncate_start(text: str, cells: int) -> str:
 
 
 def fit(value: object, cells: int, *, right: bool = False) -> str:
-    """`value`, harmless, in exactly `cells` columns."""
+    """`value`, sanitized, in exactly `cells` columns."""
     text = str(value)
     if text.isascii() and text.isprintable() and len(text) <= cells:
-        # Most cells of most lists, a screenful of them with each key; there is nothing to make harmless or to measure.
+        # Fast path for most cells: every key press redraws a screenful of them.
         return text.rjust(cells) if right else text.ljust(cells)
     shown = truncate(sanitize(text, limit=max(cells, 1) + 1), cells)
-    filling = " " * (cells - cell_len(shown))
-    return filling + shown if right else shown + filling
+    padding = " " * (cells - cell_len(shown))
+    return padding + shown if right else shown + padding
 
 
 def safe(value: object, style: Style | str = "", *, cells: int | None = None) -> Content:
-    """`value` as content in which nothing is markup and nothing is a control; cut to `cells` columns where given."""
+    """`value` as content without markup or control characters, cut to `cells` columns if given."""
     shown = sanitize(value)
     return Content.styled(shown if cells is None else truncate(shown, cells), style)
 
 
 def format_seconds(span: timedelta) -> str:
-    """`0.5s`, `4s`: a pause that is short."""
+    """`0.5s`, `4s`: a short delay."""
     return f"{span.total_seconds():g}s"
 
 
 def format_age(span: timedelta | None) -> str:
-    """`41s`, `3m12s`, `2h05m`, `3d04h`: two units, never wider than six columns below a hundred days."""
+    """`41s`, `3m12s`, `2h05m`, `3d04h`: two units, at most six columns below a hundred days."""
     if span is None:
         return "-"
     seconds = max(int(span.total_seconds()), 0)
@@ -88,7 +88,7 @@ def format_age(span: timedelta | None) -> str:
 
 
 def format_short_age(span: timedelta | None) -> str:
-    """`41s`, `3m`, `2h`, `31d`: one unit, for narrow columns that need not tick."""
+    """`41s`, `3m`, `2h`, `31d`: one unit, for narrow columns."""
     if span is None:
         return "-"
     seconds = max(int(span.total_seconds()), 0)
@@ -99,7 +99,7 @@ def format_short_age(span: timedelta | None) -> str:
 
 
 def format_elapsed(span: timedelta | None) -> str:
-    """How long something took: tenths of a second below ten, milliseconds below a tenth."""
+    """A duration: `82ms` below 0.1 s, `4.2s` below 10 s, else as an age."""
     if span is None:
         return "-"
     if span < timedelta(seconds=0.1):
@@ -108,7 +108,7 @@ def format_elapsed(span: timedelta | None) -> str:
 
 
 def format_count(count: int, *, is_estimate: bool = False, is_capped: bool = False) -> str:
-    """`1,204`, `10,000+` where counting stopped there, `~1.6M` where nobody counted."""
+    """`1,204`; `10,000+` for a capped count; `~1.6M` for an estimate."""
     if is_estimate:
         return f"~{humanize.metric(count, precision=2).replace(' ', '')}" if count >= 1000 else f"~{count}"
     return f"{count:,}+" if is_capped else f"{count:,}"
@@ -120,15 +120,15 @@ def plural(count: int, noun: str) -> str:
 
 
 def format_time(at: datetime | None) -> str:
-    """The time of day in UTC, as the database has it."""
+    """The time of day in UTC."""
     return "--:--:--" if at is None else at.astimezone(UTC).strftime("%H:%M:%S")
 
 
 def format_day_time(at: datetime) -> str:
-    """To the minute in UTC, for what may be days ago."""
+    """Month, day, hour and minute in UTC, for times that may be days ago."""
     return at.astimezone(UTC).strftime("%m-%d %H:%M")
 
 
 def short_id(identity: UUID | str | None) -> str:
-    """The last eight digits: the first ones of our ids are a clock, and neighbours share them."""
+    """The last eight digits. The first ones of a UUIDv7 are a timestamp that neighbouring ids share."""
     return "-" if identity is None else short_form(identity)

@@ -1,4 +1,4 @@
-"""From settings and options to a running app."""
+"""Start `horsies tui` in the terminal or, with `--serve`, in browsers."""
 
 from __future__ import annotations
 
@@ -23,44 +23,21 @@ from horsies_tui.data.source import DataSource, Opener
 if TYPE_CHECKING:
     from horsies_tui.app import HorsiesApp
 
-
-# The other side of `serving`: this process is the app of one visitor.
-
+READ_TIMEOUT_S: Final = 3.0
+"""Timeout of queries for screens. Actions use the toolkit's own timeouts."""
+MAX_CONNECTIONS: Final = 3
+"""Screens run several queries at once; the workers need the server's connections more."""
+SLOW_TERMINAL_ENV: Final = {"TEXTUAL_FPS": "15", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
+SLOW_REFRESH_MS: Final = 1000
+GC_THRESHOLD: Final = 50_000
+"""Allocations between two garbage collections."""
 WEB_DRIVER: Final = "textual.drivers.web_driver:WebDriver"
 PARENT_POLL_S: Final = 0.5
 
 
-def is_web_child() -> bool:
-    """Whether what is drawn goes to a browser and not to a terminal."""
-    return os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
-
-
-def exit_with_server() -> None:
-    """End when the server does, however it ends: nobody would be there to close this app."""
-    server = os.getppid()
-    threading.Thread(target=_exit_when_orphaned, args=(server,), name="horsies-served", daemon=True).start()
-
-
-def _exit_when_orphaned(server: int) -> None:
-    while os.getppid() == server:
-        time.sleep(PARENT_POLL_S)
-    # Not `sys.exit`: whatever the app is waiting for, it waits for nobody any more.
-    os._exit(1)
-
-
-READ_TIMEOUT_S = 3.0
-"""So long a screen waits for what it shows. What an operator decided to change may take as long as anywhere else."""
-MAX_CONNECTIONS = 3
-"""A screen asks several questions at once; the workers need the server's connections more than it does."""
-SLOW_TERMINAL_ENV = {"TEXTUAL_FPS": "15", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
-SLOW_REFRESH_MS = 1000
-GC_THRESHOLD = 50_000
-"""So many objects are made before it is seen which of them are garbage."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """What the command line says beyond the settings."""
+    """Command line options that are not settings."""
 
     actor: str | None = None
     is_read_only: bool = False
@@ -69,32 +46,32 @@ class LaunchOptions:
     has_mouse: bool = True
     log_file: Path | None = None
     add_connection_options: Callable[[str], str] = str
-    """Has the command of a hint lead to the same database."""
+    """Adds the current connection options to the command in a hint, so that it runs against the same database."""
 
     @property
     def cli_arguments(self) -> list[str]:
-        """The same as arguments of the command."""
+        """These options as arguments of `horsies tui`, for the processes of the web server."""
         flags = {
             "--read-only": self.is_read_only,
             "--demo": self.is_demo,
             "--slow": self.is_slow,
             "--no-mouse": not self.has_mouse,
         }
-        given = {"--as": self.actor, "--log-file": self.log_file and str(self.log_file.absolute())}
-        valued = [part for name, value in given.items() if value for part in (name, value)]
-        return [*(flag for flag, is_set in flags.items() if is_set), *valued]
+        options = {"--as": self.actor, "--log-file": self.log_file and str(self.log_file.absolute())}
+        with_values = [argument for name, value in options.items() if value for argument in (name, value)]
+        return [*(flag for flag, is_set in flags.items() if is_set), *with_values]
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOpener:
-    """Opens the configured database for the screens."""
+    """Opens the configured database as the data source of the screens."""
 
     settings: LoadedSettings
     options: LaunchOptions
 
     @asynccontextmanager
     async def __call__(self, *, read_only: bool) -> AsyncGenerator[DataSource]:
-        # All that changes the database takes long to load, and nobody should wait for it in front of a dark screen.
+        # Imported in a thread: the operations toolkit loads slowly and must not delay the first paint.
         ops_module = await asyncio.to_thread(importlib.import_module, "horsies_ops.ops")
         async with ops_module.open_ops(
             self.settings.app,
@@ -114,29 +91,29 @@ class DatabaseOpener:
 
 
 def launch(settings: LoadedSettings, options: LaunchOptions) -> int:
-    """Run the screens until they are left."""
-    # What is loaded now is no garbage, and looking for some again and again is a tenth of the time to the first paint.
+    """Run the TUI until the user quits; returns the exit code."""
+    # Imports allocate many long-lived objects; collecting during start-up takes a tenth of the time to first paint.
     gc.set_threshold(GC_THRESHOLD)
     if is_web_child():
         exit_with_server()
     if options.is_slow:
         # Textual reads these when it is imported.
         os.environ.update(SLOW_TERMINAL_ENV)
-    # The terminal belongs to the screens: a line on stderr would be drawn over them.
+    # Logging to stderr would overwrite the screen.
     with (options.log_file or Path(os.devnull)).open("a", encoding="utf-8") as log:
         configure_logging(settings.log.level, settings.log.format, statements=settings.log.statements, stream=log)
-        application = build_app(settings, options)
-        application.run(mouse=options.has_mouse)
-    return application.return_code or 0
+        app = build_app(settings, options)
+        app.run(mouse=options.has_mouse)
+    return app.return_code or 0
 
 
 def serve_in_browser(options: LaunchOptions, *, host: str, port: int, on_ready: Callable[[str], None]) -> int:
-    """Serve the screens until told to stop; `ready` gets the address. Settings go by the environment."""
+    """Serve the TUI to browsers until stopped; `on_ready` gets the URL. The app processes inherit the environment."""
     if importlib.util.find_spec("textual_serve") is None:
         raise ConfigurationError(
-            "horsies tui --serve needs the package textual-serve",
+            "horsies tui --serve requires the package textual-serve",
             code=ErrorCode.CLI_INVALID_ARGS,
-            hint="pip install textual-serve, or horsies-ops[web]",
+            hint="pip install 'horsies-ops[web]'",
         )
     from horsies_tui.web import serve
 
@@ -145,7 +122,7 @@ def serve_in_browser(options: LaunchOptions, *, host: str, port: int, on_ready: 
 
 
 def build_app(settings: LoadedSettings, options: LaunchOptions) -> HorsiesApp:
-    """The app for these settings, not yet running."""
+    """Create the app for these settings."""
     from horsies_tui.app import HorsiesApp
     from horsies_tui.data.context import StateFile, default_state_path
     from horsies_tui.theme import default_themes_folder, load_user_themes
@@ -153,22 +130,23 @@ def build_app(settings: LoadedSettings, options: LaunchOptions) -> HorsiesApp:
     tui = settings.tui
     if options.is_slow:
         tui = tui.model_copy(update={"refresh_ms": max(tui.refresh_ms, SLOW_REFRESH_MS)})
-    memory = StateFile(default_state_path())
-    if memory.state.theme is not None and settings.origin_of(("tui", "theme")).precedence is Precedence.DEFAULT:
-        tui = tui.model_copy(update={"theme": memory.state.theme})
-    opener, database = _opener(settings, options)
+    state_file = StateFile(default_state_path())
+    saved_theme = state_file.state.theme
+    if saved_theme is not None and settings.origin_of(("tui", "theme")).precedence is Precedence.DEFAULT:
+        tui = tui.model_copy(update={"theme": saved_theme})
+    opener, name = _open_from(settings, options)
     return HorsiesApp(
         opener,
         tui,
-        database_name=database,
+        database_name=name,
         read_only=options.is_read_only,
-        state_file=memory,
+        state_file=state_file,
         themes=load_user_themes(default_themes_folder()),
     )
 
 
-def _opener(settings: LoadedSettings, options: LaunchOptions) -> tuple[Opener, str]:
-    """Where the data comes from, and what that is called."""
+def _open_from(settings: LoadedSettings, options: LaunchOptions) -> tuple[Opener, str]:
+    """The opener of the data source and the database name to show."""
     if not options.is_demo:
         return DatabaseOpener(settings, options), database_name(settings.app.broker.database_url)
     from horsies_tui.demo import DATABASE_NAME, DemoOpener
@@ -177,15 +155,34 @@ def _opener(settings: LoadedSettings, options: LaunchOptions) -> tuple[Opener, s
 
 
 def database_name(url: DatabaseUrl) -> str:
-    """`db1/app`, `embedded:~/shop/db`: enough to tell one database from another, and never a secret."""
+    """The database name to show, without secrets: `db1/app`, `embedded:~/shop/db`."""
     if url.is_embedded:
         folder = url.embedded_folder
-        return "embedded" if folder is None else f"embedded:{_abbreviate_home(folder)}"
+        if folder is None:
+            return "embedded"
+        home = Path.home()
+        return f"embedded:~/{folder.relative_to(home)}" if folder.is_relative_to(home) else f"embedded:{folder}"
     address = url.masked.partition("://")[2].partition("?")[0]
     host, _, database = address.rpartition("@")[2].partition("/")
     return f"{host}/{database}" if database else host
 
 
-def _abbreviate_home(folder: Path) -> str:
-    home = Path.home()
-    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
+# Processes started by the web server (`web.py`), one for each browser session
+
+
+def is_web_child() -> bool:
+    """Whether this process draws to a browser instead of a terminal."""
+    return os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
+
+
+def exit_with_server() -> None:
+    """Exit this process when the web server exits, even if that was killed and could not stop us."""
+    server_pid = os.getppid()
+    threading.Thread(target=_exit_when_orphaned, args=(server_pid,), name="horsies-web-watchdog", daemon=True).start()
+
+
+def _exit_when_orphaned(server_pid: int) -> None:
+    while os.getppid() == server_pid:
+        time.sleep(PARENT_POLL_S)
+    # Not sys.exit: in a thread that would end only the thread.
+    os._exit(1)

@@ -1,4 +1,4 @@
-"""What happens between the layers: the store and the session tell, the screens listen."""
+"""Messages from the data layer to the screens, and requests from screens to the app."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fetched(Message):
-    """What a screen wanted has come: an immutable value."""
+    """A live query returned a result: an immutable value."""
 
     def __init__(self, name: str, value: object) -> None:
         super().__init__()
@@ -24,12 +24,12 @@ class Fetched(Message):
         self.value = value
 
     def can_replace(self, message: Message) -> bool:
-        # A newer answer makes the one that nobody has looked at yet superfluous.
+        # A newer result replaces one that is still in the message queue.
         return isinstance(message, Fetched) and message.name == self.name
 
 
 class FetchFailed(Message):
-    """What a screen wanted could not be had; it will be tried again."""
+    """A live query failed; it will be retried."""
 
     def __init__(self, name: str, error: HorsiesError) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class FetchFailed(Message):
 
 
 class ConnectionChanged(Message):
-    """The connection stands otherwise than before."""
+    """The connection status changed."""
 
     def __init__(self, connection: ConnectionStatus) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class ConnectionChanged(Message):
 
 
 class ShowTasks(Message):
-    """Whoever uses the screen wants to see these tasks."""
+    """Request: show the Tasks screen with this filter."""
 
     def __init__(self, task_filter: TaskFilter) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ShowTasks(Message):
 
 
 class OpenTask(Message):
-    """Whoever uses the screen wants to see everything about this task, and may go on through its list."""
+    """Request: open the detail of a task. `sibling_ids` are the tasks of its list, for previous and next."""
 
     def __init__(self, task_id: UUID, sibling_ids: Sequence[UUID] = ()) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class OpenTask(Message):
 
 
 class ShowRun(Message):
-    """Whoever uses the screen wants to see this run of a workflow."""
+    """Request: show this workflow run."""
 
     def __init__(self, workflow_id: UUID) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class ShowRun(Message):
 
 
 class ShowWorker(Message):
-    """Whoever uses the screen wants to see this worker."""
+    """Request: show this worker."""
 
     def __init__(self, worker_id: UUID) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Copying by the terminal itself (OSC 52), also through SSH; what was copied is shown, for not every one does it."""
+"""Clipboard, pager and file export."""
 
 from __future__ import annotations
 
@@ -23,34 +23,33 @@ from horsies_tui.format import plural, sanitize
 from horsies_tui.widgets.dialogs import PromptDialog
 
 MAX_CLIPBOARD_BYTES: Final = 64_000
-"""Bytes. Many terminals take no more than that, and of more nothing."""
+"""Many terminals ignore a longer OSC 52 sequence completely."""
 MAX_NOTICE_CHARACTERS: Final = 200
+DEFAULT_PAGER: Final = "less"
+SAVE_PROMPT: Final = "Save as (.csv, or .jsonl for JSON lines). Esc cancels."
+FORMULA_PREFIXES: Final = ("=", "+", "-", "@")
+"""Cells that start with one of these are executed by spreadsheets."""
 
 
 def copy_text(screen: Screen[Any], text: str, what: str) -> None:
-    """Copy `text`, and say that it is `what`. Lines stay lines; no other control goes along.
+    """Copy `text` with OSC 52, which also works over SSH, and notify that `what` was copied.
 
-    What is pasted is typed into some other program, and a control would act there as it would here.
+    The notice shows the text, because not every terminal supports OSC 52. Control characters other than newlines are
+    replaced: pasted into another program they would take effect there.
     """
     if len(text.encode()) > MAX_CLIPBOARD_BYTES:
-        screen.notify("too much for the clipboard of a terminal", title=f"did not copy {what}", severity="warning")
+        screen.notify("too long for the terminal's clipboard", title=f"cannot copy {what}", severity="warning")
         return
-    harmless = "\n".join(sanitize(line) for line in text.split("\n"))
-    screen.app.copy_to_clipboard(harmless)
+    screen.app.copy_to_clipboard("\n".join(sanitize(line) for line in text.split("\n")))
     screen.notify(sanitize(text, limit=MAX_NOTICE_CHARACTERS), title=f"copied {what}", markup=False)
 
 
-# Long documents in the user's own pager, for which the screens step aside.
-
-DEFAULT_PAGER = "less"
-
-
 def show_in_pager(screen: Screen[None], text: str, *, title: str) -> None:
-    """Open `text` in $PAGER and come back when it is left; what cannot be done is said."""
+    """Suspend the app and open `text` in $PAGER until it exits; failures are notified."""
     try:
         command = shlex.split(os.environ.get("PAGER", "")) or [DEFAULT_PAGER]
     except ValueError as error:
-        screen.notify(f"$PAGER cannot be read: {error}", severity="error", markup=False)
+        screen.notify(f"invalid $PAGER: {error}", severity="error", markup=False)
         return
     with tempfile.NamedTemporaryFile("w", prefix=f"horsies-{title}-", suffix=".json", encoding="utf-8") as file:
         file.write(text)
@@ -59,38 +58,31 @@ def show_in_pager(screen: Screen[None], text: str, *, title: str) -> None:
             with screen.app.suspend():
                 subprocess.run([*command, file.name], check=False)
         except SuspendNotSupported:
-            screen.notify("this terminal cannot be lent to a pager", severity="warning")
+            screen.notify("cannot open a pager in this terminal", severity="warning")
         except OSError as error:
             screen.notify(f"{command[0]}: {error.strerror}", severity="error", markup=False)
 
 
-# Rows of a list as a file: comma-separated where its name says so, else one JSON document a line.
-
-SAVE_PROMPT: Final = "Save as (.csv, or .jsonl for a JSON document a line). Esc saves nothing."
-FORMULA_PREFIXES: Final = ("=", "+", "-", "@")
-"""What a spreadsheet takes for a formula and carries out."""
-
-
 async def save_rows(screen: Screen[Any], what: str, rows: Sequence[object], now: datetime) -> None:
-    """Ask where to, write the rows there and say where they are. A file that exists is left as it is.
+    """Ask for a file name and write the rows there: CSV if it ends in .csv, else JSON lines. Never overwrites a file.
 
-    To a browser they are given as a download: whoever sits there has no business in the files of this machine.
+    In a browser the rows are a download: its user must not write files on the server.
     """
-    proposed = f"horsies-{what}-{now:%Y%m%d-%H%M%S}.jsonl"
+    default_name = f"horsies-{what}-{now:%Y%m%d-%H%M%S}.jsonl"
     if screen.app.is_web:
-        screen.app.deliver_text(io.StringIO(as_json_lines([to_json(row) for row in rows])), save_filename=proposed)
+        screen.app.deliver_text(io.StringIO(as_json_lines([to_json(row) for row in rows])), save_filename=default_name)
         return
-    answer = await screen.app.push_screen_wait(PromptDialog(SAVE_PROMPT, proposed))
+    answer = await screen.app.push_screen_wait(PromptDialog(SAVE_PROMPT, default_name))
     if not answer:
         return
     try:
-        path = await asyncio.to_thread(_write, Path(answer), [to_json(row) for row in rows])
+        path = await asyncio.to_thread(_write_new_file, Path(answer), [to_json(row) for row in rows])
     except (OSError, ValueError, RuntimeError) as error:
-        # Names that no file can have, and the home of a user who does not exist, are not errors of the system.
-        why = error.strerror if isinstance(error, OSError) else error
-        screen.notify(sanitize(f"{answer}: {why}"), severity="error", markup=False)
+        # ValueError: a null byte in the name. RuntimeError: `~user` of an unknown user.
+        reason = error.strerror if isinstance(error, OSError) else error
+        screen.notify(sanitize(f"{answer}: {reason}"), severity="error", markup=False)
     else:
-        screen.notify(sanitize(f"{plural(len(rows), 'row')} in {path}"), markup=False)
+        screen.notify(sanitize(f"saved {plural(len(rows), 'row')} to {path}"), markup=False)
 
 
 def as_json_lines(documents: Sequence[Mapping[str, Any]]) -> str:
@@ -98,7 +90,7 @@ def as_json_lines(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_csv(documents: Sequence[Mapping[str, Any]]) -> str:
-    """With a line of names on top; what is a document in a cell is JSON there."""
+    """CSV with a header line; nested values are JSON."""
     names = list(dict.fromkeys(name for document in documents for name in document))
     text = io.StringIO()
     writer = csv.writer(text)
@@ -107,12 +99,12 @@ def as_csv(documents: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _write(wanted: Path, documents: Sequence[Mapping[str, Any]]) -> Path:
-    """Where it was written, from the root."""
-    path = wanted.expanduser().absolute()
-    written = as_csv(documents) if path.suffix.lower() == ".csv" else as_json_lines(documents)
+def _write_new_file(path: Path, documents: Sequence[Mapping[str, Any]]) -> Path:
+    """Write the documents and return the absolute path."""
+    path = path.expanduser().absolute()
+    text = as_csv(documents) if path.suffix.lower() == ".csv" else as_json_lines(documents)
     with path.open("x", encoding="utf-8", newline="") as file:
-        file.write(written)
+        file.write(text)
     return path
 
 
@@ -121,5 +113,5 @@ def _csv_cell(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         return sanitize(json.dumps(value, ensure_ascii=False))
-    shown = sanitize(value)
-    return "'" + shown if shown.startswith(FORMULA_PREFIXES) else shown
+    text = sanitize(value)
+    return "'" + text if text.startswith(FORMULA_PREFIXES) else text

@@ -1,4 +1,4 @@
-"""Our two themes, and those of the user. States take their colours from names that every theme of Textual has."""
+"""Themes, glyphs and sparklines, and the filter that draws everything in ASCII."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LIGHT: Final = Theme(
 )
 
 THEME_CYCLE: Final = (DARK.name, LIGHT.name, "ansi-dark", "ansi-light")
-"""What the theme key goes through; the palette offers every one. The last two are the terminal's own colours."""
+"""Themes that the theme key cycles through; the palette offers all. The last two use the terminal's own colours."""
 
 COLOURS: Final = (
     "primary",
@@ -67,7 +67,7 @@ COLOURS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserThemes:
-    """The themes that could be read, and what is wrong with the files of the others."""
+    """The user's themes and the faults of theme files that could not be loaded."""
 
     themes: tuple[Theme, ...] = ()
     faults: tuple[str, ...] = ()
@@ -77,31 +77,31 @@ NO_USER_THEMES: Final = UserThemes()
 
 
 def default_themes_folder() -> Path:
-    """Where a user puts themes of their own, one a file."""
+    """Folder of the user's themes, one TOML file each."""
     return user_config_path("horsies", appauthor=False) / "themes"
 
 
 def load_user_themes(folder: Path) -> UserThemes:
-    """A file that is no theme is a fault, and never the end of the others."""
+    """Load all themes of a folder. An invalid file becomes a fault and does not affect the others."""
     themes: list[Theme] = []
     faults: list[str] = []
     for path in sorted(folder.glob("*.toml")):
         try:
-            themes.append(_theme(path.stem, tomllib.loads(path.read_text(encoding="utf-8"))))
+            themes.append(_parse_theme(path.stem, tomllib.loads(path.read_text(encoding="utf-8"))))
         except (OSError, ValueError) as error:
             faults.append(f"theme {path.name}: {error}")
     return UserThemes(themes=tuple(themes), faults=tuple(faults))
 
 
-def _theme(name: str, document: dict[str, Any]) -> Theme:
-    """`ValueError` where the document is no theme."""
+def _parse_theme(name: str, document: dict[str, Any]) -> Theme:
+    """Raises ValueError for an invalid theme."""
     if "primary" not in document:
         raise ValueError("primary is missing")
     for key, value in document.items():
         if key == "dark" and isinstance(value, bool):
             continue
         if key not in COLOURS:
-            raise ValueError(f"{key} is no colour of a theme")
+            raise ValueError(f"unknown key {key}")
         _check_colour(key, value)
     return Theme(name=name, **document)
 
@@ -110,15 +110,15 @@ def _check_colour(key: str, value: object) -> None:
     try:
         Color.parse(str(value))
     except ColorParseError:
-        raise ValueError(f"{key}: {value} is no colour") from None
+        raise ValueError(f"{key}: invalid colour {value}") from None
 
 
-# The signs that stand beside the words, in two sets: no emoji, whose width terminals disagree on, and plain ASCII.
+# Glyphs: one Unicode set without emoji, whose width terminals disagree on, and one ASCII set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glyphs:
-    """Colour is never the only sign of a state: each has a glyph here and a word beside it."""
+    """Symbols of the screens. A state always has a glyph and a word, never only a colour."""
 
     cursor: str
     mark: str
@@ -126,7 +126,7 @@ class Glyphs:
     back: str
     prompt: str
     enter: str
-    """The key."""
+    """The Enter key."""
 
     live: str
     polling: str
@@ -242,29 +242,27 @@ def choose_glyphs(*, is_ascii: bool) -> Glyphs:
 
 
 def sparkline(values: Sequence[float], glyphs: Glyphs, *, top: float | None = None) -> str:
-    """One character a value, the highest one full, or what reaches `top`; the lowest sign where all is zero."""
+    """One character per value, scaled to `top` (default: the highest value)."""
     top = top or max(values, default=0) or 1
     last = len(glyphs.sparks) - 1
     return "".join(glyphs.sparks[round(min(max(value, 0) / top, 1) * last)] for value in values)
 
 
 def downsample(values: Sequence[float], max_points: int) -> list[float]:
-    """At most so many values for as many or more, each the highest of its stretch."""
+    """Reduce `values` to at most `max_points`, each the maximum of its interval."""
     count = min(len(values), max_points)
     edges = [index * len(values) // count for index in range(count + 1)] if count else []
     return [max(values[start:end]) for start, end in pairwise(edges)]
 
 
 def bar(part: float, whole: float, width: int, glyphs: Glyphs) -> str:
-    """How much of a whole is taken."""
+    """A horizontal bar that is filled to `part` of `whole`."""
     full = round(min(max(part / whole, 0.0), 1.0) * width) if whole else 0
     return glyphs.full * full + glyphs.empty * (width - full)
 
 
-# Everything that is drawn, in ASCII: for terminals and fonts that have nothing else.
-#
-# The signs of our own have stand-ins that were chosen (`glyphs`). This is for all the rest, which comes from borders,
-# from the framework and from the database: each character becomes as many plain ones as it takes columns.
+# ASCII output (`tui.ascii`). Our own glyphs have ASCII versions above; the filter replaces everything else (borders,
+# Textual's widgets, values from the database), keeping the width of each character.
 
 _REPLACED_GLYPHS: Final = {
     "-": "─━╌┄┈═—–‒−▔▁·",
@@ -285,11 +283,11 @@ _REPLACED_GLYPHS: Final = {
     '"': "“”",
     "=": "‖≠≡",
 }
-_ASCII_REPLACEMENTS: Final = {sign: to_ascii for to_ascii, signs in _REPLACED_GLYPHS.items() for sign in signs}
+_ASCII_REPLACEMENTS: Final = {glyph: plain for plain, glyphs in _REPLACED_GLYPHS.items() for glyph in glyphs}
 
 
 class AsciiFilter(LineFilter):
-    """What a line of the screen goes through on its way to the terminal."""
+    """Replaces all characters outside ASCII in the lines written to the terminal."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002  # Textual's
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]
@@ -297,7 +295,7 @@ class AsciiFilter(LineFilter):
 
 @lru_cache(maxsize=4096)
 def to_ascii(text: str) -> str:
-    """`text` in ASCII and in as many columns."""
+    """`text` in ASCII with the same width in columns."""
     if text.isascii():
         return text
     width = cell_len(text)
@@ -308,5 +306,5 @@ def _ascii_character(character: str) -> str:
     if character.isascii():
         return character
     width = cell_len(character)
-    known = _ASCII_REPLACEMENTS.get(character) or unicodedata.normalize("NFKD", character)[0]
-    return (known if known.isascii() and known.isprintable() else "?").ljust(width, "?")[:width]
+    replacement = _ASCII_REPLACEMENTS.get(character) or unicodedata.normalize("NFKD", character)[0]
+    return (replacement if replacement.isascii() and replacement.isprintable() else "?").ljust(width, "?")[:width]

@@ -1,7 +1,7 @@
-"""The screens in a browser: a page, and for each visitor an app of their own, in a process that ends with its page.
+"""`horsies tui --serve`: serves the TUI to browsers. Each browser session has its own app process.
 
-There is no login, so the address is that of this machine alone unless told otherwise, and pages of other sites are
-turned away: a browser lets any of them knock at a local port. Nobody changes anything unless whoever serves allows it.
+There is no login: the server binds to loopback by default, is read-only unless started otherwise, and rejects
+requests from pages of other sites, because a browser lets any site connect to a local port.
 """
 
 from __future__ import annotations
@@ -20,61 +20,61 @@ from horsies.errors import ConfigurationError, ErrorCode
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""So long apps may take to close; one that takes longer ends with us all the same (see `served`)."""
+"""Time for app processes to close. Those that take longer exit when they notice that the server is gone."""
 
 
 class WebServer(Server):
-    """Serves `horsies tui` with these options, until SIGINT or SIGTERM."""
+    """Serves `horsies tui` with these options until SIGINT or SIGTERM."""
 
     def __init__(self, options: Sequence[str], *, host: str, port: int, on_ready: Callable[[str], None]) -> None:
-        # In place of the shell that it is started by, so that the app is our own child.
+        # textual-serve starts a shell; `exec` replaces it, so that the app process is our direct child.
         command = "exec " + shlex.join([sys.executable, "-m", "horsies_ops.cli", "tui", *options])
         url = f"http://{_bracket_ipv6(host)}:{port}"
         super().__init__(command, host=host, port=port, title="horsies", public_url=url)
-        self._ready = on_ready
+        self._on_ready = on_ready
         self._sessions: set[asyncio.Task[Any]] = set()
 
     def initialize_logging(self) -> None:
-        """Our log is set up already."""
+        """Keep the logging configured by the CLI."""
 
     async def on_startup(self, app: web.Application) -> None:
         del app
-        self._ready(self.public_url)
+        self._on_ready(self.public_url)
 
     async def on_shutdown(self, app: web.Application) -> None:
-        """Ask every app to close."""
+        """Close all browser sessions and with them their app processes."""
         del app
-        for visit in self._sessions:
-            visit.cancel()
+        for session in self._sessions:
+            session.cancel()
         if self._sessions:
             await asyncio.wait(self._sessions, timeout=SHUTDOWN_TIMEOUT_S)
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         if not self._is_same_origin(request):
-            raise web.HTTPForbidden(text="this is not for pages of other sites")
-        visit = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._sessions.add(visit)
+            raise web.HTTPForbidden(text="requests from other sites are not allowed")
+        session = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._sessions.add(session)
         try:
             return await super().handle_websocket(request)
         finally:
-            self._sessions.discard(visit)
+            self._sessions.discard(session)
 
     def _is_same_origin(self, request: web.Request) -> bool:
-        """Whether the page that asks is ours; programs that are no browsers name none."""
+        """Whether the request comes from our own page. Clients that are not browsers send no Origin."""
         names = {f"{_bracket_ipv6(name)}:{self.port}" for name in (*LOOPBACK_NAMES, self.host)}
         origin = request.headers.get("Origin")
         return request.host in names and (origin is None or urlsplit(origin).netloc in names)
 
 
 def serve(options: Sequence[str], *, host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until told to stop; `ready` gets the address of the page."""
+    """Serve until stopped; `on_ready` gets the URL of the page."""
     try:
         WebServer(options, host=host, port=port, on_ready=on_ready).serve()
     except OSError as error:
         raise ConfigurationError(
-            f"cannot listen at {host}:{port}: {error.strerror or error}",
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
             code=ErrorCode.CLI_INVALID_ARGS,
-            hint="is something else there? --port takes another",
+            hint="choose another port with --port",
         ) from error
 
 

@@ -38,7 +38,7 @@ class Terminal(HeadlessDriver):
 
 async def test_answers_that_change_nothing_are_not_painted() -> None:
     passed_s, painted = [0.0], ["never asked"]
-    clock = DatabaseClock(ticks=lambda: passed_s[0], local=lambda: NOON)
+    clock = DatabaseClock(monotonic=lambda: passed_s[0], local=lambda: NOON)
     app = HorsiesApp(
         DemoOpener(frozen_system(), pace_s=None), TuiConfig(), database_name="db1/app", start=Place.TASKS, clock=clock
     )

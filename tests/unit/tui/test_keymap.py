@@ -50,4 +50,4 @@ def test_an_action_has_an_id_of_its_own_and_an_explanation() -> None:
 
 
 def test_keys_are_shown_as_people_write_them() -> None:
-    assert [key_label(key) for key in ("ctrl+a", "space", "question_mark", "R")] == ["^a", "spc", "?", "R"]
+    assert [key_label(key) for key in ("ctrl+a", "space", "question_mark", "R")] == ["^a", "space", "?", "R"]

@@ -10,4 +10,4 @@ async def test_a_pager_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PAGER", "less '")
     async with running_app(notifies=True) as pilot:
         show_in_pager(pilot.app.screen_stack[0], "{}", title="args")
-        await eventually(pilot, lambda: "$PAGER cannot be read" in screen_text(pilot))
+        await eventually(pilot, lambda: "invalid $PAGER" in screen_text(pilot))

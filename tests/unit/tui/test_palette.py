@@ -43,7 +43,7 @@ async def test_an_id_that_nothing_has_is_told() -> None:
     nobody = str(uuid4())
     async with running_app(size=(120, 30), notifies=True) as pilot:
         await _choose(pilot, nobody, f"Go to {nobody}")
-        await eventually(pilot, lambda: "nothing has the id" in screen_text(pilot))
+        await eventually(pilot, lambda: "no task or workflow run with id" in screen_text(pilot))
 
 
 async def test_who_has_not_typed_an_id_yet_is_asked_for_it() -> None:

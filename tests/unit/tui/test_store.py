@@ -17,8 +17,8 @@ from tests.support.tui import frozen_system
 class Desk:
     """A store, somebody who wants something, and the answers."""
 
-    def __init__(self, *, tick_s: float = 0.0, **want: float) -> None:
-        self.store = LiveQueries(tick_s=tick_s)
+    def __init__(self, *, refresh_s: float = 0.0, **want: float) -> None:
+        self.store = LiveQueries(refresh_s=refresh_s)
         self.asked = 0
         self.may_answer = asyncio.Semaphore(0)
         self.fails: Exception | None = None

@@ -42,8 +42,8 @@ async def test_a_faulty_theme_is_a_notice_and_the_default_is_put_on(tmp_path: Pa
     (tmp_path / "mine.toml").write_text("primary = 'blurple'")
     settings, themes = TuiConfig(theme="mine"), load_user_themes(tmp_path)
     async with running_app(settings=settings, themes=themes, notifies=True, size=(100, 30)) as pilot:
-        await eventually(pilot, lambda: "blurple is no colour" in screen_text(pilot))
-        assert "there is no theme mine" in screen_text(pilot)
+        await eventually(pilot, lambda: "invalid colour blurple" in screen_text(pilot))
+        assert "unknown theme mine" in screen_text(pilot)
         assert pilot.app.theme == "horsies-dark"
 
 

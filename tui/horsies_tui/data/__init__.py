@@ -1,1 +1,1 @@
-"""What the screens read: the session with the database, the store of answers, pages and context."""
+"""The data layer of the screens: connection, live queries, task pages and shared context."""

@@ -1,4 +1,4 @@
-"""What every screen has at hand."""
+"""Context shared by all screens: settings, clock, connection and the state saved between runs."""
 
 from __future__ import annotations
 
@@ -25,53 +25,50 @@ if TYPE_CHECKING:
     from horsies_tui.theme import Glyphs
 
 
-# What the screens remember from one time to the next: theme, columns, and the last filter on each database.
-#
-# It is kept in a file of its own, for nobody's `horsies.toml` is ever written to. A file that cannot be read or written
-# is as good as none.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedState:
+    """What the TUI remembers between runs."""
+
     theme: str | None = None
     is_wide: bool = False
     filters: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By database."""
+    """The last filter by database name."""
 
 
 class StateFile:
-    """The newest that was remembered; without a path it is forgotten in the end."""
+    """The saved state and its file; without a path it is kept in memory only.
+
+    Separate from `horsies.toml`, which the TUI never writes. An unreadable or unwritable file is ignored.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self.state = SavedState() if path is None else _read(path)
 
     def update(self, **changes: object) -> None:
-        """Remember this as well."""
-        known = replace(self.state, **changes)  # pyright: ignore[reportArgumentType]
-        if known != self.state:
-            self.state = known
-            self._write()
-
-    def save_filter(self, database: str, text: str) -> None:
-        """Remember the filter that is used there; an empty one is not worth it."""
-        others = {name: each for name, each in self.state.filters.items() if name != database}
-        self.update(filters={**others, database: text} if text else others)
-
-    def _write(self) -> None:
+        """Change fields of the state and save it."""
+        state = replace(self.state, **changes)  # pyright: ignore[reportArgumentType]
+        if state == self.state:
+            return
+        self.state = state
         if self._path is not None:
             with contextlib.suppress(OSError):
-                _write_atomically(self._path, tomli_w.dumps(_document(self.state)))
+                _write_atomically(self._path, tomli_w.dumps(_document(state)))
+
+    def save_filter(self, database: str, text: str) -> None:
+        """Save the filter last used on a database; an empty one is removed."""
+        others = {name: saved for name, saved in self.state.filters.items() if name != database}
+        self.update(filters={**others, database: text} if text else others)
 
 
 def default_state_path() -> Path:
-    """`$XDG_STATE_HOME/horsies/tui.toml`, or where the system keeps such things."""
+    """`$XDG_STATE_HOME/horsies/tui.toml`, or the platform's equivalent."""
     return user_state_path("horsies", appauthor=False) / "tui.toml"
 
 
-def _document(known: SavedState) -> dict[str, Any]:
-    theme = {} if known.theme is None else {"theme": known.theme}
-    return {**theme, "wide": known.is_wide, "filters": dict(known.filters)}
+def _document(state: SavedState) -> dict[str, Any]:
+    theme = {} if state.theme is None else {"theme": state.theme}
+    return {**theme, "wide": state.is_wide, "filters": dict(state.filters)}
 
 
 def _read(path: Path) -> SavedState:
@@ -89,7 +86,7 @@ def _read(path: Path) -> SavedState:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """Write the file so that whoever reads it finds the old one or the new one."""
+    """Replace the file in one step, so that a reader sees the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -97,53 +94,23 @@ def _write_atomically(path: Path, text: str) -> None:
     Path(name).replace(path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppContext:
-    """One for all screens of an app; it is made before the first of them."""
-
-    queries: LiveQueries
-    session: Session
-    clock: DatabaseClock
-    glyphs: Glyphs
-    settings: TuiConfig
-    database_name: str
-    """Which one, for the header and for those who must type its name."""
-    actor: str
-    state_file: StateFile = field(default_factory=StateFile)
-    """What is remembered from one time to the next."""
-
-    @property
-    def source(self) -> DataSource | None:
-        """Whom to ask; None while there is no connection."""
-        return self.session.source
-
-    @property
-    def is_read_only(self) -> bool:
-        return self.session.read_only
-
-    @property
-    def can_act(self) -> bool:
-        """Whether actions are to be had at all."""
-        return not self.is_read_only and self.session.connection.is_up
-
-
-# The database's time, ticking on this machine: a laptop with a wrong clock must not invent stale tasks.
-
-
 class DatabaseClock:
-    """What time it is for the database: as it last said, plus what has passed here since."""
+    """The database's time: its last answer plus the time elapsed here since.
+
+    Ages must not depend on the local clock: a wrong one would make tasks look stale.
+    """
 
     def __init__(
-        self, ticks: Callable[[], float] = time.monotonic, local: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self, monotonic: Callable[[], float] = time.monotonic, local: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self.monotonic = ticks
-        """Seconds that pass here, from no point in particular."""
+        self.monotonic = monotonic
         self._local = local
         self._database_time = local()
-        self._synced_at = ticks()
+        self._synced_at = monotonic()
 
     def synchronize(self, at: datetime, *, round_trip: timedelta = timedelta(0)) -> None:
-        """The database said that it is `at`; its answer took `delay`, half of it on the way here."""
+        """Set the clock to `at`, the database's answer to a query that took `round_trip`."""
+        # Assume that the answer took half of the round trip to arrive.
         self._database_time = at + round_trip / 2
         self._synced_at = self.monotonic()
 
@@ -152,5 +119,34 @@ class DatabaseClock:
 
     @property
     def offset(self) -> timedelta:
-        """How far the database is ahead of this machine."""
+        """How far the database clock is ahead of the local one."""
         return self.now() - self._local()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppContext:
+    """One per app, created before the first screen."""
+
+    queries: LiveQueries
+    session: Session
+    clock: DatabaseClock
+    glyphs: Glyphs
+    settings: TuiConfig
+    database_name: str
+    """Shown in the header; typed to confirm dangerous actions."""
+    actor: str
+    state_file: StateFile = field(default_factory=StateFile)
+
+    @property
+    def source(self) -> DataSource | None:
+        """The open data source; None while disconnected."""
+        return self.session.source
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.session.read_only
+
+    @property
+    def can_act(self) -> bool:
+        """Whether actions are enabled: not read-only, and connected."""
+        return not self.is_read_only and self.session.connection.is_up

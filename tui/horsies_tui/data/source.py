@@ -1,4 +1,4 @@
-"""What the screens need of the operators' toolkit: `Ops` has it, and so has the invented system of `--demo`."""
+"""The interface the screens read from and act through: implemented by `Ops` and by the demo system."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class DataSource(Protocol):
-    """Reads, changes and the feed. A failure raises `HorsiesError`."""
+    """Reads, actions and the feed. Failures raise `HorsiesError`."""
 
     async def database_time(self) -> datetime: ...
 
@@ -145,6 +145,6 @@ class DataSource(Protocol):
 
 
 class Opener(Protocol):
-    """Opens the source; what may be changed through it is decided here, and by the database."""
+    """Opens the data source. `read_only` is also enforced by the database session."""
 
     def __call__(self, *, read_only: bool) -> AbstractAsyncContextManager[DataSource]: ...
