@@ -110,7 +110,7 @@ def _check_colour(key: str, value: object) -> None:
     try:
         Color.parse(str(value))
     except ColorParseError:
-        raise ValueError(f"{key}: invalid colour {value}") from None
+        raise ValueError(f"{key}: {value} is not a colour") from None
 
 
 # Glyphs: one Unicode set without emoji, whose width terminals disagree on, and one ASCII set

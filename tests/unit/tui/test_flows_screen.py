@@ -275,7 +275,7 @@ async def test_a_tree_that_is_read_stays_that_of_its_run_when_the_run_leaves_the
     system = frozen_system()
     async with running_app(DemoOpener(system, pace_s=None), place=Place.WORKFLOWS, size=LARGE) as pilot:
         screen, run = _screen(pilot), _run(system, "digest-run", WorkflowStatus.FAILED)
-        screen.filter_bar.show(WorkflowFilter(statuses=("FAILED", "RUNNING")))
+        screen.filter_bar.set_filter(WorkflowFilter(statuses=("FAILED", "RUNNING")))
         await _look_at(pilot, run)
         await pilot.press("enter")
         system.workflow_runs.runs[run.id] = replace(run, status=WorkflowStatus.CANCELLED)

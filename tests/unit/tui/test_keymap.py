@@ -21,7 +21,7 @@ def test_an_empty_text_switches_an_action_off() -> None:
         ({"op.requeue": "r"}, "capital letter"),
         ({"op.requeue": "F"}, "op.fail"),
         ({"view.theme": "j"}, "nav.down"),
-        ({"op.burn": "B"}, "no such action"),
+        ({"op.burn": "B"}, "unknown action"),
     ],
 )
 def test_a_key_that_would_do_harm_or_collide_is_refused(wanted: dict[str, str], why: str) -> None:

@@ -9,9 +9,9 @@ from horsies_tui.theme import THEME_CYCLE, load_user_themes
 from tests.support.tui import eventually, running_app, screen_text
 
 FAULTY = {
-    "no colour": "primary = 'blurple'",
-    "no colour of a theme": "primary = '#112233'\nsecundary = '#112233'",
-    "is missing": "dark = true",
+    "blurple is not a colour": "primary = 'blurple'",
+    "unknown key secundary": "primary = '#112233'\nsecundary = '#112233'",
+    "primary is missing": "dark = true",
     "Expected": "primary",
 }
 
@@ -42,7 +42,7 @@ async def test_a_faulty_theme_is_a_notice_and_the_default_is_put_on(tmp_path: Pa
     (tmp_path / "mine.toml").write_text("primary = 'blurple'")
     settings, themes = TuiConfig(theme="mine"), load_user_themes(tmp_path)
     async with running_app(settings=settings, themes=themes, notifies=True, size=(100, 30)) as pilot:
-        await eventually(pilot, lambda: "invalid colour blurple" in screen_text(pilot))
+        await eventually(pilot, lambda: "blurple is not" in screen_text(pilot))
         assert "unknown theme mine" in screen_text(pilot)
         assert pilot.app.theme == "horsies-dark"
 

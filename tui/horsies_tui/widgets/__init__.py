@@ -1,1 +1,1 @@
-"""What the screens are made of. A widget shows what it is given; it asks nobody for data."""
+"""Widgets of the screens. A widget shows the data it is given and never queries the data source."""

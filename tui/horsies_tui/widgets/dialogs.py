@@ -1,4 +1,4 @@
-"""A question that is answered with a line of text."""
+"""Dialogs: text prompt, typed confirmation, sort picker and help."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from horsies_tui.theme import UNICODE, Glyphs
 
 
 class PromptDialog(ModalScreen[str | None]):
-    """Ends with what was typed, or with None where the question was left."""
+    """Asks for a line of text. Result: the text, or None if cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "cancel")]
 
     def __init__(self, question: str, default: str = "") -> None:
         super().__init__()
         self._question = question
-        self._answer = default
+        self._default = default
 
     def compose(self) -> ComposeResult:
         with Vertical(id="prompt"):
             yield Static(safe(self._question))
-            yield Input(self._answer, compact=True)
+            yield Input(self._default, compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip())
@@ -41,51 +41,44 @@ class PromptDialog(ModalScreen[str | None]):
         self.dismiss(None)
 
 
-# A question that a single key cannot answer: a name must be typed.
-
-
 class TypedConfirmDialog(ModalScreen[bool]):
-    """Ends with True only where exactly `to_type` was typed."""
+    """Asks to type a text, for actions a single key must not confirm. Result: True only for exactly that text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "cancel")]
 
     def __init__(self, confirmation_text: str, purpose: str) -> None:
         super().__init__()
-        self._to_type = confirmation_text
-        self._what = purpose
+        self._confirmation_text = confirmation_text
+        self._purpose = purpose
 
     def compose(self) -> ComposeResult:
         with Vertical(id="typed-confirm"):
-            yield Static(
-                safe(f"Type {self._to_type} {self._what}. Enter with anything else, or Esc, leaves it as it is.")
-            )
+            yield Static(safe(f"Type {self._confirmation_text} {self._purpose}. Anything else, or Esc, cancels."))
             yield Input(compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip() == self._to_type)
+        self.dismiss(event.value.strip() == self._confirmation_text)
 
     def action_leave(self) -> None:
-        self.dismiss(False)  # noqa: FBT003  # the answer
+        self.dismiss(False)  # noqa: FBT003  # the result
 
-
-# Choosing the column that a list is sorted by.
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortOrder:
-    """By which column a list is sorted, and which way round."""
+    """The sort column of a list and its direction."""
 
     column: str
     is_descending: bool = True
 
-    def with_column(self, by: str) -> SortOrder:
-        """Another column; the same one again the other way round."""
-        return SortOrder(column=by, is_descending=not self.is_descending if by == self.column else True)
+    def with_column(self, column: str) -> SortOrder:
+        """Sort by this column, descending; the current column again reverses the direction."""
+        return SortOrder(column=column, is_descending=not self.is_descending if column == self.column else True)
 
     def sort(self, rows: Sequence[T], keys: Mapping[str, Callable[[T], Any]]) -> list[T]:
-        """Rows that are equal in that column keep their order."""
+        """Sort the rows; rows with equal keys keep their order."""
         return sorted(rows, key=keys[self.column], reverse=self.is_descending)
 
     def __str__(self) -> str:
@@ -93,7 +86,7 @@ class SortOrder:
 
 
 class SortPicker(ModalScreen[str | None]):
-    """Ends with the name of a column, or None. The key that opened it picks the present one, which turns it round."""
+    """Result: a column name or None. `s`, the key that opens it, picks the current column, which reverses the order."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "reverse", "reverse"),
@@ -103,32 +96,29 @@ class SortPicker(ModalScreen[str | None]):
     def __init__(self, names: Sequence[str], current: str) -> None:
         super().__init__()
         self._names = names
-        self._present = current
+        self._current = current
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sort"):
             yield OptionList(*(Option(name, id=name) for name in self._names), compact=True, markup=False)
-            yield Static("Enter sorts   s turns round   Esc closes")
+            yield Static("Enter sort   s reverse   Esc close")
 
     def on_mount(self) -> None:
         self.query_one("#sort").border_title = "Sort by"
-        self.query_one(OptionList).highlighted = list(self._names).index(self._present)
+        self.query_one(OptionList).highlighted = list(self._names).index(self._current)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
 
     def action_reverse(self) -> None:
-        self.dismiss(self._present)
+        self.dismiss(self._current)
 
     def action_leave(self) -> None:
         self.dismiss(None)
 
 
-# The help page of a place, from the table of actions: what it lists is what there is.
-
-
 class HelpDialog(ModalScreen[None]):
-    """The three rules, then the keys of the place, of lists, and of everywhere."""
+    """Help: the key rules, then the keys of the current screen, of lists and of the whole app."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1,enter", "leave", "close")]
 
@@ -150,18 +140,18 @@ class HelpDialog(ModalScreen[None]):
 
 
 def help_content(place: Place, keymap: Mapping[str, str], glyphs: Glyphs = UNICODE) -> Content:
-    """The whole page as text; keys that the user has changed are shown as they are now."""
+    """The help text, generated from the table of actions and the user's keymap."""
     rules = [Content.styled(f"• {rule}", "$text-muted") for rule in KEY_RULES]
-    parts = {TABS.get(place, place.capitalize()): place, "Lists": Place.LIST, "Everywhere": Place.APP}
-    keys = [line for title, where in parts.items() for line in _part(title, actions_at(where), keymap, glyphs)]
+    sections = {TABS.get(place, place.capitalize()): place, "Lists": Place.LIST, "Everywhere": Place.APP}
+    keys = [line for title, at in sections.items() for line in _help_section(title, actions_at(at), keymap, glyphs)]
     return Content("\n").join([*rules, *keys])
 
 
-def _part(title: str, actions: Sequence[KeyAction], keymap: Mapping[str, str], glyphs: Glyphs) -> list[Content]:
+def _help_section(title: str, actions: Sequence[KeyAction], keymap: Mapping[str, str], glyphs: Glyphs) -> list[Content]:
     lines = [Content(""), Content.styled(title, "bold")]
     for action in actions:
-        changed = keymap.get(action.id)
-        keys = action.keys if changed is None else tuple(filter(None, changed.split(",")))
+        override = keymap.get(action.id)
+        keys = action.keys if override is None else tuple(filter(None, override.split(",")))
         shown = fit(" ".join(key_label(key, glyphs) for key in keys) or "(off)", 9)
         lines.append(
             Content.assemble(

@@ -1,4 +1,4 @@
-"""The facets beside the list, where there is room: what is picked narrows the list down at once."""
+"""Facets: values of the newest tasks with counts, to choose a filter from. A popup, or a sidebar if there is room."""
 
 from __future__ import annotations
 
@@ -23,18 +23,16 @@ if TYPE_CHECKING:
     from horsies_ops.reads.search import Facets
 
 
-# What occurs among the newest tasks, with counts, to pick a filter from.
-
 FACET_FIELDS: Final = {"statuses": "status", "queues": "queue", "names": "name", "error_codes": "error"}
 MAX_VALUES: Final = 20
-"""Of each part; the others are rare and can be typed."""
+"""Values shown for each field; rarer ones can be typed into the filter."""
 
 FacetKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FacetChoice:
-    """A value that can be picked, and how often it occurs; None where it does not, but the filter names it."""
+    """A value to select and its count; None if only the filter contains it."""
 
     field: str
     value: str
@@ -46,7 +44,7 @@ class FacetChoice:
 
 
 POPUP_COLUMNS: Final = (
-    Column[FacetChoice](title="PART", width=7, cell=lambda choice, _: Cell(FACET_FIELDS[choice.field], Tone.DIM)),
+    Column[FacetChoice](title="FIELD", width=7, cell=lambda choice, _: Cell(FACET_FIELDS[choice.field], Tone.DIM)),
     Column[FacetChoice](title="VALUE", width=20, grows=1, cell=lambda choice, _: Cell(choice.value)),
     Column[FacetChoice](
         title="TASKS",
@@ -58,10 +56,10 @@ POPUP_COLUMNS: Final = (
 
 
 class FacetPopup(ModalScreen[TaskFilter | None]):
-    """Ends with the filter that was picked, or None."""
+    """Result: the filter with the selected values, or None if cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "pick", "pick"),
+        Binding("space", "toggle_value", "select"),
         Binding("escape,f,q", "leave", "close"),
     ]
 
@@ -76,33 +74,31 @@ class FacetPopup(ModalScreen[TaskFilter | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="facets"):
             yield self._list
-            yield Static("looking …", id="facets-status")
+            yield Static("loading …", id="facets-status")
 
     def on_mount(self) -> None:
-        self.query_one("#facets").border_title = "Among the newest 10,000"
+        self.query_one("#facets").border_title = "Facets of the newest 10,000 tasks"
         self.run_worker(self._load(), exit_on_error=False)
 
     async def _load(self) -> None:
-        said = self.query_one("#facets-status", Static)
+        status = self.query_one("#facets-status", Static)
         try:
             facets = await self._facets
         except HorsiesError as error:
-            said.update(safe(error.message))
+            status.update(safe(error.message))
             return
-        said.update("spc picks   Enter filters   Esc closes")
-        offered = facet_choices(facets, self._task_filter)
-        self._list.selection.marks |= {
-            choice.key for choice in offered if choice.value in getattr(self._task_filter, choice.field)
-        }
-        self._list.show(offered)
+        status.update("space select   Enter filter   Esc close")
+        choices = facet_choices(facets, self._task_filter)
+        self._list.selection.marks |= selected_keys(choices, self._task_filter)
+        self._list.show(choices)
 
-    def action_pick(self) -> None:
+    def action_toggle_value(self) -> None:
         self._list.selection.toggle()
         self._list.refresh_marks()
         self._list.action_nav_down()
 
     def on_row_list_opened(self) -> None:
-        """Enter takes what is picked, and nothing else: who let everything go wants no such part."""
+        """Enter: the selected values replace those of the filter; a field without any is no longer filtered."""
         self.dismiss(with_facets(self._task_filter, self._list.selection.marks))
 
     def action_leave(self) -> None:
@@ -110,24 +106,28 @@ class FacetPopup(ModalScreen[TaskFilter | None]):
 
 
 def facet_choices(facets: Facets, task_filter: TaskFilter) -> list[FacetChoice]:
-    """What can be picked, part by part; what the filter names already is among it, whether it occurs or not."""
-    offered: list[FacetChoice] = []
+    """The values to choose from, by field, including those of the filter that do not occur."""
+    choices: list[FacetChoice] = []
     for field in FACET_FIELDS:
-        found = {facet.value: facet.count for facet in getattr(facets, field)[:MAX_VALUES]}
-        named = {value: found.get(value) for value in getattr(task_filter, field)}
-        offered += [FacetChoice(field=field, value=value, count=count) for value, count in (found | named).items()]
-    return offered
+        counts = {facet.value: facet.count for facet in getattr(facets, field)[:MAX_VALUES]}
+        filtered = {value: counts.get(value) for value in getattr(task_filter, field)}
+        choices += [FacetChoice(field=field, value=value, count=count) for value, count in (counts | filtered).items()]
+    return choices
+
+
+def selected_keys(choices: list[FacetChoice], task_filter: TaskFilter) -> set[FacetKey]:
+    """The choices that the filter contains."""
+    return {choice.key for choice in choices if choice.value in getattr(task_filter, choice.field)}
 
 
 def with_facets(task_filter: TaskFilter, keys: Collection[FacetKey]) -> TaskFilter:
-    """The filter with these values in the parts that can be picked, and all its other parts as they were."""
-    return replace(
-        task_filter, **{field: tuple(value for part, value in keys if part == field) for field in FACET_FIELDS}
-    )
+    """The filter with exactly these facet values; its other fields are unchanged."""
+    values = {field: tuple(value for key_field, value in keys if key_field == field) for field in FACET_FIELDS}
+    return replace(task_filter, **values)
 
 
 SIDEBAR_COLUMNS: Final = (
-    Column[FacetChoice](title="AMONG NEWEST", width=11, grows=1, cell=lambda choice, _: Cell(choice.value)),
+    Column[FacetChoice](title="NEWEST 10K", width=11, grows=1, cell=lambda choice, _: Cell(choice.value)),
     Column[FacetChoice](
         title="",
         width=6,
@@ -138,10 +138,10 @@ SIDEBAR_COLUMNS: Final = (
 
 
 class FacetList(RowList[FacetChoice]):
-    """A list where the space bar picks. The cursor that counts is that of the tasks beside it."""
+    """The sidebar's list. It hides its cursor without focus: actions refer to the cursor of the task list."""
 
     shows_cursor = False
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "nav_open", "pick")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "nav_open", "select")]
 
     def on_focus(self) -> None:
         self.refresh()
@@ -151,14 +151,14 @@ class FacetList(RowList[FacetChoice]):
 
 
 class FacetSidebar(Vertical):
-    """Shows what it was last given; `Picked` tells of the filter that is meant from now on."""
+    """The facets beside the task list; each selection posts `Picked` with the new filter."""
 
     class Picked(Message):
-        """A value was picked, or one that was picked before was let go."""
+        """A value was selected or unselected."""
 
-        def __init__(self, wanted: TaskFilter) -> None:
+        def __init__(self, task_filter: TaskFilter) -> None:
             super().__init__()
-            self.filter = wanted
+            self.filter = task_filter
 
     def __init__(self, context: AppContext) -> None:
         super().__init__()
@@ -169,20 +169,17 @@ class FacetSidebar(Vertical):
 
     def compose(self) -> ComposeResult:
         yield self._list
-        yield Static("spc picks   f leaves")
+        yield Static("space select   f close")
 
     def show(self, facets: Facets, task_filter: TaskFilter) -> None:
-        """Offer these; what the filter names already is picked."""
+        """Show these facets; the values of the filter are selected."""
         self._task_filter = task_filter
-        offered = facet_choices(facets, task_filter)
-        self._list.selection.marks = {
-            choice.key for choice in offered if choice.value in getattr(task_filter, choice.field)
-        }
-        self._list.show([*_under_headings(offered)])
+        choices = facet_choices(facets, task_filter)
+        self._list.selection.marks = selected_keys(choices, task_filter)
+        self._list.show([*_with_headings(choices)])
         self._list.refresh()
 
     def focus_list(self) -> None:
-        """Put the keyboard here."""
         self._list.focus()
 
     def on_row_list_opened(self, message: RowList.Opened) -> None:
@@ -192,7 +189,7 @@ class FacetSidebar(Vertical):
             self._list.refresh()
             self.post_message(self.Picked(with_facets(self._task_filter, self._list.selection.marks)))
 
-    # What happens to this list is nothing to the list of tasks beside it, whose screen would hear of it next.
+    # Stop the messages of this list here: the screen would take them for messages of the task list.
     def on_row_list_cursor_moved(self, message: RowList.CursorMoved) -> None:
         message.stop()
 
@@ -203,10 +200,9 @@ class FacetSidebar(Vertical):
         message.stop()
 
 
-def _under_headings(offered: list[FacetChoice]) -> Iterator[FacetChoice | Heading]:
-    """Each part under its name."""
+def _with_headings(choices: list[FacetChoice]) -> Iterator[FacetChoice | Heading]:
     for field, name in FACET_FIELDS.items():
-        of_field = [choice for choice in offered if choice.field == field]
+        of_field = [choice for choice in choices if choice.field == field]
         if of_field:
             yield Heading(name)
         yield from of_field

@@ -1,4 +1,4 @@
-"""The filter: one line of text, read as it is typed, with what is wrong said beside it."""
+"""Filter inputs: one line of text, parsed while it is typed, with the parse error beside it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from horsies_ops.reads.workflows import (
 from horsies_tui.format import safe
 
 TYPING_PAUSE_S: Final = 0.2
+"""Text is parsed after this pause in typing."""
 
 
 class FilterBar(Horizontal):
-    """A line that is read as it is typed. A subclass knows what the text means."""
+    """Base class of the filter inputs; subclasses parse the text."""
 
     class Exited(Message):
-        """Whoever typed is done; the list may have the keys back."""
+        """The user finished typing; the list can have the focus again."""
 
     def __init__(self, *, prompt: str, title: str = "Filter") -> None:
         super().__init__()
@@ -42,18 +43,16 @@ class FilterBar(Horizontal):
 
     @property
     def is_invalid(self) -> bool:
-        """Whether what is typed makes no sense, so that what is meant is still what was meant before."""
+        """Whether the text is invalid; the previous filter then still applies."""
         return self.has_class("-invalid")
 
     def apply_text(self, text: str) -> FilterFault | None:
-        """Mean what `text` says from now on; else say what is wrong with it."""
+        """Parse and apply the text, or return the fault."""
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
         yield Static(self._prompt, id="filter-prompt")
-        yield Input(
-            placeholder="everything; / to narrow down", suggester=self.suggester, compact=True, id="filter-text"
-        )
+        yield Input(placeholder="no filter; / to edit", suggester=self.suggester, compact=True, id="filter-text")
         yield Static("", id="filter-status")
 
     @property
@@ -61,17 +60,17 @@ class FilterBar(Horizontal):
         return self.query_one(Input).value
 
     def edit(self) -> None:
-        """Put the keyboard here, at once: `focus` would leave what is typed next to the keys of the list."""
+        """Focus the input at once; `focus()` is deferred, and the next key would still go to the list."""
         self.screen.set_focus(self.query_one(Input))
 
     def set_text(self, text: str) -> None:
-        """Show this text, as if it had been typed and understood."""
+        """Show a valid text without parsing it."""
         with self.prevent(Input.Changed):
             self.query_one(Input).value = text
         self._set_fault(None)
 
     def set_status(self, text: str) -> None:
-        """What stands on the right, unless a fault does: how many match."""
+        """Set the text on the right (number of matches); a fault takes precedence."""
         self._status = text
         if not self.is_invalid:
             self._show_status(text)
@@ -93,36 +92,35 @@ class FilterBar(Horizontal):
             self.post_message(self.Exited())
 
     def _apply_input(self) -> bool:
-        """Understand what is typed; what makes no sense is said and changes nothing."""
+        """Apply the typed text; returns False and shows the fault if it is invalid."""
         fault = self.apply_text(self.text)
         self._set_fault(fault)
         return fault is None
 
     def _set_fault(self, fault: FilterFault | None) -> None:
-        """A fault has the place on the right for as long as it stands."""
         self.set_class(fault is not None, "-invalid")
         self._show_status(self._status if fault is None else f"{fault.message} at {fault.position + 1}")
 
 
 class TaskFilterBar(FilterBar):
-    """`Filter ▸ status:failed queue:mail    58 match`. `Changed` tells of each new filter that makes sense."""
+    """Filter of tasks: `Filter ▸ status:failed queue:mail    58 match`."""
 
     class Changed(Message):
-        """Another filter is meant from now on."""
+        """A new valid filter was entered."""
 
-        def __init__(self, wanted: TaskFilter) -> None:
+        def __init__(self, task_filter: TaskFilter) -> None:
             super().__init__()
-            self.filter = wanted
+            self.filter = task_filter
 
     class Exited(FilterBar.Exited):
-        """The same, of this line."""
+        """Textual derives handler names from the class, so each bar has its own message."""
 
     def __init__(self, *, prompt: str) -> None:
         super().__init__(prompt=prompt)
         self.filter = TaskFilter()
 
     def set_filter(self, task_filter: TaskFilter) -> None:
-        """Mean this filter, as if it had been typed."""
+        """Show and apply this filter."""
         self.set_text(format_filter(task_filter))
         self._accept(task_filter)
 
@@ -130,8 +128,8 @@ class TaskFilterBar(FilterBar):
         match parse_filter(text):
             case FilterFault() as fault:
                 return fault
-            case wanted:
-                return self._accept(wanted)
+            case task_filter:
+                return self._accept(task_filter)
 
     def _accept(self, task_filter: TaskFilter) -> None:
         if task_filter != self.filter:
@@ -140,7 +138,7 @@ class TaskFilterBar(FilterBar):
 
 
 class FilterSuggester(Suggester):
-    """Goes on with the word that is being typed: a key, or a value that occurs among the newest tasks."""
+    """Completes the last word: a filter key, or a value from the facets."""
 
     KEYS = (
         "status:",
@@ -163,28 +161,26 @@ class FilterSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
         self.keys: Sequence[str] = self.KEYS
         self.values: Mapping[str, Sequence[str]] = {}
-        """By key, the most frequent first."""
+        """Values by filter key, most frequent first."""
 
     async def get_suggestion(self, value: str) -> str | None:
-        head, space, word = value.rpartition(" ")
-        key, colon, typed = word.removeprefix("-").partition(":")
-        known = self.values.get(key, ()) if colon else self.keys
-        begun = typed.rpartition(",")[2] if colon else word.removeprefix("-")
-        going_on = next((each for each in known if begun and each != begun and each.startswith(begun)), None)
-        return None if going_on is None else head + space + word + going_on[len(begun) :]
-
-
-# The filter of runs.
+        word = value.rpartition(" ")[2]
+        key, colon, typed_values = word.removeprefix("-").partition(":")
+        candidates = self.values.get(key, ()) if colon else self.keys
+        prefix = typed_values.rpartition(",")[2] if colon else word.removeprefix("-")
+        matches = (text for text in candidates if prefix and text != prefix and text.startswith(prefix))
+        completion = next(matches, None)
+        return None if completion is None else value + completion[len(prefix) :]
 
 
 class RunFilterBar(FilterBar):
-    """`Filter ▸ status:running,failed   14 match`."""
+    """Filter of workflow runs: `Filter ▸ status:running,failed   14 match`."""
 
     class Changed(Message):
-        """Another filter is meant from now on."""
+        """A new valid filter was entered."""
 
     class Exited(FilterBar.Exited):
-        """Whoever typed is done."""
+        """See TaskFilterBar.Exited."""
 
     def __init__(self, *, prompt: str) -> None:
         super().__init__(prompt=prompt)
@@ -196,35 +192,32 @@ class RunFilterBar(FilterBar):
     def is_empty(self) -> bool:
         return self.filter == DEFAULT_WORKFLOW_FILTER and not self.text
 
-    def show(self, workflow_filter: WorkflowFilter) -> None:
-        """Mean this filter, as if it had been typed."""
+    def set_filter(self, workflow_filter: WorkflowFilter) -> None:
+        """Show and apply this filter."""
         self.set_text(format_workflow_filter(workflow_filter))
-        self._mean(workflow_filter)
+        self._accept(workflow_filter)
 
     def apply_text(self, text: str) -> FilterFault | None:
         match parse_workflow_filter(text):
             case FilterFault() as fault:
                 return fault
-            case wanted:
-                return self._mean(wanted)
+            case workflow_filter:
+                return self._accept(workflow_filter)
 
-    def _mean(self, workflow_filter: WorkflowFilter) -> None:
+    def _accept(self, workflow_filter: WorkflowFilter) -> None:
         if workflow_filter != self.filter:
             self.filter = workflow_filter
             self.post_message(self.Changed())
 
 
-# Lines for a few words: those that a row must have, and what is looked for in a page.
-
-
 class SearchBar(FilterBar):
-    """Takes a line of the screen only while it is used; `Changed` tells of other words."""
+    """Plain text search in lists and pages; hidden while it is not used."""
 
     class Changed(Message):
-        """Other words are meant from now on."""
+        """The search text changed."""
 
     class Exited(FilterBar.Exited):
-        """Whoever typed is done."""
+        """See TaskFilterBar.Exited."""
 
     def __init__(self, *, prompt: str, title: str = "Filter") -> None:
         super().__init__(prompt=prompt, title=title)
@@ -240,13 +233,13 @@ class SearchBar(FilterBar):
         super().edit()
 
     def clear(self) -> None:
-        """Mean everything again."""
+        """Remove the search text and hide the bar."""
         self.set_text("")
         self.apply_text("")
         self.remove_class("-open")
 
     def step_back(self) -> bool:
-        """Leave the line, or clear it; False where neither is to be done."""
+        """Leave the input, or clear the text; False if there is nothing to do."""
         if self.has_focus_within:
             self.post_message(self.Exited())
         elif self.search_text:
@@ -256,12 +249,12 @@ class SearchBar(FilterBar):
         return True
 
     def hide_if_empty(self) -> None:
-        """Nobody types any more: without a word on it, it is not worth its place."""
+        """Hide the bar after editing if it has no text."""
         self.set_class(bool(self.search_text), "-open")
 
     def apply_text(self, text: str) -> FilterFault | None:
-        meant = text.strip().lower()
-        if meant != self.search_text:
-            self.search_text = meant
+        search_text = text.strip().lower()
+        if search_text != self.search_text:
+            self.search_text = search_text
             self.post_message(self.Changed())
         return None

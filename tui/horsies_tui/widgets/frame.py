@@ -1,4 +1,4 @@
-"""The two lines above every screen: which database, how the connection stands, what may be done; and the tabs."""
+"""The lines around every screen: header and tabs above, status line and keys below."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from horsies_tui.keys import ACTIONS, TABS, Place, key_label
 from horsies_tui.theme import Glyphs
 
 MIN_NAME_WIDTH: Final = 12
-"""So many columns the name of the database has in any case."""
+"""Columns reserved for the database name."""
+HELP_ACTION: Final = "app.help"
 
 
 class AppHeader(Widget):
     """`horsies  prod  db1/app   ● LIVE 12ms …  RW  12:04Z`; the time is that of the newest data.
 
-    It has no seconds, for then every answer would be painted, also one by which nothing has changed.
+    Without seconds, so that a result without changes causes no repaint.
     """
 
     as_of: reactive[datetime | None] = reactive(None, repaint=False)
@@ -39,9 +40,8 @@ class AppHeader(Widget):
         self.refresh_if_changed()
 
     def refresh_if_changed(self) -> None:
-        """Paint it anew, unless it would look as it does."""
-        painted = self._rendered
-        if painted is None or not self._line().is_same(painted):
+        rendered = self._rendered
+        if rendered is None or not self._line().is_same(rendered):
             self.refresh()
 
     def on_mount(self) -> None:
@@ -56,7 +56,7 @@ class AppHeader(Widget):
         after = Content.assemble("   ", self._state())
         right = Content.assemble(self._access_mode(), f"   {format_time(self.as_of)[:-3]}Z ")
         room = self.size.width - right.cell_length
-        # How the connection stands must be seen, however long the name of the database is.
+        # The connection status must stay visible, so the database name is cut.
         name = truncate_start(
             sanitize(self._app_context.database_name),
             max(room - before.cell_length - after.cell_length - 1, MIN_NAME_WIDTH),
@@ -69,11 +69,12 @@ class AppHeader(Widget):
         return Content.assemble(safe(env, "bold"), "  ") if env else Content("")
 
     def _state(self) -> Content:
-        desk, connection = self._app_context, self._app_context.session.connection
-        if desk.queries.is_paused and connection.is_up:
-            return Content.styled(f"{desk.glyphs.paused} PAUSED {desk.queries.pending_changes:,}", "$text-warning")
-        tone = "$text-success" if connection.is_up and not connection.is_slow else "$text-warning"
-        return Content.styled(connection_text(connection, desk.glyphs, poll_s=desk.queries.refresh_s), tone)
+        queries, glyphs = self._app_context.queries, self._app_context.glyphs
+        connection = self._app_context.session.connection
+        if queries.is_paused and connection.is_up:
+            return Content.styled(f"{glyphs.paused} PAUSED {queries.pending_changes:,}", "$text-warning")
+        colour = "$text-success" if connection.is_up and not connection.is_slow else "$text-warning"
+        return Content.styled(connection_text(connection, glyphs, poll_s=queries.refresh_s), colour)
 
     def _access_mode(self) -> Content:
         if not self._app_context.session.connection.is_up:
@@ -82,13 +83,13 @@ class AppHeader(Widget):
 
 
 class ScreenTabs(Widget):
-    """The main screens by number; the one that is seen stands in brackets, those that this build lacks are dim."""
+    """The main screens by number; the current one in brackets, unavailable ones dim."""
 
     stale: reactive[int] = reactive(0)
 
-    def __init__(self, here: Place, available: frozenset[Place]) -> None:
+    def __init__(self, active: Place, available: frozenset[Place]) -> None:
         super().__init__()
-        self._active = here
+        self._active = active
         self._available = available
 
     def render(self) -> Content:
@@ -105,21 +106,16 @@ class ScreenTabs(Widget):
         return Content.styled(title, "" if place in self._available else "dim")
 
     async def on_click(self, event: events.Click) -> None:
-        at = 1
+        x = 1
         for number, place in enumerate(TABS, 1):
             width = self._tab(number, place).cell_length
-            if at <= event.x < at + width and place in self._available:
+            if x <= event.x < x + width and place in self._available:
                 await self.run_action(f"app.go('{place}')")
-            at += width + 1
-
-
-# The two lines below every screen: the state of the list, and the keys that can be used now.
-
-HELP_ACTION: Final = "app.help"
+            x += width + 1
 
 
 class StatusLine(Widget):
-    """What there is to say about the list: parts joined by dots, the last ones left out where there is no room."""
+    """The state of the list: parts joined by dots, cut at the end of the line."""
 
     parts: reactive[tuple[str, ...]] = reactive(())
 
@@ -128,7 +124,7 @@ class StatusLine(Widget):
 
 
 class KeyLine(Widget):
-    """The keys of the place, from the table of actions; an action that cannot be had now is dim."""
+    """The keys of the screen, from the table of actions; disabled actions are dim."""
 
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__()
@@ -141,20 +137,20 @@ class KeyLine(Widget):
         self.refresh()
 
     def render(self) -> Content:
-        # Of several keys of an action the first is shown.
-        active = {each.binding.id: (key, each) for key, each in reversed(self.screen.active_bindings.items())}
-        offered = [action.id for action in ACTIONS if action.is_in_footer and action.id in active]
-        shown = {action_id: self._entry(*active[action_id]) for action_id in offered}
-        # Whatever else there is no room for, the way to all of them is shown.
-        help_entry = shown.pop(HELP_ACTION, Content(""))
+        # Reversed, so that of several keys of an action the first one stays.
+        active = {entry.binding.id: (key, entry) for key, entry in reversed(self.screen.active_bindings.items())}
+        in_footer = [action.id for action in ACTIONS if action.is_in_footer and action.id in active]
+        entries = {action_id: self._entry(*active[action_id]) for action_id in in_footer}
+        # The help key is always shown: it leads to all the others.
+        help_entry = entries.pop(HELP_ACTION, Content(""))
         line = Content(" ")
-        for entry in shown.values():
+        for entry in entries.values():
             if line.cell_length + entry.cell_length + help_entry.cell_length + 3 <= self.size.width:
                 line = line + entry + Content("  ")
         return line + help_entry
 
     def _entry(self, key: str, active: ActiveBinding) -> Content:
-        shown, label = key_label(key, self._glyphs), active.binding.description
+        key_text, label = key_label(key, self._glyphs), active.binding.description
         if not active.enabled:
-            return Content.styled(f"{shown} {label}", "dim")
-        return Content.assemble((shown, "bold $text-accent"), f" {label}")
+            return Content.styled(f"{key_text} {label}", "dim")
+        return Content.assemble((key_text, "bold $text-accent"), f" {label}")

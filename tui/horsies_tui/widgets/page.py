@@ -1,4 +1,4 @@
-"""A page to read: parts below one another, scrolled by the keys that move through lists."""
+"""A scrollable page of sections with search, and JSON values with redacted secrets."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 class Page(VerticalScroll, can_focus=True):
-    """Has the focus as a whole; there is no cursor in it."""
+    """Sections below one another, scrolled with the keys of lists. It has no cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [each for each in bindings(Place.LIST) if each.id != "nav.open"]
+    BINDINGS: ClassVar[list[BindingType]] = [binding for binding in bindings(Place.LIST) if binding.id != "nav.open"]
 
     def __init__(self) -> None:
         super().__init__()
         self._hit = 0
 
     def search(self, text: str) -> None:
-        """Mark where this text stands, upper or lower case alike; nothing where it is empty."""
-        sought = re.compile(re.escape(text), re.IGNORECASE) if text else None
+        """Highlight all hits of this text, ignoring case; an empty text clears them."""
+        pattern = re.compile(re.escape(text), re.IGNORECASE) if text else None
         for section in self.query(Section):
-            section.set_search(sought)
+            section.set_search(pattern)
         self._hit = 0
 
     def show_hit(self, step: int = 0) -> tuple[int, int]:
-        """Show the hit so many further on, round and round; which it is, and of how many."""
+        """Scroll to the hit `step` further on, wrapping around; returns its number and the number of hits."""
         hits = [(section, hit) for section in self.query(Section) for hit in section.hits]
         if not hits:
             return 0, 0
@@ -75,7 +75,7 @@ class Page(VerticalScroll, can_focus=True):
 
 
 class Section(Static):
-    """A part of a page under a title. What it already shows is not drawn again."""
+    """A part of a page with a title. Unchanged content is not redrawn."""
 
     def __init__(self, title: str = "", *, name: str) -> None:
         super().__init__("", id=name, classes="section")
@@ -85,7 +85,7 @@ class Section(Static):
         self._current_hit: tuple[int, int] | None = None
 
     def show(self, lines: Sequence[Content | str], *, title: str | None = None) -> None:
-        """Show these lines; plain ones are made harmless."""
+        """Show these lines; strings are sanitized."""
         text = Content("\n").join([line if isinstance(line, Content) else safe(line) for line in lines])
         if title is not None and title != self.border_title:
             self.border_title = safe(title)
@@ -93,24 +93,24 @@ class Section(Static):
             self._shown = text
             self._paint()
 
-    def set_search(self, sought: re.Pattern[str] | None) -> None:
-        """Mark what is sought, from now on."""
-        self._pattern, self._current_hit = sought, None
+    def set_search(self, pattern: re.Pattern[str] | None) -> None:
+        """Highlight the hits of this pattern."""
+        self._pattern, self._current_hit = pattern, None
         self._paint()
 
     def highlight_hit(self, hit: tuple[int, int] | None) -> None:
-        """One of the hits stands out from the others."""
+        """Highlight one hit more than the others."""
         if hit != self._current_hit:
             self._current_hit = hit
             self._paint()
 
     @property
     def hits(self) -> list[tuple[int, int]]:
-        """Where in the text the hits begin and end."""
-        return [] if self._pattern is None else [found.span() for found in self._pattern.finditer(self._shown.plain)]
+        """Start and end of each hit in the text."""
+        return [] if self._pattern is None else [match.span() for match in self._pattern.finditer(self._shown.plain)]
 
     def line_of_hit(self, hit: tuple[int, int]) -> int:
-        """On which of the lines that are drawn it begins; long ones are folded."""
+        """The line on which a hit starts, counted after wrapping."""
         return len(self._shown[: hit[0] + 1].wrap(max(self.content_size.width, 1))) - 1
 
     def _paint(self) -> None:
@@ -120,17 +120,17 @@ class Section(Static):
         self.update(text)
 
 
-# Arguments and results as text: secrets masked at this one place, cut to what a screen can bear.
+# Arguments and results as JSON, redacted
 
 MASK: Final = "••••••"
-MOST_LINES: Final = 400
-MOST_CHARACTERS: Final = 65_536
-_LONGEST_SIGN: Final = 6
-"""How many characters stand for one that a terminal would obey."""
+MAX_LINES: Final = 400
+MAX_CHARACTERS: Final = 65_536
+_MAX_ESCAPE_LENGTH: Final = 6
+"""Characters that `sanitize` writes at most for one control character."""
 
 
 def redact(value: Any, settings: TuiConfig) -> Any:
-    """`value` as `tui.show_args` allows it to be seen: whole, masked or not at all."""
+    """`value` as `tui.show_args` allows: complete, with secrets masked, or nothing."""
     match settings.show_args:
         case "all":
             return value
@@ -141,7 +141,7 @@ def redact(value: Any, settings: TuiConfig) -> Any:
 
 
 def mask_values(value: Any, patterns: Sequence[re.Pattern[str]]) -> Any:
-    """`value` with everything under a name that one of the patterns is found in replaced, at any depth."""
+    """Mask the values of all keys that match one of the patterns, at any depth."""
     match value:
         case Mapping():
             entries = cast("Mapping[object, Any]", value).items()
@@ -156,23 +156,23 @@ def mask_values(value: Any, patterns: Sequence[re.Pattern[str]]) -> Any:
 
 
 def compact_json(value: Any, settings: TuiConfig) -> str:
-    """As JSON on one line; whoever draws it cuts it."""
+    """Redacted JSON on one line, of any length."""
     return json.dumps(redact(value, settings), ensure_ascii=False, default=str)
 
 
 def task_arguments(task: TaskRecord) -> Any:
-    """The arguments of a task as one document."""
+    """The positional and keyword arguments of a task as one document."""
     return task.kwargs if not task.args else {"args": task.args, **task.kwargs}
 
 
 def indented_json(value: Any, settings: TuiConfig) -> str:
-    """As indented JSON, harmless line by line."""
+    """Redacted, indented JSON; each line is sanitized."""
     text = json.dumps(redact(value, settings), ensure_ascii=False, indent=2, default=str)
-    return "\n".join(sanitize(line, limit=_LONGEST_SIGN * len(line) + 1) for line in text.split("\n"))
+    return "\n".join(sanitize(line, limit=_MAX_ESCAPE_LENGTH * len(line) + 1) for line in text.split("\n"))
 
 
 def truncated_json(value: Any, settings: TuiConfig) -> str:
-    """The same, but no more than a screen can bear."""
-    lines = indented_json(value, settings)[:MOST_CHARACTERS].split("\n")
-    more = ["…"] if len(lines) > MOST_LINES else []
-    return "\n".join([*lines[:MOST_LINES], *more])
+    """`indented_json`, cut to the first 400 lines and 64 KB."""
+    lines = indented_json(value, settings)[:MAX_CHARACTERS].split("\n")
+    ellipsis = ["…"] if len(lines) > MAX_LINES else []
+    return "\n".join([*lines[:MAX_LINES], *ellipsis])

@@ -254,7 +254,7 @@ class WorkflowsScreen(ProposingScreen):
         self.filter_bar.edit()
 
     def action_filter_clear(self) -> None:
-        self.filter_bar.show(DEFAULT_WORKFLOW_FILTER)
+        self.filter_bar.set_filter(DEFAULT_WORKFLOW_FILTER)
         self.run_list.focus()
 
     def _set_view(self, view: GraphView) -> None:
