@@ -27,7 +27,7 @@ def test_a_node_is_made_by_the_task_with_its_arguments_by_name() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"args_from": {}}])
 def test_arguments_by_position_are_refused_where_they_are_written(options: dict[str, dict[str, object]]) -> None:
-    with pytest.raises(WorkflowValidationError, match="by position") as refused:
+    with pytest.raises(WorkflowValidationError, match="2 positional arguments") as refused:
         add.node(**options)(1, 2)  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert refused.value.code is ErrorCode.WORKFLOW_POSITIONAL_ARGS_NOT_SUPPORTED
     assert refused.value.location is not None

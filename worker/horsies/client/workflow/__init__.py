@@ -1,1 +1,1 @@
-"""Writing workflows: nodes, specs and definitions, checked until nothing is left to go wrong but the tasks."""
+"""Defining workflows: nodes, specs, class definitions and their validation; handles of runs."""

@@ -1,4 +1,4 @@
-"""Workflows written as classes, so that they can be found by their key and be nodes of other workflows."""
+"""Workflows defined as classes: registered by key, so that other workflows can use them as nodes."""
 
 from __future__ import annotations
 
@@ -17,55 +17,14 @@ from horsies.errors import ErrorCode, HorsiesError, SourceLocation, WorkflowVali
 from horsies.model.workflow.plan import OnError, WorkflowPlan
 from horsies.registry.invocation import decode_arguments
 
-# The workflow definitions of this process, by their keys.
-
-
-class DefinitionRegistry:
-    """Every definition that this process has imported; apps come and go, a key means one class."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[str, type[WorkflowDefinition[Any]]] = {}
-        self._without_key: dict[str, type[WorkflowDefinition[Any]]] = {}
-
-    def add(self, definition: type[WorkflowDefinition[Any]]) -> None:
-        """Remember it; the same place in the source, imported again, takes the place of its forerunner."""
-        key = getattr(definition, "definition_key", None)
-        if not key:
-            self._without_key[str(definition.__location__)] = definition
-            return
-        known = self._by_key.get(key)
-        if known is not None and known.__location__ != definition.__location__:
-            raise WorkflowValidationError(
-                f"definition_key {key!r} is taken",
-                code=ErrorCode.WORKFLOW_DUPLICATE_DEFINITION_KEY,
-                notes=[f"first defined at {known.__location__}"],
-                hint="give each workflow definition a key of its own",
-                location=definition.__location__,
-            )
-        self._by_key[key] = definition
-
-    def find(self, key: str) -> type[WorkflowDefinition[Any]] | None:
-        return self._by_key.get(key)
-
-    def all(self) -> list[type[WorkflowDefinition[Any]]]:
-        return list(self._by_key.values())
-
-    def without_key(self) -> list[type[WorkflowDefinition[Any]]]:
-        """Those that were given none, and have something to run; a mere base for others has not."""
-        return [each for each in self._without_key.values() if each.get_workflow_nodes() or each.is_parametrised()]
-
-
-DEFINITIONS = DefinitionRegistry()
-
-
 T = TypeVar("T")
 
 
 class WorkflowDefinition(Generic[T]):
-    """A workflow as a class: its attributes are the nodes, and their names the ids of the nodes that were given none.
+    """A workflow as a class: its attributes are the nodes, and name those without an explicit id.
 
-    `T` is the type of the value that it ends with. A class inside it called `Meta` may say `output`, `on_error` and
-    `success_policy`, where `NodeKey` names a node. One whose graph depends on parameters overrides `build_with`.
+    `T` is the type of the run's result. An inner class `Meta` may set `output`, `on_error` and `success_policy`, with
+    `NodeKey` to refer to a node. Override `build_with` if the graph depends on parameters.
     """
 
     name: ClassVar[str]
@@ -83,15 +42,15 @@ class WorkflowDefinition(Generic[T]):
 
     @classmethod
     def get_workflow_nodes(cls) -> dict[str, AnyNode]:
-        """The nodes by attribute, in the order in which they are written, inherited ones first."""
+        """The nodes by attribute name, in source order, inherited ones first."""
         attributes: dict[str, object] = {}
-        for each in reversed(cls.__mro__):
-            attributes.update(vars(each))
+        for base in reversed(cls.__mro__):
+            attributes.update(vars(base))
         return {name: value for name, value in attributes.items() if isinstance(value, TaskNode | SubWorkflowNode)}
 
     @classmethod
     def build(cls, app: TaskApp) -> WorkflowSpec[T]:
-        """A fresh spec of the nodes that the class names."""
+        """Build a new spec of the nodes of this class."""
         meta = getattr(cls, "Meta", None)
         return WorkflowSpec(
             getattr(cls, "name", ""),
@@ -107,7 +66,7 @@ class WorkflowDefinition(Generic[T]):
 
     @classmethod
     def build_with(cls, app: TaskApp, *args: Any, **params: Any) -> WorkflowSpec[T]:
-        """A fresh spec for these parameters, which the arguments of a `SubWorkflowNode` provide, by name."""
+        """Build a new spec for these parameters; a `SubWorkflowNode` passes its arguments here, by name."""
         if args or params:
             raise WorkflowValidationError(
                 f"workflow definition {cls.__qualname__} takes no parameters",
@@ -119,12 +78,12 @@ class WorkflowDefinition(Generic[T]):
 
     @classmethod
     def is_parametrised(cls) -> bool:
-        """Whether it has a `build_with` of its own."""
+        """Whether the class overrides `build_with`."""
         return cls.build_with.__func__ is not WorkflowDefinition.build_with.__func__
 
 
 def _declared_type(definition: type[WorkflowDefinition[Any]]) -> object:
-    """The T of `class Report(WorkflowDefinition[T])`; without one, what its base declares."""
+    """The T of `class Report(WorkflowDefinition[T])`; without one, that of its base class."""
     for base in vars(definition).get("__orig_bases__", ()):
         if typing.get_origin(base) is WorkflowDefinition:
             declared = typing.get_args(base)[0]
@@ -132,22 +91,62 @@ def _declared_type(definition: type[WorkflowDefinition[Any]]) -> object:
     return definition.__declared_type__
 
 
-# The workflow definitions of one app, as its workers build sub-workflows from them.
+class DefinitionRegistry:
+    """All definitions imported by this process, by key. Shared by its apps."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, type[WorkflowDefinition[Any]]] = {}
+        self._without_key: dict[str, type[WorkflowDefinition[Any]]] = {}
+
+    def add(self, definition: type[WorkflowDefinition[Any]]) -> None:
+        """Register a definition; one from the same source location (a reload) replaces the previous one."""
+        key = getattr(definition, "definition_key", None)
+        if not key:
+            self._without_key[str(definition.__location__)] = definition
+            return
+        known = self._by_key.get(key)
+        if known is not None and known.__location__ != definition.__location__:
+            raise WorkflowValidationError(
+                f"duplicate definition_key {key!r}",
+                code=ErrorCode.WORKFLOW_DUPLICATE_DEFINITION_KEY,
+                notes=[f"first defined at {known.__location__}"],
+                hint="give each workflow definition a unique key",
+                location=definition.__location__,
+            )
+        self._by_key[key] = definition
+
+    def find(self, key: str) -> type[WorkflowDefinition[Any]] | None:
+        return self._by_key.get(key)
+
+    def all(self) -> list[type[WorkflowDefinition[Any]]]:
+        return list(self._by_key.values())
+
+    def without_key(self) -> list[type[WorkflowDefinition[Any]]]:
+        """Definitions without a key that could run; abstract base classes are left out."""
+        return [
+            definition
+            for definition in self._without_key.values()
+            if definition.get_workflow_nodes() or definition.is_parametrised()
+        ]
+
+
+DEFINITIONS = DefinitionRegistry()
 
 
 @dataclass(frozen=True, slots=True)
 class AppDefinitions:
-    """Builds the definitions whose tasks are this app's; those of another app in the same process are unknown to it."""
+    """The definitions of one app, from which its workers build sub-workflows. Ignores those of other apps."""
 
     app: TaskApp
     result_codec_for: Callable[[str], ValueCodec | None]
 
     def known(self) -> list[type[WorkflowDefinition[Any]]]:
-        return [each for each in DEFINITIONS.all() if self.belongs_to_app(each)]
+        return [definition for definition in DEFINITIONS.all() if self.belongs_to_app(definition)]
 
     def build(
         self, definition_key: str, kwargs: Mapping[str, object], injected: Mapping[str, object]
     ) -> WorkflowPlan | None:
+        """Build the plan of a sub-workflow from stored arguments; None if this app does not know the definition."""
         definition = DEFINITIONS.find(definition_key)
         if definition is None or not self.belongs_to_app(definition):
             return None
@@ -161,10 +160,14 @@ class AppDefinitions:
         spec = self._spec(definition, call.kwargs)
         return None if spec is None else spec.plan()
 
+    def belongs_to_app(self, definition: type[WorkflowDefinition[Any]]) -> bool:
+        """Whether all its tasks, at all depths, belong to this app."""
+        return all(task.app is self.app for task in _tasks_in(definition, set()))
+
     def _spec(
         self, definition: type[WorkflowDefinition[Any]], parameters: Mapping[str, Any]
     ) -> WorkflowSpec[Any] | None:
-        """What it builds; None where that is of another app's tasks, which a class without nodes shows only now."""
+        """Call `build_with`; None if the spec has tasks of another app, which only the result of `build_with` shows."""
         try:
             spec = definition.build_with(self.app, **parameters)
         except HorsiesError as error:
@@ -172,18 +175,16 @@ class AppDefinitions:
                 return None
             raise
         if not isinstance(cast("object", spec), WorkflowSpec):
-            raise TypeError(f"{definition.__qualname__}.build_with returned {type(spec).__qualname__}, not a spec")
+            raise TypeError(
+                f"{definition.__qualname__}.build_with returned {type(spec).__qualname__}, not a WorkflowSpec"
+            )
         return spec if spec.app is self.app else None
-
-    def belongs_to_app(self, definition: type[WorkflowDefinition[Any]]) -> bool:
-        """Whether no task in it, or in what it contains, is another app's."""
-        return all(task.app is self.app for task in _tasks_in(definition, set()))
 
 
 def _tasks_in(
     definition: type[WorkflowDefinition[Any]], seen: set[type[WorkflowDefinition[Any]]]
 ) -> Iterator[TaskFunction[..., Any]]:
-    """The tasks at all depths; definitions that contain each other are looked at once."""
+    """The tasks of a definition at all depths; definitions may contain each other."""
     seen.add(definition)
     for node in definition.get_workflow_nodes().values():
         if isinstance(node, TaskNode):

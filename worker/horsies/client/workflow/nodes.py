@@ -1,4 +1,4 @@
-"""The nodes of a workflow, as their author writes them down."""
+"""Workflow nodes, their factories, and success policies."""
 
 from __future__ import annotations
 
@@ -30,64 +30,16 @@ if TYPE_CHECKING:
     from horsies.client.workflow.definition import WorkflowDefinition
 
 
-# What a workflow definition says of the value it ends with.
-
-
-def output_node(definition: type[WorkflowDefinition[Any]]) -> AnyNode | None:
-    """The node that `Meta.output` is or names."""
-    output = getattr(getattr(definition, "Meta", None), "output", None)
-    if not isinstance(output, NodeKey):
-        return output
-    return next((each for each in definition.get_workflow_nodes().values() if each.node_id == output.node_id), None)
-
-
-def ok_type_of(definition: type[WorkflowDefinition[Any]]) -> object:
-    """The declared type, or that of its output node; Any where each run decides."""
-    declared, output = definition.__declared_type__, output_node(definition)
-    return output.ok_type if declared is Any and output is not None else declared
-
-
-def result_codec_of(definition: type[WorkflowDefinition[Any]]) -> ValueLoader | None:
-    """How the output of a sub-workflow is read; None for plain JSON."""
-    found = ok_type_of(definition)
-    return None if found is Any else codec_for(found)
-
-
-def is_assignable(source: object, target: object) -> bool:
-    """Whether every value of the type `source` may stand where `target` is declared, as far as that can be told."""
-    if source == target or source is Any or target in (Any, object, JsonValue):
-        return True
-    if typing.get_origin(target) is Annotated or typing.get_origin(source) is Annotated:
-        return is_assignable(_bare(source), _bare(target))
-    if _is_union(source):
-        return all(is_assignable(each, target) for each in typing.get_args(source))
-    if _is_union(target):
-        return any(is_assignable(source, each) for each in typing.get_args(target))
-    return isinstance(source, type) and isinstance(target, type) and issubclass(source, target)
-
-
-def type_name(kind: object) -> str:
-    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
-
-
-def _bare(annotation: object) -> object:
-    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
-
-
-def _is_union(annotation: object) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
-
-
 T = TypeVar("T")
 
 Join: TypeAlias = JoinType | Literal["all", "any", "quorum"]
 
 
 class Node(Generic[T]):
-    """What both kinds of node have in common.
+    """Base class of task nodes and sub-workflow nodes.
 
-    A node belongs to its author until a spec takes it: the spec keeps a copy that cannot be changed, and tells the
-    node which index and id it got there. So a node may be part of several specs, and tells of the newest.
+    A spec keeps frozen copies of its nodes and assigns index and id to the originals. A node may be part of several
+    specs; it then has the index and id of the newest.
     """
 
     kwargs: Mapping[str, Any]
@@ -108,70 +60,77 @@ class Node(Generic[T]):
 
     @property
     def ok_type(self) -> object:
-        """The type of its ok value; Any where nothing is known."""
+        """The type of its ok value; Any if unknown."""
         raise NotImplementedError
 
     @property
     def result_codec(self) -> ValueLoader | None:
-        """How its ok value is read; None where that is not known."""
+        """Decodes its ok value; None if the type is unknown."""
         raise NotImplementedError
 
     @property
     def explicit_id(self) -> str | None:
-        """The id that its author gave it."""
+        """The id given by the author; None if it was assigned."""
         return None if self.node_id == self._assigned_id else self.node_id
 
     def key(self) -> NodeKey[T]:
-        """Its name in `result_for`; `WorkflowContextMissingIdError` before it has one."""
+        """The key for `result_for`; raises WorkflowContextMissingIdError if the node has no id yet."""
         if self.node_id is None:
             raise WorkflowContextMissingIdError(self.name)
         return NodeKey(self.node_id, self.result_codec)
 
     def id_at_index(self, index: int) -> str:
-        """The id that it has in a spec where it stands at this index."""
+        """The node's id in a spec that has it at this index."""
         return default_node_id(self.name, index) if self.explicit_id is None else self.explicit_id
 
     def assign_index(self, index: int) -> None:
-        """Take note of the place in a spec."""
+        """Set index and id to those in a spec."""
         node_id = self.id_at_index(index)
         self._assigned_id = node_id if self.explicit_id is None else None
         self.index, self.node_id = index, node_id
 
     def frozen_copy(self, index: int) -> Self:
-        """A node like this one, in its place, that nobody can change any more."""
-        twin = copy.copy(self)
-        twin.assign_index(index)
-        twin.kwargs, twin.args_from = MappingProxyType(dict(self.kwargs)), MappingProxyType(dict(self.args_from))
-        twin.waits_for = tuple(self.waits_for)
-        twin.workflow_ctx_from = None if self.workflow_ctx_from is None else tuple(self.workflow_ctx_from)
-        twin._is_frozen = True  # noqa: SLF001  # one of its own kind
-        return twin
+        """An immutable copy, with this index."""
+        frozen = copy.copy(self)
+        frozen.assign_index(index)
+        frozen.kwargs, frozen.args_from = MappingProxyType(dict(self.kwargs)), MappingProxyType(dict(self.args_from))
+        frozen.waits_for = tuple(self.waits_for)
+        frozen.workflow_ctx_from = None if self.workflow_ctx_from is None else tuple(self.workflow_ctx_from)
+        frozen._is_frozen = True  # noqa: SLF001  # the same class
+        return frozen
 
     def __setattr__(self, attribute: str, value: object) -> None:
         if self._is_frozen:
-            raise FrozenInstanceError(f"node {self.node_id!r} is part of a workflow; {attribute} stays as it is")
+            raise FrozenInstanceError(f"cannot set {attribute}: node {self.node_id!r} is part of a workflow spec")
         super().__setattr__(attribute, value)
 
     def _resolve_from_node(self) -> None:
-        """Let each `from_node(x)` among the arguments mean that the result of x is waited for and passed on."""
-        for given in (self.kwargs, self.args_from):
-            if not isinstance(cast("object", given), Mapping):
+        """Turn each `from_node(x)` in the arguments into an entry of `args_from` and `waits_for`."""
+        for arguments in (self.kwargs, self.args_from):
+            if not isinstance(cast("object", arguments), Mapping):
                 raise WorkflowValidationError(
-                    f"node of {self.name!r}: arguments are a mapping by name, not {type(given).__qualname__}",
+                    f"node of {self.name!r}: arguments must be a mapping by name, not {type(arguments).__qualname__}",
                     code=ErrorCode.WORKFLOW_INVALID_KWARG_KEY,
                     location=SourceLocation.of_caller(),
                 )
-        marked = {key: value.node for key, value in self.kwargs.items() if isinstance(value, FromNode)}
-        adopted = {key: node for key, node in marked.items() if key not in self.args_from}
-        self.kwargs = {key: value for key, value in self.kwargs.items() if key not in adopted}
-        self.args_from = {**self.args_from, **adopted}
-        unknown = {id(node): node for node in adopted.values() if not any(node is each for each in self.waits_for)}
-        self.waits_for = [*self.waits_for, *unknown.values()]
+        # A parameter in both kwargs and args_from stays in both: validation reports it.
+        sources = {
+            name: value.node
+            for name, value in self.kwargs.items()
+            if isinstance(value, FromNode) and name not in self.args_from
+        }
+        self.kwargs = {name: value for name, value in self.kwargs.items() if name not in sources}
+        self.args_from = {**self.args_from, **sources}
+        # By identity: nodes are mutable and compare as objects.
+        added = {
+            id(node): node for node in sources.values() if not any(node is dependency for dependency in self.waits_for)
+        }
+        self.waits_for = [*self.waits_for, *added.values()]
 
 
 @dataclass(eq=False)
 class TaskNode(Node[T]):
-    """One run of a task inside a workflow."""
+    """A node that runs a task."""
 
     fn: TaskFunction[..., T]
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -204,7 +163,7 @@ class TaskNode(Node[T]):
 
 @dataclass(eq=False)
 class SubWorkflowNode(Node[T]):
-    """A whole workflow as one node of another; its tasks have queues, it has none."""
+    """A node that runs a workflow. It has no queue and priority: the tasks of the workflow have their own."""
 
     workflow_def: type[WorkflowDefinition[T]]
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -237,18 +196,18 @@ AnyNode: TypeAlias = TaskNode[Any] | SubWorkflowNode[Any]
 
 @dataclass(frozen=True, slots=True)
 class FromNode:
-    """Stands among the arguments of a node for the result of another one."""
+    """Placeholder among the arguments of a node for the result of another node."""
 
     node: AnyNode
 
 
 def from_node(node: NodeRef[T]) -> TaskResult[T, TaskError]:
-    """Pass the result of `node` as this argument, and wait for it. To a checker it is that result already."""
+    """Pass the result of `node` as this argument, and wait for it. Typed as that result for type checkers."""
     return cast("TaskResult[T, TaskError]", FromNode(cast("AnyNode", node)))
 
 
 class NodeSettings(TypedDict, total=False):
-    """What `task.node` takes beside `args_from`."""
+    """The options of `task.node`, apart from `args_from`."""
 
     waits_for: Sequence[AnyNode]
     workflow_ctx_from: Sequence[AnyNode] | None
@@ -261,59 +220,102 @@ class NodeSettings(TypedDict, total=False):
     node_id: str | None
 
 
-# What `task.node(...)` returns: called with the arguments of the task, it makes the node.
-
 P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFactory(Generic[P, T]):
-    """Takes the arguments of the task, all by name; a checker sees the signature of the task."""
+    """The value of `task.node(...)`: call it with the task's arguments, by name. Has the signature of the task."""
 
     fn: TaskFunction[P, T]
     settings: NodeSettings
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T]:
-        _refuse_positional(self.fn.task_name, args)
+        _reject_positional(self.fn.task_name, args)
         return TaskNode(self.fn, kwargs, **self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class ArgsFromNodeFactory(Generic[T]):
-    """The same where `args_from` provides some of them, so that a checker cannot tell which are missing."""
+    """Like `NodeFactory`, but untyped: `args_from` provides some arguments, so type checkers cannot check the call."""
 
     fn: TaskFunction[..., T]
     args_from: Mapping[str, AnyNode]
     settings: NodeSettings
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> TaskNode[T]:
-        _refuse_positional(self.fn.task_name, args)
+        _reject_positional(self.fn.task_name, args)
         return TaskNode(self.fn, kwargs, args_from=self.args_from, **self.settings)
 
 
-def _refuse_positional(task_name: str, args: tuple[object, ...]) -> None:
+def _reject_positional(task_name: str, args: tuple[object, ...]) -> None:
     if args:
         raise WorkflowValidationError(
-            f"node of task {task_name!r}: {len(args)} arguments given by position",
+            f"node of task {task_name!r}: {len(args)} positional arguments",
             code=ErrorCode.WORKFLOW_POSITIONAL_ARGS_NOT_SUPPORTED,
-            hint="arguments of a node are given by name",
+            hint="pass the arguments of a node by name",
             location=SourceLocation.of_caller(),
         )
 
 
-# When a workflow counts as a success though some of its nodes failed.
-
-
 @dataclass(frozen=True, slots=True)
 class SuccessCase:
-    """Satisfied when every required node is COMPLETED; a skipped one is not."""
+    """Met when every required node is COMPLETED; SKIPPED does not count."""
 
     required: Sequence[AnyNode | NodeKey[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessPolicy:
-    """The run is COMPLETED when one case or more is satisfied; `optional` names nodes whose failure is expected."""
+    """The run is COMPLETED if at least one case is met; `optional` lists nodes that are expected to fail."""
 
     cases: Sequence[SuccessCase]
     optional: Sequence[AnyNode | NodeKey[Any]] | None = None
+
+
+# Types of node results
+
+
+def output_node(definition: type[WorkflowDefinition[Any]]) -> AnyNode | None:
+    """The node given by `Meta.output`, directly or by key."""
+    output = getattr(getattr(definition, "Meta", None), "output", None)
+    if not isinstance(output, NodeKey):
+        return output
+    return next((node for node in definition.get_workflow_nodes().values() if node.node_id == output.node_id), None)
+
+
+def ok_type_of(definition: type[WorkflowDefinition[Any]]) -> object:
+    """The declared result type, or that of the output node; Any if only the run determines it."""
+    declared, output = definition.__declared_type__, output_node(definition)
+    return output.ok_type if declared is Any and output is not None else declared
+
+
+def result_codec_of(definition: type[WorkflowDefinition[Any]]) -> ValueLoader | None:
+    """Decodes the result of a sub-workflow; None for plain JSON."""
+    ok_type = ok_type_of(definition)
+    return None if ok_type is Any else codec_for(ok_type)
+
+
+def is_assignable(source: object, target: object) -> bool:
+    """Whether type `source` is assignable to `target`, as far as that can be determined at runtime."""
+    if source == target or source is Any or target in (Any, object, JsonValue):
+        return True
+    if typing.get_origin(target) is Annotated or typing.get_origin(source) is Annotated:
+        return is_assignable(_strip_annotated(source), _strip_annotated(target))
+    if _is_union(source):
+        return all(is_assignable(member, target) for member in typing.get_args(source))
+    if _is_union(target):
+        return any(is_assignable(source, member) for member in typing.get_args(target))
+    return isinstance(source, type) and isinstance(target, type) and issubclass(source, target)
+
+
+def type_name(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
+
+
+def _strip_annotated(annotation: object) -> object:
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
+
+
+def _is_union(annotation: object) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)

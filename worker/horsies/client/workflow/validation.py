@@ -1,4 +1,7 @@
-"""What can be wrong with a workflow as a whole: its name, its graph, its joins, what it ends with."""
+"""Validation of workflow specs.
+
+Each `*_faults` function yields the errors of one aspect; `WorkflowSpec` raises them together.
+"""
 
 from __future__ import annotations
 
@@ -33,62 +36,105 @@ if TYPE_CHECKING:
     from horsies.client.workflow.definition import WorkflowDefinition
     from horsies.client.workflow.spec import WorkflowDraft
 
-
-if TYPE_CHECKING:
     Faults = Iterator[WorkflowValidationError]
+
+
+class ForeignTask(WorkflowValidationError):
+    """A node runs a task of another app, which this app's workers do not know."""
+
+
+# Node ids, names and ownership
+
+
+def node_id_faults(nodes: Sequence[object]) -> Faults:
+    """Objects that are not nodes, invalid ids and duplicates. Checked first: all other checks need unique ids."""
+    valid: list[AnyNode] = []
+    for node in nodes:
+        if isinstance(node, TaskNode | SubWorkflowNode):
+            valid.append(cast("AnyNode", node))
+        else:
+            yield _fault(
+                f"after {len(valid)} nodes: {type(node).__qualname__} is not a node",
+                ErrorCode.WORKFLOW_INVALID_NODE_ID,
+                hint="make nodes with task.node(...)(...), TaskNode or SubWorkflowNode",
+            )
+    ids = Counter(node.id_at_index(index) for index, node in enumerate(valid))
+    for node_id in ids:
+        if not is_node_id(node_id):
+            hint = f"use 1 to {LONGEST_NODE_ID} letters, digits or any of _ - : ."
+            yield _fault(f"invalid node id {node_id!r}", ErrorCode.WORKFLOW_INVALID_NODE_ID, hint=hint)
+    yield from (_duplicate(f"node id {node_id!r}") for node_id, count in ids.items() if count > 1)
+    # A node listed twice without an explicit id is not caught above: each place would assign it a different id.
+    listed = Counter(node for node in valid if node.explicit_id is None)
+    yield from (_duplicate(f"node of {node.name!r}") for node, count in listed.items() if count > 1)
 
 
 def naming_faults(draft: WorkflowDraft) -> Faults:
     if not is_name(draft.name):
-        yield _fault(f"a workflow needs a name, of at most {LONGEST_NAME} characters", ErrorCode.WORKFLOW_NO_NAME)
+        yield _fault(f"a workflow needs a name of at most {LONGEST_NAME} characters", ErrorCode.WORKFLOW_NO_NAME)
     if not draft.nodes:
         yield _fault("a workflow needs at least one node", ErrorCode.WORKFLOW_NO_NODES)
     if not is_name(draft.definition_key):
         yield _fault(
-            f"definition_key is missing, or longer than {LONGEST_NAME} characters",
+            f"definition_key is missing or longer than {LONGEST_NAME} characters",
             ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
-            hint='a text that stays the same when the workflow is renamed: definition_key="billing.v1"',
+            hint='set a key that stays the same when the workflow is renamed: definition_key="billing.v1"',
         )
     for node in draft.nodes:
         if isinstance(node, SubWorkflowNode) and not is_name(getattr(node.workflow_def, "definition_key", None)):
-            text = f"node {node.node_id!r}: {node.workflow_def.__qualname__} has no usable definition_key"
+            text = f"node {node.node_id!r}: {node.workflow_def.__qualname__} has no valid definition_key"
             yield _fault(text, ErrorCode.WORKFLOW_NO_DEFINITION_KEY)
     if draft.nodes and draft.app is None:
         yield _fault(
-            "the workflow belongs to no app",
+            "the workflow has no app",
             ErrorCode.WORKFLOW_SUBWORKFLOW_APP_MISSING,
-            hint="only sub-workflows do not say which; make it by app.workflow(...), or give app=",
+            hint="it has no task node to take the app from; use app.workflow(...) or pass app=",
         )
 
 
 def is_name(text: object) -> bool:
-    """Whether runs can be stored, and found, under this text."""
+    """Whether the text can be stored as a workflow name or key."""
     return is_storable_text(text) and len(text) <= LONGEST_NAME
+
+
+def ownership_faults(draft: WorkflowDraft) -> Faults:
+    for node in draft.nodes:
+        if isinstance(node, TaskNode) and node.fn.app is not draft.app:
+            yield ForeignTask(
+                f"node {node.node_id!r}: {node.name!r} is a task of another app",
+                code=ErrorCode.TASK_NOT_REGISTERED,
+                hint="use tasks of one app in a workflow",
+            )
+
+
+# Graph and joins
 
 
 def graph_faults(draft: WorkflowDraft) -> Faults:
     for node in draft.nodes:
-        for each in node.waits_for:
-            if draft.index_of(each) is None:
-                name = getattr(each, "node_id", None) or getattr(each, "name", type(each).__qualname__)
+        for dependency in node.waits_for:
+            if draft.index_of(dependency) is None:
+                name = getattr(dependency, "node_id", None) or getattr(
+                    dependency, "name", type(dependency).__qualname__
+                )
                 yield _fault(
                     f"node {node.node_id!r} waits for {name!r}, which is not in the workflow",
                     ErrorCode.WORKFLOW_INVALID_DEPENDENCY,
-                    hint="put it into tasks",
+                    hint="add it to tasks",
                 )
     if draft.nodes and all(node.waits_for for node in draft.nodes):
-        yield _fault("every node waits for another one", ErrorCode.WORKFLOW_NO_ROOT_TASKS)
-    if cycle := find_cycle(range(len(draft.nodes)), lambda index: draft.dependencies_of(draft.nodes[index])):
+        yield _fault("no node can start: every node waits for another one", ErrorCode.WORKFLOW_NO_ROOT_TASKS)
+    if cycle := find_cycle(range(len(draft.nodes)), lambda index: draft.indexes_of(draft.nodes[index].waits_for)):
         yield _cycle("nodes wait for each other", (draft.nodes[index].node_id for index in cycle))
     if nested := find_cycle(
-        _definitions_in(draft.nodes), lambda each: _definitions_in(each.get_workflow_nodes().values())
+        _definitions_in(draft.nodes), lambda definition: _definitions_in(definition.get_workflow_nodes().values())
     ):
-        yield _cycle("workflow definitions contain each other", (each.__qualname__ for each in nested))
+        yield _cycle("workflow definitions contain each other", (definition.__qualname__ for definition in nested))
 
 
 def join_faults(draft: WorkflowDraft) -> Faults:
     for node in draft.nodes:
-        if reason := _join_fault(node, len(draft.dependencies_of(node))):
+        if reason := _join_fault(node, len(draft.indexes_of(node.waits_for))):
             yield _fault(f"node {node.node_id!r}: {reason}", ErrorCode.WORKFLOW_INVALID_JOIN)
 
 
@@ -96,27 +142,170 @@ def _join_fault(node: AnyNode, dependencies: int) -> str | None:
     least = node.min_success
     match node.join:
         case JoinType.QUORUM:
-            is_possible = isinstance(least, int) and not isinstance(least, bool) and 1 <= least <= dependencies
-            return None if is_possible else f"a quorum needs min_success of 1 to {dependencies}, the nodes it waits for"
+            is_valid = isinstance(least, int) and not isinstance(least, bool) and 1 <= least <= dependencies
+            return None if is_valid else f"join 'quorum' needs min_success from 1 to {dependencies}, its dependencies"
         case JoinType.ANY if not dependencies:
-            return "join 'any' without a node to wait for"
+            return "join 'any' needs at least one dependency"
         case JoinType.ALL | JoinType.ANY:
-            return None if least is None else "min_success belongs to join 'quorum'"
+            return None if least is None else "min_success requires join 'quorum'"
         case _:
             return f"join must be 'all', 'any' or 'quorum', not {node.join!r}"
 
 
+# Arguments
+
+
+def argument_faults(draft: WorkflowDraft) -> Faults:
+    for node in draft.nodes:
+        if isinstance(node, SubWorkflowNode) and not node.workflow_def.is_parametrised():
+            if node.kwargs or node.args_from or node.workflow_ctx_from:
+                yield _fault(
+                    f"node {node.node_id!r}: {node.workflow_def.__qualname__} takes no parameters",
+                    ErrorCode.WORKFLOW_SUBWORKFLOW_PARAMS_REQUIRE_BUILD_WITH,
+                    hint="override its class method build_with(cls, app, ...)",
+                )
+            continue
+        try:
+            codec = argument_codec(node)
+        except WorkflowValidationError as error:
+            yield error
+            continue
+        yield from _ArgumentValidator(draft=draft, node=node, codec=codec).faults()
+
+
+def argument_codec(node: AnyNode) -> TaskCodec:
+    """Encodes the arguments of a node; raises WorkflowValidationError for an invalid `build_with`."""
+    return node.fn.definition.codec if isinstance(node, TaskNode) else build_with_codec(node.workflow_def)
+
+
+def build_with_codec(definition: type[WorkflowDefinition[Any]]) -> TaskCodec:
+    """Encodes the parameters of `build_with`, apart from `cls` and `app`."""
+    function = definition.build_with.__func__
+    parameters = list(inspect.signature(function).parameters.values())[2:] if definition.is_parametrised() else []
+    codecs = {parameter.name: parameter_codec(function, parameter) for parameter in parameters}
+    for name, codec in codecs.items():
+        if isinstance(codec, Err):
+            raise WorkflowValidationError(
+                f"{definition.__qualname__}.build_with: parameter {name!r}: {codec.error.reason}",
+                code=ErrorCode.WORKFLOW_SUBWORKFLOW_BUILD_WITH_BINDING,
+                hint=codec.error.hint,
+                location=definition.__location__,
+            )
+    return TaskCodec(
+        signature=CallSignature.of(inspect.Signature(parameters)),
+        parameter_codecs={name: codec.unwrap() for name, codec in codecs.items()},
+        result_codec=PlainCodec(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ArgumentValidator:
+    """Checks the arguments of one node against the parameters of its task or `build_with`."""
+
+    draft: WorkflowDraft
+    node: AnyNode
+    codec: TaskCodec
+
+    def faults(self) -> Faults:
+        yield from self._binding_faults()
+        for name in filter(self._is_parameter, self.node.kwargs):
+            try:
+                self.codec.encode_keywords({name: self.node.kwargs[name]})
+            except PayloadError as error:
+                yield self._fault(str(error), ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE)
+        for parameter, source in self.node.args_from.items():
+            yield from self._source_faults(parameter, source)
+        yield from self._context_faults()
+
+    def _binding_faults(self) -> Faults:
+        """Unknown, missing and doubly given parameters."""
+        given = [*self.node.kwargs, *self.node.args_from]
+        is_task = not isinstance(self.node, SubWorkflowNode)
+        build_with_code = ErrorCode.WORKFLOW_SUBWORKFLOW_BUILD_WITH_BINDING
+        for name in dict.fromkeys(name for name in given if not self._is_parameter(name)):
+            code = ErrorCode.WORKFLOW_INVALID_KWARG_KEY if is_task else build_with_code
+            yield self._fault(f"unknown parameter {name!r}", code)
+        for name in self.codec.signature.required:
+            if name not in given and not self._is_injected(name):
+                code = ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS if is_task else build_with_code
+                yield self._fault(f"parameter {name!r} is missing", code)
+        for name in self.node.kwargs.keys() & self.node.args_from.keys():
+            text = f"parameter {name!r} is in both kwargs and args_from"
+            yield self._fault(text, ErrorCode.WORKFLOW_KWARGS_ARGS_FROM_OVERLAP)
+
+    def _source_faults(self, parameter: str, source: AnyNode) -> Faults:
+        """Faults of one `args_from` entry."""
+        if not self._is_dependency(source):
+            text = f"args_from[{parameter!r}] is a node that it does not wait for"
+            hint = "add it to waits_for, or use from_node"
+            yield self._fault(text, ErrorCode.WORKFLOW_INVALID_ARGS_FROM, hint=hint)
+        if self.draft.index_of(source) is None or not self._is_parameter(parameter):
+            return
+        target = self.codec.parameter_codecs[self.codec.signature.parameter_for(parameter)]
+        if not isinstance(target, TaskResultCodec) or not is_assignable(source.ok_type, target.ok_type):
+            text = f"parameter {parameter!r} must be a TaskResult[{type_name(source.ok_type)}, TaskError]"
+            yield self._fault(text, ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH)
+        if self.node.join != JoinType.ALL and parameter in self.codec.signature.required:
+            text = f"parameter {parameter!r} needs a default: join {str(self.node.join)!r} may not wait for its source"
+            yield self._fault(text, ErrorCode.WORKFLOW_INVALID_JOIN)
+
+    def _context_faults(self) -> Faults:
+        sources = self.node.workflow_ctx_from or ()
+        if not all(map(self._is_dependency, sources)):
+            text = "workflow_ctx_from has a node that it does not wait for"
+            yield self._fault(text, ErrorCode.WORKFLOW_INVALID_CTX_FROM, hint="add it to waits_for")
+        if sources and not is_injected(self.codec, CONTEXT_PARAMETER):
+            text = f"{self.node.name!r} has no parameter {CONTEXT_PARAMETER}: WorkflowContext | None = None"
+            yield self._fault(text, ErrorCode.WORKFLOW_CTX_PARAM_MISSING)
+
+    def _is_dependency(self, source: object) -> bool:
+        return any(source is node for node in self.node.waits_for)
+
+    def _is_parameter(self, name: str) -> bool:
+        """Whether the author of the node may pass it: it exists and is not injected by the worker."""
+        signature = self.codec.signature
+        is_known = name in signature.keywords or (signature.var_keyword is not None and isinstance(name, str))
+        return is_known and not isinstance(self.codec.parameter_codecs.get(name), InjectedCodec)
+
+    def _is_injected(self, name: str) -> bool:
+        is_provided = name == META_PARAMETER or (name == CONTEXT_PARAMETER and bool(self.node.workflow_ctx_from))
+        return is_provided and is_injected(self.codec, name)
+
+    def _fault(self, text: str, code: ErrorCode, *, hint: str | None = None) -> WorkflowValidationError:
+        return _fault(f"node {self.node.node_id!r}: {text}", code, hint=hint)
+
+
+# Node options, output and success policy
+
+
+def option_faults(draft: WorkflowDraft) -> Faults:
+    for node in (node for node in draft.nodes if isinstance(node, TaskNode)):
+        prefix = f"node {node.node_id!r}"
+        if fault := queue_fault(node.queue or node.fn.definition.options.queue_name, draft.queues):
+            yield _fault(f"{prefix}: {fault.message}", ErrorCode.WORKFLOW_UNRESOLVED_QUEUE, hint=fault.help_text)
+        if node.priority is not None and not is_priority(node.priority):
+            text = f"{prefix}: priority must be an integer from 1 (first) to 100"
+            yield _fault(text, ErrorCode.WORKFLOW_UNRESOLVED_PRIORITY)
+        if node.good_until is None:
+            continue
+        try:
+            check_good_until(node.good_until)
+        except ValueError as error:
+            # There is no specific code; a value of the node cannot be stored.
+            yield _fault(f"{prefix}: {error}", ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE)
+
+
 def output_faults(draft: WorkflowDraft) -> Faults:
-    place = draft.index_of(draft.output)
-    if place is None and draft.output is not None:
-        yield _fault("the output is not in the workflow", ErrorCode.WORKFLOW_INVALID_OUTPUT, hint="put it into tasks")
-    if place is not None and not is_assignable(draft.nodes[place].ok_type, draft.declared):
+    index = draft.index_of(draft.output)
+    if index is None and draft.output is not None:
+        yield _fault("the output is not in the workflow", ErrorCode.WORKFLOW_INVALID_OUTPUT, hint="add it to tasks")
+    if index is not None and not is_assignable(draft.nodes[index].ok_type, draft.declared):
         yield _fault(
-            f"the output is {type_name(draft.nodes[place].ok_type)}, declared is {type_name(draft.declared)}",
+            f"the output has type {type_name(draft.nodes[index].ok_type)}, declared is {type_name(draft.declared)}",
             ErrorCode.WORKFLOW_OUTPUT_TYPE_MISMATCH,
         )
     if draft.on_error not in tuple(OnError):
-        # No code is for this alone; like a success policy it says how runs end.
+        # There is no specific code; like a success policy, on_error decides how runs end.
         yield _policy_fault(f"on_error must be 'fail' or 'pause', not {draft.on_error!r}")
     yield from _policy_faults(draft)
 
@@ -129,11 +318,11 @@ def _policy_faults(draft: WorkflowDraft) -> Faults:
         yield _policy_fault(f"success_policy must be a SuccessPolicy of SuccessCases, not {policy!r}")
         return
     if not policy.cases or not all(case.required for case in policy.cases):
-        yield _policy_fault("a success policy needs cases, and each case a required node")
+        yield _policy_fault("a success policy needs at least one case, and each case a required node")
     if any(draft.index_of(node) is None for case in policy.cases for node in case.required):
         yield _policy_fault("a success case requires a node that is not in the workflow")
     if any(draft.index_of(node) is None for node in policy.optional or ()):
-        yield _policy_fault("a success policy calls a node optional that is not in the workflow")
+        yield _policy_fault("the success policy has an optional node that is not in the workflow")
 
 
 def _is_policy(policy: object) -> TypeGuard[SuccessPolicy]:
@@ -146,8 +335,13 @@ def _definitions_in(nodes: Iterable[AnyNode]) -> list[type[WorkflowDefinition[An
     return [node.workflow_def for node in nodes if isinstance(node, SubWorkflowNode)]
 
 
-def _cycle(text: str, way: Iterable[object]) -> WorkflowValidationError:
-    return _fault(f"{text}: {' → '.join(map(str, way))}", ErrorCode.WORKFLOW_CYCLE_DETECTED)
+def _cycle(text: str, path: Iterable[object]) -> WorkflowValidationError:
+    return _fault(f"{text}: {' → '.join(map(str, path))}", ErrorCode.WORKFLOW_CYCLE_DETECTED)
+
+
+def _duplicate(subject: str) -> WorkflowValidationError:
+    hint = "give each node a unique id, and list it once"
+    return _fault(f"duplicate {subject}", ErrorCode.WORKFLOW_DUPLICATE_NODE_ID, hint=hint)
 
 
 def _policy_fault(text: str) -> WorkflowValidationError:
@@ -156,216 +350,3 @@ def _policy_fault(text: str) -> WorkflowValidationError:
 
 def _fault(text: str, code: ErrorCode, *, hint: str | None = None) -> WorkflowValidationError:
     return WorkflowValidationError(text, code=code, hint=hint)
-
-
-# The parameters of a node: those of its task, or those with which its sub-workflow is built.
-
-
-def argument_codec(node: AnyNode) -> TaskCodec:
-    """How the arguments of a node are written and read; `WorkflowValidationError` where a definition makes no sense."""
-    return node.fn.definition.codec if isinstance(node, TaskNode) else build_with_codec(node.workflow_def)
-
-
-def build_with_codec(definition: type[WorkflowDefinition[Any]]) -> TaskCodec:
-    """The same for what `build_with` takes beside the app."""
-    function = definition.build_with.__func__
-    beside_the_app = list(inspect.signature(function).parameters.values())[2:]
-    parameters = beside_the_app if definition.is_parametrised() else []
-    values = {each.name: parameter_codec(function, each) for each in parameters}
-    for name, value in values.items():
-        if isinstance(value, Err):
-            raise WorkflowValidationError(
-                f"{definition.__qualname__}.build_with: parameter {name!r}: {value.error.reason}",
-                code=ErrorCode.WORKFLOW_SUBWORKFLOW_BUILD_WITH_BINDING,
-                hint=value.error.hint,
-                location=definition.__location__,
-            )
-    return TaskCodec(
-        signature=CallSignature.of(inspect.Signature(parameters)),
-        parameter_codecs={name: value.unwrap() for name, value in values.items()},
-        result_codec=PlainCodec(),
-    )
-
-
-# What can be wrong with the arguments of a node, written down or taken from other nodes.
-
-
-def argument_faults(draft: WorkflowDraft) -> Faults:
-    for node in draft.nodes:
-        if isinstance(node, SubWorkflowNode) and not node.workflow_def.is_parametrised():
-            yield from _unwanted(node)
-            continue
-        try:
-            codec = argument_codec(node)
-        except WorkflowValidationError as unusable:
-            yield unusable
-            continue
-        yield from _Arguments(draft=draft, node=node, codec=codec).faults()
-
-
-def _unwanted(node: SubWorkflowNode[Any]) -> Faults:
-    if node.kwargs or node.args_from or node.workflow_ctx_from:
-        yield WorkflowValidationError(
-            f"node {node.node_id!r}: {node.workflow_def.__qualname__} takes no parameters",
-            code=ErrorCode.WORKFLOW_SUBWORKFLOW_PARAMS_REQUIRE_BUILD_WITH,
-            hint="override the class method build_with(cls, app, ...) there",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arguments:
-    """The arguments of one node, held against the parameters they are for."""
-
-    draft: WorkflowDraft
-    node: AnyNode
-    codec: TaskCodec
-
-    def faults(self) -> Faults:
-        yield from self._binding()
-        yield from self._values()
-        for parameter, source in self.node.args_from.items():
-            yield from self._source(parameter, source)
-        yield from self._context()
-
-    def _binding(self) -> Faults:
-        given = [*self.node.kwargs, *self.node.args_from]
-        is_task = not isinstance(self.node, SubWorkflowNode)
-        does_not_bind = ErrorCode.WORKFLOW_SUBWORKFLOW_BUILD_WITH_BINDING
-        for name in dict.fromkeys(each for each in given if not self._is_parameter(each)):
-            yield self._fault(
-                f"no parameter {name!r}", ErrorCode.WORKFLOW_INVALID_KWARG_KEY if is_task else does_not_bind
-            )
-        for name in (
-            each for each in self.codec.signature.required if each not in given and not self._is_injected(each)
-        ):
-            code = ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS if is_task else does_not_bind
-            yield self._fault(f"parameter {name!r} is missing", code)
-        for name in self.node.kwargs.keys() & self.node.args_from.keys():
-            text = f"parameter {name!r} stands in kwargs and in args_from"
-            yield self._fault(text, ErrorCode.WORKFLOW_KWARGS_ARGS_FROM_OVERLAP)
-
-    def _values(self) -> Faults:
-        for name in filter(self._is_parameter, self.node.kwargs):
-            try:
-                self.codec.encode_keywords({name: self.node.kwargs[name]})
-            except PayloadError as refused:
-                yield self._fault(str(refused), ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE)
-
-    def _source(self, parameter: str, source: AnyNode) -> Faults:
-        if not self._is_waited_for(source):
-            text = f"args_from[{parameter!r}] is not among the nodes it waits for"
-            hint = "put it into waits_for, or use from_node"
-            yield self._fault(text, ErrorCode.WORKFLOW_INVALID_ARGS_FROM, hint=hint)
-        if self.draft.index_of(source) is None or not self._is_parameter(parameter):
-            return
-        target = self.codec.parameter_codecs[self.codec.signature.parameter_for(parameter)]
-        if not isinstance(target, TaskResultCodec) or not is_assignable(source.ok_type, target.ok_type):
-            text = f"parameter {parameter!r} must be a TaskResult[{type_name(source.ok_type)}, TaskError]"
-            yield self._fault(text, ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH)
-        if self.node.join != JoinType.ALL and parameter in self.codec.signature.required:
-            text = f"parameter {parameter!r} needs a default: with join {str(self.node.join)!r} its source may be open"
-            yield self._fault(text, ErrorCode.WORKFLOW_INVALID_JOIN)
-
-    def _context(self) -> Faults:
-        sources = self.node.workflow_ctx_from or ()
-        if not all(map(self._is_waited_for, sources)):
-            text = "workflow_ctx_from names a node that it does not wait for"
-            yield self._fault(text, ErrorCode.WORKFLOW_INVALID_CTX_FROM, hint="put it into waits_for too")
-        if sources and not is_injected(self.codec, CONTEXT_PARAMETER):
-            text = f"{self.node.name!r} has no parameter {CONTEXT_PARAMETER}: WorkflowContext | None = None"
-            yield self._fault(text, ErrorCode.WORKFLOW_CTX_PARAM_MISSING)
-
-    def _is_waited_for(self, source: object) -> bool:
-        return any(source is each for each in self.node.waits_for)
-
-    def _is_parameter(self, name: str) -> bool:
-        """Whether the author of a node may fill it."""
-        shape = self.codec.signature
-        is_known = name in shape.keywords or (shape.var_keyword is not None and isinstance(name, str))
-        return is_known and not isinstance(self.codec.parameter_codecs.get(name), InjectedCodec)
-
-    def _is_injected(self, name: str) -> bool:
-        is_told = name == META_PARAMETER or (name == CONTEXT_PARAMETER and bool(self.node.workflow_ctx_from))
-        return is_told and is_injected(self.codec, name)
-
-    def _fault(self, text: str, code: ErrorCode, *, hint: str | None = None) -> WorkflowValidationError:
-        return WorkflowValidationError(f"node {self.node.node_id!r}: {text}", code=code, hint=hint)
-
-
-# What can be wrong with the app, the queue, the priority or the deadline of a node.
-
-
-class ForeignTask(WorkflowValidationError):
-    """A node runs a task of another app, which the workers of this one do not know."""
-
-
-def ownership_faults(draft: WorkflowDraft) -> Iterator[WorkflowValidationError]:
-    for node in (each for each in draft.nodes if isinstance(each, TaskNode)):
-        if node.fn.app is not draft.app:
-            yield ForeignTask(
-                f"node {node.node_id!r}: {node.name!r} is a task of another app",
-                code=ErrorCode.TASK_NOT_REGISTERED,
-                hint="the nodes of a workflow are tasks of one app",
-            )
-
-
-def option_faults(draft: WorkflowDraft) -> Iterator[WorkflowValidationError]:
-    for node in (each for each in draft.nodes if isinstance(each, TaskNode)):
-        where = f"node {node.node_id!r}"
-        if fault := queue_fault(node.queue or node.fn.definition.options.queue_name, draft.queues):
-            text = f"{where}: {fault.message}"
-            yield WorkflowValidationError(text, code=ErrorCode.WORKFLOW_UNRESOLVED_QUEUE, hint=fault.help_text)
-        if node.priority is not None and not is_priority(node.priority):
-            text = f"{where}: priority must be a whole number of 1 to 100, 1 first"
-            yield WorkflowValidationError(text, code=ErrorCode.WORKFLOW_UNRESOLVED_PRIORITY)
-        if node.good_until is None:
-            continue
-        try:
-            check_good_until(node.good_until)
-        except ValueError as refused:
-            # No code is for this alone; it is a value of the node that cannot be stored.
-            code = ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE
-            yield WorkflowValidationError(f"{where}: {refused}", code=code)
-
-
-# Whether the nodes of a workflow can be told apart; nothing else about them can be said before they can.
-
-
-def node_id_faults(written: Sequence[object]) -> Iterator[WorkflowValidationError]:
-    """What is no node, has an id that cannot be one, or is there more than once."""
-    nodes: list[AnyNode] = []
-    for each in written:
-        if isinstance(each, TaskNode | SubWorkflowNode):
-            nodes.append(cast("AnyNode", each))
-        else:
-            yield _no_node(len(nodes), each)
-    ids = Counter(node.id_at_index(index) for index, node in enumerate(nodes))
-    yield from (_unfit(node_id) for node_id in ids if not is_node_id(node_id))
-    yield from (_doubled(f"the id {node_id!r}") for node_id, count in ids.items() if count > 1)
-    # One without an id of its own would get two.
-    listed = Counter(node for node in nodes if node.explicit_id is None)
-    yield from (_doubled(f"the node of {node.name!r}") for node, count in listed.items() if count > 1)
-
-
-def _no_node(index: int, given: object) -> WorkflowValidationError:
-    return WorkflowValidationError(
-        f"after {index} nodes: {type(given).__qualname__} is no node",
-        code=ErrorCode.WORKFLOW_INVALID_NODE_ID,
-        hint="nodes are made by task.node(...)(...), TaskNode and SubWorkflowNode",
-    )
-
-
-def _unfit(node_id: str) -> WorkflowValidationError:
-    return WorkflowValidationError(
-        f"{node_id!r} cannot be the id of a node",
-        code=ErrorCode.WORKFLOW_INVALID_NODE_ID,
-        hint=f"1 to {LONGEST_NODE_ID} letters, digits, or any of _ - : .",
-    )
-
-
-def _doubled(what: str) -> WorkflowValidationError:
-    return WorkflowValidationError(
-        f"{what} is there more than once",
-        code=ErrorCode.WORKFLOW_DUPLICATE_NODE_ID,
-        hint="give each node an id of its own, and list it once",
-    )
