@@ -252,4 +252,4 @@ async def test_a_signal_while_the_database_is_away_ends_the_start(tmp_path: Path
         worker.signal(signal.SIGTERM)
         assert await worker.until_gone(within_s=5) == 0
         assert "hunter2" not in worker.log_text
-        assert "  hint=is the server up, and is the address right?\n" in worker.log_text
+        assert "  hint=check that the server is running and broker.database_url is correct\n" in worker.log_text

@@ -181,7 +181,7 @@ async def test_a_closed_connection_is_the_callers_to_replace(app: Horsies, datab
     await closed.close()
     error = (await app.tasks["double"].with_options(connection=closed).send_async(5)).unwrap_err()
     assert (error.code, error.retryable) == (TaskSendErrorCode.ENQUEUE_FAILED, True)
-    assert error.message == "the given connection is closed (give an open one)"
+    assert error.message == "the given connection is closed (pass an open connection)"
 
 
 async def test_a_pool_is_no_connection(app: Horsies, database_url: str) -> None:

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from horsies.errors import BrokerError, ConfigurationError, DatabaseUnreachable, ErrorCode
-from horsies.store import connection as link
+from horsies.store import connection as connection_module
 from horsies.store.connection import ConnectionSpec, StatementFailed
 from horsies.store.database import Database, PoolSettings, Transaction
 from horsies.store.queries import Query
@@ -51,8 +51,8 @@ async def test_rows_come_back_as_records(database: Database) -> None:
 async def test_a_statement_that_is_run_often_does_what_it_does_once(
     database: Database, monkeypatch: pytest.MonkeyPatch, is_known_inside: bool
 ) -> None:
-    assert link.IS_KNOWN_INSIDE  # or sends are slower: look at `bind_execute` of the new driver
-    monkeypatch.setattr(link, "IS_KNOWN_INSIDE", is_known_inside)
+    assert connection_module.HAS_BIND_EXECUTE  # or sends are slower: look at `bind_execute` of the new driver
+    monkeypatch.setattr(connection_module, "HAS_BIND_EXECUTE", is_known_inside)
     halves = database.prepared(number("SELECT $1::integer / $2::integer AS n"))
     assert [(await halves((n, 2)))[0]["n"] for n in (4, 6, 8)] == [2, 3, 4]
     with pytest.raises(StatementFailed, match="division by zero"):

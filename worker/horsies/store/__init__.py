@@ -1,1 +1,1 @@
-"""The only door to the database: connections, named statements, migrations and one class an aggregate."""
+"""All database access: connections, named statements, migrations, and one store class per aggregate."""

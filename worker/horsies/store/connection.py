@@ -1,4 +1,4 @@
-"""How to reach a database: its address, and what would be session state there."""
+"""Connections: address and session settings, driver errors as HorsiesErrors, and a lenient datetime codec."""
 
 from __future__ import annotations
 
@@ -23,172 +23,20 @@ from horsies.errors import (
 from horsies.log import STATEMENT_LOGGER
 from horsies.version import __version__
 
-# Times that Python cannot hold, read as the nearest that it can: one odd row must not hide all others.
-#
-# For connections that only read. A worker takes such rows for what they are: not due for thousands of years.
-
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
-_LATEST: Final = datetime.max.replace(tzinfo=UTC)
-_LONGEST: Final = timedelta(days=10**8)
-_ENDLESS: Final = 2**63
-"""As microseconds, minus this is the database's word for minus infinity, and one less its word for infinity."""
-
-
-async def set_datetime_codec(connection: Connection) -> None:
-    """Have instants and durations of this connection decoded here, where nothing is out of range."""
-    for name, encoder, decoder in (
-        ("timestamptz", _encode_timestamp, _decode_timestamp),
-        ("interval", _encode_interval, _decode_interval),
-    ):
-        await connection.set_type_codec(name, schema="pg_catalog", encoder=encoder, decoder=decoder, format="tuple")
-
-
-def _encode_timestamp(at: datetime) -> tuple[int]:
-    if at == datetime.min:  # noqa: DTZ901  # the driver's words for both ends of time
-        return (-_ENDLESS,)
-    if at == datetime.max:  # noqa: DTZ901
-        return (_ENDLESS - 1,)
-    return ((at.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1),)
-
-
-def _decode_timestamp(stored: tuple[int]) -> datetime:
-    (microseconds,) = stored
-    try:
-        return _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
-        return _LATEST if microseconds > 0 else _EARLIEST
-
-
-def _encode_interval(duration: timedelta) -> tuple[int, int, int]:
-    return 0, duration.days, duration.seconds * 1_000_000 + duration.microseconds
-
-
-def _decode_interval(stored: tuple[int, int, int]) -> timedelta:
-    months, days, microseconds = stored
-    years, months = divmod(months, 12)
-    days += years * 365 + months * 30
-    try:
-        length = timedelta(days=days, microseconds=microseconds)
-    except OverflowError:
-        return _LONGEST if days > 0 else -_LONGEST
-    return max(-_LONGEST, min(length, _LONGEST))
-
-
-# What a failure of the driver means: from SQLSTATE to what happened, what to do, and whether to ask again.
-
-# The driver says InternalClientError when a connection dies between two steps of one statement.
-LOST_CONNECTION = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-
-UNIQUE_VIOLATION = "23505"
-
-# Errors after which the same batch is simply sent again: the server chose us as the one to step back.
-CONFLICT_ERRORS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-
-
-class StatementFailed(BrokerError):
-    """The server answered a statement with an error."""
-
-    def __init__(self, message: str, *, sqlstate: str | None, retryable: bool, hint: str | None = None) -> None:
-        super().__init__(message, code=BrokerErrorCode.MONITORING_QUERY_FAILED, retryable=retryable, hint=hint)
-        self.sqlstate = sqlstate
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """A server that is there and will not let us in: asking again changes nothing."""
-
-    says: str
-    hint: str
-
-
-_REFUSALS = {
-    "28P01": _Refusal("the server refused the password", "check the user and password in broker.database_url"),
-    "28000": _Refusal(
-        "the server refused the login", "check the user in broker.database_url and the server's pg_hba.conf"
-    ),
-    "3D000": _Refusal("the database does not exist", "create it, or correct its name in broker.database_url"),
-}
-
-_UNAVAILABLE_STATES = {
-    "53300": "the server has no connection left; raise max_connections or lower broker.pool_size",
-    "57P01": "the server was told to stop, or to end this connection",
-    "57P02": "the server is restarting after a crash",
-    "57P03": "the server is starting up",
-}
-
-_RETRYABLE_CLASSES = ("40", "53", "55", "57", "08")
-
-
-def translate_error(error: BaseException, *, where: str, expects_writes: bool = False) -> HorsiesError:
-    """The error of ours that says what `error` means for the database at `where` (a masked URL)."""
-    if expects_writes and isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-        return DatabaseUnreachable(f"{where} takes no writes", hint="a standby; it will, once it is promoted")
-    if isinstance(error, asyncpg.PostgresError):
-        return _translate_server_error(error, where)
-    if isinstance(error, TimeoutError):
-        return DatabaseUnreachable(f"no answer in time from {where}", hint="is the server up, and is the network?")
-    if isinstance(error, LOST_CONNECTION):
-        return DatabaseUnreachable(f"cannot reach {where}: {_first_line(error)}", hint=_how_to_reach(where))
-    raise error
-
-
-def is_database_error(error: BaseException) -> bool:
-    """Whether `explain` has something to say about it."""
-    return isinstance(error, (asyncpg.PostgresError, *LOST_CONNECTION))
-
-
-def _how_to_reach(where: str) -> str:
-    if is_address_of_embedded(where):
-        return "is the embedded server stopped? run: horsies db start"
-    return "is the server up, and is the address right?"
-
-
-def _translate_server_error(error: asyncpg.PostgresError, where: str) -> HorsiesError:
-    state = error.sqlstate or ""
-    says = _first_line(error)
-    if refusal := _REFUSALS.get(state):
-        return DatabaseUnreachable(f"{refusal.says}: {says} ({where})", retryable=False, hint=refusal.hint)
-    if "unsupported startup parameter" in says:
-        hint = "behind PgBouncer set broker.pgbouncer_transaction_mode, and broker.session_database_url to the server"
-        return DatabaseUnreachable(f"{where}: {says}", retryable=False, hint=hint)
-    if state in _UNAVAILABLE_STATES or state.startswith("08"):
-        return DatabaseUnreachable(f"{where}: {says}", hint=_until_it_is_back(state, says))
-    if state == "42P01" or (state == "42883" and "function horsies_" in says):
-        return ConfigurationError(
-            f"the database has no horsies tables: {says}",
-            code=ErrorCode.SCHEMA_NOT_MIGRATED,
-            hint="run: horsies db migrate",
-        )
-    hint = "grant it, or use another role in broker.database_url" if state == "42501" else None
-    return StatementFailed(says, sqlstate=state, retryable=state.startswith(_RETRYABLE_CLASSES), hint=hint)
-
-
-def _until_it_is_back(state: str, says: str) -> str:
-    # Not up yet and no longer up are one SQLSTATE; only the words tell which.
-    if state == "57P03" and "shutting down" in says:
-        return "the server was told to stop; it answers again once it is started"
-    return _UNAVAILABLE_STATES.get(state, "the connection was lost")
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
-    return text.splitlines()[0]
-
-
 Row: TypeAlias = asyncpg.Record
-IS_KNOWN_INSIDE = asyncpg.__version__.rpartition(".")[0] == "0.32"
-"""Whether `bind_execute`, which the driver does not promise to anybody, is as we know it. What it saves, four steps of
-Python, is about a fiftieth of a send; with any other driver we do without."""
+HAS_BIND_EXECUTE = asyncpg.__version__.rpartition(".")[0] == "0.32"
+"""Whether this is the asyncpg version whose private `bind_execute` we know; calling it directly saves 2 % of a send."""
 CONNECT_TIMEOUT_S = 15.0
 STATEMENT_TIMEOUT_S = 30.0
 
-_statements = logging.getLogger(STATEMENT_LOGGER)
+_GENERIC_PLAN_SETTINGS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+
+_statement_logger = logging.getLogger(STATEMENT_LOGGER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keepalive:
-    """When a silent peer is given up, on this side of a TCP connection."""
+    """TCP keepalive settings of our side of a connection."""
 
     idle_s: int = 30
     interval_s: int = 10
@@ -222,28 +70,30 @@ else:
 
 
 class Connection(_DriverConnection):
-    """A connection that can be told when to give up on a silent peer, and that keeps statements at hand."""
+    """A driver connection with TCP keepalive settings and a cache of prepared statements."""
 
-    __slots__ = ("_at_hand",)
+    __slots__ = ("_prepared",)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._at_hand: dict[str, PreparedStatement] = {}
+        self._prepared: dict[str, PreparedStatement] = {}
 
     def fetch_prepared(self, sql: str, arguments: tuple[object, ...]) -> Awaitable[list[Row]]:
-        """As `fetch`, for the few statements that are run thousands of times: the driver need not look for them among
-        all that it has prepared, and of its steps to the server only the last is taken where we know it."""
-        statement = self._at_hand.get(sql)
+        """As `fetch`, for the few statements that run thousands of times.
+
+        Skips the driver's statement cache, and calls its protocol directly if we know this version of it.
+        """
+        statement = self._prepared.get(sql)
         if statement is None:
-            return self._fetch_first(sql, arguments)
-        if not IS_KNOWN_INSIDE:
+            return self._prepare_and_fetch(sql, arguments)
+        if not HAS_BIND_EXECUTE:
             return statement.fetch(*arguments)
-        # All rows, nothing beside them, no timer.
+        # Unnamed portal, no row limit, rows only, no timeout.
         execute = self._protocol.bind_execute  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return cast("Awaitable[list[Row]]", execute(statement._state, arguments, "", 0, False, None))  # noqa: FBT003, SLF001
 
-    async def _fetch_first(self, sql: str, arguments: tuple[object, ...]) -> list[Row]:
-        self._at_hand[sql] = statement = await self.prepare(sql)
+    async def _prepare_and_fetch(self, sql: str, arguments: tuple[object, ...]) -> list[Row]:
+        self._prepared[sql] = statement = await self.prepare(sql)
         return await statement.fetch(*arguments)
 
     def keep_alive(self, keepalive: Keepalive) -> None:
@@ -252,15 +102,12 @@ class Connection(_DriverConnection):
             keepalive.apply_to(sock)
 
 
-_GENERIC_PLAN_SETTINGS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSpec:
-    """An address, and the session state that each statement there may rely on.
+    """Address and session settings of connections to one database.
 
-    `pooled` means that a transaction pooler stands in between: no connection is ours for longer than a transaction, so
-    nothing is prepared and the state is set anew inside each one.
+    With `is_pooled` there is a transaction pooler in between: a server connection is ours for one transaction only, so
+    no statement is prepared and the settings are sent at the start of each transaction.
     """
 
     url: str = field(repr=False)
@@ -271,30 +118,31 @@ class ConnectionSpec:
     statement_timeout_s: float | None = STATEMENT_TIMEOUT_S
     keepalive: Keepalive | None = field(default_factory=Keepalive)
     force_generic_plan: bool = False
-    """A prepared statement keeps its first general plan. For the few statements of a worker, whose plans do not depend
-    on their arguments: the server would plan a claim anew each time, which takes four times as long as the claim.
-    No table is read whole where an index will do: claims and ends look rows up by their keys, and a plan that was made
-    while a table was empty would otherwise go through thousands of rows for each of them later."""
+    """Plan each prepared statement once and never use sequential scans.
+
+    For the few statements of a worker, whose plans do not depend on their arguments: planning a claim takes four times
+    as long as executing it. Without sequential scans a plan made on empty tables still uses the indexes when the tables
+    have grown.
+    """
     notifies_explicitly: bool = False
-    """A statement on its own tells workers of the tasks that it stores, or knows why not: the insert trigger would only
-    cost it time. In a transaction the trigger speaks."""
+    """Single statements notify workers themselves, so the insert trigger is off; inside a transaction it is on."""
     echo: bool = False
-    """Each statement is logged at DEBUG, without its arguments: they are other people's data."""
+    """Log each statement at DEBUG, without its arguments, which may hold private data."""
     application_name: str = f"horsies {__version__}"
     direct: ConnectionSpec | None = None
-    """The way past the pooler, where one stands in between."""
+    """Connection past the pooler, if there is one."""
 
     @property
     def logs_statements(self) -> bool:
-        """Whether this link says so, or the program has asked for the statements of all links."""
-        return self.echo or _statements.level == logging.DEBUG
+        """Whether `echo` is set here or the statement logger is set to DEBUG."""
+        return self.echo or _statement_logger.level == logging.DEBUG
 
     @property
     def session_settings(self) -> dict[str, str]:
-        """Settings sent with the start of a direct connection. A pooler refuses or mixes them up, so it gets none."""
+        """Settings sent when a direct connection opens. Poolers reject or mix them up, so they get none."""
         if self.is_pooled:
             return {}
-        settings = {"application_name": self.application_name, "jit": "off", **self._state}
+        settings = {"application_name": self.application_name, "jit": "off", **self._required_settings}
         if self.force_generic_plan:
             settings |= _GENERIC_PLAN_SETTINGS
         if self.notifies_explicitly:
@@ -303,19 +151,19 @@ class ConnectionSpec:
 
     @property
     def begin_sql(self) -> str:
-        """Opens a transaction in one message, with everything that must not outlive it behind a pooler."""
+        """Begins a transaction in one message; behind a pooler also sets its settings."""
         opening = "BEGIN READ ONLY" if self.read_only else "BEGIN"
         if self.is_pooled:
-            return opening + "".join(f"; SET LOCAL {name} = {value}" for name, value in self._state.items())
+            return opening + "".join(f"; SET LOCAL {name} = {value}" for name, value in self._required_settings.items())
         return f"{opening}; SET LOCAL horsies.announce = 'on'" if self.notifies_explicitly else opening
 
     @property
-    def _state(self) -> dict[str, str]:
-        state = {"search_path": quoted(self.schema)}
+    def _required_settings(self) -> dict[str, str]:
+        settings = {"search_path": quote_identifier(self.schema)}
         if self.statement_timeout_s is not None:
-            # A little more than our own limit: the server's is for a client that vanished.
-            state["statement_timeout"] = str(int(self.statement_timeout_s * 1000) + 1000)
-        return state
+            # A little longer than our own timeout: the server's is for clients that have vanished.
+            settings["statement_timeout"] = str(int(self.statement_timeout_s * 1000) + 1000)
+        return settings
 
     @property
     def connect_arguments(self) -> dict[str, Any]:
@@ -331,10 +179,10 @@ class ConnectionSpec:
         if self.keepalive is not None:
             connection.keep_alive(self.keepalive)
         if self.logs_statements:
-            connection.add_query_logger(_log)
+            connection.add_query_logger(_log_statement)
 
     async def connect(self) -> Connection:
-        """A connection of the caller's own, for LISTEN or for a lock that is held; the caller closes it."""
+        """Open a connection outside any pool; the caller closes it."""
         try:
             connection = cast("Connection", await asyncpg.connect(**self.connect_arguments))
             if self.read_only:
@@ -349,10 +197,163 @@ class ConnectionSpec:
         return connection
 
 
-def _log(query: LoggedQuery) -> None:
+def _log_statement(query: LoggedQuery) -> None:
     failed = {} if query.exception is None else {"failed": type(query.exception).__name__}
-    _statements.debug("%s", " ".join(query.query.split()), extra={"ms": round(query.elapsed * 1000, 1), **failed})
+    _statement_logger.debug("%s", " ".join(query.query.split()), extra={"ms": round(query.elapsed * 1000, 1), **failed})
 
 
-def quoted(identifier: str) -> str:
+def quote_identifier(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
+
+
+# Driver errors
+
+# asyncpg raises InternalClientError if a connection dies in the middle of a statement.
+LOST_CONNECTION = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+UNIQUE_VIOLATION = "23505"
+
+# The server aborted one of several conflicting transactions; the same work can be retried.
+CONFLICT_ERRORS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
+class StatementFailed(BrokerError):
+    """The server rejected a statement."""
+
+    def __init__(self, message: str, *, sqlstate: str | None, retryable: bool, hint: str | None = None) -> None:
+        super().__init__(message, code=BrokerErrorCode.MONITORING_QUERY_FAILED, retryable=retryable, hint=hint)
+        self.sqlstate = sqlstate
+
+
+@dataclass(frozen=True, slots=True)
+class _LoginError:
+    """A connection error that no retry can fix."""
+
+    message: str
+    hint: str
+
+
+_LOGIN_ERRORS = {
+    "28P01": _LoginError("the server refused the password", "check the user and password in broker.database_url"),
+    "28000": _LoginError(
+        "the server refused the login", "check the user in broker.database_url and the server's pg_hba.conf"
+    ),
+    "3D000": _LoginError("the database does not exist", "create it, or correct its name in broker.database_url"),
+}
+
+_UNAVAILABLE_STATES = {
+    "53300": "too many connections; raise max_connections or lower broker.pool_size",
+    "57P01": "the server is shutting down, or an administrator closed the connection",
+    "57P02": "the server is restarting after a crash",
+    "57P03": "the server is starting up",
+}
+
+_RETRYABLE_CLASSES = ("40", "53", "55", "57", "08")
+
+
+def translate_error(error: BaseException, *, where: str, expects_writes: bool = False) -> HorsiesError:
+    """The HorsiesError for a driver error; `where` is the masked URL of the database. Re-raises any other error."""
+    if expects_writes and isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return DatabaseUnreachable(f"{where} is a read-only standby", hint="promote it, or connect to the primary")
+    if isinstance(error, asyncpg.PostgresError):
+        return _translate_server_error(error, where)
+    if isinstance(error, TimeoutError):
+        hint = "check that the server is running and reachable over the network"
+        return DatabaseUnreachable(f"no answer in time from {where}", hint=hint)
+    if isinstance(error, LOST_CONNECTION):
+        hint = "check that the server is running and broker.database_url is correct"
+        if is_address_of_embedded(where):
+            hint = "the embedded server may be stopped; run: horsies db start"
+        return DatabaseUnreachable(f"cannot reach {where}: {_first_line(error)}", hint=hint)
+    raise error
+
+
+def is_database_error(error: BaseException) -> bool:
+    """Whether `translate_error` handles this error."""
+    return isinstance(error, (asyncpg.PostgresError, *LOST_CONNECTION))
+
+
+def _translate_server_error(error: asyncpg.PostgresError, where: str) -> HorsiesError:
+    state = error.sqlstate or ""
+    message = _first_line(error)
+    if login_error := _LOGIN_ERRORS.get(state):
+        text = f"{login_error.message}: {message} ({where})"
+        return DatabaseUnreachable(text, retryable=False, hint=login_error.hint)
+    if "unsupported startup parameter" in message:
+        hint = "for PgBouncer, set broker.pgbouncer_transaction_mode and broker.session_database_url (a direct address)"
+        return DatabaseUnreachable(f"{where}: {message}", retryable=False, hint=hint)
+    if state in _UNAVAILABLE_STATES or state.startswith("08"):
+        return DatabaseUnreachable(f"{where}: {message}", hint=_unavailable_hint(state, message))
+    if state == "42P01" or (state == "42883" and "function horsies_" in message):
+        return ConfigurationError(
+            f"the database has no horsies tables: {message}",
+            code=ErrorCode.SCHEMA_NOT_MIGRATED,
+            hint="run: horsies db migrate",
+        )
+    hint = "grant the permission, or use another role in broker.database_url" if state == "42501" else None
+    return StatementFailed(message, sqlstate=state, retryable=state.startswith(_RETRYABLE_CLASSES), hint=hint)
+
+
+def _unavailable_hint(state: str, message: str) -> str:
+    # Starting up and shutting down share one SQLSTATE; only the message differs.
+    if state == "57P03" and "shutting down" in message:
+        return "the server is shutting down; start it again"
+    return _UNAVAILABLE_STATES.get(state, "the connection was lost")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return text.splitlines()[0]
+
+
+# Datetime codec
+
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+_LONGEST: Final = timedelta(days=10**8)
+_INFINITY: Final = 2**63
+"""Stored microseconds: -2**63 is -infinity, 2**63 - 1 is infinity."""
+
+
+async def set_datetime_codec(connection: Connection) -> None:
+    """Clamp times that Python cannot represent to the nearest one it can.
+
+    For read-only connections: one odd row must not make a whole page unreadable. Workers see such rows unchanged.
+    """
+    for name, encoder, decoder in (
+        ("timestamptz", _encode_timestamp, _decode_timestamp),
+        ("interval", _encode_interval, _decode_interval),
+    ):
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=encoder, decoder=decoder, format="tuple")
+
+
+def _encode_timestamp(at: datetime) -> tuple[int]:
+    if at == datetime.min:  # noqa: DTZ901  # asyncpg's infinities
+        return (-_INFINITY,)
+    if at == datetime.max:  # noqa: DTZ901
+        return (_INFINITY - 1,)
+    return ((at.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1),)
+
+
+def _decode_timestamp(stored: tuple[int]) -> datetime:
+    (microseconds,) = stored
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return _LATEST if microseconds > 0 else _EARLIEST
+
+
+def _encode_interval(duration: timedelta) -> tuple[int, int, int]:
+    return 0, duration.days, duration.seconds * 1_000_000 + duration.microseconds
+
+
+def _decode_interval(stored: tuple[int, int, int]) -> timedelta:
+    months, days, microseconds = stored
+    years, months = divmod(months, 12)
+    days += years * 365 + months * 30
+    try:
+        length = timedelta(days=days, microseconds=microseconds)
+    except OverflowError:
+        return _LONGEST if days > 0 else -_LONGEST
+    return max(-_LONGEST, min(length, _LONGEST))

@@ -1,4 +1,4 @@
-"""From settings to a database: the address that was configured, or the embedded server where none was."""
+"""Resolve settings to a database (a URL or the embedded server) and open it; also create, drop and savepoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
-# Not where it is used: its farewell at exit must come after those of the program, whose handlers may still send.
+# Imported at module level so that its atexit handler runs after the program's own handlers, which may still send tasks.
 from horsies.embedded import EmbeddedServer, ServerHandle
 from horsies.errors import BrokerError, BrokerErrorCode, HorsiesError
 from horsies.store.connection import (
@@ -20,7 +20,7 @@ from horsies.store.connection import (
     ConnectionSpec,
     Keepalive,
     is_database_error,
-    quoted,
+    quote_identifier,
     translate_error,
 )
 from horsies.store.database import CHECK_TIMEOUT_S, Database, PoolSettings, Transaction
@@ -29,12 +29,9 @@ if TYPE_CHECKING:
     from horsies.model.settings import PostgresConfig
 
 
-MIGRATION_TIMEOUT_S = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSpecs:
-    """The two ways to one database: for statements, and, past a pooler, for LISTEN, migrations and held locks."""
+    """Two ways to one database: `main` for statements, `direct` (past any pooler) for LISTEN, migrations and locks."""
 
     main: ConnectionSpec
     direct: ConnectionSpec
@@ -43,7 +40,7 @@ class ConnectionSpecs:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A database within reach: an embedded server runs at least until `release`."""
+    """A resolved database. If it is the embedded server, it keeps running at least until `release`."""
 
     connection_specs: ConnectionSpecs
     lease: ServerHandle | None
@@ -54,7 +51,7 @@ class Endpoint:
 
 
 def resolve_database(settings: PostgresConfig, *, read_only: bool = False) -> Endpoint:
-    """Find out how to reach the configured database; where it is the embedded one, start or join it. Blocks."""
+    """Resolve the configured database; starts or joins the embedded server if it is that one. Blocks."""
     url = settings.database_url
     lease = EmbeddedServer(url.embedded_folder).use() if url.is_embedded else None
     return Endpoint(_make_specs(settings, lease, read_only=read_only), lease)
@@ -62,12 +59,12 @@ def resolve_database(settings: PostgresConfig, *, read_only: bool = False) -> En
 
 @asynccontextmanager
 async def resolved_database(settings: PostgresConfig, *, read_only: bool = False) -> AsyncGenerator[ConnectionSpecs]:
-    """Yield how to reach the configured database; an embedded server runs until the block is left."""
-    reached = await asyncio.to_thread(resolve_database, settings, read_only=read_only)
+    """Resolve the configured database; an embedded server keeps running until the block ends."""
+    endpoint = await asyncio.to_thread(resolve_database, settings, read_only=read_only)
     try:
-        yield reached.connection_specs
+        yield endpoint.connection_specs
     finally:
-        await asyncio.to_thread(reached.release)
+        await asyncio.to_thread(endpoint.release)
 
 
 @asynccontextmanager
@@ -78,67 +75,62 @@ async def open_database(
     direct: bool = False,
     pool_settings: PoolSettings | None = None,
 ) -> AsyncGenerator[Database]:
-    """Yield the configured database; `direct` goes past a pooler."""
+    """Open the configured database; `direct` bypasses a pooler."""
     async with (
-        resolved_database(settings, read_only=read_only) as links,
-        Database(links.direct if direct else links.main, pool_settings) as database,
+        resolved_database(settings, read_only=read_only) as specs,
+        Database(specs.direct if direct else specs.main, pool_settings) as database,
     ):
         yield database
 
 
 @asynccontextmanager
 async def open_for_migration(settings: PostgresConfig) -> AsyncGenerator[Database]:
-    """Yield the database as migrations need it: past a pooler, one connection, and no limit on a statement's time."""
-    async with resolved_database(settings) as links:
-        link = replace(links.direct, statement_timeout_s=MIGRATION_TIMEOUT_S)
-        async with Database(link, PoolSettings(max_size=1)) as database:
+    """Open the database for migrations: one direct connection without a statement timeout."""
+    async with resolved_database(settings) as specs:
+        spec = replace(specs.direct, statement_timeout_s=None)
+        async with Database(spec, PoolSettings(max_size=1)) as database:
             yield database
 
 
 def _make_specs(settings: PostgresConfig, lease: ServerHandle | None, *, read_only: bool) -> ConnectionSpecs:
+    keepalive = Keepalive(
+        idle_s=settings.tcp_keepalives_idle,
+        interval_s=settings.tcp_keepalives_interval,
+        count=settings.tcp_keepalives_count,
+        user_timeout_ms=settings.tcp_user_timeout_ms,
+    )
     base = ConnectionSpec(
         url=lease.url if lease else settings.database_url.reveal(),
         masked_url=lease.url if lease else settings.database_url.masked,
         schema=settings.schema,
         is_pooled=settings.pgbouncer_transaction_mode,
         read_only=read_only,
-        keepalive=_keepalive(settings),
+        keepalive=keepalive if settings.tcp_keepalives else None,
         echo=settings.echo,
     )
     direct = replace(base, is_pooled=False)
     if settings.session_database_url is not None:
         session = settings.session_database_url
         direct = replace(direct, url=session.reveal(), masked_url=session.masked)
-    usual = replace(base, direct=direct) if base.is_pooled else base
-    return ConnectionSpecs(main=usual, direct=direct, embedded_folder=lease.folder if lease else None)
+    main = replace(base, direct=direct) if base.is_pooled else base
+    return ConnectionSpecs(main=main, direct=direct, embedded_folder=lease.folder if lease else None)
 
 
-def _keepalive(settings: PostgresConfig) -> Keepalive | None:
-    if not settings.tcp_keepalives:
-        return None
-    return Keepalive(
-        idle_s=settings.tcp_keepalives_idle,
-        interval_s=settings.tcp_keepalives_interval,
-        count=settings.tcp_keepalives_count,
-        user_timeout_ms=settings.tcp_user_timeout_ms,
-    )
-
-
-# Making and dropping whole databases on a server, for those that are thrown away.
+# Temporary databases
 
 
 async def create_database(server: ConnectionSpec, name: str, *, template: str) -> None:
-    """Make a database as a copy of `template`, which nobody may be using meanwhile."""
-    await _run(server, f"CREATE DATABASE {quoted(name)} TEMPLATE {quoted(template)}")
+    """Create a database as a copy of `template`, which must have no open connections."""
+    await _run(server, f"CREATE DATABASE {quote_identifier(name)} TEMPLATE {quote_identifier(template)}")
 
 
 async def drop_database(server: ConnectionSpec, name: str) -> None:
-    """Remove a database, whoever is still connected to it."""
-    await _run(server, f"DROP DATABASE IF EXISTS {quoted(name)} WITH (FORCE)")
+    """Drop a database, closing its open connections."""
+    await _run(server, f"DROP DATABASE IF EXISTS {quote_identifier(name)} WITH (FORCE)")
 
 
 async def _run(server: ConnectionSpec, sql: str) -> None:
-    # On a connection of its own: these statements refuse to run inside a transaction.
+    # CREATE and DROP DATABASE cannot run inside a transaction, so they bypass `Database`.
     connection = await server.connect()
     try:
         await connection.execute(sql)
@@ -146,79 +138,76 @@ async def _run(server: ConnectionSpec, sql: str) -> None:
         await connection.close()
 
 
-# Statements on a connection that belongs to the caller, inside the caller's own transaction.
+# Statements on the caller's connection
 
 
 @asynccontextmanager
 async def savepoint(
     caller_connection: object, connection_spec: ConnectionSpec, *, timeout_s: float
 ) -> AsyncGenerator[Transaction]:
-    """Yield a transaction under a savepoint: what fails in it is undone alone, and the caller's goes on.
+    """Run statements in the caller's transaction under a savepoint: a failure undoes only them.
 
-    Where the caller has no transaction, it is one of its own.
+    If the caller is not in a transaction, begins one and commits it.
     """
-    borrowed = cast("Connection", caller_connection)
+    connection = cast("Connection", caller_connection)
     try:
-        async with _nested_transaction(borrowed), _search_path(borrowed, connection_spec.schema):
-            yield Transaction(borrowed, timeout_s=timeout_s)
+        async with _nested_transaction(connection), _search_path(connection, connection_spec.schema):
+            yield Transaction(connection, timeout_s=timeout_s)
     except Exception as error:
         if is_database_error(error):
-            raise _explain(error, borrowed, connection_spec) from error
+            raise _translate(error, connection, connection_spec) from error
         raise
 
 
 @asynccontextmanager
 async def _nested_transaction(connection: Connection) -> AsyncGenerator[None]:
     if connection.is_closed():
-        # Perhaps the server did that; sent again on another connection it may well be stored.
+        # Retryable: the server may have closed it, and the same send works on another connection.
         raise BrokerError(
             "the given connection is closed",
             code=BrokerErrorCode.ENQUEUE_FAILED,
             retryable=True,
-            hint="give an open one",
+            hint="pass an open connection",
         )
     if not connection.is_in_transaction():
         async with connection.transaction():
             yield
         return
-    # By hand: the driver refuses its own savepoints in a transaction that it did not begin.
+    # Not connection.transaction(): the driver rejects its own savepoints in a transaction it did not begin.
     await connection.execute("SAVEPOINT horsies_send")
     try:
         yield
     except BaseException:
-        await _undo(connection)
+        # If the rollback fails too, raise the first error, not this one.
+        with suppress(asyncpg.PostgresError, *LOST_CONNECTION):
+            undo = "ROLLBACK TO SAVEPOINT horsies_send; RELEASE SAVEPOINT horsies_send"
+            await connection.execute(undo, timeout=CHECK_TIMEOUT_S)
         raise
     await connection.execute("RELEASE SAVEPOINT horsies_send")
 
 
-async def _undo(connection: Connection) -> None:
-    # Where this fails too, what happened first is what the caller has to hear of.
-    with suppress(asyncpg.PostgresError, *LOST_CONNECTION):
-        undo = "ROLLBACK TO SAVEPOINT horsies_send; RELEASE SAVEPOINT horsies_send"
-        await connection.execute(undo, timeout=CHECK_TIMEOUT_S)
-
-
 @asynccontextmanager
 async def _search_path(connection: Any, schema: str) -> AsyncGenerator[None]:
-    """Our schema first for these statements, the caller's own order of schemas afterwards."""
-    theirs = await connection.fetchrow("SELECT current_schema()::text AS first, current_setting('search_path') AS path")
-    if theirs["first"] == schema:
+    """Set our schema as search_path for these statements, and restore the caller's afterwards."""
+    query = "SELECT current_schema()::text AS first, current_setting('search_path') AS path"
+    previous = await connection.fetchrow(query)
+    if previous["first"] == schema:
         yield
         return
-    await connection.execute("SELECT set_config('search_path', $1, true)", quoted(schema))
+    await connection.execute("SELECT set_config('search_path', $1, true)", quote_identifier(schema))
     yield
-    # Not needed after a failure: the savepoint undoes the setting too.
-    await connection.execute("SELECT set_config('search_path', $1, true)", theirs["path"])
+    # Not needed after an error: rolling back to the savepoint restores the setting too.
+    await connection.execute("SELECT set_config('search_path', $1, true)", previous["path"])
 
 
-def _explain(error: Exception, connection: Connection, link: ConnectionSpec) -> HorsiesError:
+def _translate(error: Exception, connection: Connection, connection_spec: ConnectionSpec) -> HorsiesError:
     if isinstance(error, asyncpg.InterfaceError) and not _is_closed(connection):
         return BrokerError(f"the given connection cannot be used: {error}", code=BrokerErrorCode.ENQUEUE_FAILED)
-    return translate_error(error, where=link.masked_url)
+    return translate_error(error, where=connection_spec.masked_url)
 
 
 def _is_closed(connection: Connection) -> bool:
     try:
         return connection.is_closed()
-    except asyncpg.InterfaceError:  # given back to a pool, which may use it for others by now
+    except asyncpg.InterfaceError:  # the caller released it to a pool: it may be open, but is not theirs any more
         return False

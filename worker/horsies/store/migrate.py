@@ -1,6 +1,6 @@
-"""Numbered migrations with checksums, applied under one advisory lock and in one transaction.
+"""Numbered migrations with checksums, applied in one transaction under an advisory lock.
 
-The files stand beside this module. A file that has been applied never changes again; a new one is added.
+The files are in `migrations/`. Never edit an applied file; add a new one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import cache
 from importlib import resources
 
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, ErrorCode
-from horsies.store.connection import StatementFailed, quoted
+from horsies.store.connection import StatementFailed, quote_identifier
 from horsies.store.database import Database, Transaction
 from horsies.store.queries import Query, load_queries
 
-OLDEST_SERVER = 14
+MIN_SERVER_VERSION = 14
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -75,7 +75,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaState:
-    """What a database has, held against what this code knows."""
+    """Applied migrations of a database, compared with those of this version of horsies."""
 
     applied: tuple[AppliedMigration, ...]
     known: tuple[Migration, ...]
@@ -104,26 +104,26 @@ class SchemaState:
         return self.current > self.latest
 
     def check_compatible(self) -> None:
-        """Raise where going on would mean guessing: a database from the future, or a file changed after its use."""
+        """Raise if the database is newer than this code, or an applied migration was edited."""
         if self.is_newer_than_code:
             raise BrokerError(
-                f"the database is at migration {self.current}, this horsies knows only {self.latest}",
+                f"the database is at migration {self.current}, but this version of horsies only knows {self.latest}",
                 code=BrokerErrorCode.SCHEMA_INIT_FAILED,
-                hint="upgrade horsies on this machine; an older one must not touch a newer schema",
+                hint="upgrade horsies on this machine; an older version must not use a newer schema",
             )
         if self.changed:
             raise BrokerError(
-                f"migration {self.changed[0]} was changed after it had been applied",
+                f"migration {self.changed[0]} was changed after it was applied",
                 code=BrokerErrorCode.SCHEMA_INIT_FAILED,
-                hint="install the horsies that applied it; put a change of the schema into a new migration",
+                hint="install the version of horsies that applied it; schema changes need a new migration",
             )
 
     def check_current(self) -> None:
-        """Raise unless this code can work on the database as it is."""
+        """Raise unless the schema is the one this code needs."""
         self.check_compatible()
         if self.pending:
             raise ConfigurationError(
-                f"the database is at migration {self.current}, this horsies needs {self.latest}"
+                f"the database is at migration {self.current}, but this version of horsies needs {self.latest}"
                 if self.applied
                 else "the database has no horsies tables",
                 code=ErrorCode.SCHEMA_NOT_MIGRATED,
@@ -142,7 +142,7 @@ def known_migrations() -> tuple[Migration, ...]:
 
 
 async def schema_state(database: Database) -> SchemaState:
-    """Look, without changing anything; a database without tables has nothing applied."""
+    """Read the applied migrations; none if the database has no horsies tables."""
     try:
         applied = await database.fetch(SCHEMA.applied_migrations)
     except ConfigurationError:
@@ -151,9 +151,9 @@ async def schema_state(database: Database) -> SchemaState:
 
 
 async def migrate(database: Database) -> tuple[Migration, ...]:
-    """Bring the schema up to date and return what was applied; one query when there is nothing to do.
+    """Apply pending migrations and return them; costs one query if there are none.
 
-    Any number of processes may call this at once: one applies, the others wait for it and find nothing left.
+    Safe to call from many processes at once: one applies, the others wait and find nothing left to do.
     """
     state = await schema_state(database)
     state.check_compatible()
@@ -163,20 +163,20 @@ async def migrate(database: Database) -> tuple[Migration, ...]:
         return await database.run(lambda transaction: _apply_pending(transaction, database.connection_spec.schema))
     except StatementFailed as error:
         raise BrokerError(
-            f"the migration failed and nothing was changed: {error.message}",
+            f"migration failed, nothing was changed: {error.message}",
             code=BrokerErrorCode.SCHEMA_INIT_FAILED,
             retryable=error.retryable,
-            hint=error.help_text or "the role must be allowed to create tables, and none of them may exist already",
+            hint=error.help_text or "the role needs permission to create tables, and none of ours may exist already",
         ) from error
 
 
 async def _apply_pending(transaction: Transaction, schema: str) -> tuple[Migration, ...]:
-    await _refuse_old_server(transaction)
+    await _check_server_version(transaction)
     await transaction.fetch(SCHEMA.lock_migrations, schema)
-    # Asked first: CREATE SCHEMA needs a right on the database even where the schema is there.
-    (namespace,) = await transaction.fetch(SCHEMA.schema_exists, quoted(schema))
-    if not namespace.exists:
-        await transaction.run_script(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
+    # CREATE SCHEMA IF NOT EXISTS needs a privilege on the database even if the schema exists, so check first.
+    (found,) = await transaction.fetch(SCHEMA.schema_exists, quote_identifier(schema))
+    if not found.exists:
+        await transaction.run_script(f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(schema)}")
     await transaction.execute(SCHEMA.create_migrations_table)
     applied = await transaction.fetch(SCHEMA.applied_migrations)
     state = SchemaState(applied=tuple(applied), known=known_migrations())
@@ -187,11 +187,11 @@ async def _apply_pending(transaction: Transaction, schema: str) -> tuple[Migrati
     return state.pending
 
 
-async def _refuse_old_server(transaction: Transaction) -> None:
+async def _check_server_version(transaction: Transaction) -> None:
     (server,) = await transaction.fetch(SCHEMA.server_info)
-    if server.version_num < OLDEST_SERVER * 10_000:
+    if server.version_num < MIN_SERVER_VERSION * 10_000:
         raise BrokerError(
-            f"the server is PostgreSQL {server.version_num // 10_000}",
+            f"PostgreSQL {server.version_num // 10_000} is too old",
             code=BrokerErrorCode.SCHEMA_INIT_FAILED,
-            hint=f"horsies needs PostgreSQL {OLDEST_SERVER} or newer",
+            hint=f"horsies needs PostgreSQL {MIN_SERVER_VERSION} or newer",
         )
