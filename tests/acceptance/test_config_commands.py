@@ -79,5 +79,5 @@ def test_show_prints_dates_and_times_of_a_schedule_as_text(horsies: Executable) 
 def test_init_makes_no_file_where_a_folder_was_meant(horsies: Executable) -> None:
     answer = horsies("init", "--path", "nodir/")
     assert (answer.code, answer.stdout) == (1, "")
-    assert "there is no folder nodir" in answer.stderr
+    assert "no such folder: nodir" in answer.stderr
     assert not (horsies.cwd / "nodir").exists()

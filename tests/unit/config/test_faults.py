@@ -29,7 +29,7 @@ def refused(folder: Path, text: str = "", **environ: str) -> ConfigurationError:
         ("[queues.mail]\npriorty = 1", "queues.mail.priorty: unknown key, did you mean priority?"),
         ("[queues.log]\npriorty = 1", "queues.log.priorty: unknown key, did you mean priority?"),
         ("[tui]\nthem = 'x'", "tui.them: unknown key, did you mean theme?"),
-        ("recovery = 5", "recovery: must be a table, [recovery]"),
+        ("recovery = 5", "recovery: must be a table: [recovery]"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path, text: str, message: str) -> None:
@@ -58,7 +58,7 @@ def test_a_key_in_the_wrong_place_is_refused_with_the_right_one(tmp_path: Path, 
 def test_a_section_written_below_another_is_refused_with_where_to_move_it(tmp_path: Path) -> None:
     error = refused(tmp_path, "[app]\nlocator = 'a:b'\nbroker.database_url = 'embedded:'")
     assert error.message == f"{tmp_path / 'horsies.toml'}: app.broker: unknown key"
-    assert error.help_text == "a section: move it above [app], or into [broker]"
+    assert error.help_text == "broker is a section: move the line above [app], or into [broker]"
 
 
 def test_a_queue_needs_a_table_of_its_own(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_wrong_syntax_is_named_with_line_and_column(tmp_path: Path) -> None:
 
 def test_a_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     error = refused(tmp_path, f"x = {'[' * 5_000}{']' * 5_000}\n")
-    assert error.message == f"{tmp_path / 'horsies.toml'}: not readable as TOML: nested too deeply"
+    assert error.message == f"{tmp_path / 'horsies.toml'}: not valid TOML: nested too deeply"
 
 
 def test_wrong_syntax_beside_a_password_does_not_quote_the_line(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_bytes("[app]\nlocator = 'ü'".encode("latin-1"))
-    with pytest.raises(ConfigurationError, match="is not UTF-8"):
+    with pytest.raises(ConfigurationError, match="not UTF-8"):
         load_settings(environ={}, cwd=tmp_path)
 
 
@@ -169,10 +169,10 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     loop = tmp_path / "loop.toml"
     loop.symlink_to(loop)
-    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
+    with pytest.raises(ConfigurationError, match="cannot read") as caught:
         load_settings(loop, environ={})
     assert caught.value.code is ErrorCode.CLI_INVALID_ARGS
-    assert "let this user read it" in (caught.value.help_text or "")
+    assert "make it readable for this user" in (caught.value.help_text or "")
 
 
 def test_a_folder_called_like_the_file_is_passed_by(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Settings from files, environment, code and options, and the file that holds them."""
+"""Loads settings from horsies.toml, the environment, code and command-line options; writes horsies.toml."""
 
 from horsies.config.keys import KEYS, SettingKey
 from horsies.config.loader import LoadedSettings, load_settings

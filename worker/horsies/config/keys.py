@@ -1,4 +1,4 @@
-"""The table of all keys of horsies.toml: where each stands in the file and in the models, its default and comment."""
+"""All keys of horsies.toml: section, comment, default, and the field of the settings models each one sets."""
 
 from __future__ import annotations
 
@@ -24,132 +24,131 @@ from horsies.model.settings import (
 )
 from horsies.model.settings.base import describe_unknown_key, moved_key_fault, union_members
 
-# One line for each key of horsies.toml, in the order in which the file shows them.
-
+# The comment of each key, in the order of the file.
 COMMENTS: dict[str, dict[str, str]] = {
     "app": {
-        "locator": "where the app is found: package.module:app, or path/file.py:app",
+        "locator": 'the app: "package.module:app" or "path/file.py:app"; default: none',
         "modules": "modules or .py files that define tasks",
-        "queue_mode": '"default" is one queue; [queues.NAME] below implies "custom"',
-        "cluster_wide_cap": "most tasks in flight in the whole fleet",
-        "prefetch_buffer": "tasks a worker claims beyond its places; above 0 needs claim_lease_ms",
-        "claim_lease_ms": "a claim lapses when it is not renewed for this long; unset, no claim lapses",
-        "max_claim_renew_age_ms": "claims older than this are not renewed",
-        "default_unhandled_error_code": "error code of a task that raised an exception nobody mapped",
-        "resend_on_transient_err": "try a failed send up to three more times",
-        "payload_warn_bytes": 'arguments larger than this are logged once per task; "none" never warns',
-        "payload_reject_bytes": "arguments larger than this are refused",
+        "queue_mode": '"default" (one queue) or "custom"; default: "custom" if [queues.NAME] is given',
+        "cluster_wide_cap": "most tasks in flight in the whole fleet; default: no limit",
+        "prefetch_buffer": "tasks claimed ahead of free slots; a value above 0 requires claim_lease_ms",
+        "claim_lease_ms": "milliseconds until a claim expires if it is not renewed; default: claims do not expire",
+        "max_claim_renew_age_ms": "milliseconds after which a claim is no longer renewed",
+        "default_unhandled_error_code": "error code for exceptions that exception_mapper does not list",
+        "resend_on_transient_err": "retry a failed send up to three times",
+        "payload_warn_bytes": 'warn once per task about arguments larger than this, in bytes; "none" to disable',
+        "payload_reject_bytes": "reject arguments larger than this, in bytes; default: no limit",
     },
     "broker": {
-        "database_url": "the PostgreSQL server; unset, DATABASE_URL and then the embedded server",
-        "session_database_url": "direct URL for LISTEN, migrations and locks when database_url is a pooler",
-        "pgbouncer_transaction_mode": "database_url is a PgBouncer in transaction mode",
-        "schema": "schema that holds the tables",
-        "auto_migrate": 'a worker brings an old schema up to date; false: "horsies db migrate" does',
-        "pool_size": "connections a producer keeps",
-        "max_overflow": "connections a producer may open beyond them",
+        "database_url": "PostgreSQL URL; default: DATABASE_URL, else the embedded server",
+        "session_database_url": "direct URL for LISTEN, migrations and locks if database_url is a pooler; optional",
+        "pgbouncer_transaction_mode": "set to true if database_url is a PgBouncer in transaction mode",
+        "schema": "database schema of the tables",
+        "auto_migrate": 'migrate the schema when a worker starts; if false, run "horsies db migrate"',
+        "pool_size": "connections a producer keeps open",
+        "max_overflow": "connections a producer may open in addition to pool_size",
         "pool_timeout": "seconds to wait for a free connection",
         "pool_recycle": "seconds after which an idle connection is replaced",
-        "pool_pre_ping": "check a connection that was idle for 30 s before using it",
-        "echo": "log statements at DEBUG",
-        "worker_pool_size": "connections a worker's parent keeps",
-        "worker_max_overflow": "connections it may open beyond them",
-        "worker_child_pool_min_size": "connections each child keeps for sends from tasks",
-        "worker_child_pool_max_size": "most connections of a child",
-        "tcp_keepalives": "let the system notice dead connections",
-        "tcp_keepalives_idle": "seconds of silence before the first probe",
-        "tcp_keepalives_interval": "seconds between probes",
-        "tcp_keepalives_count": "unanswered probes that mean a dead connection",
-        "tcp_user_timeout_ms": "longest wait for an acknowledgement; 0 leaves it to the system",
+        "pool_pre_ping": "check connections that were idle for 30 s before using them",
+        "echo": "log SQL statements at level DEBUG",
+        "worker_pool_size": "connections a worker's parent process keeps open",
+        "worker_max_overflow": "connections it may open in addition to worker_pool_size",
+        "worker_child_pool_min_size": "connections each child process keeps open, for tasks that send tasks",
+        "worker_child_pool_max_size": "most connections of each child process",
+        "tcp_keepalives": "detect dead connections with TCP keepalives",
+        "tcp_keepalives_idle": "idle seconds before the first keepalive",
+        "tcp_keepalives_interval": "seconds between keepalives",
+        "tcp_keepalives_count": "unanswered keepalives after which a connection is dead",
+        "tcp_user_timeout_ms": "milliseconds to wait for an acknowledgement; 0 uses the system default",
     },
     "worker": {
-        "processes": "child processes; unset, one for each usable CPU",
-        "queues": "queues this worker serves; unset, all of them",
-        "max_claim_batch": "most claims per queue and pass; 0 fills the free places",
-        "max_claim_per_worker": "most tasks held in wait; 0 means places and prefetch_buffer",
-        "max_tasks_per_child": "replace a child after this many tasks; 0 never",
-        "max_memory_per_child_mb": "replace a child that has grown beyond this",
-        "max_chunk": "most short tasks handed over at a time",
-        "async_concurrency": "async tasks at a time in one child",
-        "grace_s": 'seconds for running tasks at shutdown; "none" waits for ever',
-        "kill_wait_s": "seconds for killed processes to be gone",
-        "snapshot_interval_ms": "how often a worker writes its state row",
-        "with_scheduler": "for a scheduler inside this worker; there is none yet, and this has no effect",
+        "processes": "number of child processes; default: number of CPUs",
+        "queues": "queues to serve; default: all",
+        "max_claim_batch": "most tasks claimed per queue in one pass; 0 fills the free slots",
+        "max_claim_per_worker": "most claimed tasks waiting to start; 0 means slots + prefetch_buffer",
+        "max_tasks_per_child": "replace a child process after this many tasks; 0 means never",
+        "max_memory_per_child_mb": "replace a child process that uses more memory than this, in MB; default: no limit",
+        "max_chunk": "most short tasks sent to a child at once, 1 to 64",
+        "async_concurrency": "async tasks that run concurrently in one child process",
+        "grace_s": 'seconds for running tasks to finish on shutdown; "none" means no limit',
+        "kill_wait_s": "seconds to wait for killed processes to exit",
+        "snapshot_interval_ms": "milliseconds between snapshots of the worker's state",
+        "with_scheduler": "reserved for a scheduler inside the worker; no effect yet",
     },
     "queues.NAME": {
-        "priority": "1 is served first, 100 last",
-        "max_concurrency": "most tasks in flight in the whole fleet; 0 stops claiming, unset is no cap",
+        "priority": "1 (served first) to 100 (served last)",
+        "max_concurrency": "most tasks of this queue in flight in the fleet; 0 stops claiming; default: no limit",
     },
     "recovery": {
-        "auto_requeue_stale_claimed": "put claimed tasks of silent workers back",
-        "claimed_stale_threshold_ms": "silence after which a claim is lost; at least two claimer beats",
-        "auto_fail_stale_running": "settle running tasks of silent workers",
-        "running_stale_threshold_ms": "silence after which a run is lost; at least two runner beats",
-        "check_interval_ms": "how often the reaper looks",
-        "runner_heartbeat_interval_ms": "beat of a running task",
-        "claimer_heartbeat_interval_ms": "beat of a claimed task",
-        "heartbeat_retention_hours": 'how long beats are kept; "none" keeps them',
-        "worker_state_retention_hours": 'how long worker states are kept; "none" keeps them',
-        "terminal_record_retention_hours": 'how long finished tasks and workflows are kept; "none" keeps them',
-        "recovery_delay_ms": "earliest start of a task after its recovery",
-        "resilient_multiplier": "thresholds of tasks with a resilient flag are this many times longer",
-        "resilient_flags": "flags that make a task resilient; empty switches it off",
+        "auto_requeue_stale_claimed": "requeue claimed tasks whose worker stopped sending heartbeats",
+        "claimed_stale_threshold_ms": "milliseconds without a heartbeat after which a claimed task is stale",
+        "auto_fail_stale_running": "retry or fail running tasks whose worker stopped sending heartbeats",
+        "running_stale_threshold_ms": "milliseconds without a heartbeat after which a running task is stale",
+        "check_interval_ms": "milliseconds between passes of the reaper",
+        "runner_heartbeat_interval_ms": "milliseconds between heartbeats of running tasks",
+        "claimer_heartbeat_interval_ms": "milliseconds between heartbeats of claimed tasks",
+        "heartbeat_retention_hours": 'hours to keep heartbeats; "none" keeps them forever',
+        "worker_state_retention_hours": 'hours to keep worker snapshots; "none" keeps them forever',
+        "terminal_record_retention_hours": 'hours to keep finished tasks and workflows; "none" keeps them forever',
+        "recovery_delay_ms": "milliseconds before a recovered task may start again",
+        "resilient_multiplier": "factor for the stale thresholds of tasks with a resilient flag",
+        "resilient_flags": "task flags that select the longer thresholds; an empty list disables them",
         "max_crashes": "crashes after which a task fails with POISON_TASK",
-        "outage_grace": "silence during an outage of the database condemns nobody",
-        "worker_heartbeat_interval_ms": "beat of the worker's own row; unset, the shorter of the two above",
-        "worker_stale_threshold_ms": "silence after which a worker counts as stale; at least two of its beats",
+        "outage_grace": "pause recovery after the database was unreachable, until heartbeats are back",
+        "worker_heartbeat_interval_ms": "milliseconds between worker heartbeats; default: the shorter of the two above",
+        "worker_stale_threshold_ms": "milliseconds without a heartbeat after which a worker is stale",
     },
     "resilience": {
-        "db_retry_initial_ms": "first pause before the database is tried again",
-        "db_retry_max_ms": "longest pause",
-        "db_retry_max_attempts": "tries before a worker gives up; 0 never",
-        "notify_poll_interval_ms": "how often work is looked for without a notification",
+        "db_retry_initial_ms": "first delay before reconnecting to the database, in milliseconds",
+        "db_retry_max_ms": "longest delay between reconnection attempts, in milliseconds",
+        "db_retry_max_attempts": "reconnection attempts before a worker exits; 0 means no limit",
+        "notify_poll_interval_ms": "milliseconds between polls for work that no notification announced",
     },
     "retention": {
-        "interval_s": "how often worker states and finished records are cleaned",
-        "batch_size": "rows deleted by one statement",
-        "pass_budget_s": "longest pass; the rest waits for the next one",
-        "event_retention_hours": 'how long events are kept; "none" keeps them',
-        "audit_retention_hours": 'how long audit rows are kept; "none" keeps them',
-        "paused_workflow_expire_hours": "workflows paused longer than this expire",
+        "interval_s": "seconds between clean-up passes",
+        "batch_size": "rows deleted per statement",
+        "pass_budget_s": "longest clean-up pass, in seconds; the next pass continues",
+        "event_retention_hours": 'hours to keep events; "none" keeps them forever',
+        "audit_retention_hours": 'hours to keep audit entries; "none" keeps them forever',
+        "paused_workflow_expire_hours": "hours after which a paused workflow expires; default: never",
     },
     "schedule": {
-        "enabled": "false leaves all schedules at rest",
-        "check_interval_seconds": "how often schedules are looked at",
+        "enabled": "set to false to stop all schedules",
+        "check_interval_seconds": "seconds between checks for due schedules",
     },
     "schedule.entries": {
-        "name": "unique; the schedule's progress is remembered under it",
-        "task_name": "the task to send",
-        "pattern": "when: interval, hourly, daily, weekly, monthly or cron",
+        "name": "unique name; progress is stored under it",
+        "task_name": "task to send",
+        "pattern": "when to run; type: interval, hourly, daily, weekly, monthly or cron",
         "args": "positional arguments",
-        "kwargs": "named arguments",
-        "queue_name": "another queue than the task's own",
-        "enabled": "false leaves this schedule at rest",
-        "timezone": "IANA name",
-        "catch_up_missed": "send for every missed slot, not for the latest only",
-        "max_catch_up_runs": "most missed slots sent in one check",
+        "kwargs": "keyword arguments",
+        "queue_name": "queue to send to; default: the task's queue",
+        "enabled": "set to false to stop this schedule",
+        "timezone": "IANA time zone of the pattern",
+        "catch_up_missed": "send every missed run instead of only the latest",
+        "max_catch_up_runs": "most missed runs sent in one check",
     },
     "tui": {
-        "read_only": "offer no actions",
-        "theme": "colours; t in the TUI shows the others",
-        "refresh_ms": "shortest time between two updates of the screen",
-        "max_rows": "most rows of a table",
-        "require_reason": "ask for a reason before each action",
-        "env": 'shown in the header, e.g. "production"',
-        "ascii": "draw with plain characters",
-        "show_args": 'arguments of tasks: "masked", "never" or "all"',
-        "mask_keys": "names of arguments whose values are hidden, as regular expressions",
-        "keys": "other keys for actions; an empty text switches one off",
-        "filters": "named filters for the palette",
+        "read_only": "disable all actions",
+        "theme": "colour theme; press t in the TUI to choose",
+        "refresh_ms": "shortest time between screen updates, in milliseconds",
+        "max_rows": "most rows in a table",
+        "require_reason": "ask for a reason before every action",
+        "env": 'name of the environment, shown in the header, for example "production"',
+        "ascii": "draw with ASCII characters only",
+        "show_args": 'how to show task arguments: "masked", "never" or "all"',
+        "mask_keys": "regular expressions for argument names whose values are masked",
+        "keys": "key bindings by action; an empty string disables the key; default: none changed",
+        "filters": "named filters for the command palette; default: none",
     },
     "log": {
-        "level": "DEBUG, INFO, WARNING, ERROR or CRITICAL, of worker and metrics; other commands only warn",
-        "format": '"text" for people, "json" for machines',
+        "level": 'DEBUG, INFO, WARNING, ERROR or CRITICAL; for worker and metrics, other commands log warnings',
+        "format": '"text" or "json"',
         "statements": "log every SQL statement with its duration",
     },
 }
 
-# Shown, commented out, where there is no default to show: unset, taken from the machine, or better left open.
+# Example values, shown commented out for keys without a fixed default.
 EXAMPLES: dict[str, Any] = {
     "app.locator": "my_package.tasks:app",
     "app.queue_mode": "default",
@@ -187,7 +186,7 @@ ENTRY_SECTION = "schedule.entries"
 
 
 class EnvFormat(StrEnum):
-    """How the text of an environment variable is read."""
+    """How an environment variable is parsed."""
 
     TEXT = "text"
     BOOLEAN = "boolean"
@@ -196,7 +195,7 @@ class EnvFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingKey:
-    """One key; `target` is its place in the models, starting at one of `ROOTS`."""
+    """One key of the file; `model_path` is its field in the models, starting at one of `ROOTS`."""
 
     section: str
     name: str
@@ -210,7 +209,7 @@ class SettingKey:
 
     @property
     def example(self) -> Any:
-        """What to show, commented out, instead of a default; None where the default itself is shown."""
+        """The value to show commented out; None if the default is shown."""
         return EXAMPLES.get(self.path)
 
     @property
@@ -231,7 +230,7 @@ class SettingKey:
         return EnvFormat.JSON if is_json else EnvFormat.TEXT
 
 
-def _target(section: str, name: str) -> KeyPath:
+def _model_path(section: str, name: str) -> KeyPath:
     match section:
         case "app" if name in ProjectConfig.model_fields:
             return ("project", name)
@@ -247,26 +246,26 @@ def _target(section: str, name: str) -> KeyPath:
             return ("app", section, name)
 
 
-def _field(section: str, target: KeyPath) -> FieldInfo:
-    if section in _LIST_ITEM_MODELS:
-        return _LIST_ITEM_MODELS[section].model_fields[target[-1]]
-    model = ROOTS[target[0]]
-    for part in target[1:-1]:
-        kinds = [kind for kind in union_members(model.model_fields[part].annotation) if kind is not type(None)]
-        model = cast("type[Settings]", kinds[0])
-    return model.model_fields[target[-1]]
-
-
 _LIST_ITEM_MODELS: Mapping[str, type[Settings]] = {QUEUE_SECTION: CustomQueueConfig, ENTRY_SECTION: TaskSchedule}
 
 
-def _key(section: str, name: str, comment: str) -> SettingKey:
-    target = _target(section, name)
-    return SettingKey(section=section, name=name, model_path=target, comment=comment, field=_field(section, target))
+def _field(section: str, path: KeyPath) -> FieldInfo:
+    if section in _LIST_ITEM_MODELS:
+        return _LIST_ITEM_MODELS[section].model_fields[path[-1]]
+    model = ROOTS[path[0]]
+    for part in path[1:-1]:
+        members = [member for member in union_members(model.model_fields[part].annotation) if member is not type(None)]
+        model = cast("type[Settings]", members[0])
+    return model.model_fields[path[-1]]
+
+
+def _setting_key(section: str, name: str, comment: str) -> SettingKey:
+    path = _model_path(section, name)
+    return SettingKey(section=section, name=name, model_path=path, comment=comment, field=_field(section, path))
 
 
 KEYS: Mapping[str, SettingKey] = {
-    f"{section}.{name}": _key(section, name, comment)
+    f"{section}.{name}": _setting_key(section, name, comment)
     for section, comments in COMMENTS.items()
     for name, comment in comments.items()
 }
@@ -274,12 +273,12 @@ SCHEDULE_ENTRIES_KEY = SettingKey(
     section="schedule",
     name="entries",
     model_path=("app", "schedule", "schedules"),
-    comment="one table for each schedule",
+    comment="one table per schedule",
     field=_field("schedule", ("app", "schedule", "schedules")),
 )
 
 
-# From a name as somebody wrote it to the key it means, or to what is wrong with it.
+# Lookup of keys by name, with hints for moved and misspelled ones
 
 SECTIONS = tuple(dict.fromkeys(section.partition(".")[0] for section in COMMENTS))
 
@@ -298,8 +297,12 @@ _MOVED_KEYS = {
 }
 
 
+# Sections whose key names are unique enough to find a key that was put into the wrong section.
+_SECTIONS_WITH_UNIQUE_KEYS = frozenset(COMMENTS) - {QUEUE_SECTION, ENTRY_SECTION, "schedule", "tui"}
+
+
 def look_up(path: KeyPath) -> SettingKey | Fault:
-    """The key at `path` (`("queues", "mail", "priority")`), or a fault that names the nearest or the new place."""
+    """Return the key at `path`, e.g. `("queues", "mail", "priority")`, or a fault with the closest or new name."""
     section, name = path[0], path[-1]
     pattern = QUEUE_SECTION if section == "queues" else section
     key = SCHEDULE_ENTRIES_KEY if path == ("schedule", "entries") else KEYS.get(f"{pattern}.{name}")
@@ -309,30 +312,25 @@ def look_up(path: KeyPath) -> SettingKey | Fault:
 
 
 def _find_moved_key(path: KeyPath) -> Fault | None:
-    written = ".".join(path)
     if path[0] == "retention" and path[-1] in RetentionConfig.elsewhere:
         return moved_key_fault(path, RetentionConfig.elsewhere[path[-1]], code=ErrorCode.CONFIG_INVALID_RETENTION)
-    if place := _MOVED_KEYS.get(written):
-        return moved_key_fault(path, place)
-    places = [key.path for key in KEYS.values() if key.name == path[-1] and key.section in _SECTIONS_WITH_UNIQUE_KEYS]
-    return moved_key_fault(path, places[0]) if places else None
-
-
-# Their keys have names that mean the same wherever somebody puts them.
-_SECTIONS_WITH_UNIQUE_KEYS = frozenset(COMMENTS) - {QUEUE_SECTION, ENTRY_SECTION, "schedule", "tui"}
+    if new_name := _MOVED_KEYS.get(".".join(path)):
+        return moved_key_fault(path, new_name)
+    matches = [key.path for key in KEYS.values() if key.name == path[-1] and key.section in _SECTIONS_WITH_UNIQUE_KEYS]
+    return moved_key_fault(path, matches[0]) if matches else None
 
 
 def _unknown_key_fault(path: KeyPath, pattern: str) -> Fault:
     if path == ("queues",) or (path[0] == "queues" and len(path) == 2):
-        text = "must be a table with the name of a queue, [queues.NAME]"
+        text = "must be a table named after a queue: [queues.NAME]"
         return Fault(path=path, text=text, code=ErrorCode.CONFIG_INVALID_QUEUE_MODE)
     if len(path) == 1 and path[0] in SECTIONS:
-        return Fault(path=path, text=f"must be a table, [{path[0]}]", code=ErrorCode.CONFIG_UNKNOWN_KEY)
+        return Fault(path=path, text=f"must be a table: [{path[0]}]", code=ErrorCode.CONFIG_UNKNOWN_KEY)
     if len(path) == 1 or path[0] not in SECTIONS:
         text, hint = describe_unknown_key(path[0], SECTIONS)
         return Fault(path=path[:1], text=text, hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)
-    if len(path) == 2 and path[1] in SECTIONS:  # in TOML a dotted key counts from the table above it
-        hint = f"a section: move it above [{path[0]}], or into [{path[1]}]"
+    if len(path) == 2 and path[1] in SECTIONS:  # a dotted key below a table header is relative to that table
+        hint = f"{path[1]} is a section: move the line above [{path[0]}], or into [{path[1]}]"
         return Fault(path=path, text="unknown key", hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)
     text, hint = describe_unknown_key(path[-1], COMMENTS[pattern])
     return Fault(path=path, text=text, hint=hint, code=ErrorCode.CONFIG_UNKNOWN_KEY)

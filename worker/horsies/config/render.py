@@ -1,4 +1,4 @@
-"""horsies.toml as text: every key with its comment, values formatted by tomli-w."""
+"""Renders horsies.toml with every key and its comment, and lists all settings with their origins."""
 
 from __future__ import annotations
 
@@ -30,72 +30,70 @@ if TYPE_CHECKING:
 SAMPLE_VALUES: Mapping[str, Any] = {"app.locator": "horsies.sample:app"}
 
 _INTRODUCTION = """\
-# Settings of horsies. Lines that start with "# name =" show a setting that is not made: remove the # to make it.
-# A variable HORSIES_SECTION__KEY replaces a value of this file, a command-line option replaces both.
-# "horsies config show" lists all values in use and where they come from.
+# Settings of horsies. Values are the defaults unless the comment gives one; remove "# " to set a commented-out key.
+# An environment variable HORSIES_SECTION__KEY overrides a value in this file, a command-line option overrides both.
+# To list all values in use and where they come from, run "horsies config show".
 """
 _HEADERS = {QUEUE_SECTION: "[queues.mail]", ENTRY_SECTION: "[[schedule.entries]]"}
 
 
 def render_toml(values: Mapping[str, Any] | None = None, *, write_defaults: bool = True) -> str:
-    """The text of a horsies.toml with every key at its default, but for those in `values` (by dotted key).
+    """Render a horsies.toml with every key; `values` (by dotted key) replace defaults.
 
-    Unless `settled`, defaults are shown as comments: a file that sets nothing lets later defaults through.
+    Without `write_defaults`, defaults are commented out, so that new defaults of a later version take effect.
     """
-    sections = ("\n".join(_section(section, values or {}, settled=write_defaults)) for section in COMMENTS)
+    sections = (
+        "\n".join(_render_section(section, values or {}, write_defaults=write_defaults)) for section in COMMENTS
+    )
     return _INTRODUCTION + "".join(f"\n{text}\n" for text in sections)
 
 
-def _section(section: str, values: Mapping[str, Any], *, settled: bool) -> Iterator[str]:
+def _render_section(section: str, values: Mapping[str, Any], *, write_defaults: bool) -> Iterator[str]:
     is_sample = section in _HEADERS
     yield f"# {_HEADERS[section]}" if is_sample else f"[{section}]"
     tables: list[SettingKey] = []
     for key in (key for key in KEYS.values() if key.section == section):
         if section == "tui" and isinstance(key.example, dict):
-            tables.append(key)  # a table ends the section it stands in, so it comes last
+            tables.append(key)  # last, because in TOML a table header ends the section above it
         else:
-            yield from _key(key, values, is_sample=is_sample or not settled)
+            yield from _render_key(key, values, is_sample=is_sample or not write_defaults)
     for key in tables:
-        yield from ("", f"# {key.comment}", *_commented(f"[{key.path}]\n{_toml(key.example)}"))
+        yield from ("", f"# {key.comment}", *_comment_out(f"[{key.path}]\n{_to_toml(key.example)}"))
 
 
-def _key(key: SettingKey, values: Mapping[str, Any], *, is_sample: bool) -> Iterator[str]:
+def _render_key(key: SettingKey, values: Mapping[str, Any], *, is_sample: bool) -> Iterator[str]:
     yield f"# {key.comment}"
     is_given = key.path in values
     value = values[key.path] if is_given else key.default if key.example is None else key.example
-    text = _line(key.name, value)
-    is_setting = is_given or (key.example is None and not is_sample)
-    yield from text.splitlines() if is_setting else _commented(text)
+    text = _render_assignment(key.name, value)
+    is_active = is_given or (key.example is None and not is_sample)
+    yield from text.splitlines() if is_active else _comment_out(text)
 
 
-def _line(name: str, value: Any) -> str:
-    # A table of its own would end the section, so it is written on one line.
+def _render_assignment(name: str, value: Any) -> str:
     if isinstance(value, dict):
-        return f"{name} = {_inline(cast('dict[str, Any]', value))}"
-    return _toml({name: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value})
+        # As an inline table, because a table header would end the section.
+        pairs = ", ".join(_to_toml({key: item}) for key, item in cast("dict[str, Any]", value).items())
+        return f"{name} = {{ {pairs} }}" if pairs else f"{name} = {{}}"
+    return _to_toml({name: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value})
 
 
-def _toml(table: Mapping[str, Any]) -> str:
+def _to_toml(table: Mapping[str, Any]) -> str:
     return tomli_w.dumps(table).rstrip("\n")
 
 
-def _inline(table: Mapping[str, Any]) -> str:
-    pairs = ", ".join(_toml({name: value}) for name, value in table.items())
-    return f"{{ {pairs} }}" if pairs else "{}"
-
-
-def _commented(text: str) -> Iterator[str]:
+def _comment_out(text: str) -> Iterator[str]:
     return (f"# {line}" for line in text.splitlines())
 
 
-# All settings as rows for people, with their origins and without their secrets.
+# Settings in use, for `config show`
 
 HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """One setting: its key, its value as plain data that JSON can hold, and its origin."""
+    """One setting: its key, its value as plain JSON data, and its origin."""
 
     key: str
     value: Any
@@ -103,7 +101,7 @@ class SettingRow:
 
 
 def describe_settings(loaded: LoadedSettings) -> tuple[SettingRow, ...]:
-    """Every setting in the order of horsies.toml, passwords hidden."""
+    """List every setting in the order of horsies.toml, with secrets redacted."""
     patterns = [re.compile(pattern, re.IGNORECASE) for pattern in loaded.tui.mask_keys]
 
     def is_secret(name: str) -> bool:
@@ -112,14 +110,14 @@ def describe_settings(loaded: LoadedSettings) -> tuple[SettingRow, ...]:
     return tuple(
         SettingRow(
             key=key,
-            value=_to_plain(value_at(getattr(loaded, target[0]), target[1:]), is_secret),
-            origin=loaded.origin_of(target),
+            value=_to_plain(value_at(getattr(loaded, path[0]), path[1:]), is_secret),
+            origin=loaded.origin_of(path),
         )
-        for key, target in _rows(loaded)
+        for key, path in _keys_with_paths(loaded)
     )
 
 
-def _rows(loaded: LoadedSettings) -> Iterator[tuple[str, KeyPath]]:
+def _keys_with_paths(loaded: LoadedSettings) -> Iterator[tuple[str, KeyPath]]:
     for section, names in COMMENTS.items():
         if section == QUEUE_SECTION:
             for queue in loaded.app.custom_queues or ():
@@ -153,49 +151,44 @@ def _to_plain(value: Any, is_secret: Callable[[str], bool]) -> Any:
         case float() if math.isfinite(value):
             return value
         case _:
-            return str(value)  # nan and inf, which JSON cannot hold, and values that only code can give
+            return str(value)  # NaN and Infinity, which JSON does not have, and values that only code can set
 
 
-# The horsies.toml that a new project starts from.
+# Writing horsies.toml for a new project
 
 
 def write_config_file(path: str | os.PathLike[str], *, force: bool = False) -> Path:
-    """Write a horsies.toml for a new project, whole or not at all.
+    """Write a horsies.toml for a new project, atomically.
 
-    `path` is the file, or the folder to put it in. An existing file stays unless `force` is given; what is no regular
-    file (a link, a device) stays in any case.
+    `path` is the file or its folder. `force` overwrites a regular file; links and devices are never replaced.
     """
     target = Path(path)
     try:
         if target.is_dir():
             target /= FILE_NAME
         elif os.fspath(path).endswith("/"):
-            raise config_file_error(f"there is no folder {target}", hint="make the folder first")
-        _check_target(target)
-        _write(target, render_toml(write_defaults=False), force=force)
+            raise config_file_error(f"no such folder: {target}", hint="create the folder first")
+        if not target.parent.is_dir():
+            raise config_file_error(f"{target}: no such folder: {target.parent}", hint="create the folder first")
+        if os.path.lexists(target) and not stat.S_ISREG(target.lstat().st_mode):
+            raise config_file_error(f"{target}: not a regular file", hint="choose another name, or remove it first")
+        _write_atomically(target, render_toml(write_defaults=False), force=force)
     except FileExistsError:
-        raise config_file_error(f"{target} exists already", hint="--force replaces it") from None
-    except OSError as wrong:
-        hint = "choose a place that this user may write to: horsies init --path FILE"
-        raise config_file_error(f"{target}: cannot be written: {wrong.strerror}", hint=hint) from wrong
+        raise config_file_error(f"{target} already exists", hint="use --force to overwrite it") from None
+    except OSError as error:
+        hint = "choose a writable path with horsies init --path FILE"
+        raise config_file_error(f"{target}: cannot write: {error.strerror}", hint=hint) from error
     return target
 
 
-def _check_target(target: Path) -> None:
-    if not target.parent.is_dir():
-        raise config_file_error(f"{target}: there is no folder {target.parent}", hint="make the folder first")
-    if os.path.lexists(target) and not stat.S_ISREG(target.lstat().st_mode):
-        raise config_file_error(f"{target}: is not a regular file", hint="name another one, or remove it first")
-
-
-def _write(target: Path, text: str, *, force: bool) -> None:
+def _write_atomically(target: Path, text: str, *, force: bool) -> None:
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         draft.write_text(text, encoding="utf-8")
         if force:
             draft.replace(target)
         else:
-            target.hardlink_to(draft)  # which is refused where there is a file, also one that has just come up
+            target.hardlink_to(draft)  # fails if the file exists, even if it was created a moment ago
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
