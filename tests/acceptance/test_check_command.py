@@ -50,7 +50,7 @@ def test_a_doubled_name_is_shown_with_both_places(horsies: Executable, project: 
     second = project.write_task("two.py", name="resize")
     answer = horsies("check", "main")
     assert (answer.code, answer.stdout) == (1, "")
-    assert "error[HRS-301]: task name 'resize' is taken" in answer.stderr
+    assert "error[HRS-301]: duplicate task name 'resize'" in answer.stderr
     assert f"--> {second}:" in answer.stderr
     assert f"note: first defined at {first}:" in answer.stderr
 

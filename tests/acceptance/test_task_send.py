@@ -137,7 +137,7 @@ def test_an_app_checks_the_arguments(tasks: Executable, tmp_path: Path) -> None:
     assert (wrong.code, unknown.code) == (1, 1)
     assert "error[VALIDATION_FAILED]: double: argument 'number'" in wrong.stderr
     assert "error[HRS-300]" in unknown.stderr
-    assert "registered are: double" in unknown.stderr
+    assert "registered tasks: double" in unknown.stderr
 
 
 def test_the_app_sends_to_the_database_named_on_the_command_line(

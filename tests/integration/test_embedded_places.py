@@ -92,7 +92,7 @@ def test_data_of_another_major_version_is_left_alone_and_both_versions_are_named
     (folder / "data").mkdir()
     (folder / "data" / "PG_VERSION").write_text("13\n")
     server = EmbeddedServer(folder)
-    with pytest.raises(ConfigurationError, match=rf"PostgreSQL 13.*found here: .*{find_binaries().major}") as refusal:
+    with pytest.raises(ConfigurationError, match=rf"PostgreSQL 13.*found: .*{find_binaries().major}") as refusal:
         server.use()
     assert "pg_upgrade" in str(refusal.value)
     assert f"move {folder} away" in str(refusal.value)
@@ -193,7 +193,7 @@ def test_a_look_at_the_closed_cluster_of_another_user_is_refused(folder: Path) -
 @as_root
 def test_a_user_without_a_name_is_told_to_bring_a_server(folder: Path) -> None:
     [said] = run_script(_REFUSED.format(act="use"), folder, uid=54321)
-    assert "uid 54321 has no name" in said["text"]
+    assert "uid 54321 has no user name" in said["text"]
     assert "broker.database_url" in said["text"]
 
 

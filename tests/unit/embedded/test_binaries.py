@@ -46,7 +46,7 @@ def test_without_binaries_the_missing_package_and_the_setting_are_named() -> Non
 
 
 def test_binaries_that_are_too_old_are_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"PostgreSQL 13.3 in /pg/13/bin does not fit"):
+    with pytest.raises(ConfigurationError, match=r"unsuitable: PostgreSQL 13.3 in /pg/13/bin"):
         choose_binaries([_binaries(13)], None)
 
 
@@ -69,7 +69,7 @@ def test_programs_that_two_ways_lead_to_are_told_of_once(tmp_path: Path) -> None
     found = inspect_candidates(BindirCandidate(bindir=bindir, origin=origin) for origin in ("PATH", "system"))
     with pytest.raises(ConfigurationError) as refusal:
         choose_binaries(found, 18)
-    assert refusal.value.notes == (f"PostgreSQL 15.18 in {bindir} does not fit",)
+    assert refusal.value.notes == (f"unsuitable: PostgreSQL 15.18 in {bindir}",)
 
 
 def test_a_folder_without_all_programs_holds_no_binaries(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_folder_without_all_programs_holds_no_binaries(tmp_path: Path) -> None
 def test_the_named_folder_is_the_only_one_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HORSIES_PG_BINDIR", str(_programs(tmp_path / "bin", "(PostgreSQL) 17.1")))
     assert (find_binaries().major, find_binaries().origin) == (17, "HORSIES_PG_BINDIR")
-    with pytest.raises(ConfigurationError, match="needs PostgreSQL 18; found here: 17"):
+    with pytest.raises(ConfigurationError, match="needs PostgreSQL 18; found: 17"):
         find_binaries(18)
 
 

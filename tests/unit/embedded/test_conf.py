@@ -3,18 +3,18 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from horsies.embedded.layout import settings_of, write_conf
+from horsies.embedded.layout import server_settings, write_conf
 
 
 def test_durability_is_on_unless_it_is_given_up() -> None:
     names = ("fsync", "synchronous_commit", "full_page_writes")
-    durable = settings_of(Path("/s"), durable=True, extra={})
-    fast = settings_of(Path("/s"), durable=False, extra={})
+    durable = server_settings(Path("/s"), durable=True, extra={})
+    fast = server_settings(Path("/s"), durable=False, extra={})
     assert ({durable[name] for name in names}, {fast[name] for name in names}) == ({"on"}, {"off"})
 
 
 def test_the_callers_settings_replace_ours() -> None:
-    assert settings_of(Path("/s"), durable=True, extra={"max_connections": "7"})["max_connections"] == "7"
+    assert server_settings(Path("/s"), durable=True, extra={"max_connections": "7"})["max_connections"] == "7"
 
 
 def test_a_value_cannot_break_out_of_its_quotes(tmp_path: Path) -> None:

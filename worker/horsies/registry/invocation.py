@@ -1,4 +1,4 @@
-"""Calling a task's function, so that whatever happens in it is a result."""
+"""Calls a task's function with its stored arguments and turns every outcome into a `TaskResult`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from horsies.model.workflow.views import (
 )
 from horsies.registry.definition import TaskDefinition
 
-# What user code may raise and still have failed as a task: everything but the orders to this process to stop.
+# Exceptions that fail the task; KeyboardInterrupt and other BaseExceptions stop the process instead.
 TASK_EXCEPTIONS = (Exception, SystemExit, asyncio.CancelledError)
 
 
 def call_task(
     task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], *, app: ExceptionRules
 ) -> AnyResult:
-    """Run a `def` task here and now."""
+    """Run a `def` task in this thread."""
     try:
-        # The check is inside: validators, and whatever else it touches of the value, are the task's code as well.
+        # Validation is inside the try, because validators are user code too.
         return validate_result(task.function(*args, **kwargs), task.codec.result_codec)
     except TASK_EXCEPTIONS as raised:
         return TaskResult(err=task_error_from(raised, task=task.exception_rules, app=app))
@@ -48,30 +48,27 @@ async def call_task_async(
     try:
         return validate_result(await task.function(*args, **kwargs), task.codec.result_codec)
     except TASK_EXCEPTIONS as raised:
-        if isinstance(raised, asyncio.CancelledError) and _was_cancelled():
-            raise
+        # Propagate a real cancellation of the asyncio task; a CancelledError raised by user code is a failure.
+        if isinstance(raised, asyncio.CancelledError):
+            running = asyncio.current_task()
+            if running is not None and running.cancelling() > 0:
+                raise
         return TaskResult(err=task_error_from(raised, task=task.exception_rules, app=app))
 
 
-def _was_cancelled() -> bool:
-    """Whether someone asked the running task to stop, as opposed to its code raising the error by itself."""
-    running = asyncio.current_task()
-    return running is not None and running.cancelling() > 0
-
-
-# The task that is running here.
+# The current task
 
 _CURRENT_TASK: ContextVar[Callable[[], TaskContext] | None] = ContextVar("horsies_running_task", default=None)
 
 
 def current_task() -> TaskContext | None:
-    """The task whose code asks; None outside a task."""
-    told = _CURRENT_TASK.get()
-    return None if told is None else told()
+    """Return the context of the task that is running this code; None outside a task."""
+    get_context = _CURRENT_TASK.get()
+    return None if get_context is None else get_context()
 
 
-class bind_current_task:  # noqa: N801  # reads as the statement that it is part of
-    """Make the task that `told` tells of the current one for the code inside; most tasks never ask."""
+class bind_current_task:  # noqa: N801  # a context manager, used like a function
+    """Set the current task inside the `with` block; the context is built only if the task asks for it."""
 
     __slots__ = ("_get_context", "_token")
 
@@ -85,7 +82,7 @@ class bind_current_task:  # noqa: N801  # reads as the statement that it is part
         _CURRENT_TASK.reset(self._token)
 
 
-# From the stored arguments of a task to its call, with what the workflow it belongs to adds.
+# Decoding of stored arguments, with the values that a workflow injects
 
 if TYPE_CHECKING:
     ResultCodecLookup = Callable[[str], ValueCodec | None]
@@ -93,7 +90,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredUpstreamNode:
-    """A node that has ended, as the context of a task tells of it."""
+    """A finished node in the stored workflow context of a task."""
 
     document: JsonValue
     result_codec: ValueLoader | None
@@ -111,73 +108,73 @@ def decode_arguments(
     *,
     result_codec_for: ResultCodecLookup,
 ) -> DecodedArguments:
-    """The call that stored arguments and the stored context of a task make; `PayloadRefused` when they make none.
+    """Decode the stored arguments and workflow context of a task; raises PayloadError if they are invalid.
 
-    `ok_of` tells how the ok value of a task is read, by the task's name.
+    `result_codec_for` returns the codec of a task's ok value by task name.
     """
     if context is None:
         return codec.decode(args, kwargs)
-    told = _as_object(parse_json(context))
+    stored = _as_object(parse_json(context))
     return codec.decode(
         args,
         kwargs,
-        results=_as_object(told.get("args_from")),
-        injected=injected_arguments(codec, told, result_codec_for=result_codec_for),
+        results=_as_object(stored.get("args_from")),
+        injected=injected_arguments(codec, stored, result_codec_for=result_codec_for),
     )
 
 
 def injected_arguments(
     codec: TaskCodec, context: Mapping[str, JsonValue], *, result_codec_for: ResultCodecLookup
 ) -> dict[str, object]:
-    """The parameters `workflow_ctx` and `workflow_meta`, where the function has them and the run tells of them."""
-    meta = _meta(context)
+    """Build `workflow_ctx` and `workflow_meta` if the function has them and the context contains them."""
+    meta = _decode_meta(context)
     if meta is None:
         return {}
-    found: dict[str, object] = {}
+    injected: dict[str, object] = {}
     if is_injected(codec, META_PARAMETER):
-        found[META_PARAMETER] = meta
+        injected[META_PARAMETER] = meta
     if CONTEXT_PARAMETER in context and is_injected(codec, CONTEXT_PARAMETER):
         nodes = {
-            node_id: _upstream(_as_object(each), result_codec_for)
-            for node_id, each in _as_object(context[CONTEXT_PARAMETER]).items()
+            node_id: _decode_upstream_node(_as_object(node), result_codec_for)
+            for node_id, node in _as_object(context[CONTEXT_PARAMETER]).items()
         }
-        found[CONTEXT_PARAMETER] = WorkflowContext(
+        injected[CONTEXT_PARAMETER] = WorkflowContext(
             workflow_id=meta.workflow_id, task_index=meta.task_index, task_name=meta.task_name, upstream=nodes
         )
-    return found
+    return injected
 
 
 def is_injected(codec: TaskCodec, parameter: str) -> bool:
     return isinstance(codec.parameter_codecs.get(parameter), InjectedCodec)
 
 
-def _meta(told: Mapping[str, JsonValue]) -> WorkflowMeta | None:
-    match told.get(META_PARAMETER):
+def _decode_meta(context: Mapping[str, JsonValue]) -> WorkflowMeta | None:
+    match context.get(META_PARAMETER):
         case {"workflow_id": str(workflow_id), "task_index": int(task_index), "task_name": str(task_name)}:
             return WorkflowMeta(workflow_id=workflow_id, task_index=task_index, task_name=task_name)
         case _:
             return None
 
 
-def _upstream(told: Mapping[str, JsonValue], ok_of: ResultCodecLookup) -> StoredUpstreamNode:
-    task_name, summary = told.get("task_name"), _summary(told.get("summary"))
-    # The name of a sub-workflow may well be that of a task, too.
-    reads = ok_of(task_name) if isinstance(task_name, str) and summary is None else None
-    return StoredUpstreamNode(document=told.get("result"), result_codec=reads, summary=summary)
+def _decode_upstream_node(node: Mapping[str, JsonValue], result_codec_for: ResultCodecLookup) -> StoredUpstreamNode:
+    task_name, summary = node.get("task_name"), _decode_summary(node.get("summary"))
+    # Only for tasks: a sub-workflow may have the same name as a task.
+    result_codec = result_codec_for(task_name) if isinstance(task_name, str) and summary is None else None
+    return StoredUpstreamNode(document=node.get("result"), result_codec=result_codec, summary=summary)
 
 
-def _summary(stored: JsonValue) -> SubWorkflowSummary | None:
+def _decode_summary(stored: JsonValue) -> SubWorkflowSummary | None:
     if stored is None:
         return None
     try:
         return SubWorkflowSummary.of(_as_object(stored))
     except ValueError:
-        raise PayloadError("the stored summary of a sub-workflow cannot be read") from None
+        raise PayloadError("the stored summary of a sub-workflow is invalid") from None
 
 
-def _as_object(told: JsonValue) -> dict[str, Any]:
-    if told is None:
+def _as_object(stored: JsonValue) -> dict[str, Any]:
+    if stored is None:
         return {}
-    if not isinstance(told, dict):
-        raise PayloadError("the stored context is no object")
-    return cast("dict[str, Any]", told)
+    if not isinstance(stored, dict):
+        raise PayloadError("the stored context is not a JSON object")
+    return cast("dict[str, Any]", stored)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import asyncpg
 
-from horsies.embedded.layout import is_address_of_embedded
+from horsies.embedded.layout import is_embedded_url
 from horsies.errors import (
     BrokerError,
     BrokerErrorCode,
@@ -262,7 +262,7 @@ def translate_error(error: BaseException, *, where: str, expects_writes: bool = 
         return DatabaseUnreachable(f"no answer in time from {where}", hint=hint)
     if isinstance(error, LOST_CONNECTION):
         hint = "check that the server is running and broker.database_url is correct"
-        if is_address_of_embedded(where):
+        if is_embedded_url(where):
             hint = "the embedded server may be stopped; run: horsies db start"
         return DatabaseUnreachable(f"cannot reach {where}: {_first_line(error)}", hint=hint)
     raise error

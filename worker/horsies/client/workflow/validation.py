@@ -29,7 +29,7 @@ from horsies.model.result import Err
 from horsies.model.task import check_good_until, is_priority, queue_fault
 from horsies.model.workflow.plan import LONGEST_NODE_ID, JoinType, OnError, find_cycle, is_node_id
 from horsies.model.workflow.views import CONTEXT_PARAMETER, META_PARAMETER
-from horsies.registry.definition import LONGEST_NAME, is_storable_text
+from horsies.registry.definition import MAX_NAME_LENGTH, is_storable_text
 from horsies.registry.invocation import is_injected
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def node_id_faults(nodes: Sequence[object]) -> Faults:
 
 def naming_faults(draft: WorkflowDraft) -> Faults:
     if not is_name(draft.name):
-        yield _fault(f"a workflow needs a name of at most {LONGEST_NAME} characters", ErrorCode.WORKFLOW_NO_NAME)
+        yield _fault(f"a workflow needs a name of at most {MAX_NAME_LENGTH} characters", ErrorCode.WORKFLOW_NO_NAME)
     if not draft.nodes:
         yield _fault("a workflow needs at least one node", ErrorCode.WORKFLOW_NO_NODES)
     if not is_name(draft.definition_key):
         yield _fault(
-            f"definition_key is missing or longer than {LONGEST_NAME} characters",
+            f"definition_key is missing or longer than {MAX_NAME_LENGTH} characters",
             ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
             hint='set a key that stays the same when the workflow is renamed: definition_key="billing.v1"',
         )
@@ -94,7 +94,7 @@ def naming_faults(draft: WorkflowDraft) -> Faults:
 
 def is_name(text: object) -> bool:
     """Whether the text can be stored as a workflow name or key."""
-    return is_storable_text(text) and len(text) <= LONGEST_NAME
+    return is_storable_text(text) and len(text) <= MAX_NAME_LENGTH
 
 
 def ownership_faults(draft: WorkflowDraft) -> Faults:
