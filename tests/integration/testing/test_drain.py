@@ -242,7 +242,7 @@ def test_an_unknown_task_is_a_failure_of_the_worker(app: Horsies, database_url: 
     drain(app)
     task = info_of(handle)
     assert (task.status, task.error_code) == (TaskStatus.FAILED, OperationalErrorCode.WORKER_RESOLUTION_ERROR)
-    assert task.failed_reason == "no task is called 'elsewhere' in this app"
+    assert task.failed_reason == "no task named 'elsewhere' in this app"
     assert [attempt.outcome for attempt in attempts_of(handle)] == [TaskAttemptOutcome.WORKER_FAILURE]
     sender.close()
 

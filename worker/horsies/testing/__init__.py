@@ -1,7 +1,7 @@
-"""For the tests of task authors: tasks that run where they are sent, and databases to throw away.
+"""Helpers for testing tasks: run them inline without a database, or run stored ones in a temporary database.
 
-`inline` needs no server. `drain` runs what was really stored, and `temporary_database` gives it somewhere to be stored.
-The fixtures are in `horsies.testing.pytest_plugin`, the only module here that needs pytest.
+`inline` needs no server. `drain` runs stored tasks; `temporary_database` creates a database for them. Fixtures are in
+`horsies.testing.pytest_plugin`, the only module here that needs pytest.
 """
 
 from horsies.testing.databases import (

@@ -1,4 +1,4 @@
-"""Databases with the current schema, on a server of their own, gone afterwards."""
+"""Temporary databases with the current schema, on a temporary server."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TEMPLATE = "horsies_template"
 
 @dataclass(frozen=True, slots=True)
 class TemporaryServer:
-    """A running server, and a template from which a database is made in a moment."""
+    """A running server with a template database, from which new databases are copied quickly."""
 
     connection_spec: ConnectionSpec
 
     @contextmanager
     def database(self) -> Generator[str]:
-        """Yield the URL of a fresh database; it is dropped in the end, whoever is still connected."""
+        """Yield the URL of a new database; it is dropped at the end, even if connections are still open."""
         name = f"test_{uuid4().hex}"
         BRIDGE.run(create_database(self.connection_spec, name, template=TEMPLATE))
         try:
@@ -52,9 +52,9 @@ class TemporaryServer:
 
 @contextmanager
 def temporary_server() -> Generator[TemporaryServer]:
-    """Start an embedded PostgreSQL that forgets everything in the end; for many databases, one after the other."""
+    """Start an embedded PostgreSQL server for many databases; it and its data are removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="horsies-testing-"))
-    folder.chmod(0o711)  # as root the server runs as another user, who must be able to enter
+    folder.chmod(0o711)  # for root the server runs as another user, who needs access
     try:
         with EmbeddedServer(folder / "pg", durable=False).use() as lease:
             server = TemporaryServer(ConnectionSpec(url=lease.url, masked_url=lease.url))
@@ -66,14 +66,14 @@ def temporary_server() -> Generator[TemporaryServer]:
 
 @contextmanager
 def temporary_database() -> Generator[str]:
-    """Yield the URL of a fresh database with the current schema, on a server of its own; a few seconds to start."""
+    """Yield the URL of a new database with the current schema on its own server; takes a few seconds to start."""
     with temporary_server() as server, server.database() as url:
         yield url
 
 
 @asynccontextmanager
 async def temporary_database_async() -> AsyncGenerator[str]:
-    """The same inside a running event loop."""
+    """As `temporary_database`, inside a running event loop."""
     manager = temporary_database()
     url = await asyncio.to_thread(manager.__enter__)
     try:
@@ -82,20 +82,17 @@ async def temporary_database_async() -> AsyncGenerator[str]:
         await asyncio.to_thread(manager.__exit__, None, None, None)
 
 
-# Pointing an app that exists already at another database.
-
-
 @contextmanager
 def using_database(app: Horsies, url: str) -> Generator[None]:
-    """Inside the block `app` uses the database at `url`, whatever its settings say.
+    """Inside the block `app` uses the database at `url` instead of the configured one.
 
-    For apps made at import, which is before any fixture. Enter and leave it outside event loops: connections of the
-    app are closed at both ends.
+    For apps created at import, before any fixture runs. Enter and leave the block outside event loops: the app's
+    connections are closed both times.
     """
     broker = app.get_broker()
     app.close()
-    before = broker.settings
-    broker.settings = before.model_copy(
+    configured = broker.settings
+    broker.settings = configured.model_copy(
         update={
             "database_url": DatabaseUrl.parse(url),
             "session_database_url": None,
@@ -106,4 +103,4 @@ def using_database(app: Horsies, url: str) -> Generator[None]:
         yield
     finally:
         app.close()
-        broker.settings = before
+        broker.settings = configured

@@ -1,4 +1,4 @@
-"""Sends that run the task at once, for tests without a server."""
+"""Inline mode: a send runs its task immediately, for tests without a database."""
 
 from __future__ import annotations
 
@@ -29,23 +29,122 @@ from horsies.model.send import (
 from horsies.model.task import TaskAttemptInfo, TaskContext, TaskInfo, TaskStatus, expired_error, has_expired, parse_id
 from horsies.model.task_result import ExceptionRules, TaskResult
 from horsies.registry import TaskDefinition
-from horsies.testing.drain import Execution, Work, execute, execute_async, rules_of
+from horsies.testing.drain import AttemptOutcome, TaskCall, exception_rules, execute, execute_async
 
-# A task on its way through its attempts, without a queue and without waiting.
+
+@contextmanager
+def inline(app: Horsies) -> Generator[list[TaskInfo]]:
+    """Inside the block, each send of `app` runs its task immediately, with retries, and returns a finished handle.
+
+    Yields the list of finished tasks, in order. Arguments and results are encoded and decoded as for the database;
+    delays are skipped and timeouts not enforced. A blocking send runs its task in the calling thread. Reads by task id
+    are answered from the inline tasks, not from the database.
+    """
+    delivery = InlineDelivery(exception_rules(app.config))
+    previous = app.delivery, app.task_reader
+    app.delivery, app.task_reader = delivery, delivery.reader
+    try:
+        yield delivery.ended
+    finally:
+        app.delivery, app.task_reader = previous
+
+
+class InlineDelivery:
+    """Runs tasks instead of storing them; keeps ids and idempotency keys as the database would."""
+
+    def __init__(self, rules: ExceptionRules) -> None:
+        self.ended: list[TaskInfo] = []
+        self._rules = rules
+        self._worker_id = ID_GENERATOR.next_id()
+        self._by_id: dict[str, TaskSendPayload] = {}
+        self._by_key: dict[tuple[str, str], TaskSendPayload] = {}
+        self._tasks: dict[str, InlineTask] = {}
+        self.reader = InlineTaskReader(self._tasks)
+
+    def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]:
+        payload = to_full_payload(send)
+        if (existing := self._existing(payload)) is not None:
+            return existing
+        inline_task = self._start(task, payload)
+        while (attempt := inline_task.next_attempt()) is not None:
+            inline_task.record(execute(inline_task.call, attempt))
+        return Ok(self._finish(inline_task))
+
+    async def deliver_async(
+        self,
+        task: TaskDefinition,
+        send: AnyPayload,
+        connection: object | None,  # noqa: ARG002  # there is no transaction to join
+    ) -> TaskSendResult[AnyHandle]:
+        payload = to_full_payload(send)
+        if (existing := self._existing(payload)) is not None:
+            return existing
+        inline_task = self._start(task, payload)
+        while (attempt := inline_task.next_attempt()) is not None:
+            inline_task.record(await execute_async(inline_task.call, attempt))
+        return Ok(self._finish(inline_task))
+
+    def deliver_many(
+        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]
+    ) -> TaskSendResult[list[AnyHandle]]:
+        return Ok([self.deliver(task, payload).unwrap() for payload in payloads])
+
+    async def deliver_many_async(
+        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload], connection: object | None
+    ) -> TaskSendResult[list[AnyHandle]]:
+        return Ok([(await self.deliver_async(task, payload, connection)).unwrap() for payload in payloads])
+
+    def _existing(self, payload: TaskSendPayload) -> TaskSendResult[AnyHandle] | None:
+        """Result of a send whose id or key was sent before; None if it is new."""
+        # Keys are never empty, so a send without a key matches nothing.
+        key = (payload.task_name, payload.idempotency_key or "")
+        same_id, same_key = self._by_id.get(payload.task_id), self._by_key.get(key)
+        rows = (
+            _conflicting_task(sent, has_same_key=sent is same_key) for sent in (same_id, same_key) if sent is not None
+        )
+        outcome, task_id = resolve_conflict(payload, rows)
+        if outcome is SendOutcome.CONFLICT_GONE:
+            return None
+        error = send_error_for(outcome, payload, task_id)
+        return Ok(self._handle(self._tasks[task_id])) if error is None else Err(error)
+
+    def _start(self, task: TaskDefinition, payload: TaskSendPayload) -> InlineTask:
+        self._by_id[payload.task_id] = payload
+        if payload.idempotency_key is not None:
+            self._by_key[payload.task_name, payload.idempotency_key] = payload
+        inline_task = self._tasks[payload.task_id] = InlineTask(task, payload, self._rules, worker_id=self._worker_id)
+        return inline_task
+
+    def _finish(self, inline_task: InlineTask) -> AnyHandle:
+        self.ended.append(inline_task.info())
+        return self._handle(inline_task)
+
+    def _handle(self, inline_task: InlineTask) -> AnyHandle:
+        # A running task may send its own key again and gets a handle to itself, without a result.
+        return TaskHandle(inline_task.task_id, self.reader, known=inline_task.result if inline_task.has_ended else None)
+
+
+def _conflicting_task(sent: TaskSendPayload, *, has_same_key: bool) -> ConflictingTask:
+    return ConflictingTask(
+        id=UUID(sent.task_id),
+        enqueue_sha=sent.enqueue_sha,
+        command_sha=sent.command_sha,
+        has_same_key=has_same_key,
+    )
 
 
 class InlineTask:
-    """Says which attempt to make next until the task has ended.
+    """State of one task through its attempts, without a queue.
 
-    Delays are not waited for but counted: each attempt is dated at the moment it would have been due, so `good_until`
-    cuts off the same attempts as in a worker whose jitter is always 0.
+    Delays are simulated: each attempt gets the time at which it would have been due, so `good_until` ends the task
+    after the same attempts as in a worker without jitter.
     """
 
     def __init__(
         self, task: TaskDefinition, payload: TaskSendPayload, rules: ExceptionRules, *, worker_id: str
     ) -> None:
         arguments = EncodedArguments(args_json=payload.args, kwargs_json=payload.kwargs)
-        self.work = Work(task=task, arguments=arguments, rules=rules)
+        self.call = TaskCall(task=task, arguments=arguments, rules=rules)
         self._payload = payload
         self._worker_id = worker_id
         self._due_at = payload.sent_at + timedelta(seconds=payload.enqueue_delay_seconds or 0)
@@ -63,42 +162,42 @@ class InlineTask:
 
     @property
     def document(self) -> str:
-        """The result as it is stored; only once the task has ended."""
-        assert self._ended is not None  # noqa: S101  # nobody asks before has_ended says so
+        """Result in stored form; only after the task has ended."""
+        assert self._ended is not None  # noqa: S101
         return self._ended.document
 
     @property
     def result(self) -> AnyResult:
-        """The result as a reader gets it; only once the task has ended."""
-        return decode_result(self.document, self.work.task.codec.result_codec)
+        """Decoded result; only after the task has ended."""
+        return decode_result(self.document, self.call.task.codec.result_codec)
 
     def next_attempt(self) -> TaskContext | None:
-        """The attempt that is to be made now; None once the task has ended."""
+        """Context of the attempt to run now; None once the task has ended."""
         good_until = self._payload.good_until
         if self._ended is None and good_until is not None and has_expired(good_until, self._due_at):
             error = expired_error(task_id=self._payload.task_id, good_until=good_until)
-            self._end(TaskStatus.EXPIRED, encode_result(TaskResult(err=error), self.work.task.codec.result_codec))
+            self._end(TaskStatus.EXPIRED, encode_result(TaskResult(err=error), self.call.task.codec.result_codec))
         if self._ended is not None:
             return None
         self._status = TaskStatus.RUNNING
         return self._context()
 
-    def record(self, execution: Execution) -> None:
-        """Take down how the attempt ended, which settles the task or puts it off."""
-        is_success = execution.stored.error is None
-        next_due_at = None if is_success else self._retry_at(execution.error_code)
-        self._attempts.append(self._attempt(execution, will_retry=next_due_at is not None))
+    def record(self, outcome: AttemptOutcome) -> None:
+        """Record the outcome of an attempt: ends the task or schedules its retry."""
+        is_success = outcome.stored.error is None
+        next_due_at = None if is_success else self._retry_at(outcome.error_code)
+        self._attempts.append(self._attempt_info(outcome, will_retry=next_due_at is not None))
         if next_due_at is not None:
             self._due_at = next_due_at
         else:
-            self._end(TaskStatus.COMPLETED if is_success else TaskStatus.FAILED, execution.stored)
+            self._end(TaskStatus.COMPLETED if is_success else TaskStatus.FAILED, outcome.stored)
 
     def info(self) -> TaskInfo:
-        """The row that the task would have, with everything that can be asked for."""
+        """Full info of the task, as the database would return it."""
         payload, at = self._payload, self._due_at
         is_completed, is_failed = self._status is TaskStatus.COMPLETED, self._status is TaskStatus.FAILED
         error = self._ended.error if self._ended else None
-        has_begun = bool(self._attempts) or self._status is TaskStatus.RUNNING
+        has_started = bool(self._attempts) or self._status is TaskStatus.RUNNING
         return TaskInfo(
             task_id=payload.task_id,
             task_name=payload.task_name,
@@ -111,12 +210,12 @@ class InlineTask:
             flags=json.loads(payload.flags),
             sent_at=payload.sent_at,
             enqueued_at=at,
-            claimed_at=at if has_begun else None,
-            started_at=at if has_begun else None,
+            claimed_at=at if has_started else None,
+            started_at=at if has_started else None,
             completed_at=at if is_completed else None,
             failed_at=at if is_failed else None,
             good_until=payload.good_until,
-            worker_id=self._worker_id if has_begun else None,
+            worker_id=self._worker_id if has_started else None,
             error_code=error.error_code if error else None,
             result=self.result if self.has_ended else None,
             failed_reason=self._attempts[-1].failed_reason if self._attempts else None,
@@ -131,16 +230,16 @@ class InlineTask:
         self._status, self._ended = status, stored
 
     def _retry_at(self, code: str | None) -> datetime | None:
-        chances = RetryState(
-            policy=self.work.task.options.retry_policy,
+        retry_state = RetryState(
+            policy=self.call.task.options.retry_policy,
             retry_count=self._retry_count,
             good_until=self._payload.good_until,
         )
-        verdict = decide_retry(chances, code, now=self._due_at, jitter=0.0)
-        return verdict.due_at if isinstance(verdict, RetryAt) else None
+        decision = decide_retry(retry_state, code, now=self._due_at, jitter=0.0)
+        return decision.due_at if isinstance(decision, RetryAt) else None
 
     def _context(self) -> TaskContext:
-        payload, task = self._payload, self.work.task
+        payload, task = self._payload, self.call.task
         number = len(self._attempts) + 1
         return TaskContext(
             task_id=payload.task_id,
@@ -157,42 +256,39 @@ class InlineTask:
             possible_overlap=False,
         )
 
-    def _attempt(self, execution: Execution, *, will_retry: bool) -> TaskAttemptInfo:
+    def _attempt_info(self, outcome: AttemptOutcome, *, will_retry: bool) -> TaskAttemptInfo:
         number = len(self._attempts) + 1
         return TaskAttemptInfo(
             task_id=self._payload.task_id,
             attempt=number,
             claim_token=number,
-            outcome=execution.outcome,
+            outcome=outcome.outcome,
             will_retry=will_retry,
             started_at=self._due_at,
             finished_at=self._due_at,
-            error_code=execution.error_code,
-            error_message=execution.error_message,
-            failed_reason=execution.failed_reason,
+            error_code=outcome.error_code,
+            error_message=outcome.error_message,
+            failed_reason=outcome.failed_reason,
             worker_id=self._worker_id,
         )
 
 
-# Looking up tasks that ran where they were sent, for code that keeps ids.
-
-
 class InlineTaskReader:
-    """Answers as the database would if `runs`, by the id of their task, were its rows."""
+    """Reads of inline tasks by id, in place of database queries."""
 
     def __init__(self, tasks: Mapping[str, InlineTask]) -> None:
         self._tasks = tasks
 
     async def result(self, task_id: str | UUID, timeout_ms: float | None) -> AnyResult:
-        """The result of a task that has ended. One that runs has its time-out at once: most likely it asks itself."""
+        """Result of a finished task. For a running one returns a wait timeout at once: the task waits for itself."""
         parse_timeout(timeout_ms)
         try:
-            run = self._find(task_id)
+            task = self._find(task_id)
         except ValueError:
-            run = None
-        if run is None:
+            task = None
+        if task is None:
             return stored_task_result(str(task_id), None, None)
-        return run.result if run.has_ended else wait_timeout_result(str(task_id), TaskStatus.RUNNING)
+        return task.result if task.has_ended else wait_timeout_result(str(task_id), TaskStatus.RUNNING)
 
     async def raw_result(self, task_id: str | UUID) -> BrokerResult[dict[str, object] | None]:
         return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, self._document(task_id))
@@ -200,25 +296,25 @@ class InlineTaskReader:
     async def info(
         self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
     ) -> BrokerResult[TaskInfo | None]:
-        asked = self._info(
+        info = self._info(
             task_id,
             include_result=include_result,
             include_failed_reason=include_failed_reason,
             include_attempts=include_attempts,
         )
-        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, asked)
+        return await to_broker_result(BrokerErrorCode.TASK_INFO_QUERY_FAILED, info)
 
     async def _document(self, task_id: str | UUID) -> dict[str, object] | None:
-        run = self._find(task_id)
-        return json.loads(run.document) if run and run.has_ended else None
+        task = self._find(task_id)
+        return json.loads(task.document) if task and task.has_ended else None
 
     async def _info(
         self, task_id: str | UUID, *, include_result: bool, include_failed_reason: bool, include_attempts: bool
     ) -> TaskInfo | None:
-        run = self._find(task_id)
-        if run is None:
+        task = self._find(task_id)
+        if task is None:
             return None
-        info = run.info()
+        info = task.info()
         return replace(
             info,
             result=info.result if include_result else None,
@@ -227,104 +323,5 @@ class InlineTaskReader:
         )
 
     def _find(self, task_id: str | UUID) -> InlineTask | None:
-        """`ValueError` for what is no id."""
+        """Find a task; ValueError if `task_id` is not a valid id."""
         return self._tasks.get(parse_id(str(task_id)))
-
-
-@contextmanager
-def inline(app: Horsies) -> Generator[list[TaskInfo]]:
-    """Inside the block every send of `app` runs its task at once, with its retries, and returns a finished handle.
-
-    Yields the list of tasks that have ended, in that order. Arguments and results take the way through their stored
-    form; no delay is waited for and no time limit enforced. A blocking send runs its task in the calling thread.
-    What `app` is asked of tasks by their ids is answered from here too, and not from its database.
-    """
-    delivery = InlineDelivery(rules_of(app.config))
-    before = app.delivery, app.task_reader
-    app.delivery, app.task_reader = delivery, delivery.reader
-    try:
-        yield delivery.ended
-    finally:
-        app.delivery, app.task_reader = before
-
-
-class InlineDelivery:
-    """Runs payloads instead of storing them; ids and idempotency keys are remembered as rows would be."""
-
-    def __init__(self, rules: ExceptionRules) -> None:
-        self.ended: list[TaskInfo] = []
-        self._rules = rules
-        self._worker_id = ID_GENERATOR.next_id()
-        self._by_id: dict[str, TaskSendPayload] = {}
-        self._by_key: dict[tuple[str, str], TaskSendPayload] = {}
-        self._tasks: dict[str, InlineTask] = {}
-        self.reader = InlineTaskReader(self._tasks)
-
-    def deliver(self, task: TaskDefinition, send: AnyPayload) -> TaskSendResult[AnyHandle]:
-        payload = to_full_payload(send)
-        if (standing := self._existing(payload)) is not None:
-            return standing
-        run = self._begin(task, payload)
-        while (attempt := run.next_attempt()) is not None:
-            run.record(execute(run.work, attempt))
-        return Ok(self._end(run))
-
-    async def deliver_async(
-        self,
-        task: TaskDefinition,
-        send: AnyPayload,
-        connection: object | None,  # noqa: ARG002  # there is no transaction to be part of
-    ) -> TaskSendResult[AnyHandle]:
-        payload = to_full_payload(send)
-        if (standing := self._existing(payload)) is not None:
-            return standing
-        run = self._begin(task, payload)
-        while (attempt := run.next_attempt()) is not None:
-            run.record(await execute_async(run.work, attempt))
-        return Ok(self._end(run))
-
-    def deliver_many(
-        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload]
-    ) -> TaskSendResult[list[AnyHandle]]:
-        return Ok([self.deliver(task, payload).unwrap() for payload in payloads])
-
-    async def deliver_many_async(
-        self, task: TaskDefinition, payloads: Sequence[TaskSendPayload], connection: object | None
-    ) -> TaskSendResult[list[AnyHandle]]:
-        return Ok([(await self.deliver_async(task, payload, connection)).unwrap() for payload in payloads])
-
-    def _existing(self, payload: TaskSendPayload) -> TaskSendResult[AnyHandle] | None:
-        """What an earlier send with the same id or key makes of this one; None where there is none."""
-        # No key is empty, so that a send without one finds none.
-        key = (payload.task_name, payload.idempotency_key or "")
-        same_id, same_key = self._by_id.get(payload.task_id), self._by_key.get(key)
-        rows = (_row(sent, has_same_key=sent is same_key) for sent in (same_id, same_key) if sent is not None)
-        outcome, task_id = resolve_conflict(payload, rows)
-        if outcome is SendOutcome.CONFLICT_GONE:
-            return None
-        refused = send_error_for(outcome, payload, task_id)
-        return Ok(self._handle(self._tasks[task_id])) if refused is None else Err(refused)
-
-    def _begin(self, task: TaskDefinition, payload: TaskSendPayload) -> InlineTask:
-        self._by_id[payload.task_id] = payload
-        if payload.idempotency_key is not None:
-            self._by_key[payload.task_name, payload.idempotency_key] = payload
-        run = self._tasks[payload.task_id] = InlineTask(task, payload, self._rules, worker_id=self._worker_id)
-        return run
-
-    def _end(self, run: InlineTask) -> AnyHandle:
-        self.ended.append(run.info())
-        return self._handle(run)
-
-    def _handle(self, run: InlineTask) -> AnyHandle:
-        # A task may send its own key again while it runs, and gets itself: a handle without a result yet.
-        return TaskHandle(run.task_id, self.reader, known=run.result if run.has_ended else None)
-
-
-def _row(sent: TaskSendPayload, *, has_same_key: bool) -> ConflictingTask:
-    return ConflictingTask(
-        id=UUID(sent.task_id),
-        enqueue_sha=sent.enqueue_sha,
-        command_sha=sent.command_sha,
-        has_same_key=has_same_key,
-    )

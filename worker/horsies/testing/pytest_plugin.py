@@ -1,4 +1,4 @@
-"""Fixtures for pytest: `pytest_plugins = ["horsies.testing.pytest_plugin"]` in the outermost conftest.py."""
+"""Pytest fixtures; enable them with `pytest_plugins = ["horsies.testing.pytest_plugin"]` in the top conftest.py."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from horsies.testing.databases import TemporaryServer, temporary_server
 
 @pytest.fixture(scope="session")
 def horsies_server() -> Iterator[TemporaryServer]:
-    """A server that all tests of the session share; it starts with the first that asks for a database."""
+    """A server shared by all tests of the session; started when first needed."""
     with temporary_server() as server:
         yield server
 
 
 @pytest.fixture
 def horsies_database(horsies_server: TemporaryServer) -> Iterator[str]:
-    """The URL of a fresh database with the current schema, one for each test."""
+    """URL of a new database with the current schema, one per test."""
     with horsies_server.database() as url:
         yield url
