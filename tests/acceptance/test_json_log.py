@@ -59,7 +59,7 @@ def test_every_line_of_a_run_is_an_object(horsies: Executable, database_url: str
             assert horsies("task", "send", task, "--app", "main:app", **url).code == 0
         worker.until_said("lingering")
         worker.popen.send_signal(signal.SIGTERM)
-        worker.until_said("hint=a second Ctrl-C or SIGTERM ends them now")
+        worker.until_said("hint=press Ctrl-C again or send another SIGTERM to kill them now")
         worker.popen.send_signal(signal.SIGINT)
         assert worker.popen.wait(timeout=20) == 0
     said = [line["message"] for line in objects(worker.stderr)]

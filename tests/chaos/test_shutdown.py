@@ -248,7 +248,7 @@ async def test_a_signal_while_the_database_is_away_ends_the_start(tmp_path: Path
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n")
     project.write_task("tasks.py", name="resize")
     async with starting("postgresql://me:hunter2@127.0.0.1:1/db", tmp_path) as worker:
-        await worker.until_said("the database is away")
+        await worker.until_said("database unavailable")
         worker.signal(signal.SIGTERM)
         assert await worker.until_gone(within_s=5) == 0
         assert "hunter2" not in worker.log_text

@@ -56,31 +56,31 @@ class InProcessWorker:
     @property
     def silent_s(self) -> float:
         """How long ago the last statement that succeeded was sent."""
-        parts = self.worker._parts_at_work
+        parts = self.worker._parts
         return parts.fence.silent_s if parts else 0.0
 
     @property
     def health(self) -> Health:
-        parts = self.worker._parts_at_work
+        parts = self.worker._parts
         assert parts is not None
         return parts.health
 
     @property
     def children(self) -> list[Child]:
         """Those that take work, by pid."""
-        parts = self.worker._parts_at_work
+        parts = self.worker._parts
         able = [child for child in parts.pool.children if child.accepts_work] if parts else []
         return sorted(able, key=lambda child: child.pid)
 
     @property
     def hands(self) -> Assignments:
-        parts = self.worker._parts_at_work
+        parts = self.worker._parts
         assert parts is not None
         return parts.assignments
 
     def holds(self, task_id: str) -> bool:
         """Whether it has this task in its hands, whatever the table says."""
-        parts = self.worker._parts_at_work
+        parts = self.worker._parts
         return parts is not None and any(held.key.task_id == task_id for held in parts.in_flight)
 
     async def kill_children(self) -> None:
@@ -129,7 +129,7 @@ class InProcessWorker:
 
     def _hear(self, event: events.Event) -> None:
         self.events.append(event)
-        if parts := self.worker._parts_at_work:
+        if parts := self.worker._parts:
             self.pids |= {child.pid for child in parts.pool.children}
         self._changed.set()
 

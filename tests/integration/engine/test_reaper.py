@@ -43,7 +43,7 @@ async def health_of(ledger: Ledger, worker: InProcessWorker) -> dict[str, Any]:
 @asynccontextmanager
 async def reaping(worker: InProcessWorker, **duties: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
     """A second reaper on this worker, with duties of the test's own."""
-    parts = worker.worker._parts_at_work
+    parts = worker.worker._parts
     assert parts is not None
     stop = asyncio.Event()
     reaper = asyncio.create_task(Reaper(parts, duties).run(stop))

@@ -136,7 +136,7 @@ async def test_a_worker_says_once_which_task_its_app_does_not_know_and_whose_it_
     (told,) = [event for event in scene.worker.events_of(events.TaskUnknown) if event.task_name == "from afar"]
     assert told.app is not None
     (line,) = [line for line in caplog.messages if line.startswith("task unknown  task_name=from afar")]
-    assert line.endswith("  hint=another project's? each should have a database, or a queue, of its own")
+    assert line.endswith("  hint=if it belongs to another project, give each project its own database or queue")
     await other.close_async()
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies.engine.service import Backoff, is_transient, pause_ms
+from horsies.engine.service import Backoff, backoff_delay_ms, is_transient
 from horsies.errors import BrokerError, BrokerErrorCode, ConfigurationError, DatabaseUnreachable
 from horsies.model.settings.worker import WorkerResilienceConfig
 from horsies.store.connection import StatementFailed
@@ -26,11 +26,11 @@ class Naps:
 
 
 def backoff(naps: Naps, config: WorkerResilienceConfig = DEFAULT) -> Backoff:
-    return Backoff(config, draw=lambda: 0.5, sleep=naps.sleep)
+    return Backoff(config, jitter=lambda: 0.5, sleep=naps.sleep)
 
 
 @pytest.mark.parametrize(
-    ("attempt", "draw", "expected_ms"),
+    ("attempt", "jitter", "expected_ms"),
     [
         (0, 0.5, 500),
         (0, 0.0, 375),
@@ -43,22 +43,22 @@ def backoff(naps: Naps, config: WorkerResilienceConfig = DEFAULT) -> Backoff:
         (100_000, 0.5, 30_000),
     ],
 )
-def test_pauses_double_up_to_the_cap_which_holds_after_jitter(attempt: int, draw: float, expected_ms: float) -> None:
-    assert pause_ms(DEFAULT, attempt, draw=draw) == expected_ms
+def test_pauses_double_up_to_the_cap_which_holds_after_jitter(attempt: int, jitter: float, expected_ms: float) -> None:
+    assert backoff_delay_ms(DEFAULT, attempt, jitter=jitter) == expected_ms
 
 
 @given(
     initial_ms=st.integers(100, 60_000),
     extra_ms=st.integers(400, 240_000),
     attempt=st.integers(0, 10_000),
-    draw=st.floats(0, 1),
+    jitter=st.floats(0, 1),
 )
 def test_jitter_is_a_quarter_either_way_and_never_passes_the_cap(
-    initial_ms: int, extra_ms: int, attempt: int, draw: float
+    initial_ms: int, extra_ms: int, attempt: int, jitter: float
 ) -> None:
     config = WorkerResilienceConfig(db_retry_initial_ms=initial_ms, db_retry_max_ms=initial_ms + extra_ms)
     middle = initial_ms * 2.0 ** min(attempt, 30)
-    found = pause_ms(config, attempt, draw=draw)
+    found = backoff_delay_ms(config, attempt, jitter=jitter)
 
     assert min(0.75 * middle, config.db_retry_max_ms) <= found <= config.db_retry_max_ms
     assert found <= 1.25 * middle

@@ -19,7 +19,7 @@ async def test_what_was_run_is_told_after_the_time_and_then_no_more() -> None:
     told: asyncio.Queue[Event] = asyncio.Queue()
     reporter.add_listener(told.put_nowait)
     minutes = asyncio.create_task(
-        PeriodicSummary(reporter, WorkerIdentity.new(), every_s=0.01).run(stop := asyncio.Event())
+        PeriodicSummary(reporter, WorkerIdentity.new(), interval_s=0.01).run(stop := asyncio.Event())
     )
     for count in (5, 7):
         reporter.totals.add_finished(TaskStatus.COMPLETED, count)

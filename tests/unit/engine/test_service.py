@@ -79,11 +79,11 @@ async def test_one_that_ends_by_itself_stops_the_others_loudly(
     diary, stop = Diary(), asyncio.Event()
     services = [diary.service("claim"), diary.service("reaper", death), diary.service("beats")]
 
-    with pytest.raises(ServiceEnded, match="reaper ended by itself"):
+    with pytest.raises(ServiceEnded, match="reaper ended unexpectedly"):
         await run_services(services, stop)
     assert stop.is_set()
     assert [line for line in diary.lines if "reaper" not in line] == ["claim done", "beats done"]
-    assert "reaper ended by itself" in caplog.text
+    assert "reaper ended unexpectedly" in caplog.text
 
 
 async def test_the_error_behind_a_death_is_kept() -> None:

@@ -1,4 +1,4 @@
-"""The claim loop: claim what there is room for, start it, hand it over, and give back what cannot run here."""
+"""The dispatcher: claims tasks for free slots, assigns them to children, and releases what cannot run here."""
 
 from __future__ import annotations
 
@@ -39,92 +39,39 @@ if TYPE_CHECKING:
     from horsies.engine.pool.child import Child
     from horsies.engine.worker import Parts
 
-
-# Which child gets which of the tasks that were claimed: functions apart from coroutines.
-
-
-def assign(parts: Parts, helds: Sequence[InFlightTask]) -> list[InFlightTask]:
-    """Each to the child that its row names, or to one that suits it better; what no child has room for is given back.
-
-    Returns the functions that were claimed for places beside coroutines and had to go back.
-    """
-    children = {child.pid: child for child in parts.capacity.available_children()}
-    dealt = [(held, held.row.worker_pid or 0) for held in helds]
-    beside = {pid for pid, child in children.items() if parts.assignments.runs_only_coroutines(child)}
-    if beside:
-        dealt = _match_by_kind(parts, dealt, beside)
-    by_child: dict[int, list[InFlightTask]] = {}
-    for held, pid in dealt:
-        by_child.setdefault(pid, []).append(held)
-    turned_away: list[InFlightTask] = []
-    for pid, theirs in by_child.items():
-        child = children.get(pid)
-        back = theirs if child is None else parts.assignments.assign(child, theirs)
-        parts.releases.add(back)
-        if pid in beside:
-            turned_away += [held for held in back if not parts.assignments.is_async(held)]
-    return turned_away
-
-
-def _match_by_kind(
-    parts: Parts, dealt: Sequence[tuple[InFlightTask, int]], beside: set[int]
-) -> list[tuple[InFlightTask, int]]:
-    """Coroutines first: a child takes what it is handed in this order, up to the first that does not fit."""
-    are_async = [parts.assignments.is_async(held) for held, _ in dealt]
-    pids = swap_mismatched_slots([pid for _, pid in dealt], beside, are_async)
-    anew = [(held, pid) for (held, _), pid in zip(dealt, pids, strict=True)]
-    return sorted(anew, key=lambda each: each[1] in beside and not parts.assignments.is_async(each[0]))
-
-
-def match_slots(
-    parts: Parts, waiting: Iterable[InFlightTask], children: Sequence[Child]
-) -> Iterator[tuple[InFlightTask, int]]:
-    """Each with a place that suits it, in order: a function that finds none keeps those behind it waiting too."""
-    places = parts.capacity.free_slots(children)
-    free, beside = iter(places.any_task), iter(places.async_only)
-    for held in waiting:
-        pid = next(free, None)
-        if pid is None and parts.assignments.is_async(held):
-            pid = next(beside, None)
-        if pid is None:
-            return
-        yield held, pid
-
-
 RECHECK_DELAY_S = 0.1
 
 
 class Dispatcher:
-    """Brings tasks from the queue into children."""
+    """Claims tasks and assigns them to children whenever it is woken."""
 
-    name = "dispatch"
+    name = "dispatcher"
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._backoff = parts.backoff("claim")
+        self._backoff = parts.backoff(self.name)
         self._woken = asyncio.Event()
         self._may_have_work = True
-        """Whether the queue may hold something for us: a claim that got less than it asked for has emptied it, until
-        there is news. A place that becomes free is no news."""
+        """Whether the queues may hold tasks for us. A claim that returned fewer rows than requested clears it; a
+        notification, a due time or the poll sets it again. A slot becoming free does not."""
         self._was_notified = False
-        """Whether the news came as a notification, which other workers have heard too."""
+        """Whether a notification woke us, which woke other workers at the same time."""
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Run a pass: a slot became free or something must be released."""
+        self._woken.set()
+
+    def wake_to_claim(self) -> None:
+        """Run a pass that also claims: the queues may have new tasks."""
+        self._may_have_work = True
         self._woken.set()
 
     def on_task_notification(self) -> None:
-        """There is something to claim, for whoever is first."""
         self._was_notified = True
         self.wake_to_claim()
 
-    def wake_to_claim(self) -> None:
-        """There may be something to claim."""
-        self._may_have_work = True
-        self._woken.set()
-
     async def run(self, stop: asyncio.Event) -> None:
-        """Claim until stop is set."""
+        """Dispatch until `stop` is set."""
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self.wake())
         try:
@@ -135,37 +82,68 @@ class Dispatcher:
         finally:
             stopping.cancel()
 
+    async def wait_until_idle(self) -> None:
+        """Wait until no task is left in a child; releases tasks that come back unbegun."""
+        while self._parts.in_flight.in_phase(Phase.RUNNING):
+            self._woken.clear()
+            with suppress(HorsiesError):
+                await self._parts.releases.release_unbegun()
+            if self._parts.in_flight.in_phase(Phase.RUNNING):
+                await self._woken.wait()
+
+    def recall_chunks(self) -> None:
+        for child in self._parts.pool.children:
+            if child.unbegun:
+                child.recall()
+
+    def kill_busy_children(self) -> None:
+        """Kill every child that still has tasks; the shutdown grace period is over."""
+        for child in self._parts.pool.children:
+            if self._parts.assignments.for_child(child).tasks:
+                self._parts.assignments.kill_child(child, KillReason.SHUTDOWN, None)
+
     async def _run_passes(self, stop: asyncio.Event) -> None:
-        """Passes for as long as they bring something; a pass that found no database is tried again."""
+        """Run passes while they claim something; retry after a database error."""
         while not stop.is_set() and not self._parts.fence.is_fenced:
             try:
                 async with self._parts.claim_lock:
                     await self._parts.releases.reconcile_if_due()
-                    found = await self._pass()
+                    has_claimed = await self._run_pass()
             except HorsiesError as error:
                 self._may_have_work = True
                 await self._backoff.wait(error)
                 await self._reconcile_with_retry()
             else:
                 self._backoff.reset()
-                if not found:
+                if not has_claimed:
                     self._schedule_recheck()
                     return
 
     def _schedule_recheck(self) -> None:
-        # Several workers woken by one notification hide rows from each other for an instant; once is enough to see.
+        # Workers woken by the same notification skip each other's locked rows; one later look finds what was missed.
         if self._was_notified and self._parts.capacity.claim_request() is not None:
             asyncio.get_running_loop().call_later(RECHECK_DELAY_S, self.wake_to_claim)
         self._was_notified = False
 
-    async def _pass(self) -> bool:
-        """One look at what could be done; whether it brought anything."""
+    async def _reconcile_with_retry(self) -> None:
+        """Find claims whose answer was lost in a database error."""
+        while True:
+            try:
+                async with self._parts.claim_lock:
+                    await self._parts.releases.reconcile()
+            except BrokerError as error:
+                await self._backoff.wait(error)
+            else:
+                return
+
+    async def _run_pass(self) -> bool:
+        """Release, start claimed tasks, claim new ones; returns whether anything was claimed."""
         await self._parts.releases.release_unbegun()
         await self._start_claimed()
         request = self._parts.capacity.claim_request() if self._may_have_work else None
         if request is None:
             return False
-        self._may_have_work = False  # what is announced from now on may be too late for this claim
+        self._may_have_work = False  # before the claim: it may miss tasks that are announced from now on
         sent_at = time.monotonic()
         rows = await self._parts.claims.claim(request)
         self._parts.fence.record_statement(sent_at)
@@ -176,194 +154,218 @@ class Dispatcher:
         return len(rows) > 0
 
     def _accept(self, rows: Sequence[ClaimedRow], worker_id: UUID, *, took_s: float) -> None:
-        """Put claimed rows on the desk and hand over those that are RUNNING already."""
+        """Add claimed rows to the tasks in flight and assign those that were claimed as RUNNING."""
         parts = self._parts
-        helds = [parts.in_flight.add(row, worker_id, _phase_of(row)) for row in rows]
-        running = [held for held in helds if held.phase is Phase.RUNNING]
-        self._record_claimed(helds)
-        if may_assign(parts.app.recovery, took_s=took_s) and not self._parts.capacity.is_closed:
-            turned_away = assign(parts, running)
-            self._update_admission(rows, turned_away)
+        tasks = [
+            parts.in_flight.add(row, worker_id, Phase.RUNNING if row.status == TaskStatus.RUNNING else Phase.CLAIMED)
+            for row in rows
+        ]
+        self._record_claimed(tasks)
+        running = [task for task in tasks if task.phase is Phase.RUNNING]
+        if may_assign(parts.app.recovery, took_s=took_s) and not parts.capacity.is_closed:
+            rejected = assign(parts, running)
+            self._update_admission(rows, rejected)
         else:
-            self._parts.releases.add(running)
+            parts.releases.add(running)
 
-    def _update_admission(self, rows: Sequence[ClaimedRow], turned_away: Sequence[InFlightTask]) -> None:
-        """What a claim says about the next one for places beside coroutines."""
+    def _record_claimed(self, tasks: Sequence[InFlightTask]) -> None:
+        ids: dict[tuple[str, str], list[str]] = {}
+        for task in tasks:
+            ids.setdefault((task.row.status, task.row.queue_name), []).append(task.key.task_id)
+        for (status_value, queue), task_ids in ids.items():
+            status = TaskStatus(status_value)
+            kind = "claim and start" if status is TaskStatus.RUNNING else "claim"
+            self._parts.reporter.record_change(kind, queue, TaskStatus.PENDING, status, task_ids)
+
+    def _update_admission(self, rows: Sequence[ClaimedRow], rejected: Sequence[InFlightTask]) -> None:
+        """Adapt how many tasks the next claim may request for async-only slots."""
         admission, now = self._parts.capacity.async_admission, time.monotonic()
-        if turned_away:
-            pause_s = admission.on_rejected(turned_away[-1].row.id, now)
+        if rejected:
+            pause_s = admission.on_rejected(rejected[-1].row.id, now)
             asyncio.get_running_loop().call_later(pause_s, self.wake_to_claim)
         elif rows:
             is_last_async = self._parts.assignments.is_async_task(rows[-1].task_name)
             admission.on_claimed((row.id for row in rows), is_last_async=is_last_async, now=now)
 
     async def _start_claimed(self) -> None:
-        """Begin claimed tasks for which a place is free now."""
+        """Start prefetched tasks for which a slot is free now."""
         parts = self._parts
         waiting = parts.in_flight.in_phase(Phase.CLAIMED)
-        if not waiting or self._parts.capacity.is_closed:
+        if not waiting or parts.capacity.is_closed:
             return
-        children = {child.pid: child for child in self._parts.capacity.available_children()}
-        pairs = list(match_slots(parts, waiting, list(children.values())))
-        if not pairs:
+        children = {child.pid: child for child in parts.capacity.available_children()}
+        slots = list(match_slots(parts, waiting, list(children.values())))
+        if not slots:
             return
         sent_at = time.monotonic()
-        started = await parts.claims.start(
-            [TaskStart(claim=held.claim, pid=pid) for held, pid in pairs], hostname=parts.identity.hostname
+        rows = await parts.claims.start(
+            [TaskStart(claim=task.claim, pid=pid) for task, pid in slots], hostname=parts.identity.hostname
         )
         parts.fence.record_statement(sent_at)
         took_s = time.monotonic() - sent_at
-        begun = {(row.id, row.claim_token) for row in started}
-        moved = [held for held, _ in pairs if (held.row.id, held.row.claim_token) in begun]
+        started = {(row.id, row.claim_token) for row in rows}
+        moved = [task for task, _ in slots if (task.row.id, task.row.claim_token) in started]
         parts.reporter.record_unbegun_changes(moved, TaskStatus.CLAIMED, TaskStatus.RUNNING)
         by_child: dict[int, list[InFlightTask]] = {}
-        for held, pid in pairs:
-            if (held.row.id, held.row.claim_token) not in begun:
-                await self._on_start_refused(held)
+        for task, pid in slots:
+            if (task.row.id, task.row.claim_token) not in started:
+                await self._on_start_refused(task)
             elif may_assign(parts.app.recovery, took_s=took_s) and children[pid].accepts_work:
-                by_child.setdefault(pid, []).append(held)
+                by_child.setdefault(pid, []).append(task)
             else:
-                self._parts.releases.add([held])
-        # Together: one by one each would be a chunk of its own, of which a child holds only two.
-        for pid, theirs in by_child.items():
-            self._parts.releases.add(parts.assignments.assign(children[pid], theirs))
+                parts.releases.add([task])
+        # All tasks of a child together: one by one, each would be a chunk, and a child takes only two chunks.
+        for pid, tasks in by_child.items():
+            parts.releases.add(parts.assignments.assign(children[pid], tasks))
 
-    async def _on_start_refused(self, held: InFlightTask) -> None:
-        """The start was refused: the task has expired, or another hand has moved it."""
+    async def _on_start_refused(self, task: InFlightTask) -> None:
+        """The row could not be started: the task has expired, or this worker lost the claim."""
         parts = self._parts
-        parts.in_flight.remove(held)
-        if held.row.good_until is not None:
+        parts.in_flight.remove(task)
+        if task.row.good_until is not None:
             error = expired_error(
-                task_id=held.key.task_id, good_until=held.row.good_until, worker_id=str(held.claim.worker_id)
+                task_id=task.key.task_id, good_until=task.row.good_until, worker_id=str(task.claim.worker_id)
             )
             expired = await parts.claims.expire(
-                [TaskExpiry(claim=held.claim, document=canonical_json({"err": encode_task_error(error)}))]
+                [TaskExpiry(claim=task.claim, document=canonical_json({"err": encode_task_error(error)}))]
             )
             if expired:
-                parts.reporter.record_unbegun_changes([held], TaskStatus.CLAIMED, TaskStatus.EXPIRED)
+                parts.reporter.record_unbegun_changes([task], TaskStatus.CLAIMED, TaskStatus.EXPIRED)
                 return
         parts.reporter.emit(
             events.ClaimLost(
-                worker_id=str(held.claim.worker_id),
-                task_id=held.key.task_id,
-                claim_token=held.key.claim_token,
-                queue_name=held.row.queue_name,
+                worker_id=str(task.claim.worker_id),
+                task_id=task.key.task_id,
+                claim_token=task.key.claim_token,
+                queue_name=task.row.queue_name,
             )
         )
 
-    async def _reconcile_with_retry(self) -> None:
-        while True:
-            try:
-                async with self._parts.claim_lock:
-                    await self._parts.releases.reconcile()
-            except BrokerError as error:
-                await self._backoff.wait(error)
-            else:
-                return
 
-    def _record_claimed(self, helds: Sequence[InFlightTask]) -> None:
-        ids: dict[tuple[str, str], list[str]] = {}
-        for held in helds:
-            ids.setdefault((held.row.status, held.row.queue_name), []).append(held.key.task_id)
-        for (name, queue), theirs in ids.items():
-            status = TaskStatus(name)
-            kind = "claim and start" if status is TaskStatus.RUNNING else "claim"
-            self._parts.reporter.record_change(kind, queue, TaskStatus.PENDING, status, theirs)
-
-    async def wait_until_idle(self) -> None:
-        """Wait for every task in a child's hands to come out of them, giving back meanwhile what comes back unbegun."""
-        while self._parts.in_flight.in_phase(Phase.RUNNING):
-            self._woken.clear()
-            with suppress(HorsiesError):
-                await self._parts.releases.release_unbegun()
-            if self._parts.in_flight.in_phase(Phase.RUNNING):
-                await self._woken.wait()
-
-    def kill_busy_children(self) -> None:
-        """The grace is over: end every child that still works."""
-        for child in self._parts.pool.children:
-            if self._parts.assignments.for_child(child).tasks:
-                self._parts.assignments.kill_child(child, KillReason.SHUTDOWN, None)
-
-    def recall_chunks(self) -> None:
-        for child in self._parts.pool.children:
-            if child.unbegun:
-                child.recall()
+# Assigning tasks to slots
 
 
-def _phase_of(row: ClaimedRow) -> Phase:
-    return Phase.RUNNING if row.status == TaskStatus.RUNNING else Phase.CLAIMED
+def assign(parts: Parts, tasks: Sequence[InFlightTask]) -> list[InFlightTask]:
+    """Assign each task to the child its row names, or swap slots so that coroutines run beside coroutines.
+
+    Releases what no child has capacity for. Returns the functions among those that were claimed for async-only slots.
+    """
+    children = {child.pid: child for child in parts.capacity.available_children()}
+    slots = [(task, task.row.worker_pid or 0) for task in tasks]
+    async_pids = {pid for pid, child in children.items() if parts.assignments.runs_only_coroutines(child)}
+    if async_pids:
+        slots = _match_by_kind(parts, slots, async_pids)
+    by_child: dict[int, list[InFlightTask]] = {}
+    for task, pid in slots:
+        by_child.setdefault(pid, []).append(task)
+    rejected_functions: list[InFlightTask] = []
+    for pid, child_tasks in by_child.items():
+        child = children.get(pid)
+        rejected = child_tasks if child is None else parts.assignments.assign(child, child_tasks)
+        parts.releases.add(rejected)
+        if pid in async_pids:
+            rejected_functions += [task for task in rejected if not parts.assignments.is_async(task)]
+    return rejected_functions
 
 
-# What this worker can take now.
+def _match_by_kind(
+    parts: Parts, slots: Sequence[tuple[InFlightTask, int]], async_pids: set[int]
+) -> list[tuple[InFlightTask, int]]:
+    """Swap slots so that coroutines get the async-only ones, and put leftover functions there last.
+
+    A child accepts tasks in order up to the first that does not fit, so a function must not come before coroutines.
+    """
+    are_async = [parts.assignments.is_async(task) for task, _ in slots]
+    pids = swap_mismatched_slots([pid for _, pid in slots], async_pids, are_async)
+    swapped = [(task, pid) for (task, _), pid in zip(slots, pids, strict=True)]
+    return sorted(swapped, key=lambda slot: slot[1] in async_pids and not parts.assignments.is_async(slot[0]))
+
+
+def match_slots(
+    parts: Parts, waiting: Iterable[InFlightTask], children: Sequence[Child]
+) -> Iterator[tuple[InFlightTask, int]]:
+    """Pair waiting tasks with free slots, in order; a function without a slot blocks the tasks behind it."""
+    free = parts.capacity.free_slots(children)
+    any_task, async_only = iter(free.any_task), iter(free.async_only)
+    for task in waiting:
+        pid = next(any_task, None)
+        if pid is None and parts.assignments.is_async(task):
+            pid = next(async_only, None)
+        if pid is None:
+            return
+        yield task, pid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeSlots:
-    """The child of each place: those that any task may take, and those beside coroutines, for coroutines only."""
+    """Free slots, each given by the pid of its child."""
 
     any_task: list[int]
     async_only: list[int]
+    """Slots beside running coroutines."""
 
 
 class Capacity:
-    """Places in children and budgets, as the next claim may use them; none once it is closed."""
+    """How many tasks this worker can claim now."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.is_closed = False
-        """Nothing more is handed over: the worker is about to leave."""
+        """The worker is stopping: nothing is claimed or assigned any more."""
         self.async_admission = AsyncAdmission()
 
     def claim_request(self) -> ClaimRequest | None:
-        """What to ask the queue for; None when there is room for nothing."""
+        """The next claim; None if there is no capacity."""
         parts = self._parts
         children = self.available_children()
         waiting = parts.in_flight.in_phase(Phase.CLAIMED)
-        # A function that has been claimed already comes before whatever could be claimed to run beside coroutines.
-        is_awaited = not all(map(parts.assignments.is_async, waiting))
-        asked = plan_claim(
-            self._served(),
+        # A function that is already claimed goes before anything that could be claimed for async-only slots.
+        has_waiting_function = not all(map(parts.assignments.is_async, waiting))
+        plan = plan_claim(
+            self._served_queues(),
             [parts.assignments.load(child) for child in children],
             self._limits(),
             claimed=len(waiting),
-            max_async_only=0 if is_awaited else self.async_admission.allowed(time.monotonic()),
+            max_async_only=0 if has_waiting_function else self.async_admission.allowed(time.monotonic()),
         )
-        if asked is None or self.is_closed:
+        if plan is None or self.is_closed:
             return None
-        lease_ms, places = parts.app.claim_lease_ms, self.free_slots(children)
+        lease_ms, free = parts.app.claim_lease_ms, self.free_slots(children)
         return ClaimRequest(
             worker_id=parts.identity.worker_id,
             hostname=parts.identity.hostname,
-            queues=asked.queues,
-            limit=asked.limit,
-            pids=[*places.any_task[: asked.startable - asked.async_only], *places.async_only[: asked.async_only]],
+            queues=plan.queues,
+            limit=plan.limit,
+            pids=[*free.any_task[: plan.startable - plan.async_only], *free.async_only[: plan.async_only]],
             lease_s=None if lease_ms is None else lease_ms / 1000,
-            cluster_cap=asked.cluster_cap,
+            cluster_cap=plan.cluster_cap,
         )
 
     def available_children(self) -> list[Child]:
-        """Those that take work, the least busy first."""
-        hands = self._parts.assignments
-        able = [
-            child for child in self._parts.pool.children if child.accepts_work and not hands.for_child(child).is_closed
+        """Children that accept tasks, the least busy first."""
+        assignments = self._parts.assignments
+        available = [
+            child
+            for child in self._parts.pool.children
+            if child.accepts_work and not assignments.for_child(child).is_closed
         ]
-        return sorted(able, key=lambda child: len(hands.for_child(child).tasks))
+        return sorted(available, key=lambda child: len(assignments.for_child(child).tasks))
 
     def free_slots(self, children: Sequence[Child]) -> FreeSlots:
-        """What these children offer."""
         loads = [(child.pid, self._parts.assignments.load(child)) for child in children]
-        size = max((each.chunk_size for each in self._served()), default=1)
-        most = self._parts.worker.async_concurrency
+        size = max((queue.chunk_size for queue in self._served_queues()), default=1)
+        concurrency = self._parts.worker.async_concurrency
         return FreeSlots(
             any_task=_round_robin([pid] * count_free_slots(load, size, depth=MAX_CHUNKS) for pid, load in loads),
-            async_only=_round_robin([pid] * count_async_slots(load, async_concurrency=most) for pid, load in loads),
+            async_only=_round_robin(
+                [pid] * count_async_slots(load, async_concurrency=concurrency) for pid, load in loads
+            ),
         )
 
-    def _served(self) -> list[ServedQueue]:
+    def _served_queues(self) -> list[ServedQueue]:
         parts = self._parts
         caps = {queue.name: queue.max_concurrency for queue in parts.app.custom_queues or ()}
-        is_cap_on_all = parts.app.cluster_wide_cap is not None
+        has_cluster_cap = parts.app.cluster_wide_cap is not None
         return [
             ServedQueue(
                 name=name,
@@ -371,7 +373,7 @@ class Capacity:
                 chunk_size=chunk_size(
                     parts.durations.for_queue(name),
                     max_chunk=parts.worker.max_chunk,
-                    is_capped=is_cap_on_all or caps.get(name) is not None,
+                    is_capped=has_cluster_cap or caps.get(name) is not None,
                 ),
             )
             for name in parts.worker.queues or ()
@@ -388,55 +390,52 @@ class Capacity:
         )
 
 
-def _round_robin(offers: Iterable[Sequence[int]]) -> list[int]:
-    """One of each, then the next, so that a few tasks are spread over all children."""
-    return [pid for pid in chain.from_iterable(zip_longest(*offers)) if pid is not None]
-
-
-# Giving back what is ours in the table and never began here: no attempt, no retry, no crash.
+def _round_robin(slots_by_child: Iterable[Sequence[int]]) -> list[int]:
+    """Alternate between children, so that a few tasks are spread over all of them."""
+    return [pid for pid in chain.from_iterable(zip_longest(*slots_by_child)) if pid is not None]
 
 
 class Releases:
-    """What is to be given back, and what is found to be ours without our knowing."""
+    """Returns tasks that never began here to their queues; this costs no attempt, retry or crash."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._unbegun: list[InFlightTask] = []
         self._reconciled_at = time.monotonic()
 
-    def add(self, helds: Iterable[InFlightTask]) -> None:
-        """RUNNING in the table, and handed to nobody who has begun it."""
-        self._unbegun += helds
+    def add(self, tasks: Iterable[InFlightTask]) -> None:
+        """Queue tasks for release that are RUNNING in the database and have not begun in a child."""
+        self._unbegun += tasks
 
     async def release_unbegun(self) -> None:
-        """Store what was added; kept for the next time where the database does not answer."""
-        back = list(self._unbegun)
-        if not back:
+        """Release the queued tasks; they stay queued if the database does not answer."""
+        tasks = list(self._unbegun)
+        if not tasks:
             return
-        rows = await self._parts.claims.release_running([held.claim for held in back])
-        del self._unbegun[: len(back)]
-        self._record_changes(TaskStatus.RUNNING, back, rows)
-        for held in back:
-            self._parts.in_flight.remove(held)
+        rows = await self._parts.claims.release_running([task.claim for task in tasks])
+        del self._unbegun[: len(tasks)]
+        self._record_changes(TaskStatus.RUNNING, tasks, rows)
+        for task in tasks:
+            self._parts.in_flight.remove(task)
 
     async def release_claimed(self) -> None:
-        """Give up claims that wait for a place."""
-        waiting = self._parts.in_flight.in_phase(Phase.CLAIMED)
-        if waiting:
-            rows = await self._parts.claims.release([held.claim for held in waiting])
-            self._record_changes(TaskStatus.CLAIMED, waiting, rows)
-        for held in waiting:
-            self._parts.in_flight.remove(held)
+        """Release all prefetched tasks."""
+        tasks = self._parts.in_flight.in_phase(Phase.CLAIMED)
+        if tasks:
+            rows = await self._parts.claims.release([task.claim for task in tasks])
+            self._record_changes(TaskStatus.CLAIMED, tasks, rows)
+        for task in tasks:
+            self._parts.in_flight.remove(task)
 
     async def reconcile_if_due(self) -> None:
-        """Once per check interval: a statement that was given up may have been carried out long after."""
+        """Reconcile once per check interval: the server may execute a statement long after we gave up on it."""
         if (time.monotonic() - self._reconciled_at) * 1000 >= self._parts.app.recovery.check_interval_ms:
             await self.reconcile()
 
     async def reconcile(self) -> None:
-        """Give back what names this worker and was never handed over: the answer to its claim or start was lost.
+        """Release rows owned by this worker that are not in flight: the answer to their claim or start was lost.
 
-        A former id under which nothing is held any more has stopped.
+        A former worker id that owns nothing any more is marked as stopped.
         """
         parts, identity = self._parts, self._parts.identity
         for worker_id in (*identity.former_ids, identity.worker_id):
@@ -445,31 +444,31 @@ class Releases:
             parts.fence.record_statement(sent_at)
             await self._release_rows([row for row in rows if self._is_answer_lost(row)], worker_id)
             if not rows and worker_id in identity.former_ids:
-                await parts.fleet.set_state(worker_id, WorkerState.STOPPED)
+                await parts.worker_store.set_state(worker_id, WorkerState.STOPPED)
                 identity.former_ids.remove(worker_id)
         self._reconciled_at = time.monotonic()
 
-    def _record_changes(
-        self, source: TaskStatus, helds: Iterable[InFlightTask], rows: Sequence[ClaimStatusRow]
-    ) -> None:
-        status = {(row.id, row.claim_token): TaskStatus(row.status) for row in rows}
-        for target in set(status.values()):
-            moved = [held for held in helds if status.get((held.row.id, held.row.claim_token)) is target]
-            self._parts.reporter.record_unbegun_changes(moved, source, target)
-
     def _is_answer_lost(self, row: ClaimStatusRow) -> bool:
-        held = self._parts.in_flight.get(_key(row))
-        return held is None or (held.phase is Phase.CLAIMED and row.status == TaskStatus.RUNNING)
+        task = self._parts.in_flight.get(_key(row))
+        return task is None or (task.phase is Phase.CLAIMED and row.status == TaskStatus.RUNNING)
 
     async def _release_rows(self, rows: Sequence[ClaimStatusRow], worker_id: UUID) -> None:
-        claims, desk = self._parts.claims, self._parts.in_flight
+        claims, in_flight = self._parts.claims, self._parts.in_flight
         if claimed := [_claim_ref(row, worker_id) for row in rows if row.status == TaskStatus.CLAIMED]:
             await claims.release(claimed)
         if running := [_claim_ref(row, worker_id) for row in rows if row.status == TaskStatus.RUNNING]:
             await claims.release_running(running)
         for row in rows:
-            if (held := desk.get(_key(row))) is not None:
-                desk.remove(held)
+            if (task := in_flight.get(_key(row))) is not None:
+                in_flight.remove(task)
+
+    def _record_changes(
+        self, source: TaskStatus, tasks: Iterable[InFlightTask], rows: Sequence[ClaimStatusRow]
+    ) -> None:
+        statuses = {(row.id, row.claim_token): TaskStatus(row.status) for row in rows}
+        for target in set(statuses.values()):
+            moved = [task for task in tasks if statuses.get((task.row.id, task.row.claim_token)) is target]
+            self._parts.reporter.record_unbegun_changes(moved, source, target)
 
 
 def _key(row: ClaimStatusRow) -> AttemptKey:
@@ -480,29 +479,26 @@ def _claim_ref(row: ClaimStatusRow, worker_id: UUID) -> ClaimRef:
     return ClaimRef(task_id=row.id, claim_token=row.claim_token, worker_id=worker_id)
 
 
-# When the claim loop looks of its own accord: at the next due time, and at the poll that trusts nothing else.
-
-
 class DuePoller:
-    """Finds out when the next task is due, and looks every few seconds anyway."""
+    """Wakes the dispatcher when the next task becomes due, and at every poll interval in case a NOTIFY was lost."""
 
-    name = "wake-up"
+    name = "due poller"
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._fleet = WorkerStore(parts.claims.database)  # beats have their connection to themselves
+        # Not parts.worker_store, which uses the connection of the heartbeats.
+        self._worker_store = WorkerStore(parts.claims.database)
         self._wake_at = 0.0
         self._wake_at_changed = asyncio.Event()
 
     def expect_due_in(self, delay_s: float) -> None:
-        """A task will be due after so many seconds, which this worker knows without asking."""
+        """Wake up in `delay_s` seconds at the latest: a task becomes due then."""
         due_at = time.monotonic() + delay_s
         if due_at < self._wake_at:
             self._wake_at = due_at
             self._wake_at_changed.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Wake the claim loop until stop is set."""
         await run_until(stop, self._poll())
 
     async def _poll(self) -> None:
@@ -512,19 +508,16 @@ class DuePoller:
             due_s = await self._next_due_s()
             if due_s is not None:
                 self.expect_due_in(due_s)
-            await self._sleep_until_wake()
+            while (left_s := self._wake_at - time.monotonic()) > 0:
+                self._wake_at_changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake_at_changed.wait(), left_s)
             self._parts.wake_to_claim()
 
     async def _next_due_s(self) -> float | None:
-        """Seconds until the soonest task that is not due yet, if there is one."""
+        """Seconds until the next task becomes due; None if there is none or the database is unavailable."""
         try:
             async with self._parts.claim_lock:
-                return await self._fleet.next_due_s(self._parts.worker.queues or [])
+                return await self._worker_store.next_due_s(self._parts.worker.queues or [])
         except HorsiesError:
             return None
-
-    async def _sleep_until_wake(self) -> None:
-        while (left_s := self._wake_at - time.monotonic()) > 0:
-            self._wake_at_changed.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake_at_changed.wait(), left_s)

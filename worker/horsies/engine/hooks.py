@@ -1,4 +1,4 @@
-"""Telling an app's hooks of tasks that were cut off on this very worker, once that is stored."""
+"""Calls the app's `on_interrupted` hooks for tasks whose attempt was interrupted on this worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REASONS: dict[object, RecoveryReason] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruption:
-    """An attempt that its process did not live to finish."""
+    """An attempt whose process ended before the task did."""
 
     task_id: str
     worker_id: str
@@ -35,41 +35,41 @@ class Interruption:
 
 
 class InterruptionNotifier:
-    """Hears of attempts that were cut off when they are settled, and tells hooks when their outcomes are stored.
+    """Calls the hooks once the outcome of an interrupted attempt is stored.
 
-    A time-out is an outcome like any other and is not told; nor is an outcome that was refused, for then another
-    process has settled the task and tells of it.
+    Not for timeouts, which are normal outcomes, and not for refused outcomes: then another process has recovered the
+    task and calls the hooks.
     """
 
-    name = "interruptions"
+    name = "interruption hooks"
 
-    def __init__(self, asking: HookCaller, tasks: TaskStore, backoff: Backoff) -> None:
-        self._asking = asking
+    def __init__(self, hooks: HookCaller, tasks: TaskStore, backoff: Backoff) -> None:
+        self._hooks = hooks
         self._tasks = tasks
         self._backoff = backoff
         self._unstored: dict[tuple[str, int], Interruption] = {}
         self._to_notify: list[Interruption] = []
         self._woken = asyncio.Event()
 
-    def on_attempt_failed(self, held: InFlightTask, fate: FailAttempt) -> None:
-        """What becomes of this attempt is on its way into the database."""
-        reason = _REASONS.get(fate.error.error_code)
-        if reason is not None and self._asking.has_interrupted_hooks:
-            key = held.key
+    def on_attempt_failed(self, task: InFlightTask, failure: FailAttempt) -> None:
+        """Remember an interrupted attempt until its outcome is stored."""
+        reason = _REASONS.get(failure.error.error_code)
+        if reason is not None and self._hooks.has_interrupted_hooks:
+            key = task.key
             self._unstored[key.task_id, key.claim_token] = Interruption(
-                task_id=key.task_id, worker_id=str(held.claim.worker_id), reason=reason
+                task_id=key.task_id, worker_id=str(task.claim.worker_id), reason=reason
             )
 
     def on_event(self, event: events.Event) -> None:
-        """A listener of the worker's events."""
+        """Listen to the worker's events for stored and refused outcomes."""
         if self._unstored and isinstance(event, events.TaskFinished | events.LateResultRefused):
-            cut = self._unstored.pop((event.task_id, event.claim_token), None)
-            if cut is not None and isinstance(event, events.TaskFinished):
-                self._to_notify.append(cut)
+            interruption = self._unstored.pop((event.task_id, event.claim_token), None)
+            if interruption is not None and isinstance(event, events.TaskFinished):
+                self._to_notify.append(interruption)
                 self._woken.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tell until stop is set and nothing is left to tell."""
+        """Call hooks until `stop` is set and none is pending."""
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._woken.set())
         try:
@@ -82,24 +82,24 @@ class InterruptionNotifier:
             stopping.cancel()
 
     async def _notify_hooks(self) -> None:
-        """All that wait together, so that a slow hook is slow once."""
-        cuts, self._to_notify = self._to_notify, []
-        contexts = [context for cut in cuts if (context := await self._context_of(cut)) is not None]
-        await self._asking.notify_interrupted(contexts)
+        """Notify about all pending interruptions at once, so that a slow hook delays them only once."""
+        interruptions, self._to_notify = self._to_notify, []
+        contexts = [context for each in interruptions if (context := await self._context_for(each)) is not None]
+        await self._hooks.notify_interrupted(contexts)
 
-    async def _context_of(self, cut: Interruption) -> RecoveryContext | None:
-        """The task as it stands now; None where it is gone already."""
+    async def _context_for(self, interruption: Interruption) -> RecoveryContext | None:
+        """The hook argument with the current state of the task; None if the task was deleted."""
         while True:
             try:
-                row = await self._tasks.info(UUID(cut.task_id), with_document=False)
+                row = await self._tasks.info(UUID(interruption.task_id), with_document=False)
             except HorsiesError as error:
                 await self._backoff.wait(error)
                 continue
             self._backoff.reset()
             return row and RecoveryContext(
                 task=task_info(row, include_failed_reason=True),
-                recovering_worker_id=cut.worker_id,
-                previous_worker_id=cut.worker_id,
-                reason=cut.reason,
+                recovering_worker_id=interruption.worker_id,
+                previous_worker_id=interruption.worker_id,
+                reason=interruption.reason,
                 dry_run=False,
             )

@@ -1,4 +1,4 @@
-"""What others tell this worker by notifications: new work, runs that are due, and orders."""
+"""Receives notifications from PostgreSQL: new tasks, workflow runs that are due, and commands to the worker."""
 
 from __future__ import annotations
 
@@ -27,39 +27,96 @@ from horsies.store.workers import WorkerStore
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts
 
-
-# Whether notifications reach this worker: its listener, which proves itself after a silence.
-
 PROBE_AFTER_S: Final = 60.0
 PROBE_TIMEOUT_S: Final = 5.0
 
-_DISCONNECTED = "the listener lost its connection; due work is found by the poll"
-_SILENT = "the listener hears nothing, not even itself; due work is found by the poll"
-_TRIGGER_MISSING = "the trigger horsies_tasks_announce is missing or disabled; due work is found by the poll"
+_DISCONNECTED = "the listener lost its connection; new tasks are found by polling"
+_SILENT = "the listener receives no notifications; new tasks are found by polling"
+_TRIGGER_MISSING = "the trigger horsies_tasks_announce is missing or disabled; new tasks are found by polling"
+
+
+class Notifications:
+    """Handles notifications until the worker has drained, so that it can be pinged and killed while stopping."""
+
+    name = "notifications"
+
+    def __init__(self, parts: Parts, link: ConnectionSpec, *, probe_after_s: float = PROBE_AFTER_S) -> None:
+        self._parts = parts
+        # Not parts.worker_store, which uses the connection of the heartbeats.
+        self._worker_store = WorkerStore(parts.claims.database)
+        self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        handlers: dict[str, Callable[[str], None]] = {
+            TASK_NEW_CHANNEL: self._on_task_new,
+            WORKFLOW_DUE_CHANNEL: lambda _workflow_id: parts.workflows_due.set(),
+            WORKER_PING_CHANNEL: self._on_worker_command,
+        }
+        self._listener = ProbedListener(parts, link, handlers, probe_after_s=probe_after_s)
+        self.listening = self._listener.listening
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Receive notifications and answer pings until `stop` is set."""
+        await run_until(stop, self._listener.listen(), self._listener.probe_periodically(), self._send_pongs())
+
+    def _on_task_new(self, queue_name: str) -> None:
+        if queue_name in (self._parts.worker.queues or ()):
+            self._parts.on_task_notification()
+
+    def _on_worker_command(self, payload: str) -> None:
+        """Answer a ping; on a kill command check our rows, which tell what to kill. Ignore anything else."""
+        try:
+            command = cast("dict[str, Any]", json.loads(payload))
+            kind, target = command["kind"], command.get("target_worker_id")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return
+        identity = self._parts.identity
+        if target is not None and target not in {str(identity.worker_id), *map(str, identity.former_ids)}:
+            return
+        if kind == "ping":
+            self._answer_ping(command)
+        elif kind == "kill":
+            self._parts.check_rows_now.set()
+
+    def _answer_ping(self, command: dict[str, Any]) -> None:
+        identity = self._parts.identity
+        pong = {
+            "correlation_id": command.get("correlation_id"),
+            "worker_id": str(identity.worker_id),
+            "hostname": identity.hostname,
+            "pid": identity.pid,
+        }
+        self._pongs.put_nowait((str(command.get("reply_channel")), json.dumps(pong)))
+
+    async def _send_pongs(self) -> None:
+        while True:
+            channel, pong = await self._pongs.get()
+            with suppress(HorsiesError):  # the sender of the ping tries again
+                await self._worker_store.send_pong(channel, pong)
 
 
 class ProbedListener:
-    """A listener with its doubts. What is wrong is said in `parts.degraded`, and told when it begins and ends."""
+    """A listener that checks by itself whether notifications arrive.
+
+    `parts.degraded_reason` says what is wrong; changes of it are emitted as ListenerDegraded and ListenerRestored.
+    """
 
     def __init__(
         self,
         parts: Parts,
         link: ConnectionSpec,
-        channels: Mapping[str, Callable[[str], None]],
+        handlers: Mapping[str, Callable[[str], None]],
         *,
         probe_after_s: float = PROBE_AFTER_S,
     ) -> None:
         self._parts = parts
         self._probe_after_s = probe_after_s
         self._probe_channel = f"horsies_probe_{uuid4().hex}"
-        heard = {name: self._marking_heard(hear) for name, hear in channels.items()}
-        self._listener = Listener(
-            link, {**heard, self._probe_channel: self._mark_heard}, on_change=self._on_connection_change
-        )
-        self._heard_at = time.monotonic()
-        self._heard = asyncio.Event()
+        channels = {name: self._recording(handler) for name, handler in handlers.items()}
+        channels[self._probe_channel] = self._record_received
+        self._listener = Listener(link, channels, on_change=self._on_connection_change)
+        self._received_at = time.monotonic()
+        self._received = asyncio.Event()
         self.listening = asyncio.Event()
-        """Set when it listens for the first time."""
+        """Set when the listener is connected for the first time."""
         self._listener_fault: str | None = None
         self._trigger_fault: str | None = None
 
@@ -68,117 +125,54 @@ class ProbedListener:
         await self._listener.run()
 
     async def probe_periodically(self) -> None:
-        """After each interval see that new work is announced, and after a silent one that we would hear it."""
+        """At each interval check the trigger; if nothing was received meanwhile, send a notification to ourselves."""
         while True:
             await asyncio.sleep(self._probe_after_s)
-            with suppress(HorsiesError):  # a database that is away proves nothing; others tell of it
-                await self._check_trigger()
-                if time.monotonic() - self._heard_at >= self._probe_after_s:
+            with suppress(HorsiesError):  # an unavailable database is reported by other services
+                is_enabled = await is_notify_trigger_enabled(self._parts.claims.database)
+                self._trigger_fault = None if is_enabled else _TRIGGER_MISSING
+                self._publish_degraded()
+                if time.monotonic() - self._received_at >= self._probe_after_s:
                     await self._probe()
 
-    async def _check_trigger(self) -> None:
-        is_announced = await is_notify_trigger_enabled(self._parts.claims.database)
-        self._trigger_fault = None if is_announced else _TRIGGER_MISSING
-        self._publish_degraded()
-
     async def _probe(self) -> None:
-        self._heard.clear()
+        self._received.clear()
         await send_probe(self._parts.claims.database, self._probe_channel)
         try:
             async with asyncio.timeout(min(PROBE_TIMEOUT_S, self._probe_after_s)):
-                await self._heard.wait()
+                await self._received.wait()
         except TimeoutError:
             self._listener_fault = _SILENT
             self._publish_degraded()
             self._listener.reconnect()
 
-    def _marking_heard(self, hear: Callable[[str], None]) -> Callable[[str], None]:
-        def note_and_hear(payload: str) -> None:
-            self._mark_heard(payload)
-            hear(payload)
+    def _recording(self, handler: Callable[[str], None]) -> Callable[[str], None]:
+        def record_and_handle(payload: str) -> None:
+            self._record_received(payload)
+            handler(payload)
 
-        return note_and_hear
+        return record_and_handle
 
-    def _mark_heard(self, _payload: str) -> None:
-        self._heard_at = time.monotonic()
-        self._heard.set()
+    def _record_received(self, _payload: str) -> None:
+        self._received_at = time.monotonic()
+        self._received.set()
 
-    def _on_connection_change(self, hearing: bool) -> None:  # noqa: FBT001  # the listener's one message
-        if hearing:
+    def _on_connection_change(self, is_connected: bool) -> None:  # noqa: FBT001  # signature of Listener.on_change
+        if is_connected:
             self.listening.set()
             self._listener_fault = None
-            self._parts.wake_to_claim()  # what was said before went unheard
+            self._parts.wake_to_claim()  # earlier notifications were missed
         else:
             self._listener_fault = self._listener_fault or _DISCONNECTED
         self._publish_degraded()
 
     def _publish_degraded(self) -> None:
-        parts, why = self._parts, self._listener_fault or self._trigger_fault
-        if parts.is_stopping or why == parts.degraded_reason:
+        parts, reason = self._parts, self._listener_fault or self._trigger_fault
+        if parts.is_stopping or reason == parts.degraded_reason:
             return
-        parts.degraded_reason = why
+        parts.degraded_reason = reason
         worker_id = str(parts.identity.worker_id)
-        if why is None:
+        if reason is None:
             parts.reporter.emit(events.ListenerRestored(worker_id=worker_id))
         else:
-            parts.reporter.emit(events.ListenerDegraded(worker_id=worker_id, why=why))
-
-
-class Notifications:
-    """Hears them for as long as the worker is there, also while it drains: it can be asked and told until the end."""
-
-    name = "notices"
-
-    def __init__(self, parts: Parts, link: ConnectionSpec, *, probe_after_s: float = PROBE_AFTER_S) -> None:
-        self._parts = parts
-        self._fleet = WorkerStore(parts.claims.database)  # beats have their connection to themselves
-        self._pongs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        channels = {
-            TASK_NEW_CHANNEL: self._on_task_new,
-            WORKFLOW_DUE_CHANNEL: self._on_workflow_due,
-            WORKER_PING_CHANNEL: self._on_worker_command,
-        }
-        self._listener = ProbedListener(parts, link, channels, probe_after_s=probe_after_s)
-        self.listening = self._listener.listening
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Hear and answer until stop is set."""
-        await run_until(stop, self._listener.listen(), self._listener.probe_periodically(), self._send_pongs())
-
-    def _on_task_new(self, queue_name: str) -> None:
-        if queue_name in (self._parts.worker.queues or ()):
-            self._parts.on_task_notification()
-
-    def _on_workflow_due(self, _workflow_id: str) -> None:
-        self._parts.workflows_due.set()
-
-    def _on_worker_command(self, payload: str) -> None:
-        """A ping is answered, a kill makes us look at our rows, which say what to end; anything else is nothing."""
-        try:
-            order = cast("dict[str, Any]", json.loads(payload))
-            kind, target = order["kind"], order.get("target_worker_id")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return
-        identity = self._parts.identity
-        if target is not None and target not in {str(identity.worker_id), *map(str, identity.former_ids)}:
-            return
-        if kind == "ping":
-            self._answer_ping(order)
-        elif kind == "kill":
-            self._parts.check_rows_now.set()
-
-    def _answer_ping(self, order: dict[str, Any]) -> None:
-        identity = self._parts.identity
-        answer = {
-            "correlation_id": order.get("correlation_id"),
-            "worker_id": str(identity.worker_id),
-            "hostname": identity.hostname,
-            "pid": identity.pid,
-        }
-        self._pongs.put_nowait((str(order.get("reply_channel")), json.dumps(answer)))
-
-    async def _send_pongs(self) -> None:
-        while True:
-            channel, answer = await self._pongs.get()
-            with suppress(HorsiesError):  # whoever asked will ask again
-                await self._fleet.send_pong(channel, answer)
+            parts.reporter.emit(events.ListenerDegraded(worker_id=worker_id, why=reason))

@@ -1,4 +1,4 @@
-"""Telling what happens: to the log, to whoever listens in this process, and to `horsies_events`."""
+"""Reports what the worker does: log, in-process listeners, `horsies_events`, notifications to viewers, snapshots."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from horsies.model import events
 from horsies.model.events import PUBLISH_INTERVAL_S, REPORT_INTERVAL_S, AttemptTotals, ChangeSummary, TaskChange
 from horsies.model.task import TaskStatus
 from horsies.model.text import first_line
-from horsies.store.operators import EventStore
-from horsies.store.operators import StoredEvent as Record
+from horsies.store.operators import EventStore, StoredEvent
 from horsies.store.workers import WorkerSnapshot, WorkerStore
 
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts
 
+MB = 1024 * 1024
 
-MAX_QUEUED_RECORDS = 1000
-"""Records kept while the database is away; what happens beyond is in the log alone."""
+MAX_QUEUED_EVENTS = 1000
+"""Events kept while the database is unavailable; further ones are only logged."""
 
 MAX_MESSAGE_CHARS = 200
-"""Characters of a failed task's error that the log shows; the row has the whole."""
+"""Characters of a task's error message in the log; the row has all of it."""
 
 _LEVELS: dict[type[events.Event], int] = {
     events.LateResultRefused: logging.WARNING,
@@ -66,12 +66,11 @@ _LEVELS: dict[type[events.Event], int] = {
 }
 
 _HINTS: dict[type[events.Event], str] = {
-    events.TaskUnknown: "another project's? each should have a database, or a queue, of its own",
+    events.TaskUnknown: "if it belongs to another project, give each project its own database or queue",
 }
-"""What to do about it, where the log is the only place that could say so."""
 
 _LOGS_WORKER_ID = (events.WorkerStarted, events.WorkerReturned, events.WorkerStopped)
-"""Where the log says which worker it is that of."""
+"""Events whose log line includes the worker id; in the others it would only be noise."""
 
 _UNBEGUN_TRANSITIONS = {
     (TaskStatus.CLAIMED, TaskStatus.RUNNING): "start",
@@ -86,83 +85,84 @@ logger = logging.getLogger("horsies.worker")
 
 
 class Reporter:
-    """The one `emit` of a worker, and the service that writes down what operators should be able to read later."""
+    """Emits the worker's events. As a service it stores those that operators can read in `horsies_events`."""
 
-    name = "event records"
+    name = "event store"
 
     def __init__(self, store: EventStore, backoff: Backoff) -> None:
         self._store = store
         self._backoff = backoff
-        self._records: asyncio.Queue[Record | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[StoredEvent | None] = asyncio.Queue()
         self._listeners: list[Callable[[events.Event], None]] = []
         self.changes = ChangeSummary()
         self.totals = AttemptTotals()
         self.changes_available = asyncio.Event()
-        """Set when there is something in the summary, by whoever puts it there."""
+        """Set when `changes` has entries to publish."""
 
     def add_listener(self, listener: Callable[[events.Event], None]) -> None:
         self._listeners.append(listener)
 
     def is_enabled_for(self, kind: type[events.Event]) -> bool:
-        """Whether anybody would notice an event of this kind; asked where there may be thousands a second."""
+        """Whether `emit` would do anything; check it before creating events at thousands per second."""
         level = _LEVELS.get(kind, logging.DEBUG)
         return kind.kind is not None or bool(self._listeners) or logger.isEnabledFor(level)
 
     def emit(self, event: events.Event) -> None:
+        """Log the event, call the listeners, and queue it for storage if its kind is stored."""
         _log(event)
         for listener in self._listeners:
             listener(event)
         record = events.to_record(event)
-        if record is not None and self._records.qsize() < MAX_QUEUED_RECORDS:
-            self._records.put_nowait(_to_row(record))
+        if record is not None and self._queue.qsize() < MAX_QUEUED_EVENTS:
+            self._queue.put_nowait(_stored_event(record))
+
+    def emit_failures(self, worker_id: str) -> None:
+        """Emit TasksFailed, at most once a minute per task name."""
+        for failure in self.totals.drain_failures(time.monotonic()):
+            self.emit(
+                events.TasksFailed(
+                    worker_id=worker_id,
+                    task_name=failure.task_name,
+                    count=failure.count,
+                    error_code=failure.error_code,
+                    task_id=failure.task_id,
+                    message=first_line(failure.message or "", limit=MAX_MESSAGE_CHARS) or None,
+                )
+            )
 
     def record_change(
         self, kind: str, queue: str, source: TaskStatus, target: TaskStatus, ids: Collection[str]
     ) -> None:
-        """Count a move for those who watch; it is told with the next statement that can take it along."""
+        """Add a status change to the next message to viewers."""
         self.changes.add(TaskChange(kind=kind, queue=queue, source=source, target=target), ids)
         self.changes_available.set()
 
-    def emit_failures(self, worker_id: str) -> None:
-        """Tell which tasks failed, of each name no more than once a minute."""
-        for each in self.totals.drain_failures(time.monotonic()):
-            self.emit(
-                events.TasksFailed(
-                    worker_id=worker_id,
-                    task_name=each.task_name,
-                    count=each.count,
-                    error_code=each.error_code,
-                    task_id=each.task_id,
-                    message=first_line(each.message or "", limit=MAX_MESSAGE_CHARS) or None,
-                )
-            )
-
-    def record_unbegun_changes(self, helds: Iterable[InFlightTask], source: TaskStatus, target: TaskStatus) -> None:
-        """The same for tasks that have come no further than into our hands."""
+    def record_unbegun_changes(self, tasks: Iterable[InFlightTask], source: TaskStatus, target: TaskStatus) -> None:
+        """Like `record_change`, for tasks that have not begun."""
         ids: dict[str, list[str]] = {}
-        for held in helds:
-            ids.setdefault(held.row.queue_name, []).append(held.key.task_id)
-        for queue, theirs in ids.items():
-            self.record_change(_UNBEGUN_TRANSITIONS[source, target], queue, source, target, theirs)
+        for task in tasks:
+            ids.setdefault(task.row.queue_name, []).append(task.key.task_id)
+        for queue, task_ids in ids.items():
+            self.record_change(_UNBEGUN_TRANSITIONS[source, target], queue, source, target, task_ids)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Write records until stop is set and none waits."""
-        stopping = asyncio.create_task(self._end_after(stop))
+        """Store events until `stop` is set and the queue is empty."""
+        stopping = asyncio.create_task(self._end_queue_after(stop))
         try:
-            while (record := await self._records.get()) is not None:
-                await self._write(record)
+            while (event := await self._queue.get()) is not None:
+                await self._store_with_retry(event)
         finally:
             stopping.cancel()
 
-    async def _end_after(self, stop: asyncio.Event) -> None:
+    async def _end_queue_after(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        self._records.put_nowait(None)
+        self._queue.put_nowait(None)
 
-    async def _write(self, record: Record) -> None:
+    async def _store_with_retry(self, event: StoredEvent) -> None:
         while True:
             try:
-                await self._store.record(record)
-            except Exception as error:  # noqa: BLE001  # the back-off raises what will not pass
+                await self._store.record(event)
+            except Exception as error:  # noqa: BLE001  # wait() raises errors that are not transient
                 await self._backoff.wait(error)
             else:
                 self._backoff.reset()
@@ -172,51 +172,58 @@ class Reporter:
 def _log(event: events.Event) -> None:
     level = _LEVELS.get(type(event), logging.DEBUG)
     if logger.isEnabledFor(level):
-        is_shown = {f.name: f.name != "worker_id" or isinstance(event, _LOGS_WORKER_ID) for f in fields(event)}
-        values = {name: getattr(event, name) for name, shown in is_shown.items() if shown}
-        values["hint"] = values.get("hint") or _HINTS.get(type(event))
-        shown = "  ".join(f"{name}={_format_value(value)}" for name, value in values.items() if value is not None)
-        logger.log(level, "%s  %s", _event_title(type(event).__name__), shown)
+        logger.log(level, "%s", _log_line(event))
+
+
+def _log_line(event: events.Event) -> str:
+    match event:
+        case events.TasksRan(count=count, failed=failed, retried=retried, within_s=within_s):
+            return f"{count} tasks in {within_s:g} s ({failed} failed, {retried} retried)"
+        case events.WorkerUnfenced():
+            return "database is back, claiming again"
+        case _:
+            pass
+    values = {field.name: getattr(event, field.name) for field in fields(event)}
+    if not isinstance(event, _LOGS_WORKER_ID):
+        values.pop("worker_id", None)
+    values["hint"] = values.get("hint") or _HINTS.get(type(event))
+    shown = "  ".join(f"{name}={_format_value(value)}" for name, value in values.items() if value is not None)
+    # LateResultRefused -> late result refused
+    title = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__).strip()
+    return f"{title}  {shown}"
 
 
 def _format_value(value: object) -> object:
     return ",".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else value
 
 
-def _event_title(name: str) -> str:
-    """`LateResultRefused` as `late result refused`."""
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
-
-
-def _to_row(record: events.EventRecord) -> Record:
-    return Record(
+def _stored_event(record: events.EventRecord) -> StoredEvent:
+    return StoredEvent(
         kind=record.kind,
         task_id=UUID(record.task_id) if record.task_id else None,
         worker_id=UUID(record.worker_id),
         claim_token=record.claim_token,
         queue_name=record.queue_name,
-        evidence={name: _json_value(value) for name, value in record.evidence.items()},
+        evidence={
+            name: value.isoformat() if isinstance(value, datetime) else value for name, value in record.evidence.items()
+        },
     )
 
 
-def _json_value(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-# Telling those who watch what moved, where no other statement takes it along.
-
-
 class ChangePublisher:
-    """Leaves each move to the finishes and beats of the next quarter of a second, then tells it alone."""
+    """Publishes status changes to viewers by NOTIFY.
 
-    name = "telling"
+    Finishes and heartbeats carry the pending changes with them; what is left after a quarter of a second is sent here.
+    """
+
+    name = "change publisher"
 
     def __init__(self, reporter: Reporter, store: EventStore) -> None:
         self._reporter = reporter
         self._store = store
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tell until stop is set, and what is left then."""
+        """Publish until `stop` is set, then publish the rest."""
         await run_until(stop, self._publish_forever())
         due_at = self._reporter.changes.due_at()
         if due_at is not None:
@@ -232,70 +239,65 @@ class ChangePublisher:
 
     async def _publish(self) -> None:
         if messages := self._reporter.changes.drain(time.monotonic()):
-            with suppress(HorsiesError):  # those who watch look for themselves now and then
+            with suppress(HorsiesError):  # viewers also refresh by polling
                 await self._store.notify_viewers(messages)
 
 
-# A line in the log once a minute, where anything was run.
-
-
 class PeriodicSummary:
-    """Tells what was run since the last time, and which tasks still fail."""
+    """Logs once a minute how many tasks ran and which still fail."""
 
-    name = "minutes"
+    name = "periodic summary"
 
-    def __init__(self, reporter: Reporter, identity: WorkerIdentity, *, every_s: float = REPORT_INTERVAL_S) -> None:
+    def __init__(self, reporter: Reporter, identity: WorkerIdentity, *, interval_s: float = REPORT_INTERVAL_S) -> None:
         self._reporter = reporter
         self._identity = identity
-        self._every_s = every_s
+        self._interval_s = interval_s
 
     async def run(self, stop: asyncio.Event) -> None:
         await run_until(stop, self._emit_forever())
 
     async def _emit_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._every_s)
-            self._emit_summary()
-
-    def _emit_summary(self) -> None:
-        worker_id = str(self._identity.worker_id)
-        self._reporter.emit_failures(worker_id)
-        if (ran := self._reporter.totals.drain()) is not None:
-            told = events.TasksRan(
-                worker_id=worker_id, count=ran.count, failed=ran.failed, retried=ran.retried, within_s=self._every_s
-            )
-            self._reporter.emit(told)
-
-
-# Snapshots of a worker's load, for those who look later.
-
-MB = 1024 * 1024
+            await asyncio.sleep(self._interval_s)
+            worker_id = str(self._identity.worker_id)
+            self._reporter.emit_failures(worker_id)
+            if (totals := self._reporter.totals.drain()) is not None:
+                self._reporter.emit(
+                    events.TasksRan(
+                        worker_id=worker_id,
+                        count=totals.count,
+                        failed=totals.failed,
+                        retried=totals.retried,
+                        within_s=self._interval_s,
+                    )
+                )
 
 
 class SnapshotWriter:
-    """Writes one at every interval; one that cannot be written is left out."""
+    """Stores a snapshot of the worker's load at every interval; a failed write is skipped."""
 
     name = "snapshots"
 
     def __init__(self, parts: Parts, started_at: datetime) -> None:
         self._parts = parts
-        self._fleet = WorkerStore(parts.claims.database)  # beats have their connection to themselves
+        # Not parts.worker_store, which uses the connection of the heartbeats.
+        self._worker_store = WorkerStore(parts.claims.database)
         self._started_at = started_at
         self._process = psutil.Process()
 
     async def run(self, stop: asyncio.Event) -> None:
-        await run_until(stop, self._write_for_ever())
+        await run_until(stop, self._write_forever())
 
-    async def _write_for_ever(self) -> None:
+    async def _write_forever(self) -> None:
         while True:
             with suppress(HorsiesError):
-                await self._fleet.write_snapshot(self._take_snapshot())
+                await self._worker_store.write_snapshot(self._take_snapshot())
             await asyncio.sleep(self._parts.worker.snapshot_interval_ms / 1000)
 
     def _take_snapshot(self) -> WorkerSnapshot:
         parts = self._parts
         queues = parts.app.custom_queues or ()
-        children = sum(_rss_bytes(child.pid) for child in parts.pool.children)
+        children_rss = sum(_rss_bytes(child.pid) for child in parts.pool.children)
         return WorkerSnapshot(
             worker=parts.identity.registration(parts.worker, parts.app),
             started_at=self._started_at,
@@ -309,12 +311,12 @@ class SnapshotWriter:
             memory_usage_mb=self._process.memory_info().rss / MB,
             memory_percent=self._process.memory_percent(),
             cpu_percent=self._process.cpu_percent(),
-            children_memory_mb=children / MB,
+            children_memory_mb=children_rss / MB,
         )
 
 
 def _rss_bytes(pid: int) -> int:
     try:
         return psutil.Process(pid).memory_info().rss
-    except psutil.Error:
+    except psutil.Error:  # the child has exited
         return 0

@@ -1,4 +1,4 @@
-"""Loops with one duty each, and what runs them together."""
+"""Building blocks of the worker's services: running and stopping them, backoff, and periodic jobs."""
 
 from __future__ import annotations
 
@@ -15,48 +15,51 @@ from horsies.errors import BrokerError, DatabaseUnreachable, HorsiesError, forma
 if TYPE_CHECKING:
     from horsies.model.settings.worker import WorkerResilienceConfig
 
+NO_ANSWER: Final = "the database did not answer in time"
 
 logger = logging.getLogger("horsies.service")
+recovery_logger = logging.getLogger("horsies.recovery")
 
 
 class Service(Protocol):
-    """A loop with one duty."""
+    """A background loop with one duty."""
 
     @property
     def name(self) -> str: ...
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until stop is set, then finish what is in hand."""
+        """Work until `stop` is set, then finish the work in progress and return."""
         ...
 
 
 class ServiceEnded(HorsiesError):
-    """A loop ended that nobody had told to."""
+    """A service returned or raised before it was stopped."""
 
 
 async def run_services(services: Sequence[Service], stop: asyncio.Event) -> None:
-    """Run all until `stop` is set, then stop them in the order given, each after those before it have finished.
+    """Run services until `stop` is set, then stop them one after the other, in the order given.
 
-    One that ends by itself sets `stop`, and once the others have finished `ServiceEnded` is raised. Cancelled, all are.
+    A service that ends early sets `stop`; ServiceEnded is raised after all others have finished. Cancellation cancels
+    all services.
     """
     running = [_RunningService(service) for service in services]
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([stopping, *(each.task for each in running)], return_when=asyncio.FIRST_COMPLETED)
-        died = [] if stop.is_set() else [each for each in running if each.task.done()]
-        for each in died:
-            logger.critical("%s ended by itself; the worker stops", each.service.name, exc_info=each.error)
+        ended_early = [] if stop.is_set() else [each for each in running if each.task.done()]
+        for each in ended_early:
+            logger.critical("%s ended unexpectedly, stopping the worker", each.service.name, exc_info=each.error)
         stop.set()
         for each in running:
             await each.finish()
     finally:
         await _cancel([stopping, *(each.task for each in running)])
-    if died := died or [each for each in running if each.error is not None]:
-        raise ServiceEnded(f"{died[0].service.name} ended by itself") from died[0].error
+    if failed := ended_early or [each for each in running if each.error is not None]:
+        raise ServiceEnded(f"{failed[0].service.name} ended unexpectedly") from failed[0].error
 
 
 class _RunningService:
-    """A service at work, with a signal of its own to stop."""
+    """A service with its own stop signal."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -65,12 +68,22 @@ class _RunningService:
 
     @property
     def error(self) -> BaseException | None:
-        """What it ended with, if not well."""
         return self.task.exception() if self.task.done() and not self.task.cancelled() else None
 
     async def finish(self) -> None:
         self._stop.set()
         await asyncio.wait([self.task])
+
+
+async def run_until(stop: asyncio.Event, *loops: Coroutine[Any, Any, None]) -> None:
+    """Run endless loops concurrently until `stop` is set; an error in one ends all and is raised."""
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait()), *map(asyncio.create_task, loops)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await _cancel(tasks)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -79,29 +92,18 @@ async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def run_until(stop: asyncio.Event, *loops: Coroutine[Any, Any, None]) -> None:
-    """Run endless loops side by side until stop is set; the first that fails ends all, with its error."""
-    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait()), *map(asyncio.create_task, loops)]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            each.result()
-    finally:
-        await _cancel(tasks)
-
-
-NO_ANSWER: Final = "the database did not answer in time"
+# Bounded shutdown
 
 
 class ShutdownBudget:
-    """How long a stop may wait, in all, for a database that does not answer."""
+    """Total time that a shutdown may spend waiting for a database that does not answer; shared by all services."""
 
-    def __init__(self, left_s: float) -> None:
-        self.remaining_s = left_s
+    def __init__(self, remaining_s: float) -> None:
+        self.remaining_s = remaining_s
 
     @asynccontextmanager
     async def spend(self) -> AsyncGenerator[None]:
-        """Raise TimeoutError in the block when nothing is left."""
+        """Charge the time of the block to the budget; raises TimeoutError when it is used up."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(self.remaining_s):
@@ -111,11 +113,11 @@ class ShutdownBudget:
 
 
 class BoundedService:
-    """A service that finishes within an allowance after it was told to stop, or is cancelled."""
+    """Cancels a service that does not finish within the shutdown budget after `stop` is set."""
 
-    def __init__(self, service: Service, allowance: ShutdownBudget) -> None:
+    def __init__(self, service: Service, budget: ShutdownBudget) -> None:
         self._service = service
-        self._allowance = allowance
+        self._budget = budget
         self.name = service.name
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -127,7 +129,7 @@ class BoundedService:
                 running.result()
                 return
             with suppress(TimeoutError):
-                async with self._allowance.spend():
+                async with self._budget.spend():
                     await asyncio.wait([running])
             if running.done():
                 running.result()
@@ -135,30 +137,30 @@ class BoundedService:
             await _cancel([running, stopping])
 
 
-# The pauses between tries to reach a database that is away.
+# Backoff while the database is unavailable
 
 JITTER: Final = 0.25
-_MOST_DOUBLINGS: Final = 20
-"""More than any pause needs to reach its cap, and few enough to stay a number."""
+_MAX_DOUBLINGS: Final = 20
+"""Enough for any delay to reach its cap, few enough not to overflow."""
 
 
-def pause_ms(config: WorkerResilienceConfig, attempt: int, *, draw: float) -> float:
-    """The pause after failed attempt `attempt` (from 0), a quarter longer or shorter by `draw` from 0..1; capped."""
-    factor = 1.0 - JITTER + 2 * JITTER * draw
-    doubled = config.db_retry_initial_ms * 2 ** min(attempt, _MOST_DOUBLINGS)
+def backoff_delay_ms(config: WorkerResilienceConfig, attempt: int, *, jitter: float) -> float:
+    """The delay after failed attempt `attempt` (from 0): exponential, capped, +-25 % for `jitter` in 0..1."""
+    factor = 1.0 - JITTER + 2 * JITTER * jitter
+    doubled = config.db_retry_initial_ms * 2 ** min(attempt, _MAX_DOUBLINGS)
     return min(float(config.db_retry_max_ms), doubled * factor)
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the database may answer later: it is away, shut, or said that the same statement may succeed."""
-    # A server that refuses our login is away too: results are kept until somebody lets us in again.
+    """Whether retrying may help: the database is unavailable, or the error is marked as retryable."""
+    # DatabaseUnreachable includes a refused login: results are kept until access is restored.
     return isinstance(error, DatabaseUnreachable) or (isinstance(error, BrokerError) and error.retryable)
 
 
 class Backoff:
-    """One loop's failures in a row. `wait` after each, `reset` after a good iteration.
+    """Delays of one loop: call `wait` after each failure and `reset` after each success.
 
-    `changed` hears the first failure of a row, and None when the database is back.
+    `on_change` gets the error of the first failure in a row, and None after the next success.
     """
 
     def __init__(
@@ -166,66 +168,63 @@ class Backoff:
         config: WorkerResilienceConfig,
         *,
         on_change: Callable[[Exception | None], None] = lambda _: None,
-        draw: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._config = config
-        self._changed = on_change
-        self._draw = draw
+        self._on_change = on_change
+        self._jitter = jitter
         self._sleep = sleep
         self._failures = 0
 
     def reset(self) -> None:
         if self._failures:
             self._failures = 0
-            self._changed(None)
+            self._on_change(None)
 
     async def wait(self, error: Exception) -> None:
-        """Pause after a failure; raise `error` where it will not pass, or where it was the last attempt allowed."""
+        """Sleep after a failure; raise `error` if it is not transient or no attempts are left."""
         if not is_transient(error):
             raise error
         self._failures += 1
         if self._failures == 1:
-            self._changed(error)
+            self._on_change(error)
         if self._failures == self._config.db_retry_max_attempts:
             raise error
-        await self._sleep(pause_ms(self._config, self._failures - 1, draw=self._draw()) / 1_000)
+        await self._sleep(backoff_delay_ms(self._config, self._failures - 1, jitter=self._jitter()) / 1_000)
 
 
-# A duty that may fail without holding up those beside it, and is never silently given up.
+# Periodic jobs
 
 SLOW_AFTER_FAILURES: Final = 3
 SLOW_EVERY_TICKS: Final = 10
-"""For an operation that has failed so often."""
-
-recovery_logger = logging.getLogger("horsies.recovery")
 
 
 class PeriodicJob:
-    """Due at each tick; after three failures in a row that will not pass by themselves, at one tick in ten.
+    """A job that runs on every tick, but only on every tenth after three permanent failures in a row.
 
-    `changed` hears its name and the error when it is slowed down, and None when it has succeeded again.
+    `on_change` gets the job name with the error when the job is slowed down, and with None after it succeeds again.
     """
 
     def __init__(self, name: str, *, on_change: Callable[[str, str | None], None]) -> None:
         self.name = name
-        self._changed = on_change
+        self._on_change = on_change
         self._failures = 0
         self._skipped_ticks = 0
 
     async def run_if_due(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do the work where it is due; its failure is ours."""
+        """Run `work` if it is due at this tick; an error is recorded, not raised."""
         if not self.take_tick():
             return
         try:
             await work()
-        except Exception as error:  # noqa: BLE001  # one duty must not end the others, nor the worker
+        except Exception as error:  # noqa: BLE001  # a failed job must not stop the other jobs or the worker
             self.record_failure(error)
         else:
             self.record_success()
 
     def take_tick(self) -> bool:
-        """Whether this tick is one at which it is tried; to be asked once a tick."""
+        """Whether the job is due at this tick; call it once per tick."""
         if self._is_slow and self._skipped_ticks < SLOW_EVERY_TICKS - 1:
             self._skipped_ticks += 1
             return False
@@ -239,11 +238,11 @@ class PeriodicJob:
         recovery_logger.error("%s failed", self.name, exc_info=error)
         self._failures += 1
         if self._failures == SLOW_AFTER_FAILURES:
-            self._changed(self.name, format_one_line(error) or type(error).__name__)
+            self._on_change(self.name, format_one_line(error) or type(error).__name__)
 
     def record_success(self) -> None:
         if self._is_slow:
-            self._changed(self.name, None)
+            self._on_change(self.name, None)
         self._failures = 0
 
     @property

@@ -1,4 +1,4 @@
-"""Runs of workflows go on: as soon as a node's outcome is stored here, and when somebody else has asked for it."""
+"""Advances workflow runs after their nodes finish, here or on other workers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from horsies.engine.worker import Parts
 
 FINAL_ADVANCE_TIMEOUT_S: Final = 2.0
-"""For what the last outcomes of a worker ask for; the rest is left to others."""
+"""Limit for the runs that the last outcomes of a stopping worker make due; other workers advance the rest."""
 
 
 class WorkflowAdvancer:
-    """Works off what is asked for, woken by outcomes and notifications, and by a poll that trusts neither."""
+    """Processes the workflow outbox when woken by an outcome or notification, and at every poll interval."""
 
     name = "workflows"
 
@@ -29,14 +29,16 @@ class WorkflowAdvancer:
         self._poll_s = parts.app.resilience.notify_poll_interval_ms / 1000
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Advance runs until stop is set, then once more: the last outcomes of this worker have been stored."""
+        """Advance runs until `stop` is set, then once more for the last outcomes of this worker."""
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._woken.set())
         try:
             is_done = False
             while not stop.is_set():
-                is_woken = await self._wait(self._poll_s if is_done else RECHECK_S)
-                is_done = await self._advance_with_retry(stop, only_if_due=not is_woken)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._poll_s if is_done else RECHECK_S):
+                        await self._woken.wait()
+                is_done = await self._advance_with_retry(stop, only_if_due=not self._woken.is_set())
             with suppress(TimeoutError):
                 async with asyncio.timeout(FINAL_ADVANCE_TIMEOUT_S):
                     await self._advance_with_retry()
@@ -45,6 +47,7 @@ class WorkflowAdvancer:
             self._outbox.abandon()
 
     async def _advance_with_retry(self, stop: asyncio.Event | None = None, *, only_if_due: bool = False) -> bool:
+        """Process the outbox; returns whether it is empty now."""
         self._woken.clear()
         while True:
             try:
@@ -56,10 +59,3 @@ class WorkflowAdvancer:
             else:
                 self._backoff.reset()
                 return is_done
-
-    async def _wait(self, limit_s: float) -> bool:
-        """Until somebody asks, or for so long; whether somebody did."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self._woken.wait()
-        return self._woken.is_set()

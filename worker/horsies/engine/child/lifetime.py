@@ -38,7 +38,9 @@ def die_with_parent(parent_pid: int) -> None:
 def ignore_signals() -> None:
     """Ignore SIGINT and SIGTERM; the worker decides when a child stops."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs started by tasks would inherit
+        signal.signal(
+            number, lambda _number, _frame: None
+        )  # not SIG_IGN, which programs started by tasks would inherit
     os.register_at_fork(after_in_child=_restore_signals)
 
 
