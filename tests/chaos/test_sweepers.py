@@ -26,7 +26,7 @@ MANY = 40
 AN_HOUR_S = 3600.0
 PLAIN_AGES = SweepOptions(force=True)
 BY_HAND = OperatorObserver(local_config=RecoveryConfig())
-WAITING = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%recovery.recover%'"
+WAITING = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%recovery.apply_decision%'"
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 
 

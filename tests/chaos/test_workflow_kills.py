@@ -66,7 +66,7 @@ async def test_a_worker_that_dies_at_a_commit_changes_nothing(database_url: str,
             before = len(await ledger.starts())
             async with CommitGate.at(database_url, boundary) as gate:
                 handle = await wanted.start(app)
-                await gate.until_someone_waits()
+                await gate.wait_for_commit()
                 await _kill(worker)
                 await (gate.open() if is_stored else gate.abort_waiting())
             worker = await workers.enter_async_context(_worker(database_url))

@@ -1,4 +1,4 @@
-"""Where files of a test run are made fastest."""
+"""Test databases: the cluster of a test run, embedded servers in other processes, PgBouncer, and the schema dump."""
 
 from __future__ import annotations
 
@@ -29,37 +29,33 @@ from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.store.migrate import migrate
 
-MEMORY = Path("/dev/shm")  # named by Linux
-NEEDED_BYTES = 4 * 2**30
-
-
-def shared_memory_folder() -> Path | None:
-    """The machine's file system in memory, if it has room for a run; None means the usual place.
-
-    A database for a test is some 300 new files: 30 ms there, and up to a second on a slow disk.
-    """
-    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= NEEDED_BYTES
-    return MEMORY if has_room else None
-
-
-# The PostgreSQL cluster of a test run.
-
+SHARED_MEMORY = Path("/dev/shm")  # Linux
+MIN_FREE_BYTES = 4 * 2**30
 CLUSTER_FOLDER = "HORSIES_TEST_CLUSTER"
 TEMPLATE = "horsies_template"
 
 
+def shared_memory_folder() -> Path | None:
+    """The in-memory file system, if it has enough space for a test run; None means the default folder.
+
+    A test database consists of about 300 files: 30 ms in memory, up to a second on a slow disk.
+    """
+    has_space = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= MIN_FREE_BYTES
+    return SHARED_MEMORY if has_space else None
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running server whose databases are thrown away."""
+    """The PostgreSQL server of a test run, with temporary databases."""
 
     url: str
 
     @classmethod
     @contextmanager
     def in_this_run(cls) -> Generator[Cluster]:
-        """Start or join the run's server; the last process of the run to leave stops it."""
+        """Start or join the server of this test run; the last process to leave stops it."""
         folder = Path(os.environ[CLUSTER_FOLDER])
-        # Autovacuum comes when it likes, and its transactions count as ours: tests that count would fail at random.
+        # No autovacuum: it runs at random times, and tests that count transactions would be flaky.
         settings = {"max_connections": "300", "autovacuum_naptime": "1d"}
         server = EmbeddedServer(folder / "pg", durable=False, settings=settings)
         with server.use() as lease:
@@ -77,7 +73,7 @@ class Cluster:
     def database(self, *, migrated: bool) -> Generator[str]:
         name = f"test_{uuid.uuid4().hex}"
         template = TEMPLATE if migrated else "template0"
-        # A file copy of a small template takes a third of the time of the default strategy.
+        # For a small template, copying files is three times as fast as the default strategy.
         self.run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         try:
             yield self.url_of(name)
@@ -108,11 +104,11 @@ class Cluster:
             await migrate(database)
 
 
-# Clusters in folders of their own, and other processes that use them.
+# Embedded servers in their own folders, used by other processes
 
 NOBODY = 65534
 
-# What must be imported while the interpreter's own folder can still be read, then the change of user.
+# Imports come before the change of user, who may not be allowed to read the interpreter's folder.
 _PRELUDE = """
 import json, os, sys, pathlib, psutil
 from horsies.embedded import EmbeddedServer
@@ -132,7 +128,7 @@ with server.use() as lease:
 
 @contextmanager
 def temporary_cluster_folder() -> Generator[Path]:
-    """A folder that any user may pass through; whatever server runs directly in it is stopped in the end."""
+    """A folder that any user may enter; a server in it is stopped at the end."""
     folder = Path(tempfile.mkdtemp(prefix="horsies-embedded-"))
     folder.chmod(0o711)
     try:
@@ -143,7 +139,7 @@ def temporary_cluster_folder() -> Generator[Path]:
 
 
 def run_script(script: str, folder: Path, *, uid: int | None = None) -> list[dict[str, Any]]:
-    """What a process says in which `server` is the one in `folder`; it must end well."""
+    """Run a script with `server` in `folder` in another process and return the JSON lines it prints."""
     process = start_script(script, folder, uid=uid)
     output, _ = process.communicate()
     assert process.returncode == 0, output
@@ -157,13 +153,13 @@ def start_script(script: str, folder: Path, *, uid: int | None = None) -> subpro
 
 
 class ServerUser:
-    """Another process that uses the server until it is told to leave."""
+    """Another process that uses the server until `leave` or `kill`."""
 
     def __init__(self, folder: Path) -> None:
         self._process = start_script(_CLIENT, folder)
 
     def joined(self) -> dict[str, Any]:
-        """Wait until it is in; tells whether it started the server, and the server's pid."""
+        """Wait until it uses the server; returns whether it started it, and the server's pid."""
         assert self._process.stdout
         return json.loads(self._process.stdout.readline())
 
@@ -183,7 +179,7 @@ def server_log(folder: Path) -> str:
 def wait_until(condition: Callable[[], bool], *, limit_s: float = 30) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline, "it never came true"
+        assert time.monotonic() < deadline, f"condition not met within {limit_s} s"
         os.sched_yield()
 
 
@@ -193,7 +189,7 @@ def server_process(server: EmbeddedServer) -> psutil.Process:
     return psutil.Process(pid)
 
 
-# A real PgBouncer in transaction mode in front of a test database.
+# PgBouncer in transaction mode
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
@@ -213,7 +209,7 @@ ignore_startup_parameters = extra_float_digits
 
 @contextmanager
 def pgbouncer(database_url: str, *, pool_size: int) -> Generator[str]:
-    """Yield the URL of `database_url` behind a pooler that shares `pool_size` server connections."""
+    """Yield a URL for `database_url` through a pooler with `pool_size` server connections."""
     url = urlsplit(database_url)
     database = url.path.lstrip("/")
     with tempfile.TemporaryDirectory(prefix="horsies-pgbouncer-") as folder:
@@ -223,7 +219,7 @@ def pgbouncer(database_url: str, *, pool_size: int) -> Generator[str]:
         settings.write_text(
             _SETTINGS.format(database=database, socket=parse_qs(url.query)["host"][0], port=port, pool_size=pool_size)
         )
-        # It refuses to run as root; the owner of the server's socket folder is the one who may enter it.
+        # PgBouncer refuses to run as root; run it as the owner of the server's socket folder, who has access to it.
         owner = Path(parse_qs(url.query)["host"][0]).stat().st_uid
         process = subprocess.Popen(
             [str(PGBOUNCER), "-q", str(settings)],
@@ -232,7 +228,7 @@ def pgbouncer(database_url: str, *, pool_size: int) -> Generator[str]:
             text=True,
         )
         try:
-            _wait_until_it_listens(process, port)
+            _wait_until_listening(process, port)
             yield f"postgresql://horsies@127.0.0.1:{port}/{database}"
         finally:
             process.terminate()
@@ -245,32 +241,32 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _wait_until_it_listens(process: subprocess.Popen[str], port: int) -> None:
+def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
     while process.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
-    raise RuntimeError(f"pgbouncer ended with {process.returncode}: {process.communicate()[1]}")
+    raise RuntimeError(f"pgbouncer exited with {process.returncode}: {process.communicate()[1]}")
 
 
-# The schema as pg_dump writes it, without what differs from run to run. `python -m tests.support.databases` rewrites
+# The schema as pg_dump writes it, without lines that differ between runs. `python -m tests.support.databases` writes
 # docs/schema.sql.
 
-DUMP = Path(__file__).parents[2] / "docs" / "schema.sql"
-MAJOR = 18
-_HEAD = "-- The schema after all migrations, as pg_dump writes it. Made by `make schema`; a test compares it.\n\n"
-_NOISE = re.compile(
+SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "schema.sql"
+PG_DUMP_VERSION = 18
+_HEADER = "-- The schema after all migrations, as pg_dump writes it. Made by `make schema`; a test compares it.\n\n"
+_VARYING_LINES = re.compile(
     r"^(--.*|SET .*|SELECT pg_catalog\.set_config.*|\\(un)?restrict .*|(CREATE|COMMENT ON) SCHEMA public.*)\n",
     re.MULTILINE,
 )
 
 
-def dump(database_url: str) -> str:
-    pg_dump = find_binaries(MAJOR).bindir / "pg_dump"
+def dump_schema(database_url: str) -> str:
+    pg_dump = find_binaries(PG_DUMP_VERSION).bindir / "pg_dump"
     options = ["--schema-only", "--no-owner", "--no-privileges", "--schema=public", "--dbname", database_url]
     done = subprocess.run([pg_dump, *options], capture_output=True, text=True, check=True)
-    text = _NOISE.sub("", done.stdout)
-    return _HEAD + re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    text = _VARYING_LINES.sub("", done.stdout)
+    return _HEADER + re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def main() -> None:
@@ -278,8 +274,8 @@ def main() -> None:
         Path(folder).chmod(0o755)
         os.environ[CLUSTER_FOLDER] = folder
         with Cluster.in_this_run() as cluster, cluster.database(migrated=True) as url:
-            DUMP.write_text(dump(url))
-    sys.stderr.write(f"wrote {DUMP.name}\n")
+            SCHEMA_FILE.write_text(dump_schema(url))
+    sys.stderr.write(f"wrote {SCHEMA_FILE.name}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A TCP server in front of a test's server, which can lose an answer after the work is done."""
+"""Fault injection: a proxy that loses answers, crashes at chosen statements, blocked commits, a crashing server."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from tests.support.store import Connection
 
 
 class Proxy:
-    """Passes bytes on both ways.
+    """A TCP proxy in front of the test server.
 
-    `lose_answer_to` names what a request must hold to get no answer: the server does its work, and then both
-    connections end. `lose_answer` does the same to the first answer of a statement that holds certain bytes. While
-    `refusals` are left, a connection ends as soon as it is made; after `cut` none can be made, and after `freeze`
-    nothing passes, until `heal`.
+    If a request contains `lose_answer_to`, the server executes it but both connections are closed before the answer
+    arrives; `lose_answer` does the same for the answer of one statement. The next `refusals` connections are closed at
+    once. After `cut` no connection is accepted, after `freeze` no byte passes; `heal` ends both.
     """
 
     def __init__(self, database_url: str) -> None:
@@ -45,23 +44,23 @@ class Proxy:
         self.lose_answer_to: bytes | None = None
         self.lost = 0
         self.refusals = 0
-        self._doomed: tuple[bytes, bytes] | None = None
+        self._answer_to_lose: tuple[bytes, bytes] | None = None
         self._is_cut = False
         self._is_open = asyncio.Event()
         self._is_open.set()
-        self._lines: set[asyncio.StreamWriter] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     def lose_answer(self, statement: str, *, holding: bytes) -> None:
-        """Let the next answer of this statement that holds these bytes get lost."""
-        self._doomed = f"/* {statement} */".encode(), holding
+        """Lose the next answer of this statement that contains these bytes."""
+        self._answer_to_lose = f"/* {statement} */".encode(), holding
 
     def cut(self) -> None:
         self._is_cut = True
-        for line in self._lines:
-            line.close()
+        for writer in self._writers:
+            writer.close()
 
     def freeze(self) -> None:
-        """Let every connection look alive, and no byte pass."""
+        """Keep connections open but pass no byte."""
         self._is_open.clear()
 
     def heal(self) -> None:
@@ -86,24 +85,24 @@ class Proxy:
             return
         from_server, to_server = await asyncio.open_unix_connection(self._socket)
         requests = _Requests()
-        asking = asyncio.create_task(self._pass_requests(reader, to_server, requests))
-        self._lines |= {writer, to_server}
+        forwarding = asyncio.create_task(self._forward_requests(reader, to_server, requests))
+        self._writers |= {writer, to_server}
         try:
             while answer := await from_server.read(65536):
                 await self._is_open.wait()
-                if requests.is_doomed or self._is_lost(requests, answer):
+                if requests.loses_answer or self._should_lose(requests, answer):
                     self.lost += 1
                     break
                 writer.write(answer)
         except ConnectionError:
-            pass  # the one side or the other was cut
+            pass  # one side was closed
         finally:
-            asking.cancel()
-            self._lines -= {writer, to_server}
+            forwarding.cancel()
+            self._writers -= {writer, to_server}
             to_server.close()
             writer.close()
 
-    async def _pass_requests(
+    async def _forward_requests(
         self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter, requests: _Requests
     ) -> None:
         with suppress(ConnectionError):
@@ -111,100 +110,106 @@ class Proxy:
                 await self._is_open.wait()
                 if self.lose_answer_to is not None and self.lose_answer_to in request:
                     self.lose_answer_to = None
-                    requests.is_doomed = True
-                requests.read(request)
+                    requests.loses_answer = True
+                requests.parse(request)
                 to_server.write(request)
         to_server.close()
 
-    def _is_lost(self, requests: _Requests, answer: bytes) -> bool:
-        if self._doomed is None or self._doomed[0] != requests.running or self._doomed[1] not in answer:
+    def _should_lose(self, requests: _Requests, answer: bytes) -> bool:
+        if self._answer_to_lose is None:
             return False
-        self._doomed = None
+        statement, content = self._answer_to_lose
+        if statement != requests.running or content not in answer:
+            return False
+        self._answer_to_lose = None
         return True
 
 
 class _Requests:
-    """What one client asks: it prepares each statement once, under a name, and names it whenever it runs it."""
+    """Requests of one client; tracks prepared statements to know which one is running."""
 
     _PREPARE = re.compile(rb"P.{4}(__asyncpg_stmt_\w+__)\0(/\* \S+ \*/)", re.DOTALL)
     _RUN = re.compile(rb"B.{4}\0(__asyncpg_stmt_\w+__)\0", re.DOTALL)
 
     def __init__(self) -> None:
-        self.is_doomed = False
+        self.loses_answer = False
         self.running: bytes | None = None
         self._prepared: dict[bytes, bytes] = {}
 
-    def read(self, request: bytes) -> None:
+    def parse(self, request: bytes) -> None:
         if prepared := self._PREPARE.search(request):
             self._prepared[prepared[1]] = prepared[2]
         if run := self._RUN.search(request):
             self.running = self._prepared.get(run[1])
 
 
-# A database for someone who dies: before or after a statement of one's choice, as a process that is killed does.
+# Crashes at chosen statements
 
 
 class SimulatedCrash(BaseException):
-    """Nothing that catches errors may catch this."""
+    """A BaseException, so that no error handler catches it."""
 
 
 class CrashingDatabase(Database):
-    """Dies at the statement with this number, from 0; what had not been committed is lost with the connection.
+    """Raises SimulatedCrash before or after statement number `crash_at` (from 0); an open transaction is lost.
 
-    `written` names the statements that were sent. Without a number it lives, and counts.
+    `statements` lists the names of executed statements. Without `crash_at` it only records them.
     """
 
-    def __init__(self, link: ConnectionSpec, crash_at: int | None = None, *, after_statement: bool = False) -> None:
-        super().__init__(link)
+    def __init__(
+        self, connection_spec: ConnectionSpec, crash_at: int | None = None, *, after_statement: bool = False
+    ) -> None:
+        super().__init__(connection_spec)
         self.statements: list[str] = []
-        self._dies_at = crash_at
-        self._is_after = after_statement
+        self._crash_at = crash_at
+        self._crashes_after = after_statement
 
     async def fetch(self, query: Query[Any], *arguments: object) -> list[Any]:
-        return await self._at(query, lambda: super(CrashingDatabase, self).fetch(query, *arguments))
+        return await self.send(query, lambda: super(CrashingDatabase, self).fetch(query, *arguments))
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
-        await self._at(query, lambda: super(CrashingDatabase, self).execute(query, *arguments))
+        await self.send(query, lambda: super(CrashingDatabase, self).execute(query, *arguments))
 
     async def run(self, work: Callable[[Transaction], Awaitable[Any]]) -> Any:
-        async def mortally(transaction: Transaction) -> Any:
+        async def run_with_crash(transaction: Transaction) -> Any:
             return await work(_CrashingTransaction(transaction, self))
 
-        return await super().run(mortally)
+        return await super().run(run_with_crash)
 
-    async def _at(self, query: Query[Any], send: Callable[[], Awaitable[Any]]) -> Any:
-        is_last = len(self.statements) == self._dies_at
+    async def send(self, query: Query[Any], execute: Callable[[], Awaitable[Any]]) -> Any:
+        """Execute a statement, or crash before or after it."""
+        crashes = len(self.statements) == self._crash_at
         self.statements.append(query.name)
-        if is_last and not self._is_after:
+        if crashes and not self._crashes_after:
             raise SimulatedCrash(query.name)
-        answer = await send()
-        if is_last:
+        answer = await execute()
+        if crashes:
             raise SimulatedCrash(query.name)
         return answer
 
 
 class _CrashingTransaction(Transaction):
-    def __init__(self, inner: Transaction, mortal: CrashingDatabase) -> None:
-        super().__init__(inner.connection, timeout_s=None)
-        self._mortal = mortal
+    def __init__(self, transaction: Transaction, database: CrashingDatabase) -> None:
+        super().__init__(transaction.connection, timeout_s=None)
+        self._database = database
 
     async def fetch(self, query: Query[Any], *arguments: object) -> list[Any]:
-        return await self._mortal._at(query, lambda: super(_CrashingTransaction, self).fetch(query, *arguments))
+        return await self._database.send(query, lambda: super(_CrashingTransaction, self).fetch(query, *arguments))
 
     async def execute(self, query: Query[None], *arguments: object) -> None:
-        await self._mortal._at(query, lambda: super(_CrashingTransaction, self).execute(query, *arguments))
+        await self._database.send(query, lambda: super(_CrashingTransaction, self).execute(query, *arguments))
 
 
-# A gate at a commit: whoever is about to store what it names waits there, and may die waiting.
+# Blocked commits
 
-# ruff: noqa: ASYNC110  # the database sets no events
+# ruff: noqa: ASYNC110  # database state has to be polled
 
 
-KEEPER = """
-CREATE OR REPLACE FUNCTION wait_at_the_gate() RETURNS trigger LANGUAGE plpgsql
+_WAIT_FUNCTION = """
+CREATE OR REPLACE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql
 AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END $$
 """
-WAITING = """
+_WAITING_SESSIONS = """
 SELECT l.pid
   FROM pg_locks AS l
   JOIN pg_database AS d ON d.oid = l.database AND d.datname = current_database()
@@ -214,7 +219,7 @@ SELECT l.pid
 
 @dataclass(frozen=True, slots=True)
 class WriteCondition:
-    """A write, by the rows that make it."""
+    """Which writes to block: an event on a table, for rows that meet a condition."""
 
     table: str
     event: str
@@ -222,62 +227,63 @@ class WriteCondition:
 
 
 class CommitGate:
-    """Holds commits of one boundary, the last thing before they are stored."""
+    """Blocks commits that contain a certain write, at the last moment before they are stored."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, url: str, boundary: WriteCondition) -> AsyncGenerator[CommitGate]:
+    async def at(cls, url: str, write: WriteCondition) -> AsyncGenerator[CommitGate]:
         connection: Connection = await asyncpg.connect(url)
         try:
-            await connection.execute(KEEPER)
+            await connection.execute(_WAIT_FUNCTION)
             await connection.execute("SELECT pg_advisory_lock(4711)")
-            # A deferred trigger fires when all else of its transaction is done.
+            # A deferred trigger fires at the commit, after everything else in the transaction.
             await connection.execute(
-                f"CREATE CONSTRAINT TRIGGER gate AFTER {boundary.event} ON {boundary.table} DEFERRABLE INITIALLY"
-                f" DEFERRED FOR EACH ROW WHEN ({boundary.condition}) EXECUTE FUNCTION wait_at_the_gate()"
+                f"CREATE CONSTRAINT TRIGGER gate AFTER {write.event} ON {write.table} DEFERRABLE INITIALLY"
+                f" DEFERRED FOR EACH ROW WHEN ({write.condition}) EXECUTE FUNCTION wait_at_gate()"
             )
             yield cls(connection)
-            await connection.execute(f"DROP TRIGGER gate ON {boundary.table}")
+            await connection.execute(f"DROP TRIGGER gate ON {write.table}")
         finally:
             await connection.close()
 
-    async def until_someone_waits(self) -> None:
+    async def wait_for_commit(self) -> None:
+        """Wait until a commit is blocked."""
         async with asyncio.timeout(30):
-            while not await self._connection.fetch(WAITING):
+            while not await self._connection.fetch(_WAITING_SESSIONS):
                 await asyncio.sleep(POLL_S)
 
     async def open(self) -> None:
-        """What waits is stored, also for those who are dead by now."""
+        """Let blocked commits go on, even if their clients are dead by now."""
         await self._connection.execute("SELECT pg_advisory_unlock(4711)")
 
     async def abort_waiting(self) -> None:
-        """Nothing of what waits is stored."""
-        await self._connection.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({WAITING}) AS waiting")
+        """Roll back blocked commits, then open the gate."""
+        await self._connection.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({_WAITING_SESSIONS}) AS waiting")
         await self.open()
 
 
-# A server of the test's own that is taken away and brought back, with the ledger on another.
+# A server that crashes, with the ledger on another one
 
 
 class CrashableServer:
-    """An embedded server that may crash: what was committed is there when it is back."""
+    """An embedded server that can crash and restart; committed data survives."""
 
     def __init__(self, folder: Path) -> None:
-        # Only a crash of the machine needs what is left out here.
+        # Without fsync: only the server crashes, not the machine.
         self._server = EmbeddedServer(folder, durable=False, settings={"synchronous_commit": "on"})
 
     async def start(self) -> None:
         await asyncio.to_thread(self._server.keep)
 
     async def crash(self) -> None:
-        """End it as `pg_ctl stop -m immediate` does, and every connection to it."""
+        """Stop it like `pg_ctl stop -m immediate`, with all its connections."""
         await asyncio.to_thread(self._crash)
 
     async def new_database(self) -> str:
-        """The address of one with nothing in it."""
+        """Create an empty database and return its URL."""
         name = f"test_{uuid4().hex}"
         connection: asyncpg.Connection[Any] = await asyncpg.connect(self._server.url)
         await connection.execute(f"CREATE DATABASE {name} STRATEGY file_copy")
@@ -292,7 +298,7 @@ class CrashableServer:
 
 
 class RemoteLedger(Ledger):
-    """The queue's tables on one server, what the tasks wrote on another."""
+    """A ledger on another server than the queue's tables."""
 
     def __init__(self, tables: asyncpg.Connection[Any], ledger: Ledger) -> None:
         super().__init__(tables)
@@ -311,7 +317,7 @@ class RemoteLedger(Ledger):
             await connection.close()
 
 
-# A process that cleans without end, to be killed: `python -m tests.support.faults URL`.
+# A process that runs retention in a loop until it is killed: `python -m tests.support.faults URL`
 
 SECOND = timedelta(seconds=1)
 WINDOWS = RetentionWindows(heartbeats=SECOND, worker_states=SECOND, terminal_records=SECOND, audit=SECOND, batch_size=4)

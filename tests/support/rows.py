@@ -1,10 +1,9 @@
-"""Times that are counted from the moment at which a row is written, however long ago its test was collected."""
+"""Rows inserted directly into the tables, and values such as QueueRow and SweepReport, for tests of reads."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,7 +26,7 @@ from tests.support.store import Connection
 
 @dataclass(frozen=True, slots=True)
 class RelativeTime:
-    """So much after (or before) now, whenever that is."""
+    """A time relative to the moment a row is inserted, because test parameters are built long before."""
 
     after: timedelta
 
@@ -44,11 +43,8 @@ class RelativeTime:
 NOW = RelativeTime(timedelta())
 
 
-# Rows written past the library, for tests of what is read.
-
-
 async def insert_task(database_url: str, **columns: Any) -> UUID:
-    """Store a task with these columns; the others are as in a task that was just sent."""
+    """Insert a task with these columns; the others are those of a task just sent."""
     now = datetime.now(UTC)
     row: dict[str, Any] = {
         "id": ID_GENERATOR.next_uuid(),
@@ -65,28 +61,25 @@ async def insert_task(database_url: str, **columns: Any) -> UUID:
 
 
 async def insert(database_url: str, table: str, **columns: Any) -> None:
-    """Store one row; values that are lists of JSON or objects go into jsonb columns, moments are counted from now."""
-    places = ", ".join(f"${number + 1}" for number in range(len(columns)))
+    """Insert one row; lists and dicts go into jsonb columns, and RelativeTime values count from now."""
+    parameters = ", ".join(f"${number + 1}" for number in range(len(columns)))
     connection = await asyncpg.connect(database_url)
     try:
         for kind in ("json", "jsonb"):
             await connection.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
-        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"
-        await connection.execute(statement, *_written(columns.values()))
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({parameters})"
+        now = datetime.now(UTC)
+        values = [value.instant(now) if isinstance(value, RelativeTime) else value for value in columns.values()]
+        await connection.execute(statement, *values)
     finally:
         await connection.close()
 
 
-def _written(values: Iterable[object]) -> list[object]:
-    now = datetime.now(UTC)
-    return [value.instant(now) if isinstance(value, RelativeTime) else value for value in values]
-
-
-# Workers written past the engine, for tests of what is read.
+# Workers
 
 
 async def insert_worker(database_url: str, **columns: Any) -> UUID:
-    """Store a run of a worker with these columns; the others are as in one that has just beaten."""
+    """Insert a worker with these columns; the others are those of one with a fresh heartbeat."""
     worker_id = uuid4()
     row = {"id": worker_id, "hostname": "host", "pid": 7, "version": "1", "queues": ["default"], "processes": 4}
     await insert(database_url, "horsies_workers", **row | {"state": "running"} | columns)
@@ -109,19 +102,19 @@ async def insert_snapshot(database_url: str, worker_id: UUID, **columns: Any) ->
     await insert(database_url, "horsies_worker_states", **row | columns)
 
 
-# Runs of workflows written past the library, for tests of what is read.
+# Workflow runs
 
 
 async def insert_run(database_url: str, **columns: Any) -> UUID:
-    """Store a run with these columns; the others are as in a root that runs."""
+    """Insert a run with these columns; the others are those of a RUNNING root."""
     run_id: UUID = columns.get("id") or ID_GENERATOR.next_uuid()
     row = {"id": run_id, "name": "digest", "status": "RUNNING", "on_error": "fail", "sent_at": datetime.now(UTC)}
     await insert(database_url, "horsies_workflows", **row | {"root_workflow_id": run_id} | columns)
     return run_id
 
 
-async def insert_node(database_url: str, run_id: UUID, index: int, *waits_for: int, **columns: Any) -> None:
-    """Store a node of a run that waits for the nodes with these indices."""
+async def insert_node(database_url: str, run_id: UUID, index: int, *dependencies: int, **columns: Any) -> None:
+    """Insert a PENDING node that depends on the nodes with these indexes."""
     row: dict[str, Any] = {
         "id": ID_GENERATOR.next_uuid(),
         "workflow_id": run_id,
@@ -131,12 +124,12 @@ async def insert_node(database_url: str, run_id: UUID, index: int, *waits_for: i
         "queue_name": "default",
         "priority": 100,
         "status": "PENDING",
-        "dependencies": list(waits_for),
+        "dependencies": list(dependencies),
     }
     await insert(database_url, "horsies_workflow_tasks", **row | columns)
 
 
-# Rows that ended long ago, for tests of what retention takes and leaves.
+# Old rows, for tests of retention
 
 HOUR = timedelta(hours=1)
 
@@ -146,17 +139,13 @@ def time_ago(age: timedelta) -> datetime:
 
 
 async def insert_finished_task(url: str, *, age: timedelta, attempts: int = 1, **columns: Any) -> UUID:
-    """A task that ended so long ago, with its attempts."""
+    """Insert a task that finished `age` ago, with its attempts."""
     row = {"status": "COMPLETED", "terminal_at": time_ago(age), "attempts": attempts} | columns
     task_id = await insert_task(url, **row)
     for attempt in range(1, attempts + 1):
-        spent = {
-            "claim_token": attempt,
-            "started_at": time_ago(age),
-            "finished_at": time_ago(age),
-            "outcome": "COMPLETED",
-        }
-        await insert(url, "horsies_task_attempts", task_id=task_id, attempt=attempt, **spent)
+        times = {"started_at": time_ago(age), "finished_at": time_ago(age)}
+        row = {"task_id": task_id, "attempt": attempt, "claim_token": attempt, "outcome": "COMPLETED", **times}
+        await insert(url, "horsies_task_attempts", **row)
     return task_id
 
 
@@ -168,12 +157,12 @@ async def insert_old_heartbeat(
 
 
 async def insert_old_worker(url: str, *, state: str, age: timedelta) -> UUID:
-    """A run of a worker that was last heard of so long ago."""
+    """Insert a worker whose last heartbeat was `age` ago."""
     worker_id = uuid4()
-    ended = {"stopped": "stopped_at", "lost": "lost_at"}.get(state)
-    columns: dict[str, Any] = {} if ended is None else {ended: time_ago(age)}
-    about = {"hostname": "h", "pid": 1, "version": "1", "processes": 1, "last_heartbeat_at": time_ago(age)}
-    await insert(url, "horsies_workers", id=worker_id, state=state, **about, **columns)
+    end_column = {"stopped": "stopped_at", "lost": "lost_at"}.get(state)
+    columns: dict[str, Any] = {} if end_column is None else {end_column: time_ago(age)}
+    usual = {"hostname": "h", "pid": 1, "version": "1", "processes": 1, "last_heartbeat_at": time_ago(age)}
+    await insert(url, "horsies_workers", id=worker_id, state=state, **usual, **columns)
     return worker_id
 
 
@@ -186,11 +175,11 @@ async def insert_finished_run(
     root: UUID | None = None,
     tasks: tuple[str, ...] = ("COMPLETED",),
 ) -> UUID:
-    """A run with a node and a backing task in each of these states; a child of `parent` in the tree of `root`."""
+    """Insert a finished run with one node and backing task per status in `tasks`; with `parent` a sub-workflow."""
     run_id = uuid4()
-    about = {"name": "flow", "on_error": "fail", "sent_at": time_ago(age), "completed_at": time_ago(age)}
+    usual = {"name": "flow", "on_error": "fail", "sent_at": time_ago(age), "completed_at": time_ago(age)}
     tree = {"parent_workflow_id": parent, "root_workflow_id": root or parent or run_id}
-    await insert(url, "horsies_workflows", id=run_id, status=status, **about, **tree)
+    await insert(url, "horsies_workflows", id=run_id, status=status, **usual, **tree)
     for index, task_status in enumerate(tasks):
         link: dict[str, Any] = {"is_workflow_task": True, "workflow_id": run_id, "workflow_task_index": index}
         is_live = task_status in {"PENDING", "CLAIMED", "RUNNING"}
@@ -206,7 +195,7 @@ async def insert_finished_run(
 
 
 async def table_ids(url: str, table: str) -> set[Any]:
-    """The ids that a table holds."""
+    """All ids of a table."""
     return {row[0] for row in await _fetch(url, f"SELECT id FROM {table}")}
 
 
@@ -222,7 +211,7 @@ async def _fetch(url: str, sql: str) -> list[Any]:
         await connection.close()
 
 
-# Workers and tasks whose last sign of life was so long ago.
+# Silent workers and tasks, for tests of recovery
 
 OPERATOR_OBSERVER = OperatorObserver(local_config=RecoveryConfig())
 CRASH_RETRY = {"retry_policy": {"max_retries": 1, "intervals": [5], "auto_retry_for": ["WORKER_CRASHED"]}}
@@ -235,7 +224,7 @@ def seconds_ago(seconds: float) -> datetime:
 async def insert_listening_worker(
     url: str, *, state: str = "running", silent_s: float = 0, listens_s: float | None = 86_400, **config: Any
 ) -> UUID:
-    """The row of a worker with these settings, which has beaten and listened for so long."""
+    """Insert a worker with this recovery config, last heard `silent_s` ago and listening since `listens_s`."""
     worker_id = uuid4()
     since = None if listens_s is None else seconds_ago(listens_s).isoformat()
     await insert(
@@ -255,11 +244,11 @@ async def insert_listening_worker(
 
 
 async def insert_owned_task(url: str, status: str, *, owner: UUID | None, silent_s: float, **columns: Any) -> UUID:
-    """A CLAIMED or RUNNING task without a sign of life since then; its claim or start is the only one."""
-    held: dict[str, Any] = {"claimed": status == "CLAIMED", "claimed_at": seconds_ago(silent_s), "claim_token": 1}
+    """Insert a CLAIMED or RUNNING task that was claimed or started `silent_s` ago and has sent no heartbeat."""
+    claim: dict[str, Any] = {"claimed": status == "CLAIMED", "claimed_at": seconds_ago(silent_s), "claim_token": 1}
     if status == "RUNNING":
-        held |= {"started_at": seconds_ago(silent_s), "worker_pid": 8, "worker_hostname": "there"}
-    return await insert_task(url, status=status, claimed_by_worker_id=owner, **held | columns)
+        claim |= {"started_at": seconds_ago(silent_s), "worker_pid": 8, "worker_hostname": "there"}
+    return await insert_task(url, status=status, claimed_by_worker_id=owner, **claim | columns)
 
 
 async def insert_heartbeat(url: str, task_id: UUID, *, silent_s: float, role: str = "runner", token: int = 1) -> None:
@@ -275,18 +264,15 @@ async def insert_heartbeat(url: str, task_id: UUID, *, silent_s: float, role: st
 
 
 async def task_columns(connection: Connection, task_id: UUID, *columns: str) -> tuple[Any, ...]:
-    """Columns of one task."""
+    """Values of these columns of one task."""
     row = await connection.fetchrow(f"SELECT {', '.join(columns)} FROM horsies_tasks WHERE id = $1", task_id)
     assert row is not None
     return tuple(row)
 
 
-# A database on which sweeps are tried.
-
-
 @dataclass(frozen=True)
 class SweepDatabase:
-    """A database with one worker that lives, listens and owns nothing."""
+    """A database with one healthy worker without tasks, for tests of sweeps."""
 
     url: str
     database: Database
@@ -302,7 +288,7 @@ class SweepDatabase:
         return Counter(row["kind"] for row in await self.connection.fetch("SELECT kind FROM horsies_events"))
 
 
-# Queues, workers and swept tasks as values, for tests of what is said about them.
+# Values, for tests of renderers
 
 NOON = datetime(2026, 11, 14, 12, 4, 31, tzinfo=UTC)
 WORKER = UUID("019a8c00-0000-7000-8000-0000000000a7")
@@ -310,7 +296,7 @@ TASK = UUID("019a8c41-7d0e-7c55-9d1c-2f1aa91f03c2")
 
 
 def make_queue(name: str = "mail", **fields: Any) -> QueueRow:
-    """A queue that is well and empty."""
+    """A healthy, empty queue."""
     queue = QueueRow(
         name=name,
         priority=10,
@@ -332,7 +318,7 @@ def make_queue(name: str = "mail", **fields: Any) -> QueueRow:
 
 
 def make_worker(**fields: Any) -> WorkerRow:
-    """A worker that is well and idle."""
+    """A healthy, idle worker."""
     worker = WorkerRow(
         worker_id=WORKER,
         hostname="host-3",
@@ -363,7 +349,7 @@ def make_worker(**fields: Any) -> WorkerRow:
 
 
 def make_swept_task(state: TaskStatus = TaskStatus.RUNNING, **fields: Any) -> SweptTask:
-    """A task of a lost worker that is to be retried."""
+    """A task of a lost worker with the decision to retry it."""
     task = SweptTask(
         task_id=TASK,
         task_name="mail.send",
@@ -381,7 +367,7 @@ def make_swept_task(state: TaskStatus = TaskStatus.RUNNING, **fields: Any) -> Sw
 
 
 def make_sweep_report(*tasks: SweptTask, **fields: Any) -> SweepReport:
-    """A dry run that found these."""
+    """Report of a dry run that found these tasks."""
     limits = Thresholds(
         claimed=timedelta(minutes=2),
         running=timedelta(minutes=5),

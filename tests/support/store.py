@@ -1,4 +1,4 @@
-"""Tasks in the hands of a worker, for tests of what a worker writes."""
+"""Claims, notifications, lock waits and query plans, for tests of the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 WORKER = uuid4()
 DEFAULT = (QueueCapacity(name="default", capacity=1000),)
 
-FILL = """
+_INSERT_PENDING = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, sent_at, enqueue_sha, enqueued_at)
 SELECT gen_random_uuid(), 'mail.send', $1, now(), '', clock_timestamp() + make_interval(secs => $3)
   FROM generate_series(1, $2::integer)
@@ -30,8 +30,8 @@ SELECT gen_random_uuid(), 'mail.send', $1, now(), '', clock_timestamp() + make_i
 
 
 async def insert_pending(connection: Connection, *, count: int, queue: str = "default", due_in_s: float = 0.0) -> None:
-    """Many tasks of one queue, due since or in so many seconds."""
-    await connection.execute(FILL, queue, count, due_in_s)
+    """Insert `count` tasks of one queue; a negative `due_in_s` makes them overdue."""
+    await connection.execute(_INSERT_PENDING, queue, count, due_in_s)
 
 
 async def claim(
@@ -57,7 +57,7 @@ def claim_ref(row: ClaimedRow, worker_id: UUID = WORKER) -> ClaimRef:
 
 
 async def claim_and_start(database: Database) -> ClaimRef:
-    """The next task, started in the child 7."""
+    """Claim the next task and start it in the child with pid 7."""
     (row,) = await claim(database, limit=1, pids=[7])
     return claim_ref(row)
 
@@ -68,39 +68,39 @@ async def claim_one(database: Database, **others: Any) -> ClaimRef:
 
 
 async def only_row(connection: Connection, table: str, *columns: str) -> tuple[Any, ...]:
-    """The columns of the only row of a table."""
+    """Columns of the only row of a table."""
     (row,) = await connection.fetch(f"SELECT {', '.join(columns)} FROM {table}")
     return tuple(row)
 
 
 @asynccontextmanager
 async def collect_notifications(url: str, *channels: str) -> AsyncGenerator[Callable[[], Any]]:
-    """Yields a call that returns what was said on these channels until now, as (channel, payload)."""
+    """Yield a function that returns all notifications on these channels so far, as (channel, payload)."""
     connection = await asyncpg.connect(url)
-    said: list[tuple[str, object]] = []
-    fence = asyncio.Event()
+    received: list[tuple[str, object]] = []
+    has_last = asyncio.Event()
 
-    def hear(_connection: object, _pid: int, channel: str, payload: object) -> None:
-        fence.set() if channel == "fence" else said.append((channel, payload))
+    def on_notification(_connection: object, _pid: int, channel: str, payload: object) -> None:
+        has_last.set() if channel == "last" else received.append((channel, payload))
 
-    async def heard() -> list[tuple[str, object]]:
-        # Notifications arrive in the order of their commits, so this one closes the list.
-        await connection.execute("NOTIFY fence")
-        await fence.wait()
-        fence.clear()
-        return sorted(said)
+    async def notifications() -> list[tuple[str, object]]:
+        # Notifications arrive in commit order, so all earlier ones have arrived when this one does.
+        await connection.execute("NOTIFY last")
+        await has_last.wait()
+        has_last.clear()
+        return sorted(received)
 
     try:
-        for channel in (*channels, "fence"):
-            await connection.add_listener(channel, hear)
-        yield heard
+        for channel in (*channels, "last"):
+            await connection.add_listener(channel, on_notification)
+        yield notifications
     finally:
         await connection.close()
 
 
-# An app on a test's database, and the part of a worker that its tasks need to come to an end.
+# An app on the test database, and helpers that finish its tasks in place of a worker
 
-_SETTLE = """
+_FINISH = """
 UPDATE horsies_tasks SET status = $2, result = $3::text::jsonb, terminal_at = now() WHERE id = ANY($1::text[]::uuid[])
 """
 
@@ -114,7 +114,7 @@ def tomorrow(today: date) -> TaskResult[date, TaskError]:
 
 
 def make_app(url: str, *, settings: dict[str, Any] | None = None, **config: Any) -> Horsies:
-    """An app with the tasks `double` and `tomorrow`; `settings` are of its broker."""
+    """An app with the tasks `double` and `tomorrow`; `settings` are broker settings."""
     app = Horsies(AppConfig(broker=PostgresConfig(database_url=url, **(settings or {})), **config))
     app.task("double")(double)
     app.task("tomorrow")(tomorrow)
@@ -129,27 +129,27 @@ async def finish_tasks(
     status: str = "COMPLETED",
     notify: bool = True,
 ) -> None:
-    """Bring tasks to an end as a worker does, with or without telling those who wait."""
+    """Finish tasks as a worker does; with `notify` waiters are notified too."""
     ids = list(task_ids)
-    await connection.execute(_SETTLE, ids, status, document)
+    await connection.execute(_FINISH, ids, status, document)
     if notify:
         for start in range(0, len(ids), 200):
             await connection.execute("SELECT pg_notify('horsies_task_done', $1)", ",".join(ids[start : start + 200]))
 
 
 async def listen_on(connection: asyncpg.Connection[Any], channel: str) -> asyncio.Queue[str]:
-    """What is said on `channel` from now on."""
-    heard: asyncio.Queue[str] = asyncio.Queue()
+    """A queue of the payloads that arrive on `channel` from now on."""
+    payloads: asyncio.Queue[str] = asyncio.Queue()
 
-    def keep(_connection: object, _pid: int, _channel: str, payload: object) -> None:
-        heard.put_nowait(str(payload))
+    def on_notification(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+        payloads.put_nowait(str(payload))
 
-    await connection.add_listener(channel, keep)
-    return heard
+    await connection.add_listener(channel, on_notification)
+    return payloads
 
 
 def fetch_rows(url: str, sql: str, *arguments: object) -> Sequence[tuple[Any, ...]]:
-    """Rows of one statement, for tests without an event loop."""
+    """Fetch the rows of one statement, in tests without an event loop."""
 
     async def fetch() -> Sequence[tuple[Any, ...]]:
         connection = await asyncpg.connect(url)
@@ -165,56 +165,53 @@ def count_tasks(url: str) -> int:
     return fetch_rows(url, "SELECT count(*) FROM horsies_tasks")[0][0]
 
 
-# Sessions that wait for each other.
+# Locks and deadlocks
 
-SOMEONE_WAITS = """
+# ruff: noqa: ASYNC110  # database state has to be polled
+
+_HAS_LOCK_WAITERS = """
 SELECT count(*) >= $1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 """
 
 
 async def until_lock_waiters(connection: Connection, *, sessions: int = 1) -> None:
-    """Look until so many sessions of this database wait for a lock; also from inside a transaction."""
+    """Wait until `sessions` sessions of this database wait for a lock; works inside a transaction too."""
     async with asyncio.timeout(30):
-        while not await connection.fetchval(SOMEONE_WAITS, sessions):
-            # What a transaction has seen of the others' activity, it sees until its end unless it asks anew.
+        while not await connection.fetchval(_HAS_LOCK_WAITERS, sessions):
+            # A transaction keeps its first view of pg_stat_activity until it clears it.
             await connection.execute("SELECT pg_stat_clear_snapshot()")
             await asyncio.sleep(0.01)
 
 
-# Deadlocks, as the server counts them.
-
-# ruff: noqa: ASYNC110  # the database sets no events
-
-
-OTHERS = """
+_COUNT_OTHER_SESSIONS = """
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 
 
 async def count_deadlocks(connection: Connection) -> int:
-    """How many there were in this database; asked when all others have left it, for a session counts as it goes."""
+    """Number of deadlocks in this database; waits for other sessions to end, because they report on exit."""
     async with asyncio.timeout(20):
-        while await connection.fetchval(OTHERS):
+        while await connection.fetchval(_COUNT_OTHER_SESSIONS):
             await asyncio.sleep(0.01)
     return await connection.fetchval("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
 
 
-# What the server did to answer a statement.
+# Query plans
 
 
 async def rows_read(
     connection: asyncpg.Connection[asyncpg.Record], sql: str, *arguments: object, table: str = "horsies_tasks"
 ) -> int:
-    """How many rows of a table a statement goes through, kept or not."""
+    """Number of rows of a table that a statement reads, including those it filters out."""
     text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *arguments)
-    scans = [node for node in _nodes(json.loads(text)[0]["Plan"]) if node.get("Relation Name") == table]
+    scans = [node for node in _plan_nodes(json.loads(text)[0]["Plan"]) if node.get("Relation Name") == table]
     return sum(
         int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]) for node in scans
     )
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _plan_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for child in plan.get("Plans", ()):
-        yield from _nodes(child)
+        yield from _plan_nodes(child)

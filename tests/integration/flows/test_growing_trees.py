@@ -45,7 +45,7 @@ async def test_a_cancel_also_ends_the_run_that_was_being_added_when_it_came(
 ) -> None:
     async with CommitGate.at(database_url, GROWTH) as gate:
         growing = _grow(database)
-        await gate.until_someone_waits()
+        await gate.wait_for_commit()
         cancelling = asyncio.create_task(control.cancel(database, root))
         await until_lock_waiters(connection, sessions=2)
         await gate.open()
@@ -59,7 +59,7 @@ async def test_a_run_that_comes_too_late_is_not_added_to_a_tree_that_was_cancell
 ) -> None:
     async with CommitGate.at(database_url, END) as gate:
         cancelling = asyncio.create_task(control.cancel(database, root))
-        await gate.until_someone_waits()
+        await gate.wait_for_commit()
         growing = _grow(database)
         await until_lock_waiters(connection, sessions=2)
         await gate.open()

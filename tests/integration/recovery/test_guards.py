@@ -17,7 +17,7 @@ from tests.support.store import Connection
 POLL_S = 0.01
 WAITING = """
 SELECT count(*) FROM pg_stat_activity
- WHERE wait_event_type = 'Lock' AND query LIKE '%recovery.recover%' AND datname = current_database()
+ WHERE wait_event_type = 'Lock' AND query LIKE '%recovery.apply_decision%' AND datname = current_database()
 """
 BEAT = (
     "INSERT INTO horsies_heartbeats (task_id, claim_token, role, sender_id) SELECT id, 1, '{}', 'x' FROM horsies_tasks"

@@ -10,7 +10,7 @@ from tests.support.store import Connection
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[Connection]:
-    """A plain connection to the test's database, to look at rows past the library."""
+    """A plain connection to the test database."""
     connection = await asyncpg.connect(database_url)
     yield connection
     await connection.close()

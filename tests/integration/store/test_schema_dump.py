@@ -4,12 +4,12 @@ import pytest
 
 from horsies.embedded import find_binaries
 from horsies.errors import ConfigurationError
-from tests.support.databases import DUMP, MAJOR, dump
+from tests.support.databases import PG_DUMP_VERSION, SCHEMA_FILE, dump_schema
 
 
-def test_the_documented_schema_is_the_one_that_the_migrations_make(database_url: str) -> None:
+def test_documented_schema_matches_migrations(database_url: str) -> None:
     try:
-        find_binaries(MAJOR)
+        find_binaries(PG_DUMP_VERSION)
     except ConfigurationError:
-        pytest.skip(f"pg_dump of PostgreSQL {MAJOR} is not here")
-    assert dump(database_url) == DUMP.read_text(), "run: make schema"
+        pytest.skip(f"pg_dump of PostgreSQL {PG_DUMP_VERSION} not found")
+    assert dump_schema(database_url) == SCHEMA_FILE.read_text(), "run: make schema"
