@@ -23,7 +23,7 @@ from horsies.codec.ids import ID_GENERATOR
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowPlan
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
-from horsies.workflows.children import start
+from horsies.workflows.start import start_run
 
 DIAMONDS: tuple[Sequence[int], ...] = ((), (0,), (0,), (0,), (1, 2), (2, 3), (4,), (4, 5), (6, 7), (8,))
 """Ten nodes in six layers, by what each waits for."""
@@ -51,7 +51,7 @@ async def run(url: str, runs: int, dependencies: Sequence[Sequence[int]]) -> flo
     async with connected(url) as connection, Database(ConnectionSpec(url=url, masked_url=url)) as database:
         await connection.execute(CLOSE)
         for _ in range(runs):
-            await start(database, plan(dependencies), ID_GENERATOR.next_uuid())
+            await start_run(database, plan(dependencies), ID_GENERATOR.next_uuid())
         await connection.execute("CHECKPOINT")
         await connection.execute(OPEN)
         began = time.perf_counter()

@@ -199,7 +199,7 @@ def test_a_run_is_shown_with_the_documented_fields_and_drawn_as_a_tree(horsies: 
     async def store() -> None:
         await insert_node(database_url, run, 0, status="COMPLETED")
         await insert_node(database_url, run, 1, status="FAILED", error={"error_code": "TIMEOUT"})
-        skipped = {"error_code": "UPSTREAM_SKIPPED", "message": "skipped, for node:1 did not complete"}
+        skipped = {"error_code": "UPSTREAM_SKIPPED", "message": "skipped because node:1 did not complete"}
         await insert_node(database_url, run, 2, 0, 1, status="SKIPPED", error=skipped)
         await insert_node(database_url, run, 3, 0, 1, 2, join_type="quorum", min_success=2)
 
@@ -213,7 +213,7 @@ def test_a_run_is_shown_with_the_documented_fields_and_drawn_as_a_tree(horsies: 
     drawn = horsies("workflow", "show", str(run)).stdout.partition("\n\n")[2].splitlines()
     assert drawn == [
         "├─ [0] node:0 (step_0)  COMPLETED",
-        "│  ├─ [2] node:2 (step_2)  SKIPPED  all of 0, 1  skipped, for node:1 did not complete",
+        "│  ├─ [2] node:2 (step_2)  SKIPPED  all of 0, 1  skipped because node:1 did not complete",
         "│  │  └─ see [3]",
         "│  └─ [3] node:3 (step_3)  PENDING  2 of 0, 1, 2  ★ output",
         "└─ [1] node:1 (step_1)  FAILED  TIMEOUT",

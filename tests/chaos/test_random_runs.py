@@ -18,8 +18,8 @@ from horsies.codec.ids import ID_GENERATOR
 from horsies.store.connection import ConnectionSpec
 from horsies.store.database import Database
 from horsies.workflows import control
-from horsies.workflows.children import start
 from horsies.workflows.healing import heal
+from horsies.workflows.start import start_run
 from tests.support.store import Connection
 from tests.support.workflow_graphs import CHANCES, Dag, dags, expected_outcome
 from tests.support.workflows import FakeDefinitions, PlannedDag, WorkflowDriver, stored_outcome
@@ -50,7 +50,7 @@ async def _live(database_url: str, dag: Dag, chance: Random) -> None:
         for table in TABLES:  # an example that failed leaves its runs behind
             await connection.execute(f"DELETE FROM {table}")
         workflow_id = ID_GENERATOR.next_uuid()
-        assert await start(database, planned.plan, workflow_id)
+        assert await start_run(database, planned.plan, workflow_id)
         successes = dict(planned.successes())
         while open_runs := await connection.fetch(OPEN):
             await _disturb(database, connection, known, chance)

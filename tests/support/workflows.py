@@ -31,7 +31,8 @@ from horsies.model.task import TaskAttemptOutcome
 from horsies.model.workflow.plan import NodePlan, OnError, WorkflowDefinitions, WorkflowPlan
 from horsies.store.claims import ClaimedRow, ClaimRef, ClaimRequest, ClaimStore, FinishedAttempt, FinishStore, TaskStart
 from horsies.store.database import Database
-from horsies.workflows.children import BUILD_TIMEOUT_S, OutboxProcessor, start
+from horsies.workflows.outbox import OutboxProcessor
+from horsies.workflows.start import BUILD_TIMEOUT_S, start_run
 from tests.support.store import Connection
 from tests.support.workflow_app import Doubled, task_of
 from tests.support.workflow_graphs import Dag, RunOutcome
@@ -137,10 +138,10 @@ class WorkflowDriver:
     """A database, and someone who does the work of a worker's children in it, as the statements of a worker would."""
 
     def __init__(
-        self, database: Database, *, known: WorkflowDefinitions | None = None, build_limit_s: float = BUILD_TIMEOUT_S
+        self, database: Database, *, known: WorkflowDefinitions | None = None, build_timeout_s: float = BUILD_TIMEOUT_S
     ) -> None:
         self.database = database
-        self.outbox = OutboxProcessor(database, known or FakeDefinitions(), build_limit_s=build_limit_s)
+        self.outbox = OutboxProcessor(database, known or FakeDefinitions(), build_timeout_s=build_timeout_s)
         self.worker_id = uuid4()
         self.started: list[str] = []
         """Names of the tasks that ran, in order."""
@@ -148,7 +149,7 @@ class WorkflowDriver:
 
     async def start_run(self, *nodes: NodePlan, **others: Any) -> UUID:
         workflow_id = ID_GENERATOR.next_uuid()
-        assert await start(self.database, plan(*nodes, **others), workflow_id)
+        assert await start_run(self.database, plan(*nodes, **others), workflow_id)
         return workflow_id
 
     async def claim_and_start(self, limit: int = 1000) -> list[ClaimedRow]:

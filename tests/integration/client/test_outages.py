@@ -149,10 +149,8 @@ async def test_a_bulk_send_whose_answer_was_lost_says_how_to_look_for_it(
         assert (error.code, error.retryable, proxy.lost) == (TaskSendErrorCode.ENQUEUE_FAILED, False, 1)
         assert f"check whether task {error.task_id}" in error.message
         refused = (await app.tasks["double"].retry_send_async(error)).unwrap_err()
-        assert (
-            refused.message
-            == f"retry_send does not accept errors of send_many; check whether task {error.task_id}, the first of them, exists"
-        )
+        hint = f"check whether task {error.task_id}, the first of them, exists"
+        assert refused.message == f"retry_send does not accept errors of send_many; {hint}"
         assert await connection.fetchval("SELECT min(id::text) FROM horsies_tasks") == error.task_id
         await app.close_async()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from horsies.codec.ids import ID_GENERATOR
 from horsies.model.workflow.plan import JoinType, OnError, SuccessRule
 from horsies.store.database import Database
-from horsies.workflows.children import start
+from horsies.workflows.start import start_run
 from tests.support.store import Connection
 from tests.support.workflows import WorkflowDriver, node, node_row, node_statuses, plan, run_row
 
@@ -53,7 +53,7 @@ async def test_a_failure_skips_what_waits_for_it_and_fails_the_run(
     assert (run["status"], run["error"]["error_code"], run["error"]["message"]) == ("FAILED", "BROKEN", "n0")
     skipped = await node_row(connection, workflow_id, 2)
     assert skipped["error"]["data"] == {"dependency_index": 2, "because": 1}
-    assert skipped["error"]["message"] == "skipped, for n1 did not complete"
+    assert skipped["error"]["message"] == "skipped because n1 did not complete"
 
 
 async def test_a_node_that_allows_failures_is_handed_them(bench: WorkflowDriver, connection: Connection) -> None:
@@ -103,8 +103,8 @@ async def test_a_failure_pauses_a_run_that_asked_for_it(bench: WorkflowDriver, c
 
 async def test_the_same_id_twice_is_one_run(database: Database, connection: Connection) -> None:
     workflow_id = ID_GENERATOR.next_uuid()
-    assert await start(database, plan(node(0), node(1, 0)), workflow_id)
-    assert not await start(database, plan(node(0), node(1, 0)), workflow_id)
+    assert await start_run(database, plan(node(0), node(1, 0)), workflow_id)
+    assert not await start_run(database, plan(node(0), node(1, 0)), workflow_id)
     assert await node_statuses(connection, workflow_id) == ["ENQUEUED", "PENDING"]
     assert await connection.fetchval("SELECT count(*) FROM horsies_tasks") == 1
 

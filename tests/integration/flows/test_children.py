@@ -85,7 +85,7 @@ async def test_an_unknown_definition_is_left_to_others(database: Database, conne
     row = await connection.fetchrow("SELECT tries, last_error, needs FROM horsies_workflow_outbox")
     assert row is not None
     assert (row["tries"], row["needs"]) == (1, "child")
-    assert "not known here" in row["last_error"]
+    assert "does not know the definition" in row["last_error"]
     await knowing.run()
     assert (await run_row(connection, root))["status"] == "COMPLETED"
 

@@ -105,7 +105,7 @@ async def test_builds_that_hang_hold_up_nobody_and_fail_alone(
         loop.call_soon_threadsafe(is_reached.set)
         return LEAF
 
-    bench = WorkflowDriver(database, known=Built(make), build_limit_s=1.5)
+    bench = WorkflowDriver(database, known=Built(make), build_timeout_s=1.5)
     hung = [await bench.start_run(sub_node(0, "bad")) for _ in range(40)]
     healthy = await bench.start_run(sub_node(0, "leaf"))
     working = asyncio.create_task(bench.run())
@@ -132,7 +132,7 @@ async def test_a_definition_that_contains_itself_is_stopped_where_it_repeats(
         SELECT error ->> 'message' FROM horsies_workflow_tasks WHERE error ->> 'error_code' = 'WORKFLOW_ENQUEUE_FAILED'
         """
     )
-    assert message == "the sub-workflow could not be started: it contains itself without end: a → b → a"
+    assert message == "the sub-workflow could not be started: endless recursion: a → b → a"
 
 
 async def test_a_definition_that_contains_itself_with_other_arguments_may_until_it_is_too_deep(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies.model.workflow.plan import WorkflowDefinitions
 from horsies.workflows.advance import is_transient
-from horsies.workflows.children import RECHECK_S, OutboxProcessor
+from horsies.workflows.outbox import RECHECK_S, OutboxProcessor
 
 if TYPE_CHECKING:
     from horsies.engine.worker import Parts

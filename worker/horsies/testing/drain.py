@@ -37,7 +37,7 @@ from horsies.registry.invocation import TASK_EXCEPTIONS, bind_current_task, call
 from horsies.store.connection import StatementFailed
 from horsies.store.execution import ClaimedTask, ExecutionStore, FailedAttempt, Owner
 from horsies.sync import BRIDGE
-from horsies.workflows.children import OutboxProcessor
+from horsies.workflows.outbox import OutboxProcessor
 
 logger = logging.getLogger("horsies.testing")
 

@@ -1,1 +1,1 @@
-"""Runs of workflows: started, advanced, paused, resumed, ended, retried and healed. Any process may do any of it."""
+"""Runs of workflows: started, advanced, paused, resumed, cancelled, retried and healed, by any process."""

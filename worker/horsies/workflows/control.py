@@ -1,6 +1,7 @@
-"""What people, and failures, do to runs: pause, resume, cancel, expire, and begin again what failed.
+"""Controls runs: pause, resume, cancel, expire, retry, and advance one run with its tree.
 
-Each is one commit for a run and all runs below it. Nothing of them starts once a pause or a cancel has returned.
+Each operation is one transaction for a run and all its sub-workflows, its *tree*. Once a pause or cancel has returned,
+no task of the tree starts any more. The `*_within` functions run inside a transaction of the caller.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ EXPIRE_BATCH = 50
 
 
 class ControlRefusal(StrEnum):
-    """Why nothing was done."""
+    """Why an operation was refused; the values are public error codes."""
 
     NOT_FOUND = "WORKFLOW_NOT_FOUND"
     NOT_TERMINAL = "WORKFLOW_NOT_TERMINAL"
@@ -33,12 +34,11 @@ class ControlRefusal(StrEnum):
 
 
 async def pause(database: Database, workflow_id: UUID) -> bool | ControlRefusal:
-    """Pause a run; False where it was not RUNNING."""
+    """Pause a run; False if it is not RUNNING."""
     return await database.run(lambda transaction: pause_within(transaction, workflow_id))
 
 
 async def pause_within(transaction: Transaction, workflow_id: UUID) -> bool | ControlRefusal:
-    """The same as a part of a transaction, as each of its kind."""
     tree = RunTreeWriter(transaction)
     runs = await tree.lock_tree(workflow_id)
     if not runs:
@@ -49,82 +49,83 @@ async def pause_within(transaction: Transaction, workflow_id: UUID) -> bool | Co
     return True
 
 
-async def advance_tree(database: Database, workflow_id: UUID, refusals: Mapping[UUID, TaskError] | None = None) -> bool:
-    """Do all that is due in one run, also where that pauses it and the runs below; whether anything was due."""
-    return await database.run(lambda transaction: advance_tree_within(transaction, workflow_id, refusals))
+async def advance_tree(
+    database: Database, workflow_id: UUID, start_errors: Mapping[UUID, TaskError] | None = None
+) -> bool:
+    """Carry out all due steps of one run, including a pause of its tree; returns whether anything was due.
+
+    `start_errors` has the nodes whose sub-workflow cannot be started, by node id.
+    """
+    return await database.run(lambda transaction: advance_tree_within(transaction, workflow_id, start_errors))
 
 
 async def advance_tree_within(
-    transaction: Transaction, workflow_id: UUID, refusals: Mapping[UUID, TaskError] | None = None
+    transaction: Transaction, workflow_id: UUID, start_errors: Mapping[UUID, TaskError] | None = None
 ) -> bool:
     tree = RunTreeWriter(transaction)
     runs = await tree.lock_tree(workflow_id)
-    run = next((each for each in runs if each.id == workflow_id), None)
-    return False if run is None else await _advance_with_tree(tree, run, runs, refusals or {})
-
-
-async def _advance_with_tree(
-    tree: RunTreeWriter, run: RunRow, runs: list[RunRow], refusals: Mapping[UUID, TaskError]
-) -> bool:
-    writes = WorkflowWriter(tree.transaction)
-    nodes = group_by_run(await writes.run_nodes([run.id])).get(run.id, [])
-    steps = list(next_steps(run_state(run, nodes, refusals)))
-    due = StepBatch()
-    due.add(run, nodes, steps, refusals)
-    await due.write(writes)
-    if steps and isinstance(blame := steps[-1], PauseRun):
+    run = next((run for run in runs if run.id == workflow_id), None)
+    if run is None:
+        return False
+    writer = WorkflowWriter(transaction)
+    nodes = group_by_run(await writer.run_nodes([run.id])).get(run.id, [])
+    steps = list(next_steps(run_state(run, nodes, start_errors or {})))
+    batch = StepBatch()
+    batch.add(run, nodes, steps, start_errors or {})
+    await batch.write(writer)
+    if steps and isinstance(last := steps[-1], PauseRun):
         running = _with_status(runs, WorkflowStatus.RUNNING)
-        await tree.pause(running, _WITHDRAWN_BY_PAUSE, failed_node=(run.id, blame.index))
+        await tree.pause(running, _WITHDRAWN_BY_PAUSE, failed_node=(run.id, last.index))
     return bool(steps)
 
 
 async def resume(database: Database, workflow_id: UUID) -> bool | ControlRefusal:
-    """Let a paused run go on, with the runs below it; False where it was not PAUSED."""
+    """Resume a paused run and its tree; False if it is not PAUSED."""
     return await database.run(lambda transaction: resume_within(transaction, workflow_id))
 
 
 async def resume_within(transaction: Transaction, workflow_id: UUID) -> bool | ControlRefusal:
-    tree, writes = RunTreeWriter(transaction), WorkflowWriter(transaction)
+    tree, writer = RunTreeWriter(transaction), WorkflowWriter(transaction)
     runs = await tree.lock_tree(workflow_id)
     if not runs:
         return ControlRefusal.NOT_FOUND
     if _status_of(runs, workflow_id) is not WorkflowStatus.PAUSED:
         return False
     paused = _with_status(runs, WorkflowStatus.PAUSED)
-    # What ended meanwhile is taken over first: a failure of that time has been waited for, and pauses nothing.
-    await advance(writes, [run for run in runs if run.id in paused])
-    await _resume_runs(tree, writes, paused)
+    # Take over the outcomes of tasks that ran on during the pause first: their failures must not pause the run again.
+    await advance(writer, [run for run in runs if run.id in paused])
+    await _resume_runs(tree, writer, paused)
     return True
 
 
 async def cancel(database: Database, workflow_id: UUID, *, kill: bool = False) -> bool | ControlRefusal:
-    """End a run and all below it; False where it has ended. What runs may end, unless it is to be killed."""
+    """Cancel a run and its tree; False if it has ended. Running tasks may finish, unless `kill` is set."""
     return await database.run(lambda transaction: cancel_within(transaction, workflow_id, kill=kill))
 
 
 async def cancel_within(transaction: Transaction, workflow_id: UUID, *, kill: bool = False) -> bool | ControlRefusal:
-    return await _end(transaction, workflow_id, WorkflowStatus.CANCELLED, kill=kill)
+    return await _end_tree(transaction, workflow_id, WorkflowStatus.CANCELLED, kill=kill)
 
 
 async def expire_paused(database: Database, *, longer_than_s: float, limit: int = EXPIRE_BATCH) -> list[UUID]:
-    """End runs that have been paused for so long; returns their ids."""
+    """Expire runs paused for longer than this; returns their ids."""
     expired = await long_paused(database, longer_than_s=longer_than_s, limit=limit)
     for workflow_id in expired:
 
         async def work(transaction: Transaction, workflow_id: UUID = workflow_id) -> None:
-            await _end(transaction, workflow_id, WorkflowStatus.EXPIRED, only_if=WorkflowStatus.PAUSED)
+            await _end_tree(transaction, workflow_id, WorkflowStatus.EXPIRED, only_if=WorkflowStatus.PAUSED)
 
         await database.run(work)
     return expired
 
 
 async def retry_failed(database: Database, workflow_id: UUID) -> int | ControlRefusal:
-    """Let a run that has ended begin again where it failed; returns how many nodes do."""
+    """Run the failed and skipped nodes of a finished run again; returns how many."""
     return await database.run(lambda transaction: retry_within(transaction, workflow_id))
 
 
 async def retry_within(transaction: Transaction, workflow_id: UUID) -> int | ControlRefusal:
-    tree, writes = RunTreeWriter(transaction), WorkflowWriter(transaction)
+    tree, writer = RunTreeWriter(transaction), WorkflowWriter(transaction)
     run = await tree.run_status(workflow_id)
     if run is not None and not run.is_root:
         return ControlRefusal.NOT_ROOT
@@ -134,26 +135,26 @@ async def retry_within(transaction: Transaction, workflow_id: UUID) -> int | Con
     status = _status_of(runs, workflow_id)
     if status not in WORKFLOW_TERMINAL_STATES:
         return ControlRefusal.NOT_TERMINAL
-    # What was still running when the run ended may have ended since, and is not run again for nothing.
-    await advance(writes, runs)
-    retriable = await tree.retryable_runs(workflow_id)
-    if status is WorkflowStatus.COMPLETED or not sum(run.retryable_nodes for run in retriable):
+    # Tasks that were running when the run ended may have completed since: take over their outcomes, do not repeat them.
+    await advance(writer, runs)
+    retryable = await tree.retryable_runs(workflow_id)
+    if status is WorkflowStatus.COMPLETED or not sum(run.retryable_nodes for run in retryable):
         return 0
-    again = [run.id for run in retriable]
-    reset = await tree.reset_nodes(again)
-    await _resume_runs(tree, writes, again, is_new_generation=True)
-    await record_event(transaction, _retried(workflow_id, reset))
+    run_ids = [run.id for run in retryable]
+    reset = await tree.reset_nodes(run_ids)
+    await _resume_runs(tree, writer, run_ids, is_new_generation=True)
+    await record_event(transaction, _retried_event(workflow_id, reset))
     return len(reset)
 
 
 async def _resume_runs(
-    tree: RunTreeWriter, writes: WorkflowWriter, runs: list[UUID], *, is_new_generation: bool = False
+    tree: RunTreeWriter, writer: WorkflowWriter, runs: list[UUID], *, is_new_generation: bool = False
 ) -> None:
     await tree.resume(runs, is_new_generation=is_new_generation)
-    await advance(writes, await writes.lock_runs(runs))
+    await advance(writer, await writer.lock_runs(runs))
 
 
-async def _end(
+async def _end_tree(
     transaction: Transaction,
     workflow_id: UUID,
     status: WorkflowStatus,
@@ -165,15 +166,15 @@ async def _end(
     runs = await tree.lock_tree(workflow_id)
     if not runs:
         return ControlRefusal.NOT_FOUND
-    now = _status_of(runs, workflow_id)
-    if now in WORKFLOW_TERMINAL_STATES or (only_if is not None and now is not only_if):
+    current = _status_of(runs, workflow_id)
+    if current in WORKFLOW_TERMINAL_STATES or (only_if is not None and current is not only_if):
         return False
     ending = [run.id for run in runs if WorkflowStatus(run.status or "") not in WORKFLOW_TERMINAL_STATES]
-    await tree.end(ending, status, error_for_code(_CODES[status]), _WITHDRAWN_BY_CANCEL, kill=kill)
+    await tree.end(ending, status, error_for_code(_END_CODES[status]), _WITHDRAWN_BY_CANCEL, kill=kill)
     return True
 
 
-_CODES = {
+_END_CODES = {
     WorkflowStatus.CANCELLED: OutcomeCode.WORKFLOW_CANCELLED,
     WorkflowStatus.EXPIRED: OutcomeCode.WORKFLOW_EXPIRED,
 }
@@ -187,15 +188,16 @@ def _with_status(runs: list[RunRow], status: WorkflowStatus) -> list[UUID]:
     return [run.id for run in runs if run.status == status]
 
 
-def _retried(workflow_id: UUID, reset: list[ResetNode]) -> StoredEvent:
+def _retried_event(workflow_id: UUID, reset: list[ResetNode]) -> StoredEvent:
     nodes: dict[str, dict[str, str | None]] = defaultdict(dict)
     for node in reset:
         nodes[str(node.workflow_id)][node.node_id] = None if node.task_id is None else str(node.task_id)
     return StoredEvent(kind="workflow_retried", workflow_id=workflow_id, evidence={"nodes": nodes})
 
 
-def _withdrawn_results(by: str) -> WithdrawnTaskResults:
-    cancelled = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=f"taken back: its workflow was {by}")
+def _withdrawn_results(status: str) -> WithdrawnTaskResults:
+    """The stored results of tasks that had not started when their workflow got this status."""
+    cancelled = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message=f"withdrawn: its workflow was {status}")
     expired = TaskError(error_code=OutcomeCode.TASK_EXPIRED, message="not started before its good_until")
     return WithdrawnTaskResults(
         cancelled=canonical_json({"err": encode_task_error(cancelled)}),

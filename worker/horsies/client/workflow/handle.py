@@ -1,4 +1,4 @@
-"""A run of a workflow, seen from outside."""
+"""Workflow handles: start runs, wait for them, inspect and control them."""
 
 from __future__ import annotations
 
@@ -35,103 +35,14 @@ from horsies.sync import BRIDGE, BridgeUnavailable, InsideEventLoop
 from horsies.workflows import control
 from horsies.workflows.control import ControlRefusal
 
-# From what is stored of a run to the results that its handle gives.
-
-_CODES = {
-    WorkflowStatus.FAILED: OutcomeCode.WORKFLOW_FAILED,
-    WorkflowStatus.CANCELLED: OutcomeCode.WORKFLOW_CANCELLED,
-    WorkflowStatus.EXPIRED: OutcomeCode.WORKFLOW_EXPIRED,
-}
-
-
-def run_result(
-    workflow_id: str,
-    row: RunResultRow | None,
-    nodes: Sequence[NodeInfoRow],
-    result_codec_for: Callable[[str], ValueCodec | None],
-) -> AnyResult:
-    """The result of a run that is terminal or paused, or that there is no such run."""
-    if row is None:
-        return error_result(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {workflow_id}")
-    status = WorkflowStatus(row.status)
-    if status is WorkflowStatus.PAUSED:
-        return error_result(
-            OutcomeCode.WORKFLOW_PAUSED,
-            f"workflow {workflow_id} is paused{_because(row.error)}; resume() lets it go on",
-        )
-    if status is not WorkflowStatus.COMPLETED:
-        if row.error is not None:
-            return decode_result(f'{{"err":{row.error}}}')
-        return error_result(_CODES[status], f"workflow {workflow_id} is {status}")
-    if row.document is None:
-        return error_result(RetrievalCode.RESULT_NOT_AVAILABLE, f"workflow {workflow_id} left no result")
-    if row.is_map:
-        return _map_result(row.document, {node.node_id: node for node in nodes}, result_codec_for)
-    return decode_result(row.document, _result_codec(row.output_name, row.output_definition_key, result_codec_for))
-
-
-def node_result(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | None]) -> AnyResult | None:
-    """What a node ended with; None where nothing is stored."""
-    if node.document is None:
-        return None
-    return decode_result(node.document, _node_codec(node, result_codec_for))
-
-
-def node_info(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | None]) -> WorkflowTaskInfo:
-    return WorkflowTaskInfo(
-        node_id=node.node_id,
-        index=node.task_index,
-        name=node.task_name,
-        status=WorkflowTaskStatus(node.status),
-        task_id=None if node.task_id is None else str(node.task_id),
-        sub_workflow_id=None if node.sub_workflow_id is None else str(node.sub_workflow_id),
-        result=node_result(node, result_codec_for),
-        started_at=node.started_at,
-        completed_at=node.completed_at,
-    )
-
-
-def _map_result(
-    document: str, nodes: Mapping[str, NodeInfoRow], result_codec_for: Callable[[str], ValueCodec | None]
-) -> AnyResult:
-    """The results of the last nodes, by id, each read as its task or its definition declares."""
-    stored = json.loads(document)["ok"]
-    results: dict[str, AnyResult] = {}
-    for node_id, each in stored.items():
-        node = nodes.get(node_id)
-        results[node_id] = decode_document(each, None if node is None else _node_codec(node, result_codec_for))
-    return TaskResult(ok=results)
-
-
-def _node_codec(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | None]) -> ValueLoader | None:
-    return _result_codec(None if node.is_subworkflow else node.task_name, node.definition_key, result_codec_for)
-
-
-def _result_codec(
-    task_name: str | None, definition_key: str | None, result_codec_for: Callable[[str], ValueCodec | None]
-) -> ValueLoader | None:
-    """How what a task, or else a sub-workflow, left is read; None where this process does not know it."""
-    if task_name is not None:
-        return result_codec_for(task_name)
-    definition = None if definition_key is None else DEFINITIONS.find(definition_key)
-    return None if definition is None else result_codec_of(definition)
-
-
-def _because(error: str | None) -> str:
-    if error is None:
-        return ""
-    stored = json.loads(error)
-    return f" after {stored.get('error_code')}: {stored.get('message')}"
-
-
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 class WorkflowHandle(Generic[T]):
-    """Waits for a run, looks at its nodes and steers it. Any process may make one from the id of the run.
+    """Waits for a run, reads its nodes and controls it. Any process can create one from the id of the run.
 
-    Every call has an `_async` twin.
+    Every method has an `_async` version.
     """
 
     def __init__(self, workflow_id: str | UUID, broker: PostgresBroker) -> None:
@@ -145,7 +56,7 @@ class WorkflowHandle(Generic[T]):
         return await self._to_result(self._status())
 
     def get(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
-        """The result of the run once it has ended or is paused; None waits for ever, 0 looks once."""
+        """Wait until the run has finished or is paused; None waits without limit, 0 checks once."""
         return BRIDGE.run(self.get_async(timeout_ms))
 
     async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
@@ -156,7 +67,7 @@ class WorkflowHandle(Generic[T]):
             needs_nodes = row is not None and row.is_map and row.status == WorkflowStatus.COMPLETED
             nodes = await self._nodes() if needs_nodes else []
         except TimeoutError:
-            result = error_result(RetrievalCode.WAIT_TIMEOUT, f"workflow {self.workflow_id} has not ended in time")
+            result = error_result(RetrievalCode.WAIT_TIMEOUT, f"workflow {self.workflow_id} did not finish in time")
         except HorsiesError as error:
             result = broker_error_result(error)
         else:
@@ -164,10 +75,7 @@ class WorkflowHandle(Generic[T]):
         return cast("TaskResult[T, TaskError]", result)
 
     def result_for(self, node: NodeRef[U]) -> TaskResult[U, TaskError]:
-        """What a node ended with; RESULT_NOT_READY while it has not, and where it never ran.
-
-        WORKFLOW_NOT_FOUND where there is no such run.
-        """
+        """The result of a node: RESULT_NOT_READY if it has none, WORKFLOW_NOT_FOUND if the run does not exist."""
         return BRIDGE.run(self.result_for_async(node))
 
     async def result_for_async(self, node: NodeRef[U]) -> TaskResult[U, TaskError]:
@@ -175,7 +83,7 @@ class WorkflowHandle(Generic[T]):
         try:
             result = (await self._results()).get(node_id)
         except _ControlRefused:
-            result = error_result(RetrievalCode.WORKFLOW_NOT_FOUND, f"there is no workflow {self.workflow_id}")
+            result = error_result(RetrievalCode.WORKFLOW_NOT_FOUND, f"workflow {self.workflow_id} does not exist")
         except HorsiesError as error:
             result = broker_error_result(error)
         if result is None:
@@ -190,39 +98,39 @@ class WorkflowHandle(Generic[T]):
         return await self._to_result(self._results())
 
     def tasks(self) -> HandleResult[list[WorkflowTaskInfo]]:
-        """The nodes as they stand, by index."""
+        """The current state of the nodes, ordered by index."""
         return self._blocking(self.tasks_async())
 
     async def tasks_async(self) -> HandleResult[list[WorkflowTaskInfo]]:
         return await self._to_result(self._tasks())
 
     def pause(self) -> HandleResult[bool]:
-        """Stop starting tasks of the run and of those below it; Ok(False) where it was not RUNNING."""
+        """Pause the run and its sub-workflows: no task starts any more. Ok(False) if it is not RUNNING."""
         return self._blocking(self.pause_async())
 
     async def pause_async(self) -> HandleResult[bool]:
         return await self._to_result(self._control(control.pause))
 
     def resume(self) -> HandleResult[bool]:
-        """Let a paused run go on; Ok(False) where it was not PAUSED."""
+        """Resume a paused run; Ok(False) if it is not PAUSED."""
         return self._blocking(self.resume_async())
 
     async def resume_async(self) -> HandleResult[bool]:
         return await self._to_result(self._control(control.resume))
 
     def cancel(self, *, kill: bool = False) -> HandleResult[None]:
-        """End the run and those below it. Code that runs may finish, unless it is to be killed."""
+        """Cancel the run and its sub-workflows. Running tasks may finish, unless `kill` is set."""
         return self._blocking(self.cancel_async(kill=kill))
 
     async def cancel_async(self, *, kill: bool = False) -> HandleResult[None]:
-        return await self._to_result(self._cancelled(kill=kill))
+        return await self._to_result(self._cancel(kill=kill))
 
     def retry_failed(self) -> HandleResult[int]:
-        """Begin again what failed or was skipped in a run that has ended; returns how many nodes that are."""
+        """Run the failed and skipped nodes of a finished run again; returns how many."""
         return self._blocking(self.retry_failed_async())
 
     async def retry_failed_async(self) -> HandleResult[int]:
-        return await self._to_result(self._retried())
+        return await self._to_result(self._retry_failed())
 
     def __repr__(self) -> str:
         return f"WorkflowHandle({self.workflow_id!r})"
@@ -244,38 +152,37 @@ class WorkflowHandle(Generic[T]):
         return await WorkflowStore(await self._database()).node_infos(self._id)
 
     async def _results(self) -> dict[str, TaskResult[Any, TaskError]]:
-        await self._status()
+        await self._status()  # raises if the run does not exist
         found = {node.node_id: node_result(node, self._broker.result_codec_for) for node in await self._nodes()}
         return {node_id: result for node_id, result in found.items() if result is not None}
 
     async def _tasks(self) -> list[WorkflowTaskInfo]:
-        await self._status()
+        await self._status()  # raises if the run does not exist
         return [node_info(node, self._broker.result_codec_for) for node in await self._nodes()]
 
-    async def _control(self, steer: Any) -> bool:
-        return _raise_if_refused(await steer(await self._database(), self._id))
+    async def _control(self, operation: Callable[[Database, UUID], Awaitable[bool | ControlRefusal]]) -> bool:
+        return _raise_if_refused(await operation(await self._database(), self._id))
 
-    async def _cancelled(self, *, kill: bool) -> None:
+    async def _cancel(self, *, kill: bool) -> None:
         _raise_if_refused(await control.cancel(await self._database(), self._id, kill=kill))
 
-    async def _retried(self) -> int:
+    async def _retry_failed(self) -> int:
         return _raise_if_refused(await control.retry_failed(await self._database(), self._id))
 
-    async def _to_result(self, asked: Awaitable[U]) -> HandleResult[U]:
-        """What was asked for, or why it could not be had: the one place where errors become `Err`."""
+    async def _to_result(self, operation: Awaitable[U]) -> HandleResult[U]:
+        """Await an operation; its errors become `Err`."""
         try:
-            return Ok(await asked)
+            return Ok(await operation)
         except _ControlRefused as refused:
-            return self._failed(
-                HandleErrorCode(refused.why), f"workflow {self.workflow_id}: {_REFUSAL_MESSAGES[refused.why]}"
-            )
+            message = f"workflow {self.workflow_id} {_REFUSAL_MESSAGES[refused.reason]}"
+            return self._failed(HandleErrorCode(refused.reason), message)
         except HorsiesError as error:
             retryable = isinstance(error, BrokerError) and error.retryable
             return self._failed(HandleErrorCode.DB_OPERATION_FAILED, error.message, error, retryable=retryable)
 
-    def _blocking(self, asked: Coroutine[Any, Any, HandleResult[U]]) -> HandleResult[U]:
+    def _blocking(self, operation: Coroutine[Any, Any, HandleResult[U]]) -> HandleResult[U]:
         try:
-            return BRIDGE.run(asked)
+            return BRIDGE.run(operation)
         except InsideEventLoop as error:
             return self._failed(HandleErrorCode.LOOP_RUNNER_FAILED, f"{error.message}; {error.help_text}", error)
         except BridgeUnavailable as error:
@@ -292,50 +199,52 @@ class WorkflowHandle(Generic[T]):
 
 
 _REFUSAL_MESSAGES = {
-    ControlRefusal.NOT_FOUND: "there is none, or no longer: retention deletes what ended long ago",
-    ControlRefusal.NOT_TERMINAL: "it has not ended; resume() it if it is paused, and wait for its end, or cancel() it",
-    ControlRefusal.NOT_ROOT: "it is a step of another run; retry_failed() of the root begins it again too",
+    ControlRefusal.NOT_FOUND: "does not exist; retention may have deleted it",
+    ControlRefusal.NOT_TERMINAL: "has not finished; resume() it if it is paused, then wait for it, or cancel() it",
+    ControlRefusal.NOT_ROOT: "is a sub-workflow; call retry_failed() on the root run",
 }
 
 
 class _ControlRefused(Exception):
-    def __init__(self, why: ControlRefusal) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: ControlRefusal) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
-def _raise_if_refused(answer: U | ControlRefusal) -> U:
-    if isinstance(answer, ControlRefusal):
-        raise _ControlRefused(answer)
-    return answer
+def _raise_if_refused(result: U | ControlRefusal) -> U:
+    if isinstance(result, ControlRefusal):
+        raise _ControlRefused(result)
+    return result
 
 
-# Starting runs of workflows and steering them by their ids.
+# Functions to start and control runs
 
 
 async def start_plan(
     broker: PostgresBroker | None, plan: WorkflowPlan, workflow_id: str | UUID | None = None
 ) -> WorkflowStartResult[WorkflowHandle[Any]]:
-    """Store a run of this plan; where there is a run with this id already, its handle and nothing else."""
-    from horsies.workflows.children import start as start_run
+    """Store a run of this plan; if a run with this id exists, return its handle and change nothing."""
+    from horsies.workflows.start import start_run
 
     if broker is None:
-        message = f"workflow {plan.name!r} has no app: make it with app.workflow(…), or give start_workflow a broker"
+        message = (
+            f"workflow {plan.name!r} has no app: create it with app.workflow(…), or pass a broker to start_workflow"
+        )
         return _start_error(plan, WorkflowStartErrorCode.BROKER_NOT_CONFIGURED, message)
     try:
-        identity = ID_GENERATOR.next_uuid() if workflow_id is None else UUID(parse_id(str(workflow_id)))
+        run_id = ID_GENERATOR.next_uuid() if workflow_id is None else UUID(parse_id(str(workflow_id)))
     except ValueError as error:
         return _start_error(plan, WorkflowStartErrorCode.VALIDATION_FAILED, str(error), error)
     try:
         session = await broker.session()
-        await start_run(session.database, plan, identity)
+        await start_run(session.database, plan, run_id)
     except HorsiesError as error:
-        return _start_error(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error, str(identity))
-    return Ok(WorkflowHandle(identity, broker))
+        return _start_error(plan, WorkflowStartErrorCode.ENQUEUE_FAILED, error.message, error, str(run_id))
+    return Ok(WorkflowHandle(run_id, broker))
 
 
 def start_blocking(starting: Coroutine[Any, Any, WorkflowStartResult[T]], plan: WorkflowPlan) -> WorkflowStartResult[T]:
-    """Wait for a start without an event loop; inside one, the refusal is a value too."""
+    """Run a start from synchronous code; a call inside an event loop is an `Err` too."""
     try:
         return BRIDGE.run(starting)
     except InsideEventLoop as error:
@@ -348,7 +257,7 @@ def start_blocking(starting: Coroutine[Any, Any, WorkflowStartResult[T]], plan: 
 def start_workflow(
     spec: WorkflowSpec[T], broker: PostgresBroker, workflow_id: str | None = None
 ) -> WorkflowStartResult[WorkflowHandle[T]]:
-    """Start a run on this broker."""
+    """Start a run of the spec on this broker."""
     return start_blocking(start_workflow_async(spec, broker, workflow_id), spec.plan())
 
 
@@ -399,3 +308,88 @@ def _start_error(
             exception=error,
         )
     )
+
+
+# Results from stored rows
+
+_STATUS_CODES = {
+    WorkflowStatus.FAILED: OutcomeCode.WORKFLOW_FAILED,
+    WorkflowStatus.CANCELLED: OutcomeCode.WORKFLOW_CANCELLED,
+    WorkflowStatus.EXPIRED: OutcomeCode.WORKFLOW_EXPIRED,
+}
+
+
+def run_result(
+    workflow_id: str,
+    row: RunResultRow | None,
+    nodes: Sequence[NodeInfoRow],
+    result_codec_for: Callable[[str], ValueCodec | None],
+) -> AnyResult:
+    """The result of a terminal or paused run; WORKFLOW_NOT_FOUND if there is no row."""
+    if row is None:
+        return error_result(RetrievalCode.WORKFLOW_NOT_FOUND, f"workflow {workflow_id} does not exist")
+    status = WorkflowStatus(row.status)
+    if status is WorkflowStatus.PAUSED:
+        cause = ""
+        if row.error is not None:
+            stored = json.loads(row.error)
+            cause = f" after {stored.get('error_code')}: {stored.get('message')}"
+        return error_result(
+            OutcomeCode.WORKFLOW_PAUSED, f"workflow {workflow_id} is paused{cause}; resume() continues it"
+        )
+    if status is not WorkflowStatus.COMPLETED:
+        if row.error is not None:
+            return decode_result(f'{{"err":{row.error}}}')
+        return error_result(_STATUS_CODES[status], f"workflow {workflow_id} is {status}")
+    if row.document is None:
+        return error_result(RetrievalCode.RESULT_NOT_AVAILABLE, f"workflow {workflow_id} has no stored result")
+    if row.is_map:
+        return _map_result(row.document, {node.node_id: node for node in nodes}, result_codec_for)
+    return decode_result(row.document, _result_codec(row.output_name, row.output_definition_key, result_codec_for))
+
+
+def node_result(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | None]) -> AnyResult | None:
+    """The result of a node; None if it has none."""
+    if node.document is None:
+        return None
+    return decode_result(node.document, _node_codec(node, result_codec_for))
+
+
+def node_info(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | None]) -> WorkflowTaskInfo:
+    return WorkflowTaskInfo(
+        node_id=node.node_id,
+        index=node.task_index,
+        name=node.task_name,
+        status=WorkflowTaskStatus(node.status),
+        task_id=None if node.task_id is None else str(node.task_id),
+        sub_workflow_id=None if node.sub_workflow_id is None else str(node.sub_workflow_id),
+        result=node_result(node, result_codec_for),
+        started_at=node.started_at,
+        completed_at=node.completed_at,
+    )
+
+
+def _map_result(
+    document: str, nodes: Mapping[str, NodeInfoRow], result_codec_for: Callable[[str], ValueCodec | None]
+) -> AnyResult:
+    """The results of the leaf nodes by node id, each decoded with the codec of its task or definition."""
+    stored = json.loads(document)["ok"]
+    results: dict[str, AnyResult] = {}
+    for node_id, node_document in stored.items():
+        node = nodes.get(node_id)
+        results[node_id] = decode_document(node_document, None if node is None else _node_codec(node, result_codec_for))
+    return TaskResult(ok=results)
+
+
+def _node_codec(node: NodeInfoRow, result_codec_for: Callable[[str], ValueCodec | None]) -> ValueLoader | None:
+    return _result_codec(None if node.is_subworkflow else node.task_name, node.definition_key, result_codec_for)
+
+
+def _result_codec(
+    task_name: str | None, definition_key: str | None, result_codec_for: Callable[[str], ValueCodec | None]
+) -> ValueLoader | None:
+    """The codec of a task, or else of a sub-workflow; None if this process does not know it."""
+    if task_name is not None:
+        return result_codec_for(task_name)
+    definition = None if definition_key is None else DEFINITIONS.find(definition_key)
+    return None if definition is None else result_codec_of(definition)

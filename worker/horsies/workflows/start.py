@@ -1,0 +1,261 @@
+"""Starts workflow runs: directly, or as sub-workflows of a node.
+
+A run is stored completely or not at all. Sub-workflows are built by user code outside of transactions, in any worker
+that knows their definition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Final
+from uuid import UUID
+
+from horsies.codec.ids import ID_GENERATOR
+from horsies.model.task_result import OperationalErrorCode, TaskError
+from horsies.model.workflow.plan import (
+    NodePlan,
+    OnError,
+    WorkflowDefinitions,
+    WorkflowPlan,
+    WorkflowStatus,
+    WorkflowTaskStatus,
+)
+from horsies.model.workflow.progress import Enqueue, NodeState, RunState, StartSubWorkflow, next_steps
+from horsies.store.database import Database, Transaction
+from horsies.store.operators import EventStore, StoredEvent
+from horsies.store.workflows import ParentRef, PendingSubWorkflow, PlannedNode, WorkflowStore, WorkflowWriter
+from horsies.sync import DaemonThreadExecutor
+from horsies.workflows.advance import is_transient
+from horsies.workflows.control import advance_tree
+
+BUILD_TIMEOUT_S: Final = 10.0
+START_BATCH: Final = 50
+"""Sub-workflows being built at the same time."""
+MAX_TRIES: Final = 25
+UNKNOWN_DEFINITION_DELAY_S: Final = 25.0
+"""Delay between tries of workers that do not know a definition; with MAX_TRIES, about ten minutes in all."""
+MAX_SUB_WORKFLOW_DEPTH: Final = 50
+
+logger = logging.getLogger("horsies.workflow")
+
+
+async def start_run(database: Database, plan: WorkflowPlan, workflow_id: UUID) -> bool:
+    """Store a run and enqueue its first tasks, in one transaction; False if a run with this id exists."""
+
+    async def store(transaction: Transaction) -> bool:
+        return await store_run(WorkflowWriter(transaction), plan, workflow_id)
+
+    return await database.run(store)
+
+
+async def store_run(
+    writer: WorkflowWriter, plan: WorkflowPlan, workflow_id: UUID, parent: ParentRef | None = None
+) -> bool:
+    """Like `start_run`, inside a transaction; `parent` is the node that starts a sub-workflow."""
+    initial = RunState(
+        status=WorkflowStatus.RUNNING,
+        nodes=[
+            NodeState(
+                status=WorkflowTaskStatus.PENDING,
+                dependencies=node.dependencies,
+                join=node.join,
+                min_success=node.min_success,
+                is_subworkflow=node.is_subworkflow,
+            )
+            for node in plan.nodes
+        ],
+        on_error=OnError.FAIL,
+        success_rule=plan.success_rule,
+    )
+    steps = list(next_steps(initial))
+    enqueued = {step.index for step in steps if isinstance(step, Enqueue)}
+    ready = {step.index for step in steps if isinstance(step, StartSubWorkflow)}
+    nodes = [
+        _planned_node(node, is_enqueued=node.index in enqueued, is_ready=node.index in ready) for node in plan.nodes
+    ]
+    return await writer.insert_run(plan, workflow_id, nodes, parent)
+
+
+def _planned_node(plan: NodePlan, *, is_enqueued: bool, is_ready: bool) -> PlannedNode:
+    if is_enqueued:
+        return PlannedNode(
+            id=ID_GENERATOR.next_uuid(), plan=plan, status=WorkflowTaskStatus.ENQUEUED, task_id=ID_GENERATOR.next_uuid()
+        )
+    status = WorkflowTaskStatus.READY if is_ready else WorkflowTaskStatus.PENDING
+    return PlannedNode(id=ID_GENERATOR.next_uuid(), plan=plan, status=status)
+
+
+class SubWorkflowStarter:
+    """Builds and stores pending sub-workflows, several at a time."""
+
+    def __init__(self, database: Database, plan_builder: PlanBuilder) -> None:
+        self._database = database
+        self._plan_builder = plan_builder
+        self._store = WorkflowStore(database)
+        self._unknown: set[str] = set()
+        self._starting: dict[UUID, asyncio.Task[None]] = {}
+        self._database_lock = asyncio.Lock()  # builds run concurrently, but use one connection between them
+
+    @property
+    def has_starting(self) -> bool:
+        return bool(self._starting)
+
+    async def start_pending(self, *, wait_s: float) -> int:
+        """Begin to start a batch of pending sub-workflows; returns how many were dealt with within `wait_s`.
+
+        The others continue in the background: a later call counts them, and `abandon` cancels them.
+        """
+        limit = START_BATCH + len(self._starting)
+        for pending in await self._store.pending_sub_workflows(unknown=self._unknown, limit=limit):
+            if pending.id not in self._starting and len(self._starting) < START_BATCH:
+                self._starting[pending.id] = asyncio.create_task(self._start(pending))
+        if not self._starting:
+            return 0
+        done, _ = await asyncio.wait(self._starting.values(), timeout=wait_s)
+        self._starting = {node_id: task for node_id, task in self._starting.items() if task not in done}
+        failures = [error for task in done if (error := task.exception()) is not None]
+        if failures:
+            raise failures[0]
+        return len(done)
+
+    def abandon(self) -> None:
+        """Cancel the starts in progress; their outbox entries remain."""
+        for task in self._starting.values():
+            task.cancel()
+        self._starting.clear()
+
+    async def _start(self, pending: PendingSubWorkflow) -> None:
+        """Start one sub-workflow, or fail its node. An unexpected error quarantines this one and spares the others."""
+        try:
+            async with self._database_lock:
+                recursion_error = await self._recursion_error(pending)
+            plan = recursion_error or await self._build(pending)
+            async with self._database_lock:
+                await self._store_plan(pending, plan)
+        except Exception as error:
+            if is_transient(error):
+                raise
+            logger.exception("starting a sub-workflow failed node=%s", pending.id)
+            reason = describe_error(error)
+            await self._store.quarantine_sub_workflow(pending, reason)
+            event = StoredEvent(kind="outbox_quarantined", workflow_id=pending.workflow_id, evidence={"error": reason})
+            await EventStore(self._database).record(event)
+
+    async def _recursion_error(self, pending: PendingSubWorkflow) -> BuildFailed | None:
+        """Detect endless recursion: a definition may contain itself, but only with different inputs."""
+        if not pending.depth:
+            return None
+        ancestors = await self._store.ancestors(pending)
+        path = " → ".join([*(ancestor.definition_key for ancestor in reversed(ancestors)), pending.definition_key])
+        if any(ancestor.has_same_inputs for ancestor in ancestors):
+            return BuildFailed(f"endless recursion: {path}")
+        if pending.depth >= MAX_SUB_WORKFLOW_DEPTH:
+            return BuildFailed(f"nested more than {MAX_SUB_WORKFLOW_DEPTH} levels deep: {path}")
+        return None
+
+    async def _build(self, pending: PendingSubWorkflow) -> WorkflowPlan | BuildFailed | None:
+        try:
+            return await self._plan_builder.build(pending)
+        except BuildFailed as failed:
+            return failed
+
+    async def _store_plan(self, pending: PendingSubWorkflow, plan: WorkflowPlan | BuildFailed | None) -> None:
+        """Store the run; fail the node if the build failed; defer it if this worker does not know the definition."""
+        if plan is None:
+            await self._defer_unknown(pending)
+        elif isinstance(plan, BuildFailed):
+            await self._fail_node(pending, OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, str(plan), plan.__cause__)
+        else:
+            try:
+                await self._store_run(pending, plan)
+            except Exception as error:
+                if is_transient(error):
+                    raise
+                code = OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED
+                await self._fail_node(pending, code, describe_error(error), error)
+
+    async def _store_run(self, pending: PendingSubWorkflow, plan: WorkflowPlan) -> None:
+        workflow_id = ID_GENERATOR.next_uuid()
+        parent = ParentRef(
+            workflow_id=pending.workflow_id,
+            task_index=pending.task_index,
+            root_id=pending.root_workflow_id,
+            depth=pending.depth + 1,
+        )
+
+        async def work(transaction: Transaction) -> None:
+            writer = WorkflowWriter(transaction)
+            if await writer.lock_sub_workflow_start(pending):
+                await store_run(writer, plan, workflow_id, parent)
+                if not await writer.link_sub_workflow(pending, workflow_id):
+                    raise _AlreadyStarted  # rolls the stored run back
+
+        try:
+            await self._database.run(work)
+        except _AlreadyStarted:
+            return
+
+    async def _defer_unknown(self, pending: PendingSubWorkflow) -> None:
+        """Leave it to a worker that knows the definition; fail the node after MAX_TRIES."""
+        self._unknown.add(pending.definition_key)
+        if pending.tries + 1 < MAX_TRIES or not pending.has_waited_long:
+            reason = f"this worker does not know the definition {pending.definition_key!r}"
+            await self._store.defer_unknown_definition(pending, reason, delay_s=UNKNOWN_DEFINITION_DELAY_S)
+        else:
+            reason = f"no worker knows the definition {pending.definition_key!r}"
+            await self._fail_node(pending, OperationalErrorCode.SUBWORKFLOW_LOAD_FAILED, reason)
+
+    async def _fail_node(
+        self, pending: PendingSubWorkflow, code: OperationalErrorCode, reason: str, cause: BaseException | None = None
+    ) -> None:
+        """Fail the node and advance its run."""
+        message = f"the sub-workflow could not be started: {reason}"
+        failure = TaskError(error_code=code, message=message, exception=cause)
+        await advance_tree(self._database, pending.workflow_id, {pending.id: failure})
+        # If the node had finished before, the advance had nothing to do and left the outbox entry.
+        await self._store.delete_unwanted_start(pending)
+
+
+class _AlreadyStarted(Exception):
+    """Another worker has started this sub-workflow."""
+
+
+class BuildFailed(Exception):
+    """A sub-workflow has no plan; the message is stored as the error of its node."""
+
+
+class PlanBuilder:
+    """Builds plans of sub-workflows by calling their definitions: user code that may raise anything or hang.
+
+    Each build has a daemon thread of its own, which is never joined: a build that hangs blocks neither others nor exit.
+    """
+
+    def __init__(self, definitions: WorkflowDefinitions, *, timeout_s: float = BUILD_TIMEOUT_S) -> None:
+        self._definitions = definitions
+        self._timeout_s = timeout_s
+        self._threads = DaemonThreadExecutor()
+
+    async def build(self, pending: PendingSubWorkflow) -> WorkflowPlan | None:
+        """The plan; None if the definition is unknown. Raises BuildFailed for any other failure."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.wrap_future(self._threads.submit(self._build, pending))
+        except TimeoutError:
+            raise BuildFailed(f"building it took longer than {self._timeout_s:g} s") from None
+
+    def _build(self, pending: PendingSubWorkflow) -> WorkflowPlan | None:
+        try:
+            return self._definitions.build(
+                pending.definition_key, json.loads(pending.kwargs), json.loads(pending.context)
+            )
+        except BaseException as error:
+            # SystemExit or CancelledError raised by user code must not stop the worker's event loop.
+            raise BuildFailed(describe_error(error)) from error
+
+
+def describe_error(error: BaseException) -> str:
+    """The type of an error, and its message if it has one."""
+    kind, text = type(error).__qualname__, str(error)
+    return f"{kind}: {text}" if text else kind
