@@ -16,7 +16,6 @@ from horsies.model.retry import (
     RetryPolicy,
     RetryState,
     backoff_delay_s,
-    decide_after_shutdown,
     decide_retry,
 )
 from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, OutcomeCode
@@ -238,29 +237,3 @@ def test_a_recovered_task_waits_for_the_later_of_both_delays(not_before_s: int, 
     )
 
     assert verdict == RetryAt(NOW + timedelta(seconds=due_s))
-
-
-@pytest.mark.parametrize("code", ["SHUTDOWN", "WORKER_CRASHED"])
-def test_a_task_cut_by_a_shutdown_is_due_at_once_where_listed(code: str) -> None:
-    chances = RetryState(policy=RetryPolicy.fixed([60], auto_retry_for=[code]), retry_count=0)
-
-    assert decide_after_shutdown(chances, now=NOW) == RetryAt(NOW)
-
-
-@pytest.mark.parametrize(
-    ("chances", "reason"),
-    [
-        (RetryState(policy=None, retry_count=0), GiveUpReason.NO_POLICY),
-        (RetryState(policy=TIMES_OUT, retry_count=0), GiveUpReason.NOT_LISTED),
-        (
-            RetryState(policy=RetryPolicy.fixed([60], auto_retry_for=["SHUTDOWN"]), retry_count=1),
-            GiveUpReason.NO_RETRIES_LEFT,
-        ),
-        (
-            RetryState(policy=RetryPolicy.fixed([60], auto_retry_for=["SHUTDOWN"]), retry_count=0, good_until=NOW),
-            GiveUpReason.TOO_LATE,
-        ),
-    ],
-)
-def test_a_task_cut_by_a_shutdown_fails_otherwise(chances: RetryState, reason: GiveUpReason) -> None:
-    assert decide_after_shutdown(chances, now=NOW) == GiveUp(reason)

@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails
 from horsies.errors import ErrorCode, SourceLocation, TaskDefinitionError
 from horsies.model.settings.base import format_path
 from horsies.model.task import has_expired
-from horsies.model.task_result import NEVER_RETRIED, OperationalErrorCode, is_upper_snake
+from horsies.model.task_result import NEVER_RETRIED, is_upper_snake
 from horsies.model.text import describe_validation_error
 
 MAX_JITTER = 0.25
@@ -212,15 +212,6 @@ def decide_retry(
     delay = backoff_delay_s(state.policy, state.retry_count + 1, jitter)
     due_at = now + timedelta(seconds=delay)
     return retry_if_possible(state, due_at if not_before is None else max(due_at, not_before))
-
-
-def decide_after_shutdown(state: RetryState, *, now: datetime) -> RetryDecision:
-    """A task cut by a stopping worker is due at once where its policy allows for shutdowns or for crashes."""
-    if state.policy is None:
-        return GiveUp(GiveUpReason.NO_POLICY)
-    if not {OperationalErrorCode.SHUTDOWN, OperationalErrorCode.WORKER_CRASHED} & set(state.policy.auto_retry_for):
-        return GiveUp(GiveUpReason.NOT_LISTED)
-    return retry_if_possible(state, now)
 
 
 def retry_if_possible(state: RetryState, due_at: datetime) -> RetryDecision:
