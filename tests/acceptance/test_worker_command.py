@@ -48,7 +48,7 @@ async def _workers_seen(database_url: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere:app"], "error[HRS-207]: there is no module nowhere"),
+        (["nowhere:app"], "error[HRS-207]: no module named nowhere"),
         (["list"], "hint: did you mean horsies workers list? "),
         (["main:horse"], "error[HRS-207]: there is no 'horse' in main"),
         (["main:app", "--queues", "mail"], "error[HRS-103]: worker.queues: no queue 'mail'"),

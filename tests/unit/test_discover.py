@@ -109,7 +109,7 @@ def test_a_dotted_name_that_ends_like_a_file_is_ambiguous(project: Project, loca
     project.write("shop/main.py", APP)
     error = refusal_of(locator)
     assert error.code is ErrorCode.CLI_INVALID_ARGS
-    assert error.help_text == "write shop.main for the module, ./shop.main.py for the file"
+    assert error.help_text == "use shop.main for the module or ./shop.main.py for the file"
 
 
 @pytest.mark.parametrize("locator", ["nowhere.main:app", "nowhere", "nowhere/main.py", "nowhere.py"])
@@ -122,7 +122,7 @@ def test_a_module_or_file_that_is_not_there_says_where_was_looked(project: Proje
 def test_a_module_without_an_app_says_how_one_is_made(project: Project) -> None:
     project.write("empty_module.py")
     error = refusal_of("empty_module")
-    assert (error.code, error.message) == (ErrorCode.WORKER_INVALID_LOCATOR, "there is no app in empty_module")
+    assert (error.code, error.message) == (ErrorCode.WORKER_INVALID_LOCATOR, "no app in empty_module")
     assert "Horsies()" in str(error.help_text)
 
 
@@ -130,14 +130,14 @@ def test_of_two_apps_one_must_be_named(project: Project) -> None:
     project.write("two.py", TWO_APPS)
     error = refusal_of("two")
     assert error.code is ErrorCode.WORKER_INVALID_LOCATOR
-    assert error.help_text == "name one: two:first or two:second"
+    assert error.help_text == "choose one: two:first or two:second"
     import_app_with_tasks("two:second", load_settings())
 
 
 def test_a_wrong_name_is_answered_with_the_right_one(project: Project) -> None:
     project.write("named.py", f"{APP}def create(): ...\n")
-    assert refusal_of("named:ap").message == "there is no 'ap' in named"
-    assert refusal_of("named:create").message == "'create' in named is no app but of type function"
+    assert refusal_of("named:ap").message == "no 'ap' in named"
+    assert refusal_of("named:create").message == "named:create has type function, not a Horsies app"
     assert refusal_of("named:create").help_text == "did you mean named:app?"
 
 

@@ -1,6 +1,6 @@
-"""horsies: tasks in PostgreSQL, run by supervised workers.
+"""horsies: a task queue and workflow engine on PostgreSQL.
 
-Names are loaded when first used, so that `horsies --help` and other small programs import only what they need.
+Names are imported on first use, so that `horsies --help` and small programs load only what they need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The application: its settings, its tasks, and its way to the database."""
+"""`Horsies`, the application object: settings, tasks, workflows, hooks and the connection to the database."""
 
 from __future__ import annotations
 
@@ -39,106 +39,17 @@ from horsies.task_modules import (
     require_list,
 )
 
-# Functions that an app wants called at certain moments.
-
-ChildProcessStartHook: TypeAlias = Callable[[], None]
-
-
-class ChildHooks:
-    """Run once in each child of a worker, after its imports, in the order of registration; each function once."""
-
-    def __init__(self) -> None:
-        self._hooks: list[ChildProcessStartHook] = []
-
-    def __iter__(self) -> Iterator[ChildProcessStartHook]:
-        return iter(tuple(self._hooks))
-
-    def add(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
-        if fault := _fault(hook):
-            raise ConfigurationError(
-                fault,
-                code=ErrorCode.CONFIG_INVALID_CHILD_HOOK,
-                hint="give a plain function without parameters",
-                location=SourceLocation.of_caller(),
-            )
-        if hook not in self._hooks:
-            self._hooks.append(hook)
-        return hook
-
-
-def _fault(hook: object) -> str | None:
-    if not callable(hook):
-        return f"a child hook must be a function, got {type(hook).__qualname__}"
-    if inspect.iscoroutinefunction(hook):
-        return "a child hook must not be async"
-    optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-    parameters = inspect.signature(hook).parameters.values()
-    required = [each for each in parameters if each.default is each.empty and each.kind not in optional]
-    return "a child hook is called without arguments" if required else None
-
-
-# The workflows of an app: made while modules are imported, and the functions that make them later.
-
 P = ParamSpec("P")
 S = TypeVar("S", bound=WorkflowSpec[Any])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowBuilder:
-    """A function that returns a spec, and the arguments with which `check` calls it, once for each case."""
-
-    function: Callable[..., Any]
-    cases: Sequence[Mapping[str, Any]] | None
-    location: SourceLocation | None
-
-    @property
-    def name(self) -> str:
-        return self.function.__qualname__
-
-
-class WorkflowBuilders:
-    """The builders of an app, in the order of registration; each function once."""
-
-    def __init__(self) -> None:
-        self._builders: list[WorkflowBuilder] = []
-
-    def __iter__(self) -> Iterator[WorkflowBuilder]:
-        return iter(tuple(self._builders))
-
-    def __contains__(self, function: object) -> bool:
-        return any(builder.function is function for builder in self._builders)
-
-    def register(self, cases: Sequence[Mapping[str, Any]] | None) -> Callable[[Callable[P, S]], Callable[P, S]]:
-        def keep(function: Callable[P, S]) -> Callable[P, S]:
-            if function not in self:
-                code = inspect.unwrap(function).__code__
-                location = SourceLocation(code.co_filename, code.co_firstlineno)
-                self._builders.append(WorkflowBuilder(function=function, cases=cases, location=location))
-            return function
-
-        return keep
-
-
-def spec_or_placeholder(tasks: Sequence[object], make: Callable[[], WorkflowSpec[Any]]) -> Any:
-    """The spec; where refusals are noted, a stand-in for one that is refused or has a refused task among its nodes."""
-    if any(isinstance(each, DefinitionPlaceholder) for each in tasks):
-        return DefinitionPlaceholder()
-    try:
-        return make()
-    except HorsiesError as error:
-        return record_or_raise(error)
-
-
-# `Horsies`, the object that an application makes once and imports everywhere.
-
 T = TypeVar("T")
 AnyTask = TaskFunction[Any, Any]
+ChildProcessStartHook: TypeAlias = Callable[[], None]
 
 logger = logging.getLogger("horsies")
 
 
 class TaskDecorator(Protocol):
-    """Turns a function into a task of the same signature."""
+    """Turns a function into a task with the same signature."""
 
     @overload
     def __call__(
@@ -149,9 +60,9 @@ class TaskDecorator(Protocol):
 
 
 class Horsies:
-    """An application. Making it reads settings and opens nothing; the first call that needs the database reaches it.
+    """An application: created once, imported everywhere. It connects to the database on first use.
 
-    Every `x_async` has a blocking twin `x` for callers without an event loop.
+    Every `x_async` method has a blocking equivalent `x` for callers without an event loop.
     """
 
     def __init__(self, config: AppConfig | None = None) -> None:
@@ -165,11 +76,11 @@ class Horsies:
         self._tasks: TaskRegistry[AnyTask] = TaskRegistry()
         self._modules: list[str] = list(self.settings.modules)
         self._suppression = SendSuppression()
-        self.are_sends_suppressed = self._suppression.is_on  # asked at every send, without a step in between
+        self.are_sends_suppressed = self._suppression.is_on  # the bound method, because every send calls it
         self._broker = PostgresBroker(self.config.broker, role=self.role)
         self._broker.recovery_dependencies = RecoveryDependencies(
             local=self.config.recovery,
-            hooks=self._asking,
+            hooks=lambda: HookCaller(self.recovery_hooks),
             definitions=self.definitions,
         )
         self._broker.result_codec_for = self._result_codec_for
@@ -182,12 +93,12 @@ class Horsies:
 
     @property
     def config(self) -> AppConfig:
-        """The settings in force, from code, files and environment."""
+        """The settings in use, merged from code, files and environment."""
         return self.settings.app
 
     @property
     def tasks(self) -> TaskRegistry[AnyTask]:
-        """The tasks by name, read as a mapping."""
+        """The registered tasks by name."""
         return self._tasks
 
     def task(
@@ -203,7 +114,7 @@ class Horsies:
         flags: Iterable[str] | Mapping[str, bool] = (),
         **unknown: Any,
     ) -> TaskDecorator:
-        """Register a function as a task; every fault of its definition is reported at once."""
+        """Register a function as a task; raises all faults of its definition together."""
         location = SourceLocation.of_caller()
         if task_name is None or callable(task_name):
             return cast("TaskDecorator", record_or_raise(_missing_name_error(location)))
@@ -260,16 +171,18 @@ class Horsies:
         *,
         definition_key: str | None = None,
     ) -> WorkflowSpec[Any]:
-        """A workflow of these nodes, ready to be started; every fault of it is reported at once."""
-        return spec_or_placeholder(
-            tasks,
-            lambda: WorkflowSpec(name, tasks, on_error, output, success_policy, definition_key, app=self),
-        )
+        """Build a workflow from nodes; raises all its faults together."""
+        if any(isinstance(node, DefinitionPlaceholder) for node in tasks):
+            return cast("Any", DefinitionPlaceholder())
+        try:
+            return WorkflowSpec(name, tasks, on_error, output, success_policy, definition_key, app=self)
+        except HorsiesError as error:
+            return cast("Any", record_or_raise(error))
 
     def workflow_builder(
         self, *, cases: Sequence[Mapping[str, Any]] | None = None
     ) -> Callable[[Callable[P, S]], Callable[P, S]]:
-        """Let `check` call a function that returns a spec: with the keyword arguments of each case, or without any."""
+        """Register a function that returns a spec, so that `check` calls it: once per case, or without arguments."""
         return self._builders.register(cases)
 
     def get_workflow_builders(self) -> list[WorkflowBuilder]:
@@ -283,17 +196,17 @@ class Horsies:
         return [DEFAULT_QUEUE] if queues is None else sorted(queues)
 
     def validate_queue_name(self, queue_name: str | None) -> str:
-        """The name of the queue that a task with this `queue_name` goes to; HRS-200 or HRS-103 where there is none."""
+        """Return the queue for this `queue_name`; raises HRS-200 or HRS-103 if it is invalid."""
         if fault := queue_fault(queue_name, self._custom_queues()):
             raise fault
         return queue_name or DEFAULT_QUEUE
 
     def discover_tasks(self, modules: Sequence[str]) -> None:
-        """Name the modules that define tasks, as dotted names or `.py` paths; nothing is imported yet."""
-        named = require_list(modules, what="modules")
-        if self._modules and named != self._modules:
-            logger.warning("discover_tasks replaces %s by %s", self._modules, named)
-        self._modules = named
+        """Set the modules that define tasks, as dotted names or `.py` paths; does not import them yet."""
+        names = require_list(modules, parameter="modules")
+        if self._modules and names != self._modules:
+            logger.warning("discover_tasks replaces modules %s with %s", self._modules, names)
+        self._modules = names
 
     def expand_module_globs(self, patterns: Sequence[str], exclude: Sequence[str] | None = None) -> list[str]:
         return expand_globs(patterns, exclude)
@@ -302,16 +215,11 @@ class Horsies:
         return list(self._modules)
 
     def import_task_modules(self, modules: Sequence[str] | None = None) -> list[ModuleType]:
-        """Import the discovered modules, or those given; sends are suppressed meanwhile."""
+        """Import the given modules, or those of `discover_tasks`; sends are suppressed meanwhile."""
         return import_modules(self._modules if modules is None else modules)
 
-    def _asking(self) -> HookCaller:
-        from horsies.recovery.hooks import HookCaller
-
-        return HookCaller(self.recovery_hooks)
-
     def check(self, *, live: bool = False) -> list[HorsiesError]:
-        """Every error of the first phase of validation that has one; `live` also asks the database."""
+        """Return every error of the first validation phase that fails; `live` also checks the database."""
         from horsies.check import first_failed_phase
 
         failed = first_failed_phase(self, live=live)
@@ -321,7 +229,7 @@ class Horsies:
         self._suppression.is_requested = suppressed
 
     def set_role(self, role: Literal["producer", "worker", "scheduler"]) -> None:
-        """Say what this process is, which decides the size of its pool; before the broker is first used."""
+        """Set the role of this process, which decides its pool size; call before the first use of the broker."""
         self.role = role
         self._broker.role = role
 
@@ -329,19 +237,19 @@ class Horsies:
         return self.child_hooks.add(hook)
 
     def on_recovery(self, hook: RecoveryHook) -> RecoveryHook:
-        """Ask `hook` what to do with a task whose owner fell silent, before it is recovered."""
+        """Call `hook` before a stale task is recovered; it may change the decision."""
         return self.recovery_hooks.recovery.add(hook)
 
     def on_interrupted(self, hook: InterruptedHook) -> InterruptedHook:
-        """Tell `hook` of each task that was interrupted, after that is stored."""
+        """Call `hook` for each interrupted task, after the interruption is stored."""
         return self.recovery_hooks.interrupted.add(hook)
 
     def on_workers_recovered(self, hook: WorkersRecoveredHook) -> WorkersRecoveredHook:
-        """Tell `hook` what a sweep has settled, once for each that settled something."""
+        """Call `hook` once after each sweep that recovered something."""
         return self.recovery_hooks.workers_recovered.add(hook)
 
     def get_broker(self) -> PostgresBroker:
-        """The broker of this process; nothing is connected before its first use."""
+        """Return the broker of this process; it connects on first use."""
         return self._broker
 
     def get_result(self, task_id: str | UUID, timeout_ms: int | None = None) -> TaskResult[Any, TaskError]:
@@ -397,7 +305,7 @@ class Horsies:
     def ping_workers(
         self, *, target_worker_id: str | None = None, timeout_seconds: float = 2.0, min_responses: int | None = None
     ) -> BrokerResult[list[WorkerPong]]:
-        """The workers that answer in time; returns early on the target's answer or on `min_responses` of them."""
+        """Ping workers and return the answers; returns early after the target's answer or `min_responses` answers."""
         return run_blocking(
             self.ping_workers_async(
                 target_worker_id=target_worker_id, timeout_seconds=timeout_seconds, min_responses=min_responses
@@ -412,14 +320,14 @@ class Horsies:
         )
 
     def list_worker_states(self) -> BrokerResult[list[WorkerStateSnapshot]]:
-        """The newest snapshot of each worker."""
+        """Return the newest snapshot of each worker."""
         return run_blocking(self.list_worker_states_async())
 
     async def list_worker_states_async(self) -> BrokerResult[list[WorkerStateSnapshot]]:
         return await self._monitoring.states()
 
     def get_worker_state(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
-        """The newest snapshot of one worker; None where it has written none."""
+        """Return the newest snapshot of one worker; None if it has none."""
         return run_blocking(self.get_worker_state_async(worker_id))
 
     async def get_worker_state_async(self, worker_id: str) -> BrokerResult[WorkerStateSnapshot | None]:
@@ -428,7 +336,7 @@ class Horsies:
     def get_worker_state_history(
         self, worker_id: str, *, limit: int | None = None
     ) -> BrokerResult[list[WorkerStateSnapshot]]:
-        """The snapshots of one worker, newest first."""
+        """Return the snapshots of one worker, newest first."""
         return run_blocking(self.get_worker_state_history_async(worker_id, limit=limit))
 
     async def get_worker_state_history_async(
@@ -437,7 +345,7 @@ class Horsies:
         return await self._monitoring.history(worker_id, limit)
 
     def close(self) -> None:
-        """Close this process's connections; safe twice, and a later call opens new ones."""
+        """Close this process's connections; may be called twice. A later call reconnects."""
         self._broker.close_blocking()
 
     async def close_async(self) -> None:
@@ -456,6 +364,75 @@ def _missing_name_error(location: SourceLocation | None) -> TaskDefinitionError:
     return TaskDefinitionError(
         "task_name is missing",
         code=ErrorCode.TASK_INVALID_OPTIONS,
-        hint='the decorator takes the name of the task: @app.task("emails.send")',
+        hint='pass the name of the task: @app.task("emails.send")',
         location=location,
     )
+
+
+class ChildHooks:
+    """Functions that run in each child process after its imports, in registration order, each once."""
+
+    def __init__(self) -> None:
+        self._hooks: list[ChildProcessStartHook] = []
+
+    def __iter__(self) -> Iterator[ChildProcessStartHook]:
+        return iter(tuple(self._hooks))
+
+    def add(self, hook: ChildProcessStartHook) -> ChildProcessStartHook:
+        if fault := _hook_fault(hook):
+            raise ConfigurationError(
+                fault,
+                code=ErrorCode.CONFIG_INVALID_CHILD_HOOK,
+                hint="use a plain function without parameters",
+                location=SourceLocation.of_caller(),
+            )
+        if hook not in self._hooks:
+            self._hooks.append(hook)
+        return hook
+
+
+def _hook_fault(hook: object) -> str | None:
+    if not callable(hook):
+        return f"a child hook must be a function, got {type(hook).__qualname__}"
+    if inspect.iscoroutinefunction(hook):
+        return "a child hook must not be async"
+    optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    parameters = inspect.signature(hook).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.kind not in optional]
+    return "a child hook must not have required parameters" if required else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowBuilder:
+    """A function that returns a spec; `check` calls it once with each case's keyword arguments."""
+
+    function: Callable[..., Any]
+    cases: Sequence[Mapping[str, Any]] | None
+    location: SourceLocation | None
+
+    @property
+    def name(self) -> str:
+        return self.function.__qualname__
+
+
+class WorkflowBuilders:
+    """The workflow builders of an app in registration order, each once."""
+
+    def __init__(self) -> None:
+        self._builders: list[WorkflowBuilder] = []
+
+    def __iter__(self) -> Iterator[WorkflowBuilder]:
+        return iter(tuple(self._builders))
+
+    def __contains__(self, function: object) -> bool:
+        return any(builder.function is function for builder in self._builders)
+
+    def register(self, cases: Sequence[Mapping[str, Any]] | None) -> Callable[[Callable[P, S]], Callable[P, S]]:
+        def add(function: Callable[P, S]) -> Callable[P, S]:
+            if function not in self:
+                code = inspect.unwrap(function).__code__
+                location = SourceLocation(code.co_filename, code.co_firstlineno)
+                self._builders.append(WorkflowBuilder(function=function, cases=cases, location=location))
+            return function
+
+        return add

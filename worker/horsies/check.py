@@ -1,4 +1,4 @@
-"""Validating an app in phases: what a later phase looks at makes sense only where the earlier ones found nothing."""
+"""Validates an app in phases; a phase runs only if the earlier ones found no errors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from types import FunctionType
-from typing import Any, Final
+from typing import Final
 
 from horsies.app import Horsies, WorkflowBuilder
 from horsies.client.broker import BrokerSession, PostgresBroker
-from horsies.client.workflow.definition import DEFINITIONS, WorkflowDefinition
+from horsies.client.workflow.definition import DEFINITIONS
 from horsies.client.workflow.spec import WorkflowSpec
 from horsies.errors import (
     BrokerError,
@@ -30,124 +30,9 @@ from horsies.store.migrate import SCHEMA, schema_state
 from horsies.sync import BRIDGE
 from horsies.task_modules import is_missing_file, sends_suppressed
 
-# The phases of a check that look at workflows: definitions, and the functions that build them.
-
-
-def definition_faults(app: Horsies) -> Iterator[HorsiesError]:
-    """Definitions that could not be found again, for they have no key (HRS-016)."""
-    for definition in DEFINITIONS.without_key():
-        if app.definitions.belongs_to_app(definition):
-            yield WorkflowValidationError(
-                f"workflow definition {definition.__qualname__} has no definition_key",
-                code=ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
-                hint='a text that stays the same when the class is renamed: definition_key = "billing.v1"',
-                location=definition.__location__,
-            )
-
-
-def builder_faults(app: Horsies) -> Iterator[HorsiesError]:
-    """What goes wrong when each workflow is built, with sends suppressed (HRS-027, 028, 029, and those of a spec)."""
-    with sends_suppressed():
-        for definition in app.definitions.known():
-            if not definition.is_parametrised():
-                yield from _faults_of_definition(definition, app)
-        for builder in app.get_workflow_builders():
-            yield from _faults_of(builder)
-
-
-def undecorated_builder_faults(app: Horsies) -> Iterator[HorsiesError]:
-    """Functions that say they return a spec and that no check has called (HRS-030)."""
-    known = {inspect.unwrap(builder.function) for builder in app.get_workflow_builders()}
-    for function in _functions_of(app):
-        if function not in known and _returns_spec(function):
-            yield WorkflowValidationError(
-                f"{function.__qualname__} returns a WorkflowSpec, and no check looks at it",
-                code=ErrorCode.WORKFLOW_CHECK_UNDECORATED_BUILDER,
-                hint="put @app.workflow_builder() above it, with cases where it has parameters",
-                location=SourceLocation(function.__code__.co_filename, function.__code__.co_firstlineno),
-            )
-
-
-def _faults_of_definition(definition: type[WorkflowDefinition[Any]], app: Horsies) -> tuple[HorsiesError, ...]:
-    try:
-        definition.build(app)
-    except HorsiesError as error:
-        return error.faults
-    return ()
-
-
-def _faults_of(builder: WorkflowBuilder) -> Iterator[HorsiesError]:
-    signature = inspect.signature(builder.function)
-    if not builder.cases and any(_is_required(each) for each in signature.parameters.values()):
-        text = f"builder {builder.name} has parameters and no cases"
-        hint = "@app.workflow_builder(cases=[{...}]) gives the arguments with which it is checked"
-        yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_CASES_REQUIRED, hint=hint)
-        return
-    for number, case in enumerate(builder.cases or [{}]):
-        try:
-            arguments = _bind_case(signature, case)
-        except TypeError as refused:
-            text = f"builder {builder.name}: case {number} does not fit: {refused}"
-            yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_CASE_INVALID)
-        else:
-            yield from _faults_of_case(builder, f"case {number} of builder {builder.name}", arguments)
-
-
-def _faults_of_case(builder: WorkflowBuilder, where: str, arguments: inspect.BoundArguments) -> Iterator[HorsiesError]:
-    try:
-        built = builder.function(*arguments.args, **arguments.kwargs)
-    except HorsiesError as error:
-        for fault in error.faults:
-            fault.notes = (*fault.notes, f"in {where}")
-            yield fault
-        return
-    except KeyboardInterrupt:
-        raise
-    except BaseException as raised:  # noqa: BLE001  # user code may raise anything, an exit too
-        text = f"{where} raised {type(raised).__qualname__}: {raised}"
-        yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
-        return
-    if not isinstance(built, WorkflowSpec):
-        text = f"{where} returned {type(built).__qualname__}, not a WorkflowSpec"
-        yield _fault(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
-
-
-def _bind_case(signature: inspect.Signature, case: object) -> inspect.BoundArguments:
-    if not isinstance(case, Mapping):
-        raise TypeError(f"a case is a mapping of arguments by name, not {type(case).__qualname__}")
-    return signature.bind(**case)
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind not in (
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    )
-
-
-def _functions_of(app: Horsies) -> Iterable[FunctionType]:
-    """The functions of the modules in which the app's tasks are: those that were named, and those that have one."""
-    names = {module.__name__ for module in app.import_task_modules()}
-    names |= {task.definition.function.__module__ for task in app.tasks.values()}
-    for name in sorted(names & sys.modules.keys()):
-        for value in tuple(vars(sys.modules[name]).values()):
-            if inspect.isfunction(value) and value.__module__ == name:
-                yield inspect.unwrap(value)
-
-
-def _returns_spec(function: FunctionType) -> bool:
-    declared = function.__annotations__.get("return")
-    if isinstance(declared, str):
-        return declared.partition("[")[0].rpartition(".")[2] == WorkflowSpec.__name__
-    return declared is WorkflowSpec or typing.get_origin(declared) is WorkflowSpec
-
-
-def _fault(builder: WorkflowBuilder, text: str, code: ErrorCode, *, hint: str | None = None) -> HorsiesError:
-    return WorkflowValidationError(text, code=code, hint=hint, location=builder.location)
-
 
 def first_failed_phase(app: Horsies, *, live: bool = False) -> ValidationReport | None:
-    """All errors of the first phase that has any; None where the app is sound. `live` also asks the database."""
+    """Return all errors of the first phase that fails, None if the app is valid; `live` also checks the database."""
     phases = {**PHASES, "live": _check_live} if live else PHASES
     for name, errors_of in phases.items():
         if errors := tuple(errors_of(app)):
@@ -164,35 +49,143 @@ def _raised_by(call: Callable[[], object]) -> tuple[HorsiesError, ...]:
 
 
 def _check_settings(app: Horsies) -> Iterable[HorsiesError]:
-    # Each setting was checked when the app was made; a worker's queues are held against the app's only here.
+    # Single settings were validated with the app; this checks that the worker's queues exist.
     return _raised_by(app.settings.worker_config)
 
 
 def _check_imports(app: Horsies) -> Iterator[HorsiesError]:
     for name in app.get_discovered_task_modules():
         if is_missing_file(name):
-            # A worker skips it with a warning; whoever checks wants to know that tasks will be missing.
+            # A worker only warns about it, but its tasks would be missing.
             yield ConfigurationError(
                 f"task module {name} does not exist",
                 code=ErrorCode.CLI_INVALID_ARGS,
-                hint="correct app.modules, or what discover_tasks is given",
+                hint="correct app.modules in horsies.toml or the argument of discover_tasks",
             )
         else:
             yield from _raised_by(lambda name=name: app.import_task_modules([name]))
 
 
+# Workflow definitions and builders
+
+
+def definition_faults(app: Horsies) -> Iterator[HorsiesError]:
+    """Yield HRS-016 for definitions without a key, which stored runs could not be matched with."""
+    for definition in DEFINITIONS.without_key():
+        if app.definitions.belongs_to_app(definition):
+            yield WorkflowValidationError(
+                f"workflow definition {definition.__qualname__} has no definition_key",
+                code=ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
+                hint='set a key that stays the same if the class is renamed: definition_key = "billing.v1"',
+                location=definition.__location__,
+            )
+
+
+def builder_faults(app: Horsies) -> Iterator[HorsiesError]:
+    """Build every workflow with sends suppressed and yield the errors (HRS-027, 028, 029, and those of specs)."""
+    with sends_suppressed():
+        for definition in app.definitions.known():
+            if not definition.is_parametrised():
+                yield from _raised_by(lambda definition=definition: definition.build(app))
+        for builder in app.get_workflow_builders():
+            yield from _check_builder(builder)
+
+
+def undecorated_builder_faults(app: Horsies) -> Iterator[HorsiesError]:
+    """Yield HRS-030 for functions that are annotated to return a spec but are not registered as builders."""
+    known = {inspect.unwrap(builder.function) for builder in app.get_workflow_builders()}
+    for function in _task_module_functions(app):
+        if function not in known and _returns_spec(function):
+            yield WorkflowValidationError(
+                f"{function.__qualname__} returns a WorkflowSpec but is not checked",
+                code=ErrorCode.WORKFLOW_CHECK_UNDECORATED_BUILDER,
+                hint="decorate it with @app.workflow_builder(), with cases if it has parameters",
+                location=SourceLocation(function.__code__.co_filename, function.__code__.co_firstlineno),
+            )
+
+
+def _check_builder(builder: WorkflowBuilder) -> Iterator[HorsiesError]:
+    signature = inspect.signature(builder.function)
+    if not builder.cases and any(_is_required(parameter) for parameter in signature.parameters.values()):
+        text = f"builder {builder.name} has required parameters but no cases"
+        hint = "give arguments to check it with: @app.workflow_builder(cases=[{...}])"
+        yield _builder_error(builder, text, ErrorCode.WORKFLOW_CHECK_CASES_REQUIRED, hint=hint)
+        return
+    for number, case in enumerate(builder.cases or [{}]):
+        try:
+            arguments = _bind_case(signature, case)
+        except TypeError as error:
+            text = f"builder {builder.name}: case {number} is invalid: {error}"
+            yield _builder_error(builder, text, ErrorCode.WORKFLOW_CHECK_CASE_INVALID)
+        else:
+            yield from _check_case(builder, f"case {number} of builder {builder.name}", arguments)
+
+
+def _check_case(builder: WorkflowBuilder, where: str, arguments: inspect.BoundArguments) -> Iterator[HorsiesError]:
+    try:
+        built = builder.function(*arguments.args, **arguments.kwargs)
+    except HorsiesError as error:
+        for fault in error.faults:
+            fault.notes = (*fault.notes, f"in {where}")
+            yield fault
+        return
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:  # noqa: BLE001  # user code may raise anything, including SystemExit
+        text = f"{where} raised {type(raised).__qualname__}: {raised}"
+        yield _builder_error(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
+        return
+    if not isinstance(built, WorkflowSpec):
+        text = f"{where} returned {type(built).__qualname__}, not a WorkflowSpec"
+        yield _builder_error(builder, text, ErrorCode.WORKFLOW_CHECK_BUILDER_EXCEPTION)
+
+
+def _bind_case(signature: inspect.Signature, case: object) -> inspect.BoundArguments:
+    if not isinstance(case, Mapping):
+        raise TypeError(f"a case must be a dict of arguments, not {type(case).__qualname__}")
+    return signature.bind(**case)
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+
+
+def _task_module_functions(app: Horsies) -> Iterable[FunctionType]:
+    """Yield the functions of the app's task modules and of all modules that define one of its tasks."""
+    names = {module.__name__ for module in app.import_task_modules()}
+    names |= {task.definition.function.__module__ for task in app.tasks.values()}
+    for name in sorted(names & sys.modules.keys()):
+        for value in tuple(vars(sys.modules[name]).values()):
+            if inspect.isfunction(value) and value.__module__ == name:
+                yield inspect.unwrap(value)
+
+
+def _returns_spec(function: FunctionType) -> bool:
+    declared = function.__annotations__.get("return")
+    if isinstance(declared, str):
+        return declared.partition("[")[0].rpartition(".")[2] == WorkflowSpec.__name__
+    return declared is WorkflowSpec or typing.get_origin(declared) is WorkflowSpec
+
+
+def _builder_error(builder: WorkflowBuilder, text: str, code: ErrorCode, *, hint: str | None = None) -> HorsiesError:
+    return WorkflowValidationError(text, code=code, hint=hint, location=builder.location)
+
+
 def _check_mappers(app: Horsies) -> Iterator[HorsiesError]:
     config = app.config
     rules = ExceptionRules(mapper=config.exception_mapper, default=config.default_unhandled_error_code)
-    yield from _rule_faults(rules, whose="of the app", location=None)
+    yield from _rule_faults(rules, note="in the app's settings", location=None)
     for name, task in app.tasks.items():
         definition = task.definition
-        yield from _rule_faults(definition.exception_rules, whose=f"of task {name!r}", location=definition.location)
+        yield from _rule_faults(definition.exception_rules, note=f"in task {name!r}", location=definition.location)
 
 
-def _rule_faults(rules: ExceptionRules, *, whose: str, location: SourceLocation | None) -> Iterator[ConfigurationError]:
+def _rule_faults(rules: ExceptionRules, *, note: str, location: SourceLocation | None) -> Iterator[ConfigurationError]:
     for fault in (*mapping_faults(rules), *reserved_code_faults(rules)):
-        fault.notes = (whose,)
+        fault.notes = (note,)
         fault.location = location
         yield fault
 
@@ -216,14 +209,60 @@ def _schedule_faults(app: Horsies, schedule: TaskSchedule) -> Iterator[HorsiesEr
         app.tasks[schedule.task_name].bind(*schedule.args, **schedule.kwargs)
     except ValueError as error:
         yield ConfigurationError(
-            f"arguments do not fit {error}",
+            f"invalid arguments: {error}",
             code=ErrorCode.CONFIG_INVALID_SCHEDULE,
-            hint="args and kwargs of a schedule are those of the task",
+            hint="correct args and kwargs of the schedule to match the task's parameters",
         )
 
 
 def _check_live(app: Horsies) -> Iterable[HorsiesError]:
     return BRIDGE.run(live_faults(app.get_broker()))
+
+
+# The live phase: connection, schema and LISTEN of the configured database
+
+LISTEN_PROBE_TIMEOUT_S = 5.0
+
+
+async def live_faults(broker: PostgresBroker) -> list[HorsiesError]:
+    """Check connection, schema and LISTEN; without a connection the others are skipped."""
+    try:
+        session = await broker.session()
+        await session.database.fetch(SCHEMA.server_info)
+    except HorsiesError as error:
+        return [_to_configuration_error(error)]
+    faults = [await _raised_by_async(_check_schema(session)), await _raised_by_async(_check_listen(session))]
+    return [fault for fault in faults if fault is not None]
+
+
+async def _raised_by_async(check: Awaitable[None]) -> HorsiesError | None:
+    try:
+        await check
+    except HorsiesError as error:
+        return _to_configuration_error(error)
+    return None
+
+
+async def _check_schema(session: BrokerSession) -> None:
+    (await schema_state(session.database)).check_current()
+
+
+async def _check_listen(session: BrokerSession) -> None:
+    if not await is_notify_delivered(session.database, session.direct, within_s=LISTEN_PROBE_TIMEOUT_S):
+        raise ConfigurationError(
+            f"no notification received from {session.direct.masked_url} within {LISTEN_PROBE_TIMEOUT_S:.0f} s",
+            code=ErrorCode.BROKER_INIT_FAILED,
+            hint="LISTEN does not work through a transaction pooler: set broker.session_database_url to a direct URL",
+        )
+
+
+def _to_configuration_error(error: HorsiesError) -> HorsiesError:
+    """Convert a database error to HRS-203 if its URL must be corrected, otherwise to HRS-211."""
+    if not isinstance(error, BrokerError):
+        return error
+    is_wrong_url = isinstance(error, DatabaseUnreachable) and not error.retryable
+    code = ErrorCode.BROKER_INVALID_URL if is_wrong_url else ErrorCode.BROKER_INIT_FAILED
+    return ConfigurationError(error.message, code=code, hint=error.help_text, notes=error.notes)
 
 
 PHASES: Final[Mapping[str, Callable[[Horsies], Iterable[HorsiesError]]]] = {
@@ -235,49 +274,3 @@ PHASES: Final[Mapping[str, Callable[[Horsies], Iterable[HorsiesError]]]] = {
     "mappers": _check_mappers,
     "schedules": _check_schedules,
 }
-
-
-# Asking the configured database whether tasks could be sent and heard of there.
-
-LISTEN_PROBE_TIMEOUT_S = 5.0
-
-
-async def live_faults(broker: PostgresBroker) -> list[HorsiesError]:
-    """What keeps this process from working with its database; a server that does not answer is asked nothing more."""
-    try:
-        session = await broker.session()
-        await session.database.fetch(SCHEMA.server_info)
-    except HorsiesError as error:
-        return [_to_configuration_error(error)]
-    found = [await _fault_of(_refuse_schema(session)), await _fault_of(_check_listen(session))]
-    return [fault for fault in found if fault is not None]
-
-
-async def _fault_of(asked: Awaitable[None]) -> HorsiesError | None:
-    try:
-        await asked
-    except HorsiesError as error:
-        return _to_configuration_error(error)
-    return None
-
-
-async def _refuse_schema(session: BrokerSession) -> None:
-    (await schema_state(session.database)).check_current()
-
-
-async def _check_listen(session: BrokerSession) -> None:
-    if not await is_notify_delivered(session.database, session.direct, within_s=LISTEN_PROBE_TIMEOUT_S):
-        raise ConfigurationError(
-            f"a notification did not come back from {session.direct.masked_url} within {LISTEN_PROBE_TIMEOUT_S:.0f} s",
-            code=ErrorCode.BROKER_INIT_FAILED,
-            hint="LISTEN cannot pass a transaction pooler: set broker.session_database_url to the server itself",
-        )
-
-
-def _to_configuration_error(error: HorsiesError) -> HorsiesError:
-    """A failure of the database as a finding: HRS-203 where its address must change, else HRS-211."""
-    if not isinstance(error, BrokerError):
-        return error
-    is_refusal = isinstance(error, DatabaseUnreachable) and not error.retryable
-    code = ErrorCode.BROKER_INVALID_URL if is_refusal else ErrorCode.BROKER_INIT_FAILED
-    return ConfigurationError(error.message, code=code, hint=error.help_text, notes=error.notes)

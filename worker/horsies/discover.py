@@ -1,8 +1,8 @@
-"""Finding the app that a command works for.
+"""Imports the app that a command works with, given a locator.
 
-A locator names it: `package.module:app` or `path/file.py:app`, or the module or file alone where it holds one app only.
-It counts from the working folder, or, where a horsies.toml that was merely found gives it, from that file's folder:
-in whichever folder of a project a command runs, the project's app is the same.
+A locator is `package.module:app` or `path/file.py:app`; `:app` may be omitted if the module has only one app. It is
+relative to the working directory; one from a discovered horsies.toml is relative to the folder of that file, so a
+command finds the same app in every folder of a project.
 """
 
 from __future__ import annotations
@@ -17,103 +17,104 @@ from horsies.config import LoadedSettings, Precedence, working_folder
 from horsies.errors import ConfigurationError, ErrorCode
 from horsies.task_modules import add_to_sys_path, import_module_or_file, is_missing_file, is_path, sends_suppressed
 
+_CREATE_HINT = "create an app with app = Horsies()"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locator:
-    """Where an app is: a dotted module or a file, and its name there where one was given."""
+    """The location of an app: a dotted module or a file, and optionally its name there."""
 
     module: str
     attribute: str | None
 
     @classmethod
     def parse(cls, text: str) -> Locator:
-        """HRS-206 for a text that could not name an app, whatever modules there are."""
+        """Parse a locator; raises HRS-206 if it is malformed."""
         module, colon, attribute = text.partition(":")
         if not module.strip() or (colon and not attribute.isidentifier()):
-            raise _invalid_locator(f"{text!r} names no app", hint="write package.module:app or path/file.py:app")
+            raise _invalid_locator(f"invalid app {text!r}", hint="use package.module:app or path/file.py:app")
         if module.endswith(".py") and "/" not in module and "." in module.removesuffix(".py"):
-            hint = f"write {module.removesuffix('.py')} for the module, ./{module} for the file"
-            raise _invalid_locator(f"{module!r} may mean a module or a file", hint=hint)
+            hint = f"use {module.removesuffix('.py')} for the module or ./{module} for the file"
+            raise _invalid_locator(f"ambiguous app {module!r}: a module or a file", hint=hint)
         return cls(module=module, attribute=attribute or None)
 
 
 def import_app_with_tasks(locator: str | None, settings: LoadedSettings) -> Horsies:
-    """The app at `locator`, or at `app.locator` of the settings, with all of its tasks; nothing is sent meanwhile."""
+    """Import the app at `locator`, or at `app.locator` of the settings, and its task modules; sends are suppressed."""
     app = import_app(locator, settings)
     app.import_task_modules()
     return app
 
 
 def import_app(locator: str | None, settings: LoadedSettings) -> Horsies:
-    """The app alone: its own module is imported, its task modules are not.
+    """Import the app, but not its task modules.
 
-    HRS-206 for a locator that makes no sense, HRS-207 for one that leads to no app, HRS-210 for a module that raises.
+    Raises HRS-206 for a malformed locator, HRS-207 if there is no such app, HRS-210 if the module raises.
     """
     text = locator or settings.locator
     if text is None:
-        raise _invalid_locator(
-            "no app is named", hint="give it as package.module:app, or set app.locator in horsies.toml"
-        )
-    place, folder = Locator.parse(text), _base_folder(text, settings)
+        raise _invalid_locator("no app given", hint="use package.module:app, or set app.locator in horsies.toml")
+    parsed, folder = Locator.parse(text), _base_folder(text, settings)
     add_to_sys_path(folder)
-    return _app_in(_import_app_module(place, folder), place)
+    return _find_app(_import_app_module(parsed, folder), parsed)
 
 
 def _base_folder(text: str, settings: LoadedSettings) -> Path:
-    """What the locator counts from."""
-    # Compared by its text, for a worker hands the locator of its settings on to its children.
-    is_found = (
+    """Return the folder that the locator is relative to."""
+    # By text, because a worker passes the locator of its settings to its children as an argument.
+    is_discovered = (
         settings.origin_of(("project", "locator")).precedence is Precedence.DISCOVERED_FILE and text == settings.locator
     )
-    return settings.file.parent if is_found and settings.file else working_folder()
+    return settings.file.parent if is_discovered and settings.file else working_folder()
 
 
-def _import_app_module(place: Locator, folder: Path) -> ModuleType:
-    name = str(folder / place.module) if is_path(place.module) else place.module
+def _import_app_module(locator: Locator, folder: Path) -> ModuleType:
+    name = str(folder / locator.module) if is_path(locator.module) else locator.module
     if is_missing_file(name):
-        raise _app_not_found(f"there is no file {place.module}", hint=f"the path counts from {folder}")
+        raise _app_not_found(f"no such file: {locator.module}", hint=f"the path is relative to {folder}")
     try:
         with sends_suppressed():
             return import_module_or_file(name)
     except ConfigurationError as error:
-        if _is_missing_module(place, error.__cause__):
-            hint = f"modules are looked for in {folder} and among the installed packages"
-            raise _app_not_found(f"there is no module {place.module}", hint=hint) from None
+        if _is_missing_module(locator, error.__cause__):
+            hint = f"modules are searched in {folder} and the installed packages"
+            raise _app_not_found(f"no module named {locator.module}", hint=hint) from None
         raise
 
 
-def _is_missing_module(place: Locator, cause: BaseException | None) -> bool:
-    """Whether the named module itself was not found, rather than one that it imports."""
-    if is_path(place.module) or not isinstance(cause, ModuleNotFoundError):
+def _is_missing_module(locator: Locator, cause: BaseException | None) -> bool:
+    """Whether the app's module itself was not found, rather than one that it imports."""
+    if is_path(locator.module) or not isinstance(cause, ModuleNotFoundError):
         return False
-    return f"{place.module}.".startswith(f"{cause.name}.")
+    return f"{locator.module}.".startswith(f"{cause.name}.")
 
 
-def _app_in(module: ModuleType, place: Locator) -> Horsies:
-    if place.attribute is not None:
-        return _app_called(place.attribute, module, place)
-    # One app under two names is one app.
+def _find_app(module: ModuleType, locator: Locator) -> Horsies:
+    if locator.attribute is not None:
+        return _find_named_app(locator.attribute, module, locator)
+    # By id, because one app may have two names.
     apps = {id(value): name for name, value in vars(module).items() if isinstance(value, Horsies)}
     match list(apps.values()):
         case [name]:
             return getattr(module, name)
         case []:
-            raise _app_not_found(f"there is no app in {place.module}", hint="an app is made with app = Horsies()")
+            raise _app_not_found(f"no app in {locator.module}", hint=_CREATE_HINT)
         case names:
-            choice = " or ".join(f"{place.module}:{name}" for name in names)
-            raise _app_not_found(f"there are {len(names)} apps in {place.module}", hint=f"name one: {choice}")
+            choice = " or ".join(f"{locator.module}:{name}" for name in names)
+            raise _app_not_found(f"{len(names)} apps in {locator.module}", hint=f"choose one: {choice}")
 
 
-def _app_called(name: str, module: ModuleType, place: Locator) -> Horsies:
+def _find_named_app(name: str, module: ModuleType, locator: Locator) -> Horsies:
     missing = object()
-    found: Any = getattr(module, name, missing)
-    if isinstance(found, Horsies):
-        return found
-    names = [f"{place.module}:{each}" for each, value in vars(module).items() if isinstance(value, Horsies)]
-    hint = f"did you mean {' or '.join(names)}?" if names else "an app is made with app = Horsies()"
-    if found is missing:
-        raise _app_not_found(f"there is no {name!r} in {place.module}", hint=hint)
-    raise _app_not_found(f"{name!r} in {place.module} is no app but of type {type(found).__qualname__}", hint=hint)
+    value: Any = getattr(module, name, missing)
+    if isinstance(value, Horsies):
+        return value
+    apps = [f"{locator.module}:{other}" for other, value in vars(module).items() if isinstance(value, Horsies)]
+    hint = f"did you mean {' or '.join(apps)}?" if apps else _CREATE_HINT
+    if value is missing:
+        raise _app_not_found(f"no {name!r} in {locator.module}", hint=hint)
+    kind = type(value).__qualname__
+    raise _app_not_found(f"{locator.module}:{name} has type {kind}, not a Horsies app", hint=hint)
 
 
 def _invalid_locator(message: str, *, hint: str) -> ConfigurationError:

@@ -1,22 +1,22 @@
-"""Every error horsies raises, as one tree.
+"""All errors that horsies raises.
 
 HorsiesError
-├── ConfigurationError        HRS-2xx  a setting is wrong           (also ValueError)
-├── TaskDefinitionError       HRS-1xx  a task is declared wrongly    (also ValueError)
-├── WorkflowValidationError   HRS-0xx  a workflow spec is wrong      (also ValueError)
-├── RegistryError             HRS-3xx  a name is unknown or doubled  (also ValueError)
-├── BrokerError               the database said no; `retryable` tells whether asking again may help
-│   ├── DatabaseUnreachable   no server answered, or it refused the connection
-│   └── NoBridge              a blocking call at the interpreter's end         (horsies.sync)
-├── UsageError                the command line is wrong
-├── NotFound                  what was asked for does not exist
-├── Refused                   nothing asked for was in a state that allows it
+├── ConfigurationError        HRS-2xx  invalid setting                (also ValueError)
+├── TaskDefinitionError       HRS-1xx  invalid task definition        (also ValueError)
+├── WorkflowValidationError   HRS-0xx  invalid workflow               (also ValueError)
+├── RegistryError             HRS-3xx  unknown or duplicate name      (also ValueError)
+├── BrokerError               a database operation failed; `retryable` if it may succeed later
+│   ├── DatabaseUnreachable   no server answered, or it rejected the connection
+│   └── BridgeUnavailable     blocking call during interpreter shutdown      (horsies.sync)
+├── UsageError                invalid command line
+├── NotFound                  the requested object does not exist
+├── Refused                   no selected row is in a state that allows the action
 ├── Busy                      another process holds the lock
-├── InsideEventLoop           a blocking call where only `await` can work     (horsies.sync)
-├── UnwrapError               the wrong side of an Ok or Err was asked for    (horsies.model.result)
-└── WorkflowContextMissingIdError   a node without an id was looked up       (horsies.model.workflow.plan)
+├── InsideEventLoop           blocking call inside a running event loop      (horsies.sync)
+├── UnwrapError               unwrap() of an Err, or unwrap_err() of an Ok   (horsies.model.result)
+└── WorkflowContextMissingIdError   lookup of a node without an id           (horsies.model.workflow.plan)
 
-MultipleValidationErrors is mixed into the family's class when several faults are reported at once.
+Several errors raised together are an instance of MultipleValidationErrors and of their common class.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """What the `horsies` executable ends with."""
+    """Exit codes of the `horsies` command."""
 
     DONE = 0
     FAILED = 1
@@ -47,7 +47,7 @@ class ExitCode(IntEnum):
 
 
 class ErrorCode(StrEnum):
-    """Stable codes of errors that are found before any task runs."""
+    """Stable codes of configuration and definition errors."""
 
     WORKFLOW_NO_NAME = "HRS-001"
     WORKFLOW_NO_NODES = "HRS-002"
@@ -113,7 +113,7 @@ class ErrorCode(StrEnum):
 
 
 class BrokerErrorCode(StrEnum):
-    """Why an operation on the database failed."""
+    """Stable codes of failed database operations."""
 
     SCHEMA_INIT_FAILED = "SCHEMA_INIT_FAILED"
     ENQUEUE_FAILED = "ENQUEUE_FAILED"
@@ -137,7 +137,7 @@ class BrokerErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A place in a file that a person can open."""
+    """A position in a source or settings file."""
 
     file: str
     line: int
@@ -145,9 +145,9 @@ class SourceLocation:
 
     @classmethod
     def of_caller(cls) -> SourceLocation | None:
-        """The first frame outside horsies, or None when there is no such file (a console script, `-c`)."""
+        """Return the first frame outside horsies; None if it is not in a file (a console script, `-c`)."""
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        while frame is not None and _is_ours(frame.f_code.co_filename):
+        while frame is not None and frame.f_code.co_filename.startswith(_OUR_FOLDERS):
             frame = frame.f_back
         if frame is None or not Path(frame.f_code.co_filename).is_file():
             return None
@@ -155,16 +155,16 @@ class SourceLocation:
 
     @property
     def source(self) -> str:
-        """The line itself; empty where it may hold a password, as the line that names the database may."""
+        """The text of the line; empty if it may contain a password, for example in a database URL."""
         line = linecache.getline(self.file, self.line).strip()
-        return "" if _MAY_HOLD_A_SECRET.search(line) else line
+        return "" if _MAY_CONTAIN_SECRET.search(line) else line
 
     def __str__(self) -> str:
         column = "" if self.column is None else f":{self.column}"
         return f"{self.file}:{self.line}{column}"
 
 
-_MAY_HOLD_A_SECRET = re.compile("://|url|dsn|passw|secret|token", re.IGNORECASE)
+_MAY_CONTAIN_SECRET = re.compile("://|url|dsn|passw|secret|token", re.IGNORECASE)
 _OUR_FOLDERS = tuple(
     str(folder) + "/"
     for folder in (
@@ -177,12 +177,8 @@ _OUR_FOLDERS = tuple(
 )
 
 
-def _is_ours(filename: str) -> bool:
-    return filename.startswith(_OUR_FOLDERS)
-
-
 class HorsiesError(Exception):
-    """Base of all errors of horsies: a stable code, what happened, and what to do about it."""
+    """Base class of all errors: a stable code, what failed, and a hint how to fix it."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
@@ -204,7 +200,7 @@ class HorsiesError(Exception):
 
     @property
     def faults(self) -> tuple[HorsiesError, ...]:
-        """Every fault that this error stands for; itself, unless it reports several together."""
+        """The single errors: this one, unless several are raised together."""
         return (self,)
 
     @property
@@ -225,7 +221,7 @@ class HorsiesError(Exception):
 
 
 def format_one_line(error: BaseException) -> str:
-    """An error for a log, whose lines are events: what happened, then notes and what to do as fields; may be empty."""
+    """Format an error as one log line: the message, then notes and hint as fields; may be empty."""
     if not isinstance(error, HorsiesError):
         return str(error)
     fields = [*(("note", note) for note in error.notes), ("hint", error.help_text)]
@@ -237,11 +233,11 @@ class ConfigurationError(HorsiesError, ValueError):
 
 
 class TaskDefinitionError(HorsiesError, ValueError):
-    """A task is declared in a way that cannot work."""
+    """A task definition is invalid."""
 
 
 class WorkflowValidationError(HorsiesError, ValueError):
-    """A workflow spec cannot be run as it is written."""
+    """A workflow is invalid."""
 
 
 class RegistryError(HorsiesError, ValueError):
@@ -249,7 +245,7 @@ class RegistryError(HorsiesError, ValueError):
 
 
 class BrokerError(HorsiesError):
-    """The database refused or could not be asked; `retryable` says whether the same call may succeed later."""
+    """A database operation failed; `retryable` says whether the same call may succeed later."""
 
     def __init__(
         self,
@@ -265,7 +261,7 @@ class BrokerError(HorsiesError):
 
 
 class DatabaseUnreachable(BrokerError):
-    """No server answered, or it would not let us in."""
+    """No server answered, or it rejected the connection."""
 
     exit_code = ExitCode.DATABASE_UNREACHABLE
 
@@ -274,19 +270,19 @@ class DatabaseUnreachable(BrokerError):
 
 
 class UsageError(HorsiesError):
-    """The command line asks for something that makes no sense."""
+    """The command line is invalid."""
 
     exit_code = ExitCode.USAGE
 
 
 class NotFound(HorsiesError):
-    """What was asked for does not exist."""
+    """The requested object does not exist."""
 
     exit_code = ExitCode.NOT_FOUND
 
 
 class Refused(HorsiesError):
-    """No matching row was in a state that allows the action."""
+    """No selected row is in a state that allows the action."""
 
     exit_code = ExitCode.REFUSED
 
@@ -299,7 +295,7 @@ class Busy(HorsiesError):
 
 @dataclass(frozen=True, slots=True)
 class ValidationReport:
-    """All faults found in one phase of a validation."""
+    """All errors of one validation phase."""
 
     phase: str
     errors: tuple[HorsiesError, ...] = field(default=())
@@ -309,7 +305,7 @@ class ValidationReport:
 
 
 class MultipleValidationErrors(HorsiesError, ValueError):
-    """Several faults of one phase, reported together in `report`."""
+    """Several errors of one phase, raised together; `report` has them all."""
 
     report: ValidationReport
 
@@ -321,38 +317,38 @@ class MultipleValidationErrors(HorsiesError, ValueError):
         return f"{self.message}\n\n{self.report}"
 
 
-class _SeveralConfigurationErrors(ConfigurationError, MultipleValidationErrors):
+class _MultipleConfigurationErrors(ConfigurationError, MultipleValidationErrors):
     pass
 
 
-class _SeveralTaskDefinitionErrors(TaskDefinitionError, MultipleValidationErrors):
+class _MultipleTaskDefinitionErrors(TaskDefinitionError, MultipleValidationErrors):
     pass
 
 
-class _SeveralWorkflowErrors(WorkflowValidationError, MultipleValidationErrors):
+class _MultipleWorkflowErrors(WorkflowValidationError, MultipleValidationErrors):
     pass
 
 
-_SEVERAL: dict[type[HorsiesError], type[MultipleValidationErrors]] = {
-    ConfigurationError: _SeveralConfigurationErrors,
-    TaskDefinitionError: _SeveralTaskDefinitionErrors,
-    WorkflowValidationError: _SeveralWorkflowErrors,
+_MULTIPLE: dict[type[HorsiesError], type[MultipleValidationErrors]] = {
+    ConfigurationError: _MultipleConfigurationErrors,
+    TaskDefinitionError: _MultipleTaskDefinitionErrors,
+    WorkflowValidationError: _MultipleWorkflowErrors,
 }
 
 
 def raise_together(phase: str, errors: Iterable[HorsiesError], *, family: type[HorsiesError] | None = None) -> None:
-    """Raise one error as itself, several as one object of their family; return when there is none.
+    """Raise a single error unchanged, several as one error of their common class; return if there are none.
 
-    Errors of several families belong to `family`, where one is given.
+    `family` is the class for errors that have no common one.
     """
-    found = tuple(errors)
-    if not found:
+    report = ValidationReport(phase=phase, errors=tuple(errors))
+    if not report.errors:
         return
-    if len(found) == 1:
-        raise found[0]
-    first = found[0]
-    family = next((known for known in _SEVERAL if all(isinstance(error, known) for error in found)), family)
-    together = _SEVERAL[family] if family else MultipleValidationErrors
-    error = together(f"{len(found)} problems in {phase}", code=first.code, location=first.location)
-    error.report = ValidationReport(phase=phase, errors=found)
+    first = report.errors[0]
+    if len(report.errors) == 1:
+        raise first
+    family = next((known for known in _MULTIPLE if all(isinstance(error, known) for error in report.errors)), family)
+    combined = _MULTIPLE[family] if family else MultipleValidationErrors
+    error = combined(f"{len(report.errors)} errors in {phase}", code=first.code, location=first.location)
+    error.report = report
     raise error

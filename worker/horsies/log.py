@@ -1,4 +1,4 @@
-"""Log lines on stderr, as text for people or as JSON for machines. Standard output belongs to data."""
+"""Logging to stderr, as text or JSON; stdout is for command output only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 def configure_logging(
     level: str = "INFO", form: LogFormat = "text", *, statements: bool = False, stream: TextIO | None = None
 ) -> None:
-    """Send everything logged under `horsies` to `stream` (stderr), and nothing twice; statements at any level."""
+    """Log everything under `horsies` to `stream` [default: stderr]; `statements` logs SQL regardless of the level."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logger = logging.getLogger("horsies")
@@ -31,22 +31,22 @@ def configure_logging(
 
 
 def extras(record: logging.LogRecord) -> Mapping[str, object]:
-    """What the caller added with `extra=`: task ids, queues, counts."""
+    """Return the fields that the caller added with `extra=`: task ids, queues, counts."""
     return {key: value for key, value in record.__dict__.items() if key not in _STANDARD_FIELDS}
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31 12:00:00.123 INFO  horsies.claim  claimed 3 tasks  queue=mail`, one event a line."""
+    """One event per line: `2026-01-31 12:00:00.123 INFO  horsies.claim  claimed 3 tasks  queue=mail`."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        added = "".join(f"  {key}={sanitize_text(str(value))}" for key, value in extras(record).items())
-        line = f"{at} {record.levelname:<7} {record.name}  {sanitize_text(record.getMessage())}{added}"
+        fields = "".join(f"  {key}={sanitize_text(str(value))}" for key, value in extras(record).items())
+        line = f"{at} {record.levelname:<7} {record.name}  {sanitize_text(record.getMessage())}{fields}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, instants in UTC."""
+    """One JSON object per line, timestamps in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
         document: dict[str, object] = {

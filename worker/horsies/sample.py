@@ -1,6 +1,6 @@
-"""A small app to try horsies with: `app.locator = "horsies.sample:app"`.
+"""A sample app to try horsies with: `app.locator = "horsies.sample:app"`.
 
-Its tasks touch neither the network nor files. Each shows one thing, and is written to be copied.
+The tasks use neither the network nor files. Each shows one feature and is meant to be copied.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ app = Horsies()
 
 
 class Receipt(BaseModel):
-    """What the mail server would say of a message it took."""
+    """The answer of a mail server that accepted a message."""
 
     to: str
     characters: int
 
 
 class Size(BaseModel):
-    """Pixels."""
+    """The size of an image in pixels."""
 
     width: int
     height: int
@@ -48,15 +48,15 @@ class Size(BaseModel):
 
 @app.task("sample.send_email")
 def send_email(to: str, subject: str, body: str = "") -> TaskResult[Receipt, TaskError]:
-    """A failure that is part of the trade is returned, with a code of one's own."""
+    """Expected failures: return a TaskError with your own error code."""
     if "@" not in to:
-        return TaskResult(err=TaskError(error_code="ADDRESS_REFUSED", message="an address needs an @"))
+        return TaskResult(err=TaskError(error_code="ADDRESS_REFUSED", message="the address has no @"))
     return TaskResult(ok=Receipt(to=to, characters=len(subject) + len(body)))
 
 
 @app.task("sample.resize", priority=50)
 def resize(image: Size, longest_side: int = 640) -> TaskResult[Size, TaskError]:
-    """Arguments and results are typed: the sender gives a `Size`, and gets one back."""
+    """Typed arguments and results: the sender passes a `Size` and gets one back."""
     scale = min(1.0, longest_side / max(image.width, image.height))
     return TaskResult(ok=Size(width=round(image.width * scale), height=round(image.height * scale)))
 
@@ -67,7 +67,7 @@ def resize(image: Size, longest_side: int = 640) -> TaskResult[Size, TaskError]:
     retry_policy=RetryPolicy.exponential(1, max_retries=5, auto_retry_for=["BANK_UNREACHABLE"]),
 )
 def charge_card(amount: Decimal, succeeds_on_attempt: int = 3) -> TaskResult[Decimal, TaskError]:
-    """A flaky one: an exception becomes a code, and the policy says which codes are worth another try."""
+    """Retries: an exception is mapped to an error code, and the policy retries that code."""
     running = current_task()
     attempt = running.attempt if running else 1
     if attempt < succeeds_on_attempt:
@@ -77,14 +77,14 @@ def charge_card(amount: Decimal, succeeds_on_attempt: int = 3) -> TaskResult[Dec
 
 @app.task("sample.make_report", timeout_ms=60_000)
 def make_report(seconds: float = 5.0) -> TaskResult[str, TaskError]:
-    """A slow one: after a minute it is ended, and its result is TASK_TIMEOUT."""
+    """Timeout: after a minute the task is stopped and fails with TASK_TIMEOUT."""
     time.sleep(seconds)
     return TaskResult(ok=f"report made in {seconds} s")
 
 
 @app.task("sample.fetch_rate")
 async def fetch_rate(currency: str, latency_s: float = 0.1) -> TaskResult[Decimal, TaskError]:
-    """An `async def`: one child of a worker runs many of these at a time, since they mostly wait."""
+    """Async task: one child process runs many of these concurrently."""
     await asyncio.sleep(latency_s)
     return TaskResult(ok=Decimal(sum(currency.encode())) / 100)
 
@@ -94,23 +94,23 @@ async def fetch_rate(currency: str, latency_s: float = 0.1) -> TaskResult[Decima
     flags=["infrastructure_resilient"],
     retry_policy=RetryPolicy.fixed([10, 60, 300], auto_retry_for=[OperationalErrorCode.WORKER_CRASHED]),
 )
-def import_catalogue(pages: int, seconds_a_page: float = 1.0) -> TaskResult[int, TaskError]:
-    """A long one that may be repeated: the flag makes recovery patient with it, the policy starts it again."""
+def import_catalogue(pages: int, seconds_per_page: float = 1.0) -> TaskResult[int, TaskError]:
+    """Long and repeatable: the flag selects longer stale thresholds, the policy retries it after a crash."""
     for _ in range(pages):
-        time.sleep(seconds_a_page)
+        time.sleep(seconds_per_page)
     return TaskResult(ok=pages)
 
 
 @app.task("sample.crash")
 def crash() -> TaskResult[None, TaskError]:
-    """Kills the process that runs it, as a fault in native code would: its worker notices, and nobody else does."""
+    """Crash: kills its process like a segmentation fault would; the worker replaces the process."""
     os.kill(os.getpid(), signal.SIGKILL)
     return TaskResult(ok=None)
 
 
 @app.task("sample.make_gallery")
 def make_gallery(title: str, workflow_ctx: WorkflowContext | None = None) -> TaskResult[str, TaskError]:
-    """Gathers what other nodes of its workflow made."""
+    """Workflow context: reads the results of other nodes."""
     if workflow_ctx is None:
         return TaskResult(ok=f"{title}: empty")
     sizes = [workflow_ctx.result_for(NodeKey[Size](node_id)).ok_value for node_id in THUMBNAILS]
@@ -123,13 +123,14 @@ def agree_on_rate(
     two: TaskResult[Decimal, TaskError] | None = None,
     three: TaskResult[Decimal, TaskError] | None = None,
 ) -> TaskResult[Decimal, TaskError]:
-    """Takes whichever of its sources have answered by the time it runs."""
-    return TaskResult(ok=median(each.ok_value for each in (one, two, three) if each is not None and each.is_ok()))
+    """Quorum: uses the results that are available when it runs."""
+    rates = [result.ok_value for result in (one, two, three) if result is not None and result.is_ok()]
+    return TaskResult(ok=median(rates))
 
 
 THUMBNAILS = {"small": 160, "medium": 640, "large": 1600, "huge": 3200}
 
-# Fan out, fan in: four at once, and one that needs them all.
+# Fan-out and fan-in: four tasks in parallel, then one that needs all their results.
 _sizes = [
     resize.node(node_id=node_id)(image=Size(width=4000, height=3000), longest_side=side)
     for node_id, side in THUMBNAILS.items()
@@ -137,7 +138,7 @@ _sizes = [
 _gallery = make_gallery.node(waits_for=_sizes, workflow_ctx_from=_sizes)(title="holidays")
 gallery = app.workflow("gallery", [*_sizes, _gallery], output=_gallery, definition_key="sample.gallery.v1")
 
-# A quorum: two of three answers are enough, and the slowest is not waited for.
+# Quorum: continues after two of three results, without waiting for the slowest.
 _one = fetch_rate.node(node_id="first-bank")(currency="EUR")
 _two = fetch_rate.node(node_id="second-bank")(currency="EUR", latency_s=0.3)
 _three = fetch_rate.node(node_id="third-bank")(currency="EUR", latency_s=3.0)
@@ -148,7 +149,7 @@ rate = app.workflow("rate", [_one, _two, _three, _agreed], output=_agreed, defin
 
 
 class Checkout(WorkflowDefinition[Decimal]):
-    """A workflow that others are made of."""
+    """A workflow that other workflows use as a sub-workflow."""
 
     name = "checkout"
     definition_key = "sample.checkout.v1"
@@ -164,9 +165,9 @@ _checkout = SubWorkflowNode(Checkout, node_id="checkout")
 _report = make_report.node(waits_for=[_checkout])(seconds=1.0)
 order = app.workflow("order", [_checkout, _report], output=_report, definition_key="sample.order.v1")
 
-# Stops at its first failure, and waits for somebody to look: `horsies workflow resume`, or cancel.
-_typed_wrong = send_email.node(node_id="typed-wrong")(to="nobody", subject="News")
-_others = send_email.node(waits_for=[_typed_wrong])(to="ada@example.org", subject="News")
+# Pauses at the first failure until an operator runs `horsies workflow resume` or `cancel`.
+_invalid = send_email.node(node_id="invalid-address")(to="nobody", subject="News")
+_valid = send_email.node(waits_for=[_invalid])(to="ada@example.org", subject="News")
 newsletter = app.workflow(
-    "newsletter", [_typed_wrong, _others], on_error=OnError.PAUSE, definition_key="sample.newsletter.v1"
+    "newsletter", [_invalid, _valid], on_error=OnError.PAUSE, definition_key="sample.newsletter.v1"
 )

@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, through which synchronous code calls the one asynchronous implementation."""
+"""Runs the asynchronous implementation for synchronous callers, on an event loop in a background thread."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ T = TypeVar("T")
 
 
 class InsideEventLoop(HorsiesError):
-    """A blocking call was made on a thread whose event loop is running; waiting there would stop that loop for ever."""
+    """A blocking call was made inside a running event loop, where it would block that loop."""
 
     def __init__(self) -> None:
         super().__init__(
-            "a blocking call inside a running event loop",
+            "blocking call inside a running event loop",
             code=BrokerErrorCode.ASYNC_CONTEXT,
-            hint="await the _async twin instead",
+            hint="await the _async method instead",
         )
 
 
 class BridgeUnavailable(BrokerError):
-    """A blocking call came when no other thread could do its work any more: the interpreter ends, or has no thread."""
+    """A blocking call cannot run in the background thread: the interpreter is exiting, or no thread can be started."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code=BrokerErrorCode.NO_BROKER, retryable=False)
 
 
 class Bridge:
-    """Runs coroutines for callers without an event loop, from any thread, and also in a forked child.
+    """Runs coroutines for callers without an event loop, from any thread, also after a fork.
 
-    The thread starts with the first call. It is a daemon, so it never keeps a process alive, and calls made by `atexit`
-    handlers are still served; after those threads stand still, and calls are refused with `NoBridge`. A child made by
-    `fork` has no such thread and starts its own.
+    The thread starts with the first call and is a daemon, so it does not keep the process alive. Calls from `atexit`
+    handlers still work; after those, threads no longer run and calls raise BridgeUnavailable. A forked child has no
+    such thread and starts its own.
     """
 
     def __init__(self) -> None:
-        # One that its holder may take again: a signal handler or a finalizer may call in the middle of a first call.
-        self._starting = threading.RLock()
+        # Reentrant, because a signal handler or finalizer may make a call while the first call starts the thread.
+        self._start_lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         os.register_at_fork(after_in_child=self._reset_after_fork)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for `coroutine` on the bridge's loop; an interrupt of the caller cancels it."""
+        """Run `coroutine` on the background loop and wait for it; cancels it if the caller is interrupted."""
         if is_inside_event_loop():
             coroutine.close()
             raise InsideEventLoop
@@ -72,52 +72,51 @@ class Bridge:
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if sys.is_finalizing():
-            raise BridgeUnavailable("the interpreter is shutting down, and its other threads stand still")
-        with self._starting:
+            raise BridgeUnavailable("the interpreter is shutting down; background threads no longer run")
+        with self._start_lock:
             if self._loop is None:
-                self._loop = _started_loop()
+                self._loop = _start_loop()
             return self._loop
 
     def _reset_after_fork(self) -> None:
-        # The parent may have forked while holding the lock, and its loop has no thread here.
-        self._starting = threading.RLock()
+        # Another thread of the parent may have held the lock, and the parent's loop has no thread here.
+        self._start_lock = threading.RLock()
         self._loop = None
 
 
-def _started_loop() -> asyncio.AbstractEventLoop:
+def _start_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonThreadExecutor())
     try:
         threading.Thread(target=loop.run_forever, name="horsies-bridge", daemon=True).start()
     except RuntimeError as error:
         loop.close()
-        raise BridgeUnavailable(f"no thread for blocking calls: {error}") from error
+        raise BridgeUnavailable(f"cannot start the thread for blocking calls: {error}") from error
     return loop
 
 
 class DaemonThreadExecutor(ThreadPoolExecutor):
-    """One daemon thread a call. The usual executors refuse work once the interpreter exits; names must be looked up
-    and servers started for an `atexit` handler too."""
+    """One daemon thread per call. Standard executors reject work at interpreter exit, but an `atexit` handler may
+    still need to resolve host names and start servers."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        done: Future[T] = Future()
+        future: Future[T] = Future()
 
         def work() -> None:
             try:
-                done.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001  # whoever asked hears of it
-                done.set_exception(error)
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001  # passed to the caller
+                future.set_exception(error)
 
-        done.set_running_or_notify_cancel()
+        future.set_running_or_notify_cancel()
         threading.Thread(target=work, name="horsies-bridge-work", daemon=True).start()
-        return done
+        return future
 
 
 class _BridgeCall(Generic[T]):
-    """A coroutine that its caller may give up at any instant, even before it has begun.
+    """One coroutine whose caller may abandon it at any time, even before it starts.
 
-    One lock says whether it is under way. A future that follows a future, each with callbacks and one with a condition,
-    takes a fifth longer for the way to the other thread and back.
+    A plain lock signals completion; `run_coroutine_threadsafe` with its two futures takes 20 % longer per call.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
@@ -135,13 +134,14 @@ class _BridgeCall(Generic[T]):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def result(self) -> T:
-        """Wait in the caller's thread for what comes of it."""
+        """Wait for the result in the caller's thread."""
         self._finished.acquire()
-        ended, self._outcome = self._outcome, None  # nor does it keep an error whose traceback keeps this
-        assert ended is not None  # noqa: S101  # the lock is let go of afterwards
-        if isinstance(ended, Err):
-            raise ended.error
-        return ended.value
+        # Cleared, because the error's traceback refers to this object: a reference cycle.
+        outcome, self._outcome = self._outcome, None
+        assert outcome is not None  # noqa: S101  # set before the lock is released
+        if isinstance(outcome, Err):
+            raise outcome.error
+        return outcome.value
 
     def abandon(self) -> None:
         self._is_abandoned = True
@@ -151,7 +151,7 @@ class _BridgeCall(Generic[T]):
     async def _run(self) -> None:
         try:
             self._outcome = Ok(await self._coroutine)
-        except BaseException as error:  # noqa: BLE001  # the caller hears of it
+        except BaseException as error:  # noqa: BLE001  # passed to the caller
             self._outcome = Err(error)
         finally:
             self._finished.release()

@@ -1,4 +1,4 @@
-"""The modules that define an app's tasks: named, found by pattern, imported without sending anything."""
+"""Imports the modules that define tasks: glob expansion, error collection, and send suppression meanwhile."""
 
 from __future__ import annotations
 
@@ -33,51 +33,71 @@ from horsies.errors import (
 from horsies.model.result import Err, Ok, Result, UnwrapError
 from horsies.model.send import TaskSendError, TaskSendErrorCode
 
-# Tasks that cannot be defined: noted while a module is imported, so that all of them are told at once.
+# Modules by name, path or pattern
 
-_COLLECTED_ERRORS: ContextVar[list[HorsiesError] | None] = ContextVar("horsies_noted_refusals", default=None)
+DEFAULT_EXCLUDES = ("*_test.py", "test_*.py", "conftest.py")
 
-
-class DefinitionPlaceholder:
-    """Takes the place of a task that was refused, so that the rest of its module can be run and looked at.
-
-    It is a decorator, a task and whatever comes of one: every call and every attribute gives it again.
-    """
-
-    def __call__(self, *_args: object, **_kwargs: object) -> Self:
-        return self
-
-    def __getattr__(self, name: str) -> Self:
-        if name.startswith("__"):
-            raise AttributeError(name)  # protocols that it does not follow
-        return self
+logger = logging.getLogger("horsies.app")
 
 
-@contextmanager
-def collect_definition_errors() -> Generator[list[HorsiesError]]:
-    """Inside the block a refused definition does not raise; yields the faults, in the order in which they come."""
-    noted: list[HorsiesError] = []
-    token = _COLLECTED_ERRORS.set(noted)
-    try:
-        yield noted
-    finally:
-        _COLLECTED_ERRORS.reset(token)
+def import_modules(names: Iterable[str]) -> list[ModuleType]:
+    """Import modules by dotted name or path with sends suppressed; missing files are skipped with a warning."""
+    modules: list[ModuleType] = []
+    with sends_suppressed():
+        for name in require_list(names, parameter="modules"):
+            if is_missing_file(name):
+                logger.warning("task module %s does not exist, skipped", name)
+            else:
+                modules.append(import_module_or_file(name))
+    return modules
 
 
-def record_or_raise(error: HorsiesError) -> DefinitionPlaceholder:
-    """Note the error where refusals are noted; raise it everywhere else."""
-    noted = _COLLECTED_ERRORS.get()
-    if noted is None:
-        raise error
-    noted.extend(error.faults)
-    return DefinitionPlaceholder()
+def expand_globs(patterns: Iterable[str], exclude: Sequence[str] | None = None) -> list[str]:
+    """Return absolute paths of the matching `.py` files, without duplicates; dotted names are kept unchanged."""
+    excluded = DEFAULT_EXCLUDES if exclude is None else require_list(exclude, parameter="exclude")
+    modules: dict[str, None] = {}
+    for pattern in require_list(patterns, parameter="patterns"):
+        if not is_path(pattern):
+            modules[pattern] = None
+            continue
+        for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207  # patterns may be absolute
+            path = Path(match).resolve()
+            if path.suffix == ".py" and not any(fnmatch.fnmatch(path.name, mask) for mask in excluded):
+                modules[str(path)] = None
+    return list(modules)
 
 
-# Importing code of the user's, by dotted name or by file, so that whatever goes wrong says where.
+def require_list(names: Iterable[str], *, parameter: str) -> list[str]:
+    """Return the names as a list; raises HRS-206 for a string, which Python would iterate by character."""
+    if isinstance(names, str):
+        raise ConfigurationError(
+            f"{parameter} must be a list, got the string {names!r}",
+            code=ErrorCode.CLI_INVALID_ARGS,
+            hint=f'use ["{names}"]',
+            location=SourceLocation.of_caller(),
+        )
+    return list(names)
 
-# Frames of the import itself: frozen ones, importlib's, and ours.
+
+def is_missing_file(name: str) -> bool:
+    return is_path(name) and not Path(name).is_file()
+
+
+def is_path(name: str) -> bool:
+    return name.endswith(".py") or "/" in name or "*" in name
+
+
+def add_to_sys_path(folder: Path) -> None:
+    """Make modules in `folder` importable, as if Python had been started there."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+# Importing user code by dotted name or file, with the location of errors
+
+# File name prefixes of frames of the import itself: frozen modules, importlib and horsies.
 _IMPORT_FRAMES = ("<", importlib.__file__, f"{Path(__file__).parent}/")
-# Errors that say themselves what in a module must change.
+# Errors that already say what to change in a module.
 _VALIDATION_ERRORS = (
     ConfigurationError,
     TaskDefinitionError,
@@ -88,28 +108,18 @@ _VALIDATION_ERRORS = (
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def is_path(name: str) -> bool:
-    return name.endswith(".py") or "/" in name or "*" in name
-
-
-def add_to_sys_path(folder: Path) -> None:
-    """Let modules in `folder` be imported by their names, as if Python had been started there."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
 def import_module_or_file(name: str) -> ModuleType:
-    """Import a dotted name or a `.py` file; whatever is wrong in it is raised together.
+    """Import a dotted name or a `.py` file; raises all its errors together.
 
-    A task that cannot be defined does not end the import, so that those after it are looked at as well. Findings of
-    ours pass as they are, all other errors become HRS-210. A module with faults is not kept.
+    An invalid definition does not stop the import, so later ones are checked too. Validation errors are raised
+    unchanged, all others as HRS-210. A module with errors is not kept in `sys.modules`.
     """
-    known = frozenset(sys.modules)
-    with collect_definition_errors() as refused:
+    modules_before = frozenset(sys.modules)
+    with collect_definition_errors() as errors:
         imported = _try_import(name)
-    if refused:
-        _forget_modules_since(known)
-    raise_together(name, [*refused, *(imported.err() or ())])
+    if errors:
+        _forget_modules_since(modules_before)
+    raise_together(name, [*errors, *(imported.err() or ())])
     return imported.unwrap()
 
 
@@ -118,20 +128,20 @@ def _try_import(name: str) -> Result[ModuleType, tuple[HorsiesError, ...]]:
         return Ok(import_file(Path(name)) if is_path(name) else importlib.import_module(name))
     except _VALIDATION_ERRORS as error:
         return Err(error.faults)
-    # The user's code, which may raise anything; a script without its main guard may well end in sys.exit().
+    # User code may raise anything; a script without a main guard may call sys.exit().
     except (Exception, SystemExit) as error:  # noqa: BLE001
         return Err((_import_error(name, error),))
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a file under the name that other modules know it by; a second time gives the same module."""
+    """Import a file under the name that other modules import it by; returns the same module the second time."""
     path = path.resolve()
-    known = next((each for each in tuple(sys.modules.values()) if getattr(each, "__file__", None) == str(path)), None)
-    return known or _import_from_package(path) or _import_alone(path)
+    loaded = next((m for m in tuple(sys.modules.values()) if getattr(m, "__file__", None) == str(path)), None)
+    return loaded or _import_from_package(path) or _import_standalone(path)
 
 
 def _import_from_package(path: Path) -> ModuleType | None:
-    """The file as a member of its package, or the app in it would be another one than its siblings import."""
+    """Import the file as part of its package; otherwise its siblings would import a second copy of the app."""
     folder, parts = path.parent, [] if path.stem == "__init__" else [path.stem]
     while (folder / "__init__.py").is_file():
         parts.insert(0, folder.name)
@@ -141,14 +151,14 @@ def _import_from_package(path: Path) -> ModuleType | None:
     add_to_sys_path(folder)
     name = ".".join(parts)
     spec = importlib.util.find_spec(name)
-    # A package of that name which was imported before, from elsewhere, keeps it.
+    # Not if another package with this name was imported before.
     return importlib.import_module(name) if spec is not None and spec.origin == str(path) else None
 
 
-def _import_alone(path: Path) -> ModuleType:
+def _import_standalone(path: Path) -> ModuleType:
     name = path.stem
     if name in sys.modules:
-        # Two files of one name are two modules; the path makes the second name unique and stable.
+        # Another file has the same name; a hash of the path makes this name unique and stable.
         name = f"{name}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # noqa: S101  # a .py file always has a loader
@@ -163,124 +173,121 @@ def _import_alone(path: Path) -> ModuleType:
     return module
 
 
-def _forget_modules_since(known: Collection[str]) -> None:
-    """Let go of the user's modules that came meanwhile, as Python does of one that raises: they lack tasks."""
-    for name in sys.modules.keys() - known:
+def _forget_modules_since(modules_before: Collection[str]) -> None:
+    """Remove user modules imported since then, as Python does with a module that raises: they lack tasks."""
+    for name in sys.modules.keys() - modules_before:
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and not file.startswith((*_LIBRARIES, *_IMPORT_FRAMES)):
             module = sys.modules.pop(name)
             package, _, member = name.rpartition(".")
-            # `from package import member` would find it there.
+            # `from package import member` would still find it there.
             if getattr(sys.modules.get(package), member, None) is module:
                 delattr(sys.modules[package], member)
 
 
 def _import_error(name: str, error: BaseException) -> ConfigurationError:
-    said = error.message if isinstance(error, HorsiesError) else error
-    told = ConfigurationError(
-        f"{name} cannot be imported: {type(error).__name__}: {said}",
+    message = error.message if isinstance(error, HorsiesError) else error
+    import_error = ConfigurationError(
+        f"cannot import {name}: {type(error).__name__}: {message}",
         code=ErrorCode.MODULE_EXEC_ERROR,
         hint=_import_hint(name, error),
         location=_error_location(error),
     )
-    told.__cause__ = error
-    return told
+    import_error.__cause__ = error
+    return import_error
 
 
 def _import_hint(name: str, error: BaseException) -> str:
     match error:
         case UnwrapError(result=Err(error=TaskSendError(code=TaskSendErrorCode.SEND_SUPPRESSED))):
-            return "sends are off while modules are imported; send from a function, or under if __name__ == '__main__':"
+            return (
+                "sends are suppressed while modules are imported; "
+                "send from a function, or under if __name__ == '__main__':"
+            )
         case _:
-            alone = f"python {name}" if is_path(name) else f"python -c 'import {name}'"
-            return f"it must import cleanly by itself; try: {alone}"
+            command = f"python {name}" if is_path(name) else f"python -c 'import {name}'"
+            return f"make sure that it can be imported on its own: {command}"
 
 
 def _error_location(error: BaseException) -> SourceLocation | None:
-    """The line that does not parse, or the last one that ran in code of the user's rather than in a library's."""
+    """Return the line of a syntax error, or the last line executed in user code rather than in a library."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return SourceLocation(error.filename, error.lineno)
     frames = [
-        each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_IMPORT_FRAMES)
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_IMPORT_FRAMES)
     ]
-    own = [each for each in frames if not each.filename.startswith(_LIBRARIES)]
-    place = next(reversed(own or frames), None)
-    return None if place is None else SourceLocation(place.filename, place.lineno or 0)
+    user_frames = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    last = next(reversed(user_frames or frames), None)
+    return None if last is None else SourceLocation(last.filename, last.lineno or 0)
 
 
-# Switching sends off: while modules are imported, in checks, and wherever a program asks for it.
+# Invalid definitions, collected during an import so that all are reported together
+
+_COLLECTED_ERRORS: ContextVar[list[HorsiesError] | None] = ContextVar("horsies_collected_errors", default=None)
+
+
+class DefinitionPlaceholder:
+    """Stands for an invalid task or workflow, so that the rest of its module can be imported and checked.
+
+    Works as a decorator, task, node or spec: every call and every attribute returns the placeholder.
+    """
+
+    def __call__(self, *_args: object, **_kwargs: object) -> Self:
+        return self
+
+    def __getattr__(self, name: str) -> Self:
+        if name.startswith("__"):
+            raise AttributeError(name)  # do not pretend to implement protocols
+        return self
+
+
+@contextmanager
+def collect_definition_errors() -> Generator[list[HorsiesError]]:
+    """Collect the errors of invalid definitions inside the block instead of raising them; yields the list."""
+    errors: list[HorsiesError] = []
+    token = _COLLECTED_ERRORS.set(errors)
+    try:
+        yield errors
+    finally:
+        _COLLECTED_ERRORS.reset(token)
+
+
+def record_or_raise(error: HorsiesError) -> DefinitionPlaceholder:
+    """Record the error inside `collect_definition_errors`; raise it elsewhere."""
+    errors = _COLLECTED_ERRORS.get()
+    if errors is None:
+        raise error
+    errors.extend(error.faults)
+    return DefinitionPlaceholder()
+
+
+# Send suppression
 
 SUPPRESS_VARIABLE = b"HORSIES_SUPPRESS_SENDS"
 
-# What os.environ is a view of. Asked at every send, it says at once that nothing is set; the view takes 2 µs to.
+# The dict behind os.environ. Every send looks here, and a lookup through os.environ takes 2 µs.
 _ENVIRONMENT: Mapping[bytes, bytes] = getattr(os.environ, "_data", os.environb)
 
 
 class SendSuppression:
-    """Whether this process may send; importing counts for every app of the process."""
+    """Whether an app must not send; an import in progress suppresses the sends of every app in the process."""
 
-    imports_under_way = 0
+    imports_in_progress = 0
 
     def __init__(self) -> None:
         self.is_requested = False
 
     def is_on(self) -> bool:
-        return self.is_requested or SendSuppression.imports_under_way > 0 or _ENVIRONMENT.get(SUPPRESS_VARIABLE) == b"1"
+        return (
+            self.is_requested or SendSuppression.imports_in_progress > 0 or _ENVIRONMENT.get(SUPPRESS_VARIABLE) == b"1"
+        )
 
 
 @contextmanager
 def sends_suppressed() -> Generator[None]:
-    """No send of any app in this process goes out inside this block."""
-    SendSuppression.imports_under_way += 1
+    """Suppress the sends of every app in this process inside the block."""
+    SendSuppression.imports_in_progress += 1
     try:
         yield
     finally:
-        SendSuppression.imports_under_way -= 1
-
-
-DEFAULT_EXCLUDES = ("*_test.py", "test_*.py", "conftest.py")
-
-logger = logging.getLogger("horsies.app")
-
-
-def require_list(names: Iterable[str], *, what: str) -> list[str]:
-    """The names as a list; HRS-206 for a text, which Python would take letter by letter."""
-    if isinstance(names, str):
-        raise ConfigurationError(
-            f"{what} must be a list, got the text {names!r}",
-            code=ErrorCode.CLI_INVALID_ARGS,
-            hint=f'write ["{names}"]',
-            location=SourceLocation.of_caller(),
-        )
-    return list(names)
-
-
-def expand_globs(patterns: Iterable[str], exclude: Sequence[str] | None = None) -> list[str]:
-    """Absolute paths of the `.py` files that match, each once, sorted within a pattern; dotted names pass through."""
-    left_out = DEFAULT_EXCLUDES if exclude is None else require_list(exclude, what="exclude")
-    found: dict[str, None] = {}
-    for pattern in require_list(patterns, what="patterns"):
-        if not is_path(pattern):
-            found[pattern] = None
-            continue
-        for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207  # patterns may be absolute
-            path = Path(match).resolve()
-            if path.suffix == ".py" and not any(fnmatch.fnmatch(path.name, each) for each in left_out):
-                found[str(path)] = None
-    return list(found)
-
-
-def import_modules(names: Iterable[str]) -> list[ModuleType]:
-    """Import modules by dotted name or path, sends suppressed; a missing file is a warning, a raising one HRS-210."""
-    found: list[ModuleType] = []
-    with sends_suppressed():
-        for name in require_list(names, what="modules"):
-            if is_missing_file(name):
-                logger.warning("task module %s does not exist; skipped", name)
-            else:
-                found.append(import_module_or_file(name))
-    return found
-
-
-def is_missing_file(name: str) -> bool:
-    return is_path(name) and not Path(name).is_file()
+        SendSuppression.imports_in_progress -= 1

@@ -137,13 +137,13 @@ def test_a_task_must_not_hand_out_codes_of_ours() -> None:
     found = app.check()
     assert codes(found) == [ErrorCode.CHECK_RESERVED_CODE_COLLISION] * 2
     assert {error.location for error in found} == {pay.definition.location}
-    assert found[0].notes == ("of task 'pay'",)
+    assert found[0].notes == ("in task 'pay'",)
 
 
 def test_nor_must_the_app() -> None:
     found = Horsies(AppConfig(exception_mapper={CardDeclined: "POISON_TASK"})).check()
     assert codes(found) == [ErrorCode.CHECK_RESERVED_CODE_COLLISION]
-    assert found[0].notes == ("of the app",)
+    assert found[0].notes == ("in the app's settings",)
 
 
 def test_codes_of_ones_own_are_welcome() -> None:

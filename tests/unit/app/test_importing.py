@@ -59,9 +59,9 @@ def test_a_module_that_raises_is_named_with_the_line_that_did(project: Project) 
     path = project.write("broken.py", "import json\n\njson.loads('{')\n")
     error = failure_of("broken.py")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
-    assert "broken.py cannot be imported: JSONDecodeError" in error.message
+    assert "cannot import broken.py: JSONDecodeError" in error.message
     assert error.location == SourceLocation(str(path), 3)
-    assert "try: python broken.py" in str(error)
+    assert "on its own: python broken.py" in str(error)
 
 
 def test_a_syntax_error_is_at_the_line_that_does_not_parse(project: Project) -> None:
@@ -118,14 +118,14 @@ def test_a_module_that_needs_what_it_sends_is_told_where_to_send(project: Projec
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
     assert error.location == SourceLocation(str(path), 5)
     assert "SEND_SUPPRESSED" in error.message
-    assert "sends are off while modules are imported" in (error.help_text or "")
+    assert "sends are suppressed while modules are imported" in (error.help_text or "")
 
 
 def test_an_error_of_ours_that_says_nothing_of_the_module_is_its_failure(project: Project) -> None:
     path = project.write("taking.py", "from horsies import Err\nErr('no number').unwrap()\n")
     error = failure_of("taking.py")
     assert error.code is ErrorCode.MODULE_EXEC_ERROR
-    assert error.message == "taking.py cannot be imported: UnwrapError: unwrap() called on an Err: 'no number'"
+    assert error.message == "cannot import taking.py: UnwrapError: unwrap() called on an Err: 'no number'"
     assert error.location == SourceLocation(str(path), 2)
 
 

@@ -49,7 +49,7 @@ GIVEN_TEXT: list[Callable[[Horsies], object]] = [
 def test_a_text_in_place_of_a_list_is_refused_and_not_taken_letter_by_letter(
     given_text: Callable[[Horsies], object],
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r'write \["jobs/\*\.py"\]') as refused:
+    with pytest.raises(ConfigurationError, match=r'use \["jobs/\*\.py"\]') as refused:
         given_text(Horsies())
     assert refused.value.code is ErrorCode.CLI_INVALID_ARGS
     assert refused.value.location is not None
@@ -68,7 +68,7 @@ def test_a_second_list_replaces_the_first_and_says_so(caplog: pytest.LogCaptureF
     app.discover_tasks(["first"])
     app.discover_tasks(["second"])
     assert app.get_discovered_task_modules() == ["second"]
-    assert "replaces ['first'] by ['second']" in caplog.text
+    assert "replaces modules ['first'] with ['second']" in caplog.text
 
 
 def test_modules_are_imported_by_path_and_by_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

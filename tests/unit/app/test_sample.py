@@ -32,4 +32,4 @@ def test_a_bank_that_is_away_is_worth_another_try() -> None:
 async def test_the_others_do_their_work() -> None:
     assert (await sample.fetch_rate("EUR", latency_s=0)).ok_value == Decimal("2.36")
     assert sample.make_report(seconds=0).is_ok()
-    assert sample.import_catalogue(3, seconds_a_page=0).ok_value == 3
+    assert sample.import_catalogue(3, seconds_per_page=0).ok_value == 3

@@ -1,1 +1,1 @@
-"""Documented alias paths; everything here lives elsewhere."""
+"""Documented import paths for names that are defined elsewhere."""

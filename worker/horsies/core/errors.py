@@ -1,4 +1,4 @@
-"""Alias path of the errors."""
+"""Documented import path of `horsies.errors`."""
 
 from horsies.errors import (
     BrokerError,
