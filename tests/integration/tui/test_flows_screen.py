@@ -76,7 +76,7 @@ async def test_a_run_that_failed_begins_again_where_it_failed(
     async with running_tui(database_url, place=Place.WORKFLOWS) as pilot:
         await eventually(pilot, lambda: "skipped: [1] failed" in screen_text(pilot))
         assert "BROKEN" in screen_text(pilot)
-        await _apply(pilot, "R", "begun again, 2 nodes")
+        await _apply(pilot, "R", "retried, 2 nodes")
         assert await _status(connection, run) == "RUNNING"
         await bench.run()
         await eventually(pilot, lambda: "COMPLETED 3/3" in screen_text(pilot), within_s=20)

@@ -169,7 +169,7 @@ async def test_a_run_is_changed_after_a_preview_and_a_key(
         await until_plan_dialog(pilot)
         assert system.workflow_runs.runs[run.id].status == before
         await pilot.press("y")
-        await eventually(pilot, lambda: "operator log" in screen_text(pilot) and "Enter closes" in screen_text(pilot))
+        await eventually(pilot, lambda: "operator log" in screen_text(pilot) and "Enter close" in screen_text(pilot))
         assert system.workflow_runs.runs[run.id].status == after
 
 
@@ -191,10 +191,10 @@ async def test_killing_what_runs_needs_the_number_typed() -> None:
 @pytest.mark.parametrize(
     ("name", "status", "key", "why"),
     [
-        ("onboard", WorkflowStatus.COMPLETED, "R", "nothing of it failed"),
-        ("onboard", WorkflowStatus.RUNNING, "R", "it has not ended"),
-        ("onboard", WorkflowStatus.COMPLETED, "P", "only a run that is running can be paused"),
-        ("onboard", WorkflowStatus.CANCELLED, "C", "it has ended already"),
+        ("onboard", WorkflowStatus.COMPLETED, "R", "no node of it failed"),
+        ("onboard", WorkflowStatus.RUNNING, "R", "only a finished run can be retried"),
+        ("onboard", WorkflowStatus.COMPLETED, "P", "only a running run can be paused"),
+        ("onboard", WorkflowStatus.CANCELLED, "C", "the run has already finished"),
     ],
 )
 async def test_what_cannot_be_done_is_explained_and_not_offered(

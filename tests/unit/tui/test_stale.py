@@ -116,7 +116,7 @@ def test_an_owner_whose_row_is_gone_is_named_by_its_state() -> None:
     [
         (RecoveryConfig(), "next automatic sweep in 14s"),
         (RecoveryConfig(auto_fail_stale_running=False), "auto_fail_stale_running is off"),
-        (None, "no worker lives"),
+        (None, "no live worker"),
     ],
 )
 def test_the_evidence_says_whether_anybody_acts_unasked(config: RecoveryConfig | None, said: str) -> None:
@@ -126,15 +126,15 @@ def test_the_evidence_says_whether_anybody_acts_unasked(config: RecoveryConfig |
 
 def test_the_evidence_of_a_live_owner_warns() -> None:
     lines = list(evidence_lines(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), None, UPKEEP, NOON))
-    assert any("still at work" in line for line in lines)
+    assert any("still running" in line for line in lines)
 
 
 def test_an_owner_that_is_as_silent_as_its_task_is_not_said_to_report() -> None:
     silent = make_worker(last_heartbeat_at=NOON - timedelta(minutes=6), heartbeat_age=timedelta(minutes=6))
     candidate = replace(_candidate(reason="HEARTBEAT_LOST", owner_state="running"), owner=silent)
     lines = list(evidence_lines(candidate, None, UPKEEP, NOON))
-    assert f"its worker is silent as well, since {format_time(silent.last_heartbeat_at)}" in lines
-    assert not any("still reports" in line for line in lines)
+    assert f"its worker is silent too, since {format_time(silent.last_heartbeat_at)}" in lines
+    assert not any("still sends heartbeats" in line for line in lines)
     assert decision_text(candidate, NOON) == "retry, 2 left"
 
 

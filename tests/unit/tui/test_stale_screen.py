@@ -47,7 +47,7 @@ async def test_a_sweep_needs_its_number_typed_while_some_owner_still_reports_and
     async with running_app(DemoOpener(system, pace_s=None), place=Place.STALE) as pilot:
         await pilot.press("S")
         await until_plan_dialog(pilot)
-        assert "2 of these are silent though their worker still reports" in screen_text(pilot)
+        assert "2 of these are silent but their worker still sends heartbeats" in screen_text(pilot)
         await pilot.press("y")
         assert len(_screen(pilot).list.rows) == 8
         await pilot.press("7", "enter")

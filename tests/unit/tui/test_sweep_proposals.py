@@ -84,12 +84,12 @@ async def test_a_worker_as_silent_as_its_task_is_not_said_to_report() -> None:
     silent = Swept(make_sweep_report(BLOCKED), owner=make_worker(heartbeat_age=timedelta(minutes=6)))
     proposal = await propose_sweep(cast("DataSource", silent), ONE)
     assert proposal.confirmation_text is None
-    assert not any("still reports" in warning for warning in proposal.warnings)
+    assert not any("still sends heartbeats" in warning for warning in proposal.warnings)
 
 
 async def test_where_nothing_is_stale_the_silent_are_counted_and_it_is_said_from_when_they_will_be() -> None:
     assert (await _proposal(make_sweep_report())).warnings == (
-        f"2 tasks silent for 2m19s, stale from {format_time(NOON)}",
+        f"2 tasks silent for 2m19s, stale at {format_time(NOON)}",
     )
 
 
@@ -108,11 +108,11 @@ async def test_what_is_held_back_is_shown_and_not_counted() -> None:
     [
         (
             make_sweep_report(make_swept_task(applied=True), make_swept_task(), status=SweepStatus.DONE),
-            "retried 1   1 had moved meanwhile",
+            "retried 1   1 changed meanwhile",
         ),
-        (make_sweep_report(status=SweepStatus.NOTHING), "nothing was stale any more"),
-        (replace(make_sweep_report(status=SweepStatus.NOTHING), locked_runs=(uuid4(),)), "1 workflow held by others"),
-        (make_sweep_report(status=SweepStatus.BUSY), "somebody else is sweeping; try again in a minute"),
+        (make_sweep_report(status=SweepStatus.NOTHING), "nothing was stale anymore"),
+        (replace(make_sweep_report(status=SweepStatus.NOTHING), locked_runs=(uuid4(),)), "1 workflow run locked"),
+        (make_sweep_report(status=SweepStatus.BUSY), "another sweep is running; try again in a minute"),
     ],
 )
 async def test_the_result_says_what_was_done_and_not_what_was_planned(done: SweepReport, told: str) -> None:
@@ -125,4 +125,4 @@ async def test_a_sweep_that_was_stopped_says_so() -> None:
         make_sweep_report(make_swept_task(applied=True), status=SweepStatus.DONE), dry_run=False, was_stopped=True
     )
     outcome = await _outcome(make_sweep_report(make_swept_task(), make_swept_task()), done)
-    assert outcome.lines[:2] == ("retried 1", "stopped before the end; the rest is as it was")
+    assert outcome.lines[:2] == ("retried 1", "stopped before the end; the rest is unchanged")

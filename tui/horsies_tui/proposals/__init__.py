@@ -1,1 +1,1 @@
-"""What is about to be done, shown before it is done."""
+"""Proposals: previews of operator actions, confirmed and applied in one dialog."""

@@ -1,4 +1,4 @@
-"""The preview of a change: shown, confirmed, carried out with progress, its result told. Cancel is the default."""
+"""The dialog of a proposal: preview, confirmation, progress and result. Going back is the default."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from horsies_tui.proposals.model import Proposal, ProposalLine, ProposalReport
 from horsies_tui.system import copy_text
 
 KEY_DELAY_S: Final = 0.3
-"""Keys are ignored for so long after the preview appears: they were typed for what was there before."""
+"""Keys are ignored this long after the dialog opens: they were typed for the screen below."""
 
 UNDO_S: Final = 30.0
+"""How long the result offers to undo."""
 
 MAX_COMMAND_WIDTH: Final = 120
-"""So much of the command is shown; it may name hundreds of ids. The copy is whole."""
+"""The shown command is cut here, as it may contain hundreds of ids; the copy is complete."""
 
 
 class ProposalDialog(ModalScreen[ProposalReport | None]):
-    """Ends with what came of it, or None where nothing was done."""
+    """Shows a proposal and applies it when confirmed. Result: the report, or None if not applied."""
 
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "apply", "apply"),
-        Binding("enter,escape,n,q", "leave", "cancel"),
+        Binding("enter,escape,n,q", "leave", "back"),
         Binding("e", "edit", "options"),
         Binding("c", "copy", "copy command"),
         Binding("u", "undo", "undo"),
@@ -49,10 +50,10 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
     ) -> None:
         super().__init__()
         self.keys_enabled = asyncio.Event()
-        """Set once keys are heeded."""
+        """Set when keys are no longer ignored."""
         self._proposal = proposal
-        self._where = database_name
-        self._must_give_reason = requires_reason
+        self._database_name = database_name
+        self._requires_reason = requires_reason
         self._is_dry_run = is_dry_run
         self._stop: asyncio.Event | None = None
         self._report: ProposalReport | None = None
@@ -62,12 +63,12 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
         with Vertical(id="proposal"):
             with VerticalScroll(can_focus=False):
                 yield Static(id="proposal-text")
-            yield Input(placeholder="reason, kept in the operator log", compact=True, id="proposal-reason")
+            yield Input(placeholder="reason, recorded in the operator log", compact=True, id="proposal-reason")
             yield ConfirmationInput(compact=True, id="proposal-confirmation")
             yield Static(id="proposal-status")
             yield ProgressBar(show_eta=False, id="proposal-progress")
             with Horizontal(id="proposal-buttons"):
-                yield _mouse_only_button("Cancel", "proposal-cancel")
+                yield _mouse_only_button("Back", "proposal-back")
                 yield _mouse_only_button("", "proposal-apply")
                 yield Static("", id="proposal-keys")
 
@@ -82,7 +83,7 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
 
     @property
     def _command(self) -> str | None:
-        """The command line that does the same as this preview: of a dry run, no more than that."""
+        """The equivalent command; with --dry-run if this is a dry run."""
         command = self._proposal.command
         return f"{command} --dry-run" if command and self._is_dry_run else command
 
@@ -90,18 +91,17 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
         proposal = self._proposal
         kind = "dry run, nothing is changed" if self._is_dry_run else "preview, nothing changed yet"
         self.query_one("#proposal").border_title = safe(f"{proposal.title} — {kind}")
-        self.query_one("#proposal-text", Static).update(_proposal_content(proposal, self._where, self._command))
-        typed = self.query_one(ConfirmationInput)
-        typed.wants_digits = (proposal.confirmation_text or "").isdigit()
-        typed.display = proposal.confirmation_text is not None and self._can_apply
-        typed.placeholder = f"type {proposal.confirmation_text} to go on"
+        self.query_one("#proposal-text", Static).update(_proposal_content(proposal, self._database_name, self._command))
+        confirmation = self.query_one(ConfirmationInput)
+        confirmation.wants_digits = (proposal.confirmation_text or "").isdigit()
+        confirmation.display = proposal.confirmation_text is not None and self._can_apply
+        confirmation.placeholder = f"type {proposal.confirmation_text} to continue"
         self.query_one("#proposal-reason", Input).display = self._can_apply
-        go = self.query_one("#proposal-apply", Button)
-        go.label = safe(f"y  {proposal.apply_label}")
-        go.display = proposal.confirmation_text is None and self._can_apply
-        self.query_one("#proposal-keys", Static).update(_keys(proposal, can_go=self._can_apply))
-        # The number is what is waited for; elsewhere nothing has the focus, and Enter is Cancel.
-        self.set_focus(typed if typed.display else None)
+        apply_button = self.query_one("#proposal-apply", Button)
+        apply_button.label = safe(f"y  {proposal.apply_label}")
+        apply_button.display = proposal.confirmation_text is None and self._can_apply
+        self.query_one("#proposal-keys", Static).update(_keys(proposal, can_apply=self._can_apply))
+        self._focus_confirmation()
 
     def set_status(self, text: str) -> None:
         self.query_one("#proposal-status", Static).update(safe(text))
@@ -112,7 +112,7 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
         return super().check_action(action, parameters)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        if event.button.id == "proposal-cancel":
+        if event.button.id == "proposal-back":
             self.action_leave()
         else:
             self.action_apply()
@@ -128,11 +128,12 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
             self.action_leave()
 
     def _focus_confirmation(self) -> None:
-        typed = self.query_one(ConfirmationInput)
-        self.set_focus(typed if typed.display else None)
+        """Focus the confirmation input; without one nothing has the focus, so that Enter goes back."""
+        confirmation = self.query_one(ConfirmationInput)
+        self.set_focus(confirmation if confirmation.display else None)
 
     def action_apply(self) -> None:
-        """The key is enough only for small and harmless changes."""
+        """`y`: apply a proposal that needs no typed confirmation."""
         if self._proposal.confirmation_text is None:
             self._start_apply()
 
@@ -140,8 +141,8 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
         if self._stop is not None or not self._can_apply:
             return
         reason = self.query_one("#proposal-reason", Input).value.strip()
-        if self._must_give_reason and not reason:
-            self.set_status("a reason is required here")
+        if self._requires_reason and not reason:
+            self.set_status("a reason is required (setting tui.require_reason)")
             self.query_one("#proposal-reason", Input).focus()
             return
         self._stop = asyncio.Event()
@@ -152,34 +153,34 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
             self.query_one(name).display = False
         self.set_focus(None)
         self.query_one(ProgressBar).display = True
-        self.set_status("Esc stops after the batch that is under way")
+        self.set_status("Esc stops after the current batch")
         try:
             self._finish(await self._proposal.apply(reason, self._show_progress, stop))
         except HorsiesError as error:
-            lines = (error.message, "what was done before is in the operator log")
-            # What is done must not be done again by whoever tries the rest once more.
+            lines = (error.message, "changes made before the error are in the operator log")
+            # The changed ids lose their marks, so that a second try does not apply to them again.
             self._finish(ProposalReport(title="Failed", lines=lines, changed_ids=self._changed_ids))
 
     def _show_progress(self, progress: ActionProgress) -> None:
         self._changed_ids = progress.task_ids
         self.query_one(ProgressBar).update(total=max(progress.total, 1), progress=progress.done)
 
-    def _finish(self, outcome: ProposalReport) -> None:
-        self._report = outcome
+    def _finish(self, report: ProposalReport) -> None:
+        self._report = report
         self.query_one(ProgressBar).display = False
-        self.query_one("#proposal").border_title = safe(outcome.title)
-        self.query_one("#proposal-text", Static).update(safe_lines(outcome.lines))
-        self.set_status("u takes it back   Enter closes" if outcome.undo else "Enter closes")
-        if outcome.undo is not None:
+        self.query_one("#proposal").border_title = safe(report.title)
+        self.query_one("#proposal-text", Static).update(safe_lines(report.lines))
+        self.set_status("u undo   Enter close" if report.undo else "Enter close")
+        if report.undo is not None:
             self.set_timer(UNDO_S, self._expire_undo)
 
     def _expire_undo(self) -> None:
         if self._report is not None:
             self._report = replace(self._report, undo=None)
-            self.set_status("Enter closes")
+            self.set_status("Enter close")
 
     def action_leave(self) -> None:
-        """Stop what is under way; else close. Before anything was done, that is Cancel."""
+        """Stop a running action after its batch; otherwise close the dialog."""
         if self._stop is not None and self._report is None:
             self._stop.set()
         else:
@@ -206,7 +207,7 @@ class ProposalDialog(ModalScreen[ProposalReport | None]):
 
 
 class ConfirmationInput(Input):
-    """Where a number is to be typed, letters are left to the keys of the dialog."""
+    """The input of a typed confirmation. If it expects digits, letters stay keys of the dialog."""
 
     wants_digits = False
 
@@ -222,43 +223,47 @@ class ConfirmationInput(Input):
 
 
 def _mouse_only_button(label: str, name: str) -> Button:
-    """A button that the keyboard passes by: Enter must not press whatever happens to have the focus."""
+    """A button that never has the focus, so that Enter cannot press it."""
     button = Button(label, id=name, compact=True)
     button.can_focus = False
     return button
 
 
-def _proposal_content(proposal: Proposal, where: str, command_line: str | None) -> Content:
+def _proposal_content(proposal: Proposal, database_name: str, command: str | None) -> Content:
     warnings = [Content.assemble(("! ", "bold $text-warning"), safe(warning)) for warning in proposal.warnings]
-    command = (
-        [Content(""), Content.assemble(("CLI  ", "bold"), safe(command_line, cells=MAX_COMMAND_WIDTH), "  c copies")]
-        if command_line
-        else []
-    )
-    head = Content.assemble(("Selected by  ", "bold"), safe(proposal.selected_by), ("   on  ", "bold"), safe(where))
-    return Content("\n").join(
-        [head, Content(""), *_effect_lines(proposal.lines), *([Content("")] if warnings else []), *warnings, *command]
-    )
+    selected_by = safe(proposal.selected_by)
+    header = Content.assemble(("Selected by  ", "bold"), selected_by, ("   on  ", "bold"), safe(database_name))
+    lines = [header, Content(""), *_effect_lines(proposal.lines)]
+    if warnings:
+        lines += [Content(""), *warnings]
+    if command:
+        shown = safe(command, cells=MAX_COMMAND_WIDTH)
+        lines += [Content(""), Content.assemble(("CLI  ", "bold"), shown, "  c copy")]
+    return Content("\n").join(lines)
 
 
 def _effect_lines(lines: Sequence[ProposalLine]) -> list[Content]:
-    """What would happen, each time with how many of which kind it would happen to."""
+    """Each effect as a heading, with the counts of the rows it applies to."""
     width = max((len(f"{line.count:,}") for line in lines), default=1)
-    counted: list[Content] = []
+    grouped: list[Content] = []
     for effect in dict.fromkeys(line.effect for line in lines):
-        same = [line for line in lines if line.effect == effect]
-        counted.append(safe(effect, "$text-muted" if same[0].is_skipped else "bold"))
-        counted += [Content.assemble((f"  {line.count:>{width},}  ", "bold"), safe(line.kind)) for line in same]
-    return counted
+        of_effect = [line for line in lines if line.effect == effect]
+        grouped.append(safe(effect, "$text-muted" if of_effect[0].is_skipped else "bold"))
+        grouped += [Content.assemble((f"  {line.count:>{width},}  ", "bold"), safe(line.kind)) for line in of_effect]
+    return grouped
 
 
-def _keys(proposal: Proposal, *, can_go: bool) -> Content:
-    """Enter, and how the option stands: also where nothing would change, for that may be why."""
-    is_key_enough = proposal.confirmation_text is None
-    parts = ["Enter closes" if not can_go else "Enter cancels" if is_key_enough else "Enter cancels until it is typed"]
+def _keys(proposal: Proposal, *, can_apply: bool) -> Content:
+    """What Enter does, and the current option; it is shown even if nothing would change, as it may be the cause."""
+    if not can_apply:
+        keys = ["Enter close"]
+    elif proposal.confirmation_text is None:
+        keys = ["Enter back"]
+    else:
+        keys = ["Enter goes back until the text matches"]
     if proposal.option_text is not None:
-        parts.append(f"e {proposal.option_text}")
-    return Content("  ") + safe("   ".join(parts))
+        keys.append(f"e {proposal.option_text}")
+    return Content("  ") + safe("   ".join(keys))
 
 
 def safe_lines(lines: tuple[str, ...]) -> Content:

@@ -1,4 +1,4 @@
-"""What can be done to a run, each as a change to look at first."""
+"""Proposals of workflow run and queue actions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 CONFIRM_ABOVE: Final = 25
-"""More nodes than this are not begun again or given up by a single key."""
+"""Actions on more nodes than this require a typed confirmation."""
 
+_MISSING_RUN: Final = "the run no longer exists"
 _RUNNING: Final = WorkflowTaskStatus.RUNNING.value
 _NOT_STARTED: Final[tuple[str, ...]] = (
     WorkflowTaskStatus.PENDING,
@@ -35,57 +36,62 @@ _NOT_STARTED: Final[tuple[str, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunChange:
-    """One way of changing a run: what becomes of its nodes by their state, or why it cannot be done now."""
+    """An action on a run: its effects on nodes by status, or why it is refused."""
 
     verb: str
-    done: str
+    past_tense: str
     effects: Mapping[str, str]
-    """States that are not named stay as they are."""
+    """By node status; nodes with other statuses are unchanged."""
     refusal: str | None
     options: Sequence[str] = ()
     needs_confirmation: bool = False
 
 
 async def propose_run_retry(source: DataSource, workflow_id: UUID) -> Proposal:
-    """Begin again where it failed."""
+    """Retry the failed and skipped nodes of a run."""
     detail = await source.workflow(workflow_id)
     effects = dict.fromkeys(FAILED_OR_SKIPPED, "run again")
-    change = _RunChange(verb="retry", done="begun again", effects=effects, refusal=_retry_refusal(detail))
+    change = _RunChange(verb="retry", past_tense="retried", effects=effects, refusal=_retry_refusal(detail))
     return _run_proposal(detail, workflow_id, change, lambda reason: source.retry_workflow(workflow_id, reason=reason))
 
 
 async def propose_run_pause_toggle(source: DataSource, workflow_id: UUID) -> Proposal:
-    """Pause a run that runs, resume one that is paused."""
+    """Resume a paused run, pause any other."""
     detail = await source.workflow(workflow_id)
     if detail is not None and detail.run.status == WorkflowStatus.PAUSED:
         change = _RunChange(
-            verb="resume", done="resumed", effects=dict.fromkeys(_NOT_STARTED, "may start again"), refusal=None
+            verb="resume", past_tense="resumed", effects=dict.fromkeys(_NOT_STARTED, "can start again"), refusal=None
         )
         return _run_proposal(
             detail, workflow_id, change, lambda reason: source.resume_workflow(workflow_id, reason=reason)
         )
-    effects = {**dict.fromkeys(_NOT_STARTED, "start only once it is resumed"), _RUNNING: "may end, and starts nothing"}
-    refusal = _missing_refusal(detail) or _refusal_unless(
-        detail, WorkflowStatus.RUNNING, "only a run that is running can be paused"
-    )
-    change = _RunChange(verb="pause", done="paused", effects=effects, refusal=refusal)
+    effects = {
+        **dict.fromkeys(_NOT_STARTED, "wait until the run is resumed"),
+        _RUNNING: "may finish; no further node starts",
+    }
+    refusal = None
+    if detail is None:
+        refusal = _MISSING_RUN
+    elif detail.run.status != WorkflowStatus.RUNNING:
+        refusal = "only a running run can be paused"
+    change = _RunChange(verb="pause", past_tense="paused", effects=effects, refusal=refusal)
     return _run_proposal(detail, workflow_id, change, lambda reason: source.pause_workflow(workflow_id, reason=reason))
 
 
 async def propose_run_cancel(source: DataSource, workflow_id: UUID, *, kill: bool = False) -> Proposal:
-    """End a run and all below it."""
+    """Cancel a run and its sub-workflow runs."""
     detail = await source.workflow(workflow_id)
-    running = "killed" if kill else "may end; what it returns is kept"
+    running = "killed" if kill else "may finish; their results are kept"
     change = _RunChange(
         verb="cancel",
-        done="cancelled",
-        effects={**dict.fromkeys(_NOT_STARTED, "never start"), _RUNNING: running},
-        refusal=_missing_refusal(detail) or ("it has ended already" if detail and _is_over(detail) else None),
+        past_tense="cancelled",
+        effects={**dict.fromkeys(_NOT_STARTED, "do not start"), _RUNNING: running},
+        refusal=_cancel_refusal(detail),
         options=("--kill",) if kill else (),
         needs_confirmation=kill,
     )
 
-    async def other() -> Proposal:
+    async def with_next_option() -> Proposal:
         return await propose_run_cancel(source, workflow_id, kill=not kill)
 
     return _run_proposal(
@@ -93,8 +99,8 @@ async def propose_run_cancel(source: DataSource, workflow_id: UUID, *, kill: boo
         workflow_id,
         change,
         lambda reason: source.cancel_workflow(workflow_id, kill=kill, reason=reason),
-        option="running ones: killed" if kill else "running ones: may end",
-        edited=other,
+        option_text="running nodes: killed" if kill else "running nodes: may finish",
+        with_next_option=with_next_option,
     )
 
 
@@ -102,109 +108,103 @@ def _run_proposal(
     detail: WorkflowDetail | None,
     workflow_id: UUID,
     change: _RunChange,
-    carry_out: Callable[[str | None], Awaitable[ActionReport]],
+    run_action: Callable[[str | None], Awaitable[ActionReport]],
     *,
-    option: str | None = None,
-    edited: Callable[[], Awaitable[Proposal]] | None = None,
+    option_text: str | None = None,
+    with_next_option: Callable[[], Awaitable[Proposal]] | None = None,
 ) -> Proposal:
     async def apply(reason: str | None, _: Callable[[ActionProgress], None], __: asyncio.Event) -> ProposalReport:
-        return _run_report(change, await carry_out(reason))
+        return _run_report(change, await run_action(reason))
 
     name = "" if detail is None else f"{detail.run.name} "
-    touched = 0 if detail is None else sum(node.status in change.effects for node in detail.nodes)
-    needs_number = change.needs_confirmation or touched > CONFIRM_ABOVE
+    affected = 0 if detail is None else sum(node.status in change.effects for node in detail.nodes)
+    needs_confirmation = change.needs_confirmation or affected > CONFIRM_ABOVE
     return Proposal(
-        title=f"{change.verb.capitalize()} the run {name}{short_id(workflow_id)}",
-        apply_label=f"{change.verb} it",
+        title=f"{change.verb.capitalize()} run {name}{short_id(workflow_id)}",
+        apply_label=f"{change.verb} run",
         selected_by=f"run {name}{workflow_id}",
-        lines=() if detail is None else _lines(detail, change),
+        lines=() if detail is None else _node_lines(detail, change),
         warnings=_run_warnings(detail, change),
         command=shlex.join(["horsies", "workflow", change.verb, str(workflow_id), *change.options]),
-        confirmation_text=str(touched) if needs_number and touched and change.refusal is None else None,
-        option_text=option if change.refusal is None else None,
-        with_next_option=edited if change.refusal is None else None,
+        confirmation_text=str(affected) if needs_confirmation and affected and change.refusal is None else None,
+        option_text=option_text if change.refusal is None else None,
+        with_next_option=with_next_option if change.refusal is None else None,
         apply=apply,
     )
 
 
-def _lines(detail: WorkflowDetail, change: _RunChange) -> tuple[ProposalLine, ...]:
-    """What becomes of the nodes; where it cannot be done at all, that and why."""
+def _node_lines(detail: WorkflowDetail, change: _RunChange) -> tuple[ProposalLine, ...]:
+    """The effects on the nodes, or the refusal."""
     if change.refusal is not None:
         return (ProposalLine(count=1, kind=f"run, {detail.run.status}", effect=change.refusal, is_skipped=True),)
     counts = detail.counts
-    touched = tuple(
+    affected = tuple(
         ProposalLine(count=counts[status], kind=status, effect=effect)
         for status, effect in change.effects.items()
         if counts.get(status)
     )
-    left = tuple(
-        ProposalLine(count=count, kind=status, effect="stay as they are", is_skipped=True)
+    unchanged = tuple(
+        ProposalLine(count=count, kind=status, effect="unchanged", is_skipped=True)
         for status, count in counts.items()
         if status not in change.effects
     )
-    # A run whose nodes have all been settled may still be waiting for its end.
-    run = () if touched else (ProposalLine(count=1, kind=f"run, {detail.run.status}", effect=change.verb),)
-    return (*run, *touched, *left)
+    # All nodes may have finished while the run itself has not.
+    run = () if affected else (ProposalLine(count=1, kind=f"run, {detail.run.status}", effect=change.verb),)
+    return (*run, *affected, *unchanged)
 
 
 def _run_warnings(detail: WorkflowDetail | None, change: _RunChange) -> tuple[str, ...]:
     if detail is None or change.refusal is not None:
         return ()
-    below = len(detail.children)
-    found = [f"{plural(below, 'run')} below it are meant too"] if below else []
+    children = len(detail.children)
+    warnings = [f"also applies to {plural(children, 'sub-workflow run')}"] if children else []
     if change.verb == "retry" and detail.counts.get(WorkflowTaskStatus.FAILED):
-        found.append("side effects may happen again: those that failed did start")
-    return tuple(found)
+        warnings.append("side effects may happen again: the failed nodes did start")
+    return tuple(warnings)
 
 
 def _retry_refusal(detail: WorkflowDetail | None) -> str | None:
     if detail is None:
-        return _missing_refusal(detail)
+        return _MISSING_RUN
     if detail.run.parent_id is not None:
-        return f"it is a step of another run: retry {short_id(detail.run.root_id)}"
-    if not _is_over(detail):
-        return "it has not ended: only a run that has can be begun again"
-    has_lost = any(node.status in FAILED_OR_SKIPPED for node in detail.nodes)
-    return None if has_lost and detail.run.status != WorkflowStatus.COMPLETED else "nothing of it failed"
+        return f"a sub-workflow run cannot be retried alone: retry {short_id(detail.run.root_id)}"
+    if not WorkflowStatus(detail.run.status).is_terminal:
+        return "only a finished run can be retried"
+    has_failed = any(node.status in FAILED_OR_SKIPPED for node in detail.nodes)
+    return None if has_failed and detail.run.status != WorkflowStatus.COMPLETED else "no node of it failed"
 
 
-def _missing_refusal(detail: WorkflowDetail | None) -> str | None:
-    return "there is no such run any more" if detail is None else None
-
-
-def _refusal_unless(detail: WorkflowDetail | None, status: WorkflowStatus, refusal: str) -> str | None:
-    return None if detail is not None and detail.run.status == status else refusal
-
-
-def _is_over(detail: WorkflowDetail) -> bool:
-    return WorkflowStatus(detail.run.status).is_terminal
+def _cancel_refusal(detail: WorkflowDetail | None) -> str | None:
+    if detail is None:
+        return _MISSING_RUN
+    return "the run has already finished" if WorkflowStatus(detail.run.status).is_terminal else None
 
 
 def _run_report(change: _RunChange, report: ActionReport) -> ProposalReport:
     nodes = f", {plural(report.retried_nodes, 'node')}" if report.retried_nodes else ""
-    why = report.skipped[0].why if report.skipped else ""
+    reason = report.skipped[0].why if report.skipped else ""
     return ProposalReport(
-        title=change.done.capitalize() if report.affected else "Nothing changed",
+        title=change.past_tense.capitalize() if report.affected else "Nothing changed",
         lines=(
-            f"{change.done}{nodes}" if report.affected else f"not {change.done}: {why}",
+            f"{change.past_tense}{nodes}" if report.affected else f"not {change.past_tense}: {reason}",
             f"operator log {report.audit_id}" if report.audit_id is not None else "",
             *report.warnings,
         ),
     )
 
 
-# Pausing and resuming a queue, as a change to look at first.
+# Queues
 
 
 async def propose_queue_pause_toggle(source: DataSource, name: str, now: datetime) -> Proposal:
-    """What `P` would do to this queue as it stands: resume it where it is paused, else pause it."""
-    queue = next((each for each in await source.list_queues() if each.name == name), None)
+    """Resume a paused queue, pause any other."""
+    queue = next((row for row in await source.list_queues() if row.name == name), None)
     is_paused = queue is not None and queue.is_paused
     verb = "resume" if is_paused else "pause"
-    change = source.resume_queue if is_paused else source.pause_queue
+    run_action = source.resume_queue if is_paused else source.pause_queue
 
     async def apply(reason: str | None, _: Callable[[ActionProgress], None], __: asyncio.Event) -> ProposalReport:
-        return _queue_outcome(name, verb, await change(name, reason=reason))
+        return _queue_report(name, verb, await run_action(name, reason=reason))
 
     return Proposal(
         title=f"{verb.capitalize()} queue {name}",
@@ -219,29 +219,27 @@ async def propose_queue_pause_toggle(source: DataSource, name: str, now: datetim
 
 def _pause_lines(queue: QueueRow) -> tuple[ProposalLine, ...]:
     return (
-        ProposalLine(
-            count=queue.pending + queue.delayed, kind="PENDING", effect="stay where they are until it is resumed"
-        ),
-        ProposalLine(count=queue.claimed, kind="CLAIMED", effect="go on", is_skipped=True),
-        ProposalLine(count=queue.running, kind="RUNNING", effect="go on", is_skipped=True),
+        ProposalLine(count=queue.pending + queue.delayed, kind="PENDING", effect="wait until the queue is resumed"),
+        ProposalLine(count=queue.claimed, kind="CLAIMED", effect="unchanged", is_skipped=True),
+        ProposalLine(count=queue.running, kind="RUNNING", effect="unchanged", is_skipped=True),
     )
 
 
 def _resume_lines(queue: QueueRow, now: datetime) -> tuple[ProposalLine, ...]:
     since = "" if queue.paused_at is None else f"   paused {format_age(now - queue.paused_at)} ago by {queue.paused_by}"
-    why = f": {queue.pause_reason}" if queue.pause_reason else ""
-    return (ProposalLine(count=queue.pending, kind=f"PENDING{since}{why}", effect="may be claimed again, at once"),)
+    reason = f": {queue.pause_reason}" if queue.pause_reason else ""
+    return (ProposalLine(count=queue.pending, kind=f"PENDING{since}{reason}", effect="can be claimed again"),)
 
 
 def _queue_warnings(queue: QueueRow | None, name: str) -> tuple[str, ...]:
     if queue is None:
-        return (f"there is no queue {name} any more",)
-    return () if queue.served_by else ("no live worker takes from it",)
+        return (f"queue {name} no longer exists",)
+    return () if queue.served_by else ("no worker serves this queue",)
 
 
-def _queue_outcome(name: str, verb: str, report: ActionReport) -> ProposalReport:
-    done = f"{name} is {verb}d" if report.affected else f"{name} had been {verb}d already"
+def _queue_report(name: str, verb: str, report: ActionReport) -> ProposalReport:
+    result = f"{name} is {verb}d" if report.affected else f"{name} was already {verb}d"
     return ProposalReport(
         title=f"{verb.capitalize()}d" if report.affected else "Nothing changed",
-        lines=(done, f"operator log {report.audit_id}", *report.warnings),
+        lines=(result, f"operator log {report.audit_id}", *report.warnings),
     )
