@@ -1,4 +1,4 @@
-"""Which task, run or worker is meant by the eight digits that people copy from a list."""
+"""Resolves the short ids that lists show to tasks, runs and workers."""
 
 from __future__ import annotations
 
@@ -15,54 +15,57 @@ if TYPE_CHECKING:
     from horsies_ops.ops import Ops
 
 
-async def resolve_task_id(ops: Ops, named: str) -> UUID:
-    """The id itself, or that of the only task whose short form it is; what fits several tasks is refused."""
-    if not is_short_id(named):
-        return UUID(named)
-    return _single_match("task", named, await ops.tasks_by_short_id(named), shown_by="horsies task list --full")
+async def resolve_task_id(ops: Ops, id_text: str) -> UUID:
+    """Return a full id as it is, or find the one task with this short id.
+
+    Raises NotFound if no task has it and UsageError if several have it.
+    """
+    if not is_short_id(id_text):
+        return UUID(id_text)
+    return _single_match("task", id_text, await ops.tasks_by_short_id(id_text), list_command="horsies task list --full")
 
 
-async def resolve_run_id(ops: Ops, named: str) -> UUID:
-    """The same for runs of workflows."""
-    if not is_short_id(named):
-        return UUID(named)
-    return _single_match("run", named, await ops.runs_by_short_id(named), shown_by="horsies workflow list")
+async def resolve_run_id(ops: Ops, id_text: str) -> UUID:
+    """Do the same for workflow runs."""
+    if not is_short_id(id_text):
+        return UUID(id_text)
+    return _single_match("run", id_text, await ops.runs_by_short_id(id_text), list_command="horsies workflow list")
 
 
-async def resolve_worker_id(ops: Ops, named: str) -> UUID:
-    """The same for workers; one that has stopped is known by its whole id only."""
-    if not is_short_id(named):
-        return UUID(named)
+async def resolve_worker_id(ops: Ops, id_text: str) -> UUID:
+    """Do the same for workers; a stopped worker needs its full id."""
+    if not is_short_id(id_text):
+        return UUID(id_text)
     threshold = timedelta(milliseconds=ops.settings.recovery.worker_stale_threshold_ms)
     found = {
-        each.worker_id: f"{each.state}  {sanitize_text(each.hostname, limit=80)}:{each.pid}"
-        for each in await ops.list_active_workers(threshold)
-        if each.worker_id.hex.endswith(named.lower())
+        worker.worker_id: f"{worker.state}  {sanitize_text(worker.hostname, limit=80)}:{worker.pid}"
+        for worker in await ops.list_active_workers(threshold)
+        if worker.worker_id.hex.endswith(id_text.lower())
     }
     if not found:
         raise NotFound(
-            f"no worker that has not stopped ends in {named}",
-            hint="give the whole id: horsies workers list --full shows it",
+            f"no worker with short id {id_text} (stopped workers are not searched)",
+            hint="use the full id: horsies workers list --full shows it",
         )
-    return _require_single("workers", named, found)
+    return _require_single("workers", id_text, found)
 
 
-def _single_match(what: str, named: str, ending: Iterable[ShortIdMatch], *, shown_by: str) -> UUID:
-    found = {each.id: f"{each.status}  {sanitize_text(each.name, limit=80)}" for each in ending}
+def _single_match(noun: str, short_id: str, matches: Iterable[ShortIdMatch], *, list_command: str) -> UUID:
+    found = {match.id: f"{match.status}  {sanitize_text(match.name, limit=80)}" for match in matches}
     if not found:
         raise NotFound(
-            f"no {what} that has not ended, and none of the newest {NEWEST_LOOKED_AT:,}, ends in {named}",
-            hint=f"give the whole id: {shown_by} shows it",
+            f"no {noun} with short id {short_id} (searched unfinished and the newest {NEWEST_LOOKED_AT:,})",
+            hint=f"use the full id: {list_command} shows it",
         )
-    return _require_single(f"{what}s", named, found)
+    return _require_single(f"{noun}s", short_id, found)
 
 
-def _require_single(what: str, named: str, found: Mapping[UUID, str]) -> UUID:
+def _require_single(noun: str, short_id: str, found: Mapping[UUID, str]) -> UUID:
     if len(found) > 1:
         raise UsageError(
-            f"{len(found)} {what} end in {named}",
+            f"{len(found)} {noun} have the short id {short_id}",
             code=ErrorCode.CLI_INVALID_ARGS,
-            notes=[f"{identity}  {described}" for identity, described in found.items()],
-            hint="give the whole id of one of them",
+            notes=[f"{full_id}  {description}" for full_id, description in found.items()],
+            hint="use the full id of one of them",
         )
     return next(iter(found))

@@ -1,4 +1,4 @@
-"""The log of a service as JSON: whatever its process writes, each line of both its streams is one object."""
+"""JSON logs of a service: every line that the process writes to stdout or stderr becomes one JSON object."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ logger = logging.getLogger("horsies")
 
 
 class _ReentryGuard(threading.local):
-    """Whether this thread is at it."""
+    """Per thread: whether a record is being written."""
 
-    is_going_on = False
+    is_writing = False
 
 
 class LogStream(io.RawIOBase):
-    """A stream each of whose lines is a record of its own, whatever the level of the log; a flush ends a line."""
+    """A stream that logs each line as a record, regardless of the log level. A flush ends the current line."""
 
     def __init__(self, name: str, level: int, handler: logging.Handler, descriptor: int) -> None:
         self.name = name
@@ -35,8 +35,8 @@ class LogStream(io.RawIOBase):
         self._handler = handler
         self._descriptor = descriptor
         self._unfinished = b""
-        self._joining = threading.RLock()
-        """Never held while the handler works, which has a lock of its own."""
+        # Guards _unfinished. Never held while the handler runs, because the handler has a lock of its own.
+        self._buffer_lock = threading.RLock()
         self._reentry_guard = _ReentryGuard()
 
     def as_text(self) -> TextIO:
@@ -46,47 +46,47 @@ class LogStream(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """For programs that are given this stream; they write past us."""
+        """Return the descriptor that subprocesses inherit; they bypass the log."""
         return self._descriptor
 
     def write(self, data: Any, /) -> int:
-        taken = bytes(data)
-        with self._joining:
-            *lines, self._unfinished = (self._unfinished + taken).split(b"\n")
-        self._record(lines)
-        return len(taken)
+        written = bytes(data)
+        with self._buffer_lock:
+            *lines, self._unfinished = (self._unfinished + written).split(b"\n")
+        self._log(lines)
+        return len(written)
 
     def flush(self) -> None:
-        with self._joining:
+        with self._buffer_lock:
             rest, self._unfinished = self._unfinished, b""
-        self._record([rest])
+        self._log([rest])
 
-    def _record(self, lines: Sequence[bytes]) -> None:
-        if self._reentry_guard.is_going_on:
-            return  # what the handler says of its own failure would lead back to it
-        self._reentry_guard.is_going_on = True
+    def _log(self, lines: Sequence[bytes]) -> None:
+        if self._reentry_guard.is_writing:
+            return  # the handler reports its own failures to stderr, which would recurse
+        self._reentry_guard.is_writing = True
         try:
             for line in filter(None, lines):
                 text = line.decode(errors="replace")
                 self._handler.handle(logging.LogRecord(self.name, self._level, "", 0, "%s", (text,), None))
         finally:
-            self._reentry_guard.is_going_on = False
+            self._reentry_guard.is_writing = False
 
 
 def is_on() -> bool:
-    """Whether every line of this process is an object already."""
+    """Return whether the streams of this process are redirected already."""
     return isinstance(getattr(sys.stderr, "buffer", None), LogStream)
 
 
 def is_asked_for(arguments: Sequence[str]) -> bool:
-    """Whether the command line, or else the environment, wants it: known before any setting could be read."""
-    given = [following for option, following in pairwise(arguments) if option == _OPTION]
-    given += [each.removeprefix(f"{_OPTION}=") for each in arguments if each.startswith(f"{_OPTION}=")]
-    return (given or [os.environ.get("HORSIES_LOG__FORMAT", "")])[-1] == "json"
+    """Return whether the command line or the environment asks for JSON; needed before settings can be read."""
+    formats = [value for option, value in pairwise(arguments) if option == _OPTION]
+    formats += [argument.removeprefix(f"{_OPTION}=") for argument in arguments if argument.startswith(f"{_OPTION}=")]
+    return (formats or [os.environ.get("HORSIES_LOG__FORMAT", "")])[-1] == "json"
 
 
 def redirect_streams() -> None:
-    """From here on this process has no other lines: not of modules that print, nor of Python that warns."""
+    """Replace stdout and stderr, so that printed lines and Python warnings become log records too."""
     (handler,) = logger.handlers
     logging.captureWarnings(capture=True)
     warnings = logging.getLogger("py.warnings")
@@ -96,10 +96,10 @@ def redirect_streams() -> None:
 
 
 def log_error(error: HorsiesError) -> None:
-    """An error as a person would be shown it, one object a fault."""
+    """Log an error, one record for each of its faults."""
     if not is_on():
         configure_logging(form="json")
-    for each in error.faults:
-        shown = {name: value for name, value in error_document(each).items() if name != "message"}
-        trace = error if logger.isEnabledFor(logging.DEBUG) else None
-        logger.error("%s", each.message, extra=shown, exc_info=trace)
+    for fault in error.faults:
+        fields = {name: value for name, value in error_document(fault).items() if name != "message"}
+        exception = error if logger.isEnabledFor(logging.DEBUG) else None
+        logger.error("%s", fault.message, extra=fields, exc_info=exception)

@@ -1,4 +1,4 @@
-"""Entry point of `horsies`: the root of the commands, and the edge where errors become messages and exit codes."""
+"""Entry point of the `horsies` executable: the root command; errors become messages and exit codes here."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from horsies_ops.cli import json_log
 from horsies_ops.cli.options import COMMANDS, SERVICES, GlobalOptions, with_global_options
 from horsies_ops.cli.output import Colour, error_document, print_error, print_json
 
-# A group of commands whose modules are imported only when one of them is run, so that `--help` answers at once.
-
 
 class LazyGroup(TyperGroup):
-    """Lists the commands from their table; loads the module of the one that is called."""
+    """Lists commands from the COMMANDS table and imports a command's module only when it runs.
+
+    This keeps `horsies --help` free of asyncpg, pydantic and Textual.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # Stand-ins with name and help, enough to be listed, completed or suggested.
+        # Placeholders with name and help: enough for listing, completion and suggestions.
         self.commands = {name: TyperCommand(name=name, help=line) for name, line in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: Sequence[str]) -> Any:
@@ -37,17 +38,17 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """The real command called `name`."""
+    """Import the module of a command and return the command."""
     module = importlib.import_module(f"horsies_ops.cli.commands.{name}")
     command = get_command(module.app)
     command.name = name
     return command
 
 
-# One paragraph: the formatter joins what stands on lines of their own.
+# One paragraph, because the help formatter joins separate lines.
 EXIT_CODES = (
-    "Exit codes: 0 done, or nothing to do; 1 failure; 2 wrong command line; 3 with --exit-code, a dry run found work; "
-    "4 busy; 5 not found; 6 refused; 7 database not reachable; 130 interrupted."
+    "Exit codes: 0 success or nothing to do; 1 failure; 2 usage error; 3 work found by a dry run with --exit-code; "
+    "4 busy; 5 not found; 6 refused; 7 database unreachable; 130 interrupted."
 )
 
 app = typer.Typer(
@@ -64,27 +65,28 @@ app = typer.Typer(
 @app.callback()
 @with_global_options
 def root(options: GlobalOptions) -> None:
-    del options  # the decorator keeps them for the command
+    del options  # with_global_options stores them in the context for the command
 
 
 def main() -> None:
-    """Run the command line of this process and leave with its exit code."""
-    signal.signal(signal.SIGTERM, _end_by_signal)
+    """Run the command line of this process and exit with its code."""
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of a command line. A service that was told to stop has done so, also before it had come up."""
+    """Run a command line and return its exit code.
+
+    A service that is interrupted returns 0, even during start-up: stopping it is the normal way to end it.
+    """
     code = _run(arguments)
-    return ExitCode.DONE if _command(arguments) in SERVICES and code == ExitCode.INTERRUPTED else code
-
-
-def _command(arguments: list[str]) -> str | None:
-    return next((each for each in arguments if each in COMMANDS), None)
+    return ExitCode.DONE if _command_name(arguments) in SERVICES and code == ExitCode.INTERRUPTED else code
 
 
 def _run(arguments: list[str]) -> int:
-    _replace_closed_streams()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  # open until the process exits
     Colour.is_disabled = "--no-color" in arguments
     try:
         code = app(args=arguments or ["--help"], prog_name="horsies", standalone_mode=False)
@@ -96,31 +98,17 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        return _on_broken_pipe()
-    except Exception as error:  # noqa: BLE001  # the edge: a person gets a message, whatever happened
-        return handle_error(_unexpected(error), arguments)
+        # The reader of `horsies … | head` is gone. Without this, the interpreter fails when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+    except Exception as error:  # noqa: BLE001  # last resort: print a message instead of a traceback
+        return handle_error(_unexpected_error(error), arguments)
     return code if isinstance(code, int) else ExitCode.DONE
 
 
-def _on_broken_pipe() -> int:
-    """The reader has gone, as `horsies … | head` does: give the interpreter nothing more to flush."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return ExitCode.FAILED
-
-
-def _unexpected(error: Exception) -> HorsiesError:
-    text = str(error).partition("\n")[0]
-    if isinstance(error, OSError):
-        return HorsiesError(text, hint="see that the disk has room and the files may be used")
-    hint = "this is a fault in horsies; --loglevel DEBUG shows where"
-    wrapped = HorsiesError(f"{type(error).__name__}: {text}", hint=hint)
-    wrapped.__cause__ = error
-    return wrapped
-
-
 def handle_error(error: HorsiesError, arguments: list[str]) -> int:
-    """Say what went wrong to the person and, where a document was asked for, to the program that reads it."""
-    if json_log.is_on() or (_command(arguments) == "worker" and json_log.is_asked_for(arguments)):
+    """Print an error to stderr, and to stdout as JSON with --json; return its exit code."""
+    if json_log.is_on() or (_command_name(arguments) == "worker" and json_log.is_asked_for(arguments)):
         json_log.log_error(error)
         return error.exit_code
     if logging.getLogger("horsies").isEnabledFor(logging.DEBUG):
@@ -131,16 +119,23 @@ def handle_error(error: HorsiesError, arguments: list[str]) -> int:
     return error.exit_code
 
 
-def _replace_closed_streams() -> None:
-    """A standard stream that the caller closed is None here; write into nothing instead."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  # as long as the process
+def _command_name(arguments: list[str]) -> str | None:
+    return next((argument for argument in arguments if argument in COMMANDS), None)
 
 
-def _end_by_signal(_number: int, _frame: object) -> NoReturn:
-    # As an ordinary exit it lets go of the embedded server, which a killed process would leave running.
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    # Exit handlers must run on SIGTERM: they release the embedded server, which would otherwise keep running.
     raise KeyboardInterrupt
+
+
+def _unexpected_error(error: Exception) -> HorsiesError:
+    text = str(error).partition("\n")[0]
+    if isinstance(error, OSError):
+        return HorsiesError(text, hint="check free disk space and file permissions")
+    hint = "this is a bug in horsies; --loglevel DEBUG prints the traceback"
+    wrapped = HorsiesError(f"{type(error).__name__}: {text}", hint=hint)
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _usage_error(error: typer.TyperException) -> UsageError:

@@ -1,4 +1,4 @@
-"""The options that every command takes, before or after the command's name, and what a command makes of them."""
+"""The command table, the global options that every command accepts, and loading settings and the app from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
@@ -21,103 +21,99 @@ if TYPE_CHECKING:
     from horsies.app import Horsies
     from horsies.config import LoadedSettings
 
-
-# Every command of `horsies` and its one line of help, in the order in which `horsies --help` shows them.
-
 SERVICES: Final = frozenset({"worker", "metrics"})
-"""Commands that run until they are stopped and tell what they do in their log."""
+"""Commands that run until they are stopped and report through the log."""
 
+# Every command and its summary, in the order of `horsies --help`.
 COMMANDS: Final = {
-    "worker": "Run tasks until SIGTERM or SIGINT; a second signal ends the grace.",
-    "tui": "Look at queues, tasks, workers and workflows as they change, and act on them.",
-    "init": "Write a commented horsies.toml to start from.",
-    "check": "Check an app and its tasks; all errors of the first phase that fails.",
-    "config": "Show the settings and where each comes from, or check them.",
-    "db": "Migrate and inspect the database; start and stop the embedded one.",
-    "task": "List tasks, look at one, send one, or act on some: requeue, fail, cancel, expire, retry.",
-    "queue": "List queues, pause them and resume them.",
-    "workflow": "List runs of workflows, draw one, pause, resume, cancel or retry it.",
-    "workers": "List workers, or see which of them answer.",
-    "schedule": "List what starts by the clock.",
-    "events": "Show what happened that an operator should know, and follow it.",
-    "audit": "Show what operators did: who, why, what to, and how many it moved.",
-    "sweep": "Settle work whose owner fell silent, or list it with --dry-run.",
-    "cleanup": "Delete what is past its window, or count it with --dry-run.",
-    "doctor": "Look at everything and say what to do; exit 1 when a check fails.",
-    "demo": "Show the sample app at work on a database of its own, and a killed worker whose tasks are recovered.",
-    "metrics": "Answer Prometheus until SIGTERM or SIGINT.",
+    "worker": "Run tasks until SIGTERM or SIGINT; a second signal stops immediately.",
+    "tui": "Watch queues, tasks, workers and workflows live, and act on them.",
+    "init": "Write a commented horsies.toml.",
+    "check": "Validate an app; lists every error of the first failing phase.",
+    "config": "Show settings and their origins, or validate them.",
+    "db": "Migrate and inspect the database; start and stop the embedded server.",
+    "task": "List, show, send, requeue, fail, cancel, expire or retry tasks.",
+    "queue": "List, pause and resume queues.",
+    "workflow": "List, show, pause, resume, cancel or retry workflow runs.",
+    "workers": "List or ping workers.",
+    "schedule": "List schedules and their next runs.",
+    "events": "Show recorded events, and follow new ones.",
+    "audit": "Show operator actions: who, why, which tasks, how many changed.",
+    "sweep": "Recover tasks of dead workers, or list them with --dry-run.",
+    "cleanup": "Delete rows past their retention, or count them with --dry-run.",
+    "doctor": "Check the whole installation; exit 1 if a check fails.",
+    "demo": "Run the sample app on its own database, kill a worker and recover its tasks.",
+    "metrics": "Serve Prometheus metrics until SIGTERM or SIGINT.",
 }
 
-
+# As they appear in hints.
 MIGRATE: Final = "horsies db migrate"
 START: Final = "horsies db start"
-"""As hints have them."""
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
-def show_version(asked: bool) -> None:  # noqa: FBT001  # the framework calls it with the value alone
-    if asked:
+def show_version(is_requested: bool) -> None:  # noqa: FBT001  # typer passes the option's value alone
+    if is_requested:
         typer.echo(f"horsies {__version__}")
         raise typer.Exit
 
 
 def group(name: str) -> typer.Typer:
-    """An empty group of commands, described as the table of commands describes it."""
+    """Return an empty command group with the summary from COMMANDS."""
     return typer.Typer(name=name, help=COMMANDS[name], rich_markup_mode=None, add_completion=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalOptions:
-    """Where the settings come from and how much is said."""
+    """Options that every command accepts, before or after its name: settings sources and verbosity."""
 
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The horsies.toml to use.")] = None
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Use this horsies.toml.")] = None
     database_url: Annotated[
         str | None,
-        typer.Option("--database-url", metavar="URL", help="The database, whatever the settings say."),
+        typer.Option("--database-url", metavar="URL", help="Database URL; overrides all settings."),
     ] = None
-    no_color: Annotated[bool, typer.Option("--no-color", help="Never use colour.")] = False
+    no_color: Annotated[bool, typer.Option("--no-color", help="Disable colours.")] = False
     loglevel: Annotated[
-        str | None, typer.Option("--loglevel", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR, for the log.")
+        str | None, typer.Option("--loglevel", metavar="LEVEL", help="Log level: DEBUG, INFO, WARNING or ERROR.")
     ] = None
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but data and errors.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only data and errors.")] = False
 
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
     ] = False
 
     command: str = ""
-    """The command that they were given to; no option, but what some of them mean depends on it."""
+    """Name of the running command. Not an option; the default log level depends on it."""
 
     def merged_over(self, outer: GlobalOptions | None) -> GlobalOptions:
-        """These options, and where one was not given, the one that stood before the command's name."""
+        """Return these options, filled up with those given before the command's name."""
         if outer is None:
             return self
         return replace(outer, **{f.name: value for f in fields(self) if (value := getattr(self, f.name))})
 
     def add_connection_options(self, hint: str) -> str:
-        """The hint, with a command of `horsies db` made one for the same database: by the options given, as given.
+        """Append --database-url and --config, as given, to `horsies db` commands in a hint.
 
-        A password is masked; whoever typed it knows it.
+        The suggested command then uses the same database. A password in the URL is masked.
         """
-        for command in (MIGRATE, START):
-            hint = hint.replace(command, " ".join([command, *self._connection_options()]))
-        return hint
-
-    def _connection_options(self) -> Iterator[str]:
         from horsies.model.settings.broker import DatabaseUrl
 
+        given: list[str] = []
         if self.database_url is not None:
-            yield f"--database-url {shlex.quote(DatabaseUrl.parse(self.database_url).masked)}"
+            given.append(f"--database-url {shlex.quote(DatabaseUrl.parse(self.database_url).masked)}")
         if self.config is not None:
-            yield f"--config {shlex.quote(str(self.config))}"
+            given.append(f"--config {shlex.quote(str(self.config))}")
+        for command in (MIGRATE, START):
+            hint = hint.replace(command, " ".join([command, *given]))
+        return hint
 
     def print_message(self, line: str) -> None:
         if not self.quiet:
             print_message(line)
 
     def load_settings(self, **options: object) -> LoadedSettings:
-        """The settings in force; `options` are what the command line sets, by dotted key."""
+        """Load the settings and configure logging; `options` are command-line settings by dotted key."""
         from horsies.config import load_settings
         from horsies.log import configure_logging
 
@@ -127,26 +123,24 @@ class GlobalOptions:
         return loaded
 
     def _log_level(self, loaded: LoadedSettings) -> str:
-        """What this process was told itself; a level in a file is for services, other commands only warn."""
+        """Return the log level; one from a file applies to services only, other commands log warnings."""
         from horsies.config import Precedence
 
-        is_told = loaded.origin_of(("log", "level")).precedence >= Precedence.ENVIRONMENT
         if self.quiet and self.loglevel is None:
             return "ERROR"
-        return loaded.log.level if is_told or self.command in SERVICES else "WARNING"
+        is_explicit = loaded.origin_of(("log", "level")).precedence >= Precedence.ENVIRONMENT
+        return loaded.log.level if is_explicit or self.command in SERVICES else "WARNING"
 
 
 def complete_hint(error: HorsiesError, options: GlobalOptions) -> None:
-    """Have the hint of a schema that is missing or old lead to the database that was meant."""
+    """Add the connection options to the `horsies db migrate` hint of a missing or old schema."""
     if error.code is ErrorCode.SCHEMA_NOT_MIGRATED and error.help_text:
         error.help_text = options.add_connection_options(error.help_text)
 
 
-_OPTIONS = [each for each in fields(GlobalOptions) if each.name != "command"]
-
-
 def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the global options: it takes them as one `GlobalOptions`, its first parameter."""
+    """Add the global options to a command, which receives them as a `GlobalOptions` in its first parameter."""
+    option_fields = [field for field in fields(GlobalOptions) if field.name != "command"]
     signature = inspect.signature(command, eval_str=True)
     own = list(signature.parameters.values())[1:]
     hints = get_type_hints(GlobalOptions, include_extras=True)
@@ -154,13 +148,13 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )
-        for field in _OPTIONS
+        for field in option_fields
     ]
     context = inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     @functools.wraps(command)
     def wrapped(*, _context: typer.Context, **values: Any) -> Any:
-        given = {field.name: values.pop(field.name) for field in _OPTIONS}
+        given = {field.name: values.pop(field.name) for field in option_fields}
         inner = GlobalOptions(**given, command=_context.info_name or "")
         options = _context.obj = inner.merged_over(_context.obj)
         try:
@@ -175,19 +169,17 @@ def with_global_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-# The user's app, as the commands that need it load it.
-
 AppArgument = Annotated[
     str | None,
-    typer.Argument(metavar="APP", help="package.module:app or path/file.py:app; app.locator where it is left out."),
+    typer.Argument(metavar="APP", help="package.module:app or path/file.py:app [default: setting app.locator]"),
 ]
 
 
 def load_and_export_settings(options: GlobalOptions, **given: object) -> LoadedSettings:
-    """The settings in force, which the app will also find when it is imported.
+    """Load the settings and export --config and --database-url to the environment.
 
-    An app reads its settings while its module is imported, and so do the children of a worker: the environment is the
-    one way by which what was said on the command line reaches them all.
+    The app reads its settings when its module is imported, also in the children of a worker; the environment is how
+    command-line options reach all of them.
     """
     if options.config is not None:
         os.environ["HORSIES_CONFIG"] = str(options.config.absolute())
@@ -197,17 +189,17 @@ def load_and_export_settings(options: GlobalOptions, **given: object) -> LoadedS
 
 
 def load_app(options: GlobalOptions, locator: str | None) -> Horsies:
-    """The app at `locator` with all of its tasks."""
+    """Import the app at `locator` and all of its task modules."""
     from horsies.discover import import_app_with_tasks
 
     return import_app_with_tasks(locator, load_and_export_settings(options))
 
 
-# Settings for the processes that a command starts: by the environment, where no list of processes shows a password.
-
-
 def export_settings(options: GlobalOptions, **flags: bool) -> None:
-    """Have our children read the same settings; `flags` are settings that are switched on, as `tui__ascii`."""
+    """Export the settings to processes that this command starts; `flags` enable settings, such as `tui__ascii`.
+
+    The environment is used because a process list would show a password in arguments.
+    """
     given = {
         "HORSIES_CONFIG": None if options.config is None else str(options.config.absolute()),
         "HORSIES_BROKER__DATABASE_URL": options.database_url,

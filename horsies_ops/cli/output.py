@@ -1,4 +1,4 @@
-"""What commands print: data on stdout, talk on stderr, the same facts as text or as one JSON document."""
+"""Output of commands: data on stdout as text or JSON, messages on stderr."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ from horsies.errors import HorsiesError
 from horsies.model.text import sanitize_text
 from horsies_ops.actions.report import ActionProgress
 
-_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-_BOLD, _RED, _YELLOW, _CYAN, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
+_INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_BOLD, _RED, _YELLOW, _CYAN, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
+_AGE_UNITS = (
+    ("d", timedelta(days=1)),
+    ("h", timedelta(hours=1)),
+    ("m", timedelta(minutes=1)),
+    ("s", timedelta(seconds=1)),
+)
 
 
 class Colour:
-    """Whether this process may use colour; `--no-color` switches it off for good."""
+    """Decides whether output is coloured; `--no-color` disables it for the whole process."""
 
     is_disabled = False
 
@@ -36,7 +42,7 @@ class Colour:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> None:
-    """Columns as wide as their longest cell, each row one line; those named in `right` are aligned there."""
+    """Print a header and one line per row. Columns named in `right` are right-aligned."""
     from rich.cells import cell_len
 
     table = [tuple(columns), *(tuple(sanitize_text(cell) for cell in row) for row in rows)]
@@ -48,11 +54,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right:
             for name, cell, width in zip(columns, row, widths, strict=True)
         ]
         line = "  ".join(cells).rstrip()
-        print_line(f"{_BOLD}{line}{_PLAIN}" if number == 0 and coloured else line)
+        print_line(f"{_BOLD}{line}{_RESET}" if number == 0 and coloured else line)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
-    """One `name  value` line a fact, values aligned."""
+    """Print one `name  value` line per fact, with values aligned."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         print_line(f"{name:<{width}}  {sanitize_text(value)}")
@@ -63,22 +69,23 @@ def print_line(line: str) -> None:
 
 
 def print_json(document: object) -> None:
-    """One document, UTF-8, instants in RFC 3339 UTC, durations in seconds."""
+    """Print one indented JSON document; times are RFC 3339 in UTC, durations are seconds."""
     sys.stdout.write(_json_text(document, indent=2) + "\n")
 
 
 def json_line(document: object) -> str:
-    """The same in one line, for a stream of documents."""
+    """Return a document as one line of JSON, for streams of documents."""
     return _json_text(document, indent=None)
 
 
 def _json_text(document: object, *, indent: int | None) -> str:
     text = json.dumps(to_json(document), ensure_ascii=False, indent=indent)
-    # JSON itself escapes only the first thirty-two controls; the others would act on a terminal just as well.
-    return _UNSEEN.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
+    # json.dumps escapes only C0 controls; other control and invisible characters would reach the terminal.
+    return _INVISIBLE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 def to_json(value: Any) -> Any:
+    """Convert a value to what `json.dumps` accepts."""
     match value:
         case datetime():
             return _to_rfc3339(value)
@@ -99,7 +106,7 @@ def to_json(value: Any) -> Any:
 
 
 def _to_rfc3339(at: datetime) -> str:
-    # The driver hands out the database's infinities as the first and the last moment, without a time zone.
+    # asyncpg returns infinity and -infinity as datetime.max and datetime.min without a time zone.
     aware = at.replace(tzinfo=UTC) if at.utcoffset() is None else at
     try:
         return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
@@ -108,41 +115,37 @@ def _to_rfc3339(at: datetime) -> str:
 
 
 def print_message(line: str) -> None:
-    """Say something to the person, not to the program that reads our data."""
+    """Print a line to stderr."""
     _write_message(sanitize_text(line))
 
 
 def print_warning(line: str, *, hint: str | None = None) -> None:
-    _write_message(f"{_painted('warning', _YELLOW)}: {sanitize_text(line)}")
+    _write_message(f"{_colour('warning', _YELLOW)}: {sanitize_text(line)}")
     if hint:
-        _write_message(f"{_painted('hint', _CYAN)}: {sanitize_text(hint)}")
+        _write_message(f"{_colour('hint', _CYAN)}: {sanitize_text(hint)}")
 
 
 def print_error(error: HorsiesError) -> None:
-    """Show an error as `error[CODE]: …` and `hint: …`; several faults one after the other."""
-    for each in error.faults:
-        _report_one(each)
-
-
-def _report_one(error: HorsiesError) -> None:
-    head, message = error.headline.split(": ", 1)
-    _write_message(f"{_painted(head, _RED)}: {_safe_lines(message)}")
-    if error.location is not None and str(error.location) not in error.message:
-        _write_message(f"  --> {sanitize_text(str(error.location))}")
-    for note in error.notes:
-        _write_message(f"note: {_safe_lines(note)}")
-    if error.help_text:
-        _write_message(f"{_painted('hint', _CYAN)}: {_safe_lines(error.help_text)}")
+    """Print `error[CODE]: …`, its notes and `hint: …` for each fault of an error."""
+    for fault in error.faults:
+        head, message = fault.headline.split(": ", 1)
+        _write_message(f"{_colour(head, _RED)}: {_safe_lines(message)}")
+        if fault.location is not None and str(fault.location) not in fault.message:
+            _write_message(f"  --> {sanitize_text(str(fault.location))}")
+        for note in fault.notes:
+            _write_message(f"note: {_safe_lines(note)}")
+        if fault.help_text:
+            _write_message(f"{_colour('hint', _CYAN)}: {_safe_lines(fault.help_text)}")
 
 
 def _write_message(line: str) -> None:
-    sys.stdout.flush()  # what was printed before must also be read before
+    sys.stdout.flush()  # keep stdout and stderr in order where both go to one place
     sys.stderr.write(line + "\n")
 
 
 def error_document(error: HorsiesError) -> dict[str, object]:
-    """An error as part of a JSON document; one that stands for several names each of them in its notes."""
-    several = [] if len(error.faults) == 1 else [each.headline for each in error.faults]
+    """Return an error as JSON fields; an error with several faults lists them in its notes."""
+    several = [] if len(error.faults) == 1 else [fault.headline for fault in error.faults]
     return {
         "code": error.code,
         "message": error.message,
@@ -153,66 +156,58 @@ def error_document(error: HorsiesError) -> dict[str, object]:
 
 
 def error_documents(error: HorsiesError) -> list[dict[str, object]]:
-    """Every error that `error` stands for, as parts of a JSON document."""
-    return [error_document(each) for each in error.faults]
+    """Return the JSON fields of each fault of an error."""
+    return [error_document(fault) for fault in error.faults]
 
 
 def _safe_lines(text: str) -> str:
     return "\n".join(sanitize_text(line) for line in text.splitlines())
 
 
-def _painted(text: str, colour: str) -> str:
-    return f"{colour}{text}{_PLAIN}" if Colour.is_enabled_on(sys.stderr) else text
-
-
-# Durations and instants as people read them.
-
-_UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)), ("s", timedelta(seconds=1)))
+def _colour(text: str, colour: str) -> str:
+    return f"{colour}{text}{_RESET}" if Colour.is_enabled_on(sys.stderr) else text
 
 
 def format_age(duration: timedelta | None) -> str:
-    """Two units at most, as `3m12s` or `1d2h`; below ten seconds to the tenth, and `-` for none."""
+    """Format a duration in at most two units, such as `3m12s` or `1d02h`, or `4.2s` below ten seconds; None is `-`."""
     if duration is None:
         return "-"
     if duration < timedelta(0):
         return f"-{format_age(-duration)}"
     if duration < timedelta(seconds=10):
         return f"{duration.total_seconds():.1f}s"
-    at = next(number for number, (_, unit) in enumerate(_UNITS) if duration >= unit)
-    (name, unit), *smaller = _UNITS[at : at + 2]
+    largest = next(index for index, (_, unit) in enumerate(_AGE_UNITS) if duration >= unit)
+    (suffix, unit), *smaller = _AGE_UNITS[largest : largest + 2]
     whole, rest = divmod(duration, unit)
-    return f"{whole}{name}" + "".join(f"{rest // less:02}{called}" for called, less in smaller)
+    return f"{whole}{suffix}" + "".join(f"{rest // unit:02}{suffix}" for suffix, unit in smaller)
 
 
 def format_instant(at: datetime) -> str:
-    """To the second, and in UTC wherever one is."""
+    """Format a time in UTC to the second."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
-# How far a long command has come, for people who watch it.
-
-
 @contextmanager
-def progress_bar(doing: str, *, wanted: bool) -> Generator[Callable[[ActionProgress], None] | None]:
-    """Something to call as it goes on; None where nobody would see it."""
-    if not wanted or not sys.stderr.isatty():
+def progress_bar(label: str, *, enabled: bool) -> Generator[Callable[[ActionProgress], None] | None]:
+    """Show a progress bar and yield the function that updates it; yields None if stderr is not a terminal."""
+    if not enabled or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task(doing, total=None)
-        yield lambda progress: bar.update(line, completed=progress.done, total=progress.total)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        bar_id = bar.add_task(label, total=None)
+        yield lambda progress: bar.update(bar_id, completed=progress.done, total=progress.total)
 
 
 @contextmanager
-def progress_line(*, wanted: bool) -> Generator[Callable[[str], None]]:
-    """Something to say on one line as it goes on, which is gone in the end; nothing where nobody would see it."""
-    if not wanted or not sys.stderr.isatty():
+def progress_line(*, enabled: bool) -> Generator[Callable[[str], None]]:
+    """Show a status line and yield the function that updates it; does nothing if stderr is not a terminal."""
+    if not enabled or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("") as line:
-        yield line.update
+    with Console(stderr=True).status("") as status:
+        yield status.update

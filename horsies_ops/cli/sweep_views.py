@@ -1,4 +1,4 @@
-"""A sweep on the terminal and as JSON."""
+"""Shows a sweep report as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from horsies_ops.cli.output import format_age, format_instant, print_line, print
 if TYPE_CHECKING:
     from horsies_ops.reads.stale import SilentTasks
 
-_COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "verdict", "reason", "note")
-_WIDEST_NAME = 40
-_DONE = {
+_COLUMNS = ("id", "name", "state", "owner", "silent", "limit", "decision", "reason", "note")
+_MAX_NAME_WIDTH = 40
+_PAST_TENSE = {
     DecisionKind.REQUEUE: "requeued",
     DecisionKind.RETRY: "retried",
     DecisionKind.FAIL: "failed",
@@ -25,7 +25,7 @@ _DONE = {
 
 
 def sweep_document(report: SweepReport, silent: SilentTasks | None = None) -> dict[str, Any]:
-    """What `sweep --json` prints."""
+    """Return the document of `sweep --json`."""
     thresholds = report.thresholds
     return {
         "status": report.status,
@@ -41,34 +41,30 @@ def sweep_document(report: SweepReport, silent: SilentTasks | None = None) -> di
         "recovered_count": report.recovered_count,
         "worker_ids": report.worker_ids,
         "warnings": report.warnings,
-        "tasks": [_task(task) for task in report.tasks],
+        "tasks": [_task_document(task) for task in report.tasks],
         "workflows": report.workflows,
-        "not_yet_stale": _silent(silent),
+        "not_yet_stale": None
+        if silent is None
+        else {"count": silent.count, "longest_s": silent.longest, "stale_at": silent.stale_at},
     }
 
 
 def print_sweep(report: SweepReport, silent: SilentTasks | None = None) -> None:
-    """One line for each task and workflow, then what came of it all."""
+    """Print one line per task and workflow, then the totals, silent tasks and warnings."""
     if report.tasks:
-        print_table(_COLUMNS, [_cells(task) for task in report.tasks], right=("silent", "limit"))
+        print_table(_COLUMNS, [_task_cells(task) for task in report.tasks], right=("silent", "limit"))
     for workflow in report.workflows:
         print_line(f"workflow {workflow.id}  heal  case {sanitize_text(workflow.case)}")
-    print_line(_total(report))
+    print_line(_summary(report))
     if silent is not None:
         tasks = "1 task" if silent.count == 1 else f"{silent.count:,} tasks"
-        when = f"stale from {format_instant(silent.stale_at)}; --threshold judges sooner"
+        when = f"stale from {format_instant(silent.stale_at)}; use --threshold to recover sooner"
         print_line(f"{tasks} silent for {format_age(silent.longest)}, {when}")
     for warning in report.warnings:
         print_warning(warning)
 
 
-def _silent(silent: SilentTasks | None) -> dict[str, Any] | None:
-    if silent is None:
-        return None
-    return {"count": silent.count, "longest_s": silent.longest, "stale_at": silent.stale_at}
-
-
-def _task(task: SweptTask) -> dict[str, Any]:
+def _task_document(task: SweptTask) -> dict[str, Any]:
     return {
         "id": task.task_id,
         "name": task.task_name,
@@ -91,37 +87,33 @@ def _task(task: SweptTask) -> dict[str, Any]:
     }
 
 
-def _cells(task: SweptTask) -> tuple[str, ...]:
+def _task_cells(task: SweptTask) -> tuple[str, ...]:
     owner = "-" if task.owner_id is None else short_form(task.owner_id)
-    return (
-        str(task.task_id),
-        sanitize_text(task.task_name, limit=_WIDEST_NAME),
-        task.state,
-        owner if task.owner_state in {None, "running"} else f"{owner} {task.owner_state}",
-        format_age(task.heartbeat_age),
-        format_age(task.effective_threshold),
-        task.decision,
-        task.reason,
-        "  ".join(_notes(task)),
-    )
-
-
-def _notes(task: SweptTask) -> list[str]:
-    notes = [
+    notes = (
         task.code,
         "resilient" if task.resilient else None,
         f"at {format_instant(task.run_at)}" if task.run_at else None,
         f"until {format_instant(task.held_until)}" if task.held_until else None,
         f"by {task.hook}" if task.hook else None,
         f"refused: {task.refusal}" if task.refusal else None,
-    ]
-    return [note for note in notes if note]
+    )
+    return (
+        str(task.task_id),
+        sanitize_text(task.task_name, limit=_MAX_NAME_WIDTH),
+        task.state,
+        owner if task.owner_state in {None, "running"} else f"{owner} {task.owner_state}",
+        format_age(task.heartbeat_age),
+        format_age(task.effective_threshold),
+        task.decision,
+        task.reason,
+        "  ".join(note for note in notes if note),
+    )
 
 
-def _total(report: SweepReport) -> str:
+def _summary(report: SweepReport) -> str:
     match report.status:
         case SweepStatus.BUSY:
-            return "busy: somebody else is sweeping"
+            return "busy: another sweep is running"
         case SweepStatus.OUTAGE_GRACE:
             until = max((task.held_until for task in report.tasks if task.held_until), default=None)
             when = "" if until is None else f" until {format_instant(until)}"
@@ -129,15 +121,15 @@ def _total(report: SweepReport) -> str:
         case SweepStatus.NOTHING if not report.refused and not report.locked_runs:
             return "nothing to do"
         case SweepStatus.NOTHING | SweepStatus.DONE | SweepStatus.WOULD_ACT:
-            return _counted(report)
+            return _counts(report)
 
 
-def _counted(report: SweepReport) -> str:
+def _counts(report: SweepReport) -> str:
     counts = Counter(task.decision for task in report.tasks if task.changes_state and (report.dry_run or task.applied))
-    parts = [f"{counts[decision]} {word}" for decision, word in _DONE.items() if counts[decision]]
+    parts = [f"{counts[decision]} {word}" for decision, word in _PAST_TENSE.items() if counts[decision]]
     parts += [f"{len(report.workflows)} workflows healed"] if report.workflows else []
     missed = sum(task.changes_state and not task.applied and not task.refusal for task in report.tasks)
-    parts += [f"{missed} had moved meanwhile"] if missed and not report.dry_run else []
+    parts += [f"{missed} changed meanwhile"] if missed and not report.dry_run else []
     parts += [f"{len(report.refused)} refused by the database"] if report.refused else []
-    parts += [f"{len(report.locked_runs)} workflows held by others"] if report.locked_runs else []
+    parts += [f"{len(report.locked_runs)} workflows locked by others"] if report.locked_runs else []
     return ("would be: " if report.dry_run else "") + (", ".join(parts) or f"{len(report.worker_ids)} workers lost")

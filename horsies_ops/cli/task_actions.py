@@ -1,4 +1,4 @@
-"""Acting on tasks: shown, asked for where it is due, carried out, reported."""
+"""The commands `task requeue|fail|cancel|expire|retry`: plan, confirm, apply, report; and their filter options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Annotated, Any, Final, get_type_hints
@@ -19,7 +18,7 @@ from horsies.errors import ErrorCode, ExitCode, HorsiesError, NotFound, Refused,
 from horsies.model.operator_actions import Action, ActionOptions, SkipReason
 from horsies.model.settings import AppConfig
 from horsies.model.text import sanitize_text
-from horsies_ops.actions.plan import Plan, PlanGroup, Selector
+from horsies_ops.actions.plan import Plan, Selector
 from horsies_ops.actions.report import ActionReport
 from horsies_ops.cli.ids import resolve_task_id
 from horsies_ops.cli.option_types import (
@@ -43,7 +42,7 @@ from horsies_ops.cli.output import (
 from horsies_ops.ops import Ops, open_ops
 from horsies_ops.reads.filters import FilterFault, TaskFilter, format_filter, parse_filter
 
-DONE: Final = {
+PAST_TENSE: Final = {
     Action.REQUEUE: "requeued",
     Action.FAIL: "failed",
     Action.CANCEL: "cancelled",
@@ -51,12 +50,12 @@ DONE: Final = {
     Action.RETRY: "sent again",
 }
 MAX_TASKS_LISTED: Final = 20
-"""So many tasks are named one by one; the document has more."""
+"""How many tasks the text output lists; --json lists more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationOptions:
-    """How a command goes about an action: in whose name, asking or not, saying what."""
+    """Options of one invocation that do not change the plan: actor, confirmation and output."""
 
     actor: str | None
     is_dry_run: bool
@@ -66,52 +65,47 @@ class InvocationOptions:
     is_quiet: bool
 
 
-async def act(
+async def run_action(
     settings: AppConfig,
     action: Action,
-    which: Sequence[str] | TaskFilter,
+    selection: Sequence[str] | TaskFilter,
     options: ActionOptions,
-    manner: InvocationOptions,
+    invocation: InvocationOptions,
 ) -> ExitCode:
-    """Plan, ask, apply and print; the exit code says whether anything was found and could be moved."""
-    async with open_ops(settings, actor=manner.actor, via="cli") as ops:
-        plan = await ops.plan(action, await _selector(ops, which), options)
-        if not manner.is_dry_run and plan.targets and _has_to_ask(plan):
-            _ask(plan, manner)
-        done = await _carry_out(ops, plan, manner)
-    if manner.is_json:
-        print_json(document(plan, done))
+    """Plan an action, ask for confirmation if needed, apply it and print the report."""
+    async with open_ops(settings, actor=invocation.actor, via="cli") as ops:
+        plan = await ops.plan(action, await _selector(ops, selection), options)
+        needs_confirmation = plan.selector.filter is not None or plan.options.may_touch_running
+        if plan.targets and needs_confirmation and not (invocation.is_dry_run or invocation.is_confirmed):
+            _confirm(plan)
+        report = await _apply_plan(ops, plan, invocation)
+    if invocation.is_json:
+        print_json(action_document(plan, report))
     else:
-        _print(plan, done, manner)
-    return _exit_code(plan, done, manner)
+        _print_report(plan, report, invocation)
+    return _exit_code(plan, report, invocation)
 
 
-async def _selector(ops: Ops, which: Sequence[str] | TaskFilter) -> Selector:
-    if isinstance(which, TaskFilter):
-        return Selector.matching(which)
-    return Selector.of_ids([await resolve_task_id(ops, each) for each in which])
+async def _selector(ops: Ops, selection: Sequence[str] | TaskFilter) -> Selector:
+    if isinstance(selection, TaskFilter):
+        return Selector.matching(selection)
+    return Selector.of_ids([await resolve_task_id(ops, id_text) for id_text in selection])
 
 
-async def _carry_out(ops: Ops, plan: Plan, manner: InvocationOptions) -> ActionReport:
-    if manner.is_dry_run:
+async def _apply_plan(ops: Ops, plan: Plan, invocation: InvocationOptions) -> ActionReport:
+    if invocation.is_dry_run:
         return await ops.record_dry_run(plan)
-    with progress_bar(plan.action, wanted=not (manner.is_json or manner.is_quiet)) as progress:
+    with progress_bar(plan.action, enabled=not (invocation.is_json or invocation.is_quiet)) as progress:
         return await ops.apply(plan, progress=progress)
 
 
-def _has_to_ask(plan: Plan) -> bool:
-    return plan.selector.filter is not None or plan.options.may_touch_running
-
-
-def _ask(plan: Plan, manner: InvocationOptions) -> None:
-    """Show what is meant and how many that is, and go on only after a yes."""
-    if manner.is_confirmed:
-        return
+def _confirm(plan: Plan) -> None:
+    """Show the plan and ask; raises Abort unless the answer is yes."""
     if not sys.stdin.isatty():
         raise UsageError(
-            f"this would {plan.action} {len(plan.targets):,} tasks, and there is no terminal to ask on",
+            f"this would {plan.action} {len(plan.targets):,} tasks and needs confirmation, but stdin is not a terminal",
             code=ErrorCode.CLI_INVALID_ARGS,
-            hint="--yes goes ahead, --dry-run shows what would happen",
+            hint="use --yes to confirm, or --dry-run to preview",
         )
     if plan.selector.filter is not None:
         print_message(f"filter: {format_filter(plan.selector.filter)}")
@@ -122,91 +116,92 @@ def _ask(plan: Plan, manner: InvocationOptions) -> None:
     typer.confirm(f"{plan.action} {len(plan.targets):,} of {plan.matched:,} tasks?", abort=True, err=True)
 
 
-def document(plan: Plan, done: ActionReport) -> dict[str, Any]:
-    """What `--json` prints."""
+def action_document(plan: Plan, report: ActionReport) -> dict[str, Any]:
+    """Return the document of `task ACTION --json`."""
     return {
-        "action": done.action,
-        "dry_run": done.is_dry_run,
-        "matched": done.matched,
+        "action": report.action,
+        "dry_run": report.is_dry_run,
+        "matched": report.matched,
         "would_affect": len(plan.targets),
-        "affected": done.affected,
-        "skipped_count": done.skipped_count,
-        "skipped": [{"id": each.id, "why": each.why} for each in done.skipped],
-        "task_ids": done.task_ids,
-        "new_ids": done.new_ids,
-        "audit_id": done.audit_id,
+        "affected": report.affected,
+        "skipped_count": report.skipped_count,
+        "skipped": [{"id": skipped.id, "why": skipped.why} for skipped in report.skipped],
+        "task_ids": report.task_ids,
+        "new_ids": report.new_ids,
+        "audit_id": report.audit_id,
         "groups": plan.groups,
-        "warnings": done.warnings,
+        "warnings": report.warnings,
     }
 
 
-def _print(plan: Plan, done: ActionReport, manner: InvocationOptions) -> None:
+def _print_report(plan: Plan, report: ActionReport, invocation: InvocationOptions) -> None:
     if plan.groups:
-        print_table(("count", "status", "error", "what"), [_row(group) for group in plan.groups], right=("count",))
-    for old, new in list(zip(done.task_ids, done.new_ids, strict=False))[:MAX_TASKS_LISTED]:
-        print_line(f"{old} is sent again as {new}")
-    if manner.is_dry_run:
+        rows = [
+            (f"{group.count:,}", group.status, sanitize_text(group.error_code or "", limit=40), group.effect)
+            for group in plan.groups
+        ]
+        print_table(("count", "status", "error", "effect"), rows, right=("count",))
+    for old, new in list(zip(report.task_ids, report.new_ids, strict=False))[:MAX_TASKS_LISTED]:
+        print_line(f"{old} resent as {new}")
+    if invocation.is_dry_run:
         print_line(f"would {plan.action} {len(plan.targets):,} of {plan.matched:,} tasks")
     else:
-        print_line(f"{DONE[plan.action]} {done.affected:,}, skipped {done.skipped_count:,}; audit {done.audit_id}")
-    if not manner.is_quiet:
-        for warning in done.warnings:
+        counts = f"{PAST_TENSE[plan.action]} {report.affected:,}, skipped {report.skipped_count:,}"
+        print_line(f"{counts}; audit {report.audit_id}")
+    if not invocation.is_quiet:
+        for warning in report.warnings:
             print_warning(warning)
-        for each in done.skipped[:MAX_TASKS_LISTED]:
-            print_message(f"skipped {each.id}: {each.why}")
+        for skipped in report.skipped[:MAX_TASKS_LISTED]:
+            print_message(f"skipped {skipped.id}: {skipped.why}")
 
 
-def _row(group: PlanGroup) -> Sequence[str]:
-    return f"{group.count:,}", group.status, sanitize_text(group.error_code or "", limit=40), group.effect
-
-
-def _exit_code(plan: Plan, done: ActionReport, manner: InvocationOptions) -> ExitCode:
-    is_by_id = plan.selector.ids is not None
-    if is_by_id and not plan.matched:
-        return _failed(NotFound("none of these tasks exists", hint="horsies task list --full shows whole ids"))
-    if manner.is_dry_run:
-        return ExitCode.WORK_FOUND if manner.has_exit_code and plan.targets else ExitCode.DONE
-    if plan.matched and not done.affected:
-        message = f"no task was in a state in which it can be {DONE[plan.action]}"
-        return _failed(Refused(message, hint=_instead(plan, done)))
+def _exit_code(plan: Plan, report: ActionReport, invocation: InvocationOptions) -> ExitCode:
+    """Return 5 if no task has one of the ids, 6 if none could be changed, 3 for a dry run that found work."""
+    if plan.selector.ids is not None and not plan.matched:
+        return _print_failure(NotFound("no task with these ids", hint="horsies task list --full shows full ids"))
+    if invocation.is_dry_run:
+        return ExitCode.WORK_FOUND if invocation.has_exit_code and plan.targets else ExitCode.DONE
+    if plan.matched and not report.affected:
+        message = f"no task is in a state in which it can be {PAST_TENSE[plan.action]}"
+        return _print_failure(Refused(message, hint=_workflow_hint(plan, report)))
     return ExitCode.DONE
 
 
-def _instead(plan: Plan, done: ActionReport) -> str | None:
-    """What helps where tasks were passed over because they are steps of a run."""
-    if all(skipped.why != SkipReason.TASK_IS_WORKFLOW_TASK for skipped in done.skipped):
+def _workflow_hint(plan: Plan, report: ActionReport) -> str | None:
+    """Return a hint if tasks were skipped because they belong to a workflow run."""
+    if all(skipped.why != SkipReason.TASK_IS_WORKFLOW_TASK for skipped in report.skipped):
         return None
-    return f"a step goes with its run: horsies task show names it, horsies workflow {plan.action} ID does it"
+    return f"act on the run instead: horsies task show prints its id, then horsies workflow {plan.action} ID"
 
 
-def _failed(error: HorsiesError) -> ExitCode:
+def _print_failure(error: HorsiesError) -> ExitCode:
     print_error(error)
     return error.exit_code
 
 
-# Filters on the command line: by options, or in one line as in the screens.
+# Filter options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOptions:
-    """The options that say which tasks are meant."""
+    """Options that select tasks."""
 
     filter_: Annotated[
-        str | None, typer.Option("--filter", metavar="FILTER", help="As in the screens: 'status:failed age<1h'.")
+        str | None, typer.Option("--filter", metavar="FILTER", help="Filter as in the TUI: 'status:failed age<1h'.")
     ] = None
-    status: Annotated[list[Any] | None, list_option("Tasks in one of these states.", parser=parse_task_statuses)] = None
-    queue: Annotated[list[Any] | None, list_option("Tasks of these queues.")] = None
-    name: Annotated[list[Any] | None, list_option("Tasks of these names; * and ? stand for anything.")] = None
-    error: Annotated[list[Any] | None, list_option("Tasks that ended with these codes; globs as well.")] = None
-    worker: Annotated[UUID | None, full_id_option("Tasks that this worker holds or last held.")] = None
-    workflow: Annotated[UUID | None, full_id_option("Tasks of this run of a workflow.")] = None
-    flag: Annotated[str | None, typer.Option(metavar="NAME", help="Tasks with this flag set.")] = None
-    older_than: Annotated[timedelta | None, duration_option("Sent longer ago than this, as 5m or 2h.")] = None
-    newer_than: Annotated[timedelta | None, duration_option("Sent more recently than this.")] = None
+    status: Annotated[list[Any] | None, list_option("Only these statuses.", parser=parse_task_statuses)] = None
+    queue: Annotated[list[Any] | None, list_option("Only these queues.")] = None
+    name: Annotated[list[Any] | None, list_option("Only these task names; * and ? are wildcards.")] = None
+    error: Annotated[list[Any] | None, list_option("Only these error codes; * and ? are wildcards.")] = None
+    worker: Annotated[UUID | None, full_id_option("Only tasks that this worker owns or owned last.")] = None
+    workflow: Annotated[UUID | None, full_id_option("Only tasks of this workflow run.")] = None
+    flag: Annotated[str | None, typer.Option(metavar="NAME", help="Only tasks with this flag.")] = None
+    older_than: Annotated[timedelta | None, duration_option("Only tasks sent before that long ago, such as 5m.")] = None
+    newer_than: Annotated[timedelta | None, duration_option("Only tasks sent since then, such as 2h.")] = None
 
     @property
     def filter(self) -> TaskFilter:
-        """What the options say together, or what `--filter` says, which stands alone."""
+        """The filter from `--filter`, or from the other options combined."""
         options = TaskFilter(
             statuses=flatten(self.status),
             queues=flatten(self.queue),
@@ -218,11 +213,11 @@ class FilterOptions:
             older_than=self.older_than,
             newer_than=self.newer_than,
         )
-        return options if self.filter_ is None else _said(self.filter_, options)
+        return options if self.filter_ is None else _parse_filter_option(self.filter_, options)
 
 
 def with_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a filter: it takes them as one `FilterOptions`, its parameter `which`."""
+    """Add the filter options to a command, which receives them as a `FilterOptions` in its parameter `selection`."""
     signature = inspect.signature(command, eval_str=True)
     hints = get_type_hints(FilterOptions, include_extras=True)
     options = {
@@ -234,37 +229,40 @@ def with_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, **values: Any) -> Any:
-        which = FilterOptions(**{name: values.pop(name) for name in options})
-        return command(*arguments, which=which, **values)
+        selection = FilterOptions(**{name: values.pop(name) for name in options})
+        return command(*arguments, selection=selection, **values)
 
-    every = [
-        each for name, own in signature.parameters.items() for each in (options.values() if name == "which" else (own,))
-    ]
-    wrapped.__signature__ = signature.replace(parameters=every)  # pyright: ignore[reportAttributeAccessIssue]
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        parameters += options.values() if name == "selection" else (parameter,)
+    wrapped.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
     return wrapped
 
 
-def _said(text: str, options: TaskFilter) -> TaskFilter:
-    """The filter that `text` says, where no option says another."""
+def _parse_filter_option(text: str, options: TaskFilter) -> TaskFilter:
+    """Parse --filter; raises UsageError if other filter options are given too."""
     if not options.is_empty:
-        raise UsageError("--filter stands alone: write the other options into it", code=ErrorCode.CLI_INVALID_ARGS)
+        raise UsageError(
+            "--filter cannot be combined with other filter options; add them to the filter text",
+            code=ErrorCode.CLI_INVALID_ARGS,
+        )
     parsed = parse_filter(text)
     if isinstance(parsed, FilterFault):
         message = f"--filter, at character {parsed.position + 1}: {parsed.message}"
         raise UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=parsed.hint)
     if parsed.is_empty:
-        raise UsageError("--filter names nothing", code=ErrorCode.CLI_INVALID_ARGS, hint="for example status:failed")
+        raise UsageError("--filter is empty", code=ErrorCode.CLI_INVALID_ARGS, hint="for example status:failed")
     return parsed
 
 
-# The commands that act on tasks. They take the same options, but for those that make no sense for one of them.
+# The commands
 
 HELP: Final = {
-    Action.REQUEUE: "Make tasks claimable at once: claimed ones, delayed ones, running ones with --include-running.",
-    Action.FAIL: "End tasks as FAILED with OPERATOR_FAILED; running ones with --include-running.",
-    Action.CANCEL: "Cancel tasks; running ones with --include-running, and with --kill their processes too.",
+    Action.REQUEUE: "Make claimed and delayed tasks claimable at once; with --include-running also running ones.",
+    Action.FAIL: "End tasks as FAILED with OPERATOR_FAILED; with --include-running also running ones.",
+    Action.CANCEL: "Cancel tasks; with --include-running also running ones, with --kill end their processes.",
     Action.EXPIRE: "End tasks that have not started as EXPIRED.",
-    Action.RETRY: "Send tasks again that failed, were cancelled or expired, each as a new task.",
+    Action.RETRY: "Resend failed, cancelled or expired tasks, each as a new task.",
 }
 UNSUPPORTED_OPTIONS: Final = {
     Action.REQUEUE: {"kill"},
@@ -273,13 +271,12 @@ UNSUPPORTED_OPTIONS: Final = {
     Action.EXPIRE: {"kill", "include_running"},
     Action.RETRY: {"kill", "include_running"},
 }
-"""Options that an action does not have."""
 
 
 def add_actions(app: typer.Typer) -> None:
-    """Give the group `task` its five actions."""
+    """Add one command per action to the group `task`."""
     for action in Action:
-        app.command(action.value, help=f"{HELP[action]} Exit 5: no such task; 6: none could be moved.")(
+        app.command(action.value, help=f"{HELP[action]} Exit 5: no such task; 6: no task could be changed.")(
             with_global_options(_command(action))
         )
 
@@ -291,25 +288,29 @@ def _command(action: Action) -> Callable[..., int]:
         ids: Annotated[
             list[str] | None,
             typer.Argument(
-                parser=parse_full_or_short_id, metavar="ID", help="Whole ids, or the eight digits that a list shows."
+                parser=parse_full_or_short_id, metavar="ID", help="Full ids, or the eight digits that lists show."
             ),
         ] = None,
         *,
-        which: FilterOptions,
+        selection: FilterOptions,
         include_running: Annotated[
-            bool, typer.Option("--include-running", help="Tasks that are running too; asks.")
+            bool, typer.Option("--include-running", help="Include running tasks; asks for confirmation.")
         ] = False,
-        kill: Annotated[bool, typer.Option("--kill", help="End the processes of running tasks; asks.")] = False,
-        limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many, the newest.")] = None,
-        reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit and the task.")] = None,
-        actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")] = False,
-        exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 when a dry run found work.")] = False,
-        yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+        kill: Annotated[
+            bool, typer.Option("--kill", help="Kill the processes of running tasks; asks for confirmation.")
+        ] = False,
+        limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N tasks, newest first.")] = None,
+        reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the audit log and task.")] = None,
+        actor: Annotated[
+            str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
+        ] = None,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")] = False,
+        exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 if a dry run found work.")] = False,
+        yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
         json: JsonOption = False,
     ) -> int:
-        how = ActionOptions(include_running=include_running, kill=kill, reason=reason, limit=limit)
-        manner = InvocationOptions(
+        action_options = ActionOptions(include_running=include_running, kill=kill, reason=reason, limit=limit)
+        invocation = InvocationOptions(
             actor=actor,
             is_dry_run=dry_run,
             is_confirmed=yes,
@@ -317,24 +318,21 @@ def _command(action: Action) -> Callable[..., int]:
             is_json=json,
             is_quiet=options.quiet,
         )
-        return asyncio.run(act(options.load_settings().app, action, _meant(ids, which), how, manner))
+        selected = _selected_tasks(ids, selection.filter)
+        return asyncio.run(run_action(options.load_settings().app, action, selected, action_options, invocation))
 
-    return _without(UNSUPPORTED_OPTIONS[action], command)
-
-
-def _without(left_out: AbstractSet[str], command: Callable[..., int]) -> Callable[..., int]:
-    """The command without these options, which keep their defaults."""
+    # Hide the options that make no sense for this action; they keep their defaults.
     signature = inspect.signature(command)
-    kept = [each for name, each in signature.parameters.items() if name not in left_out]
+    hidden = UNSUPPORTED_OPTIONS[action]
+    kept = [parameter for name, parameter in signature.parameters.items() if name not in hidden]
     command.__signature__ = signature.replace(parameters=kept)  # pyright: ignore[reportFunctionMemberAccess]
     return command
 
 
-def _meant(ids: list[str] | None, which: FilterOptions) -> Sequence[str] | TaskFilter:
-    """The tasks that the command line means: by their ids, or by a filter, and never all there are by accident."""
-    wanted = which.filter
-    if bool(ids) != wanted.is_empty:
-        both = "ids and a filter are given; an action takes one of them"
-        neither = "no task is named: give ids, or a filter such as --status failed"
+def _selected_tasks(ids: list[str] | None, task_filter: TaskFilter) -> Sequence[str] | TaskFilter:
+    """Return the ids or the filter; both or none is an error, so that no action hits all tasks by accident."""
+    if bool(ids) != task_filter.is_empty:
+        both = "both ids and a filter given; use one of them"
+        neither = "no tasks selected: give ids, or a filter such as --status failed"
         raise UsageError(both if ids else neither, code=ErrorCode.CLI_INVALID_ARGS, hint="see --help")
-    return ids or wanted
+    return ids or task_filter

@@ -1,4 +1,4 @@
-"""Tasks on the terminal and as JSON."""
+"""Shows tasks as text or JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
 
 FULL_ID_COLUMNS = 120
-"""From how many columns on a list shows whole ids."""
+"""Terminal width from which lists show full ids."""
 
 MAX_VALUE_LENGTH = 400
-"""How much of a value `task show` shows unless it is asked for all."""
+"""Longest value that `task show` prints without --full."""
 
 _SUMMARY = (
     "id",
@@ -78,7 +78,7 @@ _ATTEMPT = (
 
 
 def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
-    """What `task list --json` prints; a total that is not exact says so."""
+    """Return the document of `task list --json`."""
     document = {
         "tasks": [_summary(task) for task in page.tasks],
         "next": page.next,
@@ -91,51 +91,51 @@ def page_document(page: TaskPage, total: Count | None = None) -> dict[str, Any]:
 
 
 def detail_document(detail: TaskDetail) -> dict[str, Any]:
-    """What `task show --json` prints."""
-    task, beat, verdict = detail.task, detail.last_beat, detail.recovery_decision
+    """Return the document of `task show --json`."""
+    task, heartbeat, decision = detail.task, detail.last_beat, detail.recovery_decision
     return {
         **_summary(task),
-        **_picked(task, _DETAIL),
+        **_fields(task, _DETAIL),
         "retry_policy": task.options.get("retry_policy"),
         "timeout_ms": task.options.get("timeout_ms"),
-        "last_beat": {"role": beat.role, "at": beat.at, "age_s": beat.age} if beat else None,
-        "verdict": {"decision": verdict.decision, "reason": verdict.reason} if verdict else None,
-        "attempts": [_picked(attempt, _ATTEMPT) for attempt in detail.attempts],
-        "events": [_picked(event, ("at", "kind", "evidence")) for event in detail.events],
+        "last_beat": {"role": heartbeat.role, "at": heartbeat.at, "age_s": heartbeat.age} if heartbeat else None,
+        "verdict": {"decision": decision.decision, "reason": decision.reason} if decision else None,
+        "attempts": [_fields(attempt, _ATTEMPT) for attempt in detail.attempts],
+        "events": [_fields(event, ("at", "kind", "evidence")) for event in detail.events],
     }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Widths:
-    """How much of each column of a list is shown; None cuts nothing."""
+    """Column widths of a task list; None means unlimited."""
 
-    has_whole_ids: bool
+    has_full_ids: bool
     name: int | None = None
     queue: int | None = None
     note: int | None = None
 
     @classmethod
     def for_terminal(cls, columns: int, *, longest_note: int) -> Widths:
-        """As much as fits, as long as there are eighty columns."""
-        has_whole_ids = columns >= FULL_ID_COLUMNS
-        # What the columns of known width leave is shared by name, queue and note.
-        spare = max(36, columns - (72 if has_whole_ids else 44))
-        # A note needs no more than its length and its heading; "due in 5 minutes" is never cut.
+        """Divide the width of a terminal of at least 80 columns."""
+        has_full_ids = columns >= FULL_ID_COLUMNS
+        # Name, queue and note share what the fixed-width columns leave.
+        spare = max(36, columns - (72 if has_full_ids else 44))
+        # At least 16, so that "due in 5 minutes" is never cut.
         note = min(max(longest_note, len("note")), max(16, spare // 3))
         name = (spare - note) * 2 // 3
-        return cls(has_whole_ids=has_whole_ids, name=name, queue=spare - note - name, note=note)
+        return cls(has_full_ids=has_full_ids, name=name, queue=spare - note - name, note=note)
 
 
 def print_page(page: TaskPage, *, full: bool) -> None:
-    """A table no wider than the terminal, unless it is asked for in full."""
+    """Print tasks as a table that fits the terminal, or uncut if `full`."""
     columns = shutil.get_terminal_size(fallback=(FULL_ID_COLUMNS, 24)).columns
     longest_note = max((len(_note(task)) for task in page.tasks), default=0)
-    widths = Widths(has_whole_ids=True) if full else Widths.for_terminal(columns, longest_note=longest_note)
+    widths = Widths(has_full_ids=True) if full else Widths.for_terminal(columns, longest_note=longest_note)
     print_table(
         ("id", "status", "name", "queue", "age", "tries", "note"),
         [
             (
-                str(task.id) if widths.has_whole_ids else short_form(task.id),
+                str(task.id) if widths.has_full_ids else short_form(task.id),
                 task.status,
                 sanitize_text(task.name, limit=widths.name),
                 sanitize_text(task.queue, limit=widths.queue),
@@ -150,48 +150,48 @@ def print_page(page: TaskPage, *, full: bool) -> None:
 
 
 def print_detail(detail: TaskDetail, *, full: bool) -> None:
-    """Everything that is known, a fact a line; what is not set is left out, what is long is cut unless `full`."""
+    """Print one line per value that is set; long values are cut unless `full`."""
     limit = None if full else MAX_VALUE_LENGTH
     document = detail_document(detail)
     attempts, events = document.pop("attempts"), document.pop("events")
     if detail.recovery_decision is not None:
         document["verdict"] = detail.recovery_decision.description
-    if due := _due(detail.task):
+    if due := _due_text(detail.task):
         document["status"] += f", {due}"
-    _print_part(document, limit)
+    _print_values(document, limit)
     for attempt in attempts:
         print_line(f"\nattempt {attempt.pop('attempt')}")
-        _print_part(attempt, limit, indent="  ")
+        _print_values(attempt, limit, indent="  ")
     for event in events:
         print_line(f"\nevent {sanitize_text(event.pop('kind'), limit=limit)}")
-        _print_part(event, limit, indent="  ")
+        _print_values(event, limit, indent="  ")
 
 
-def _print_part(part: Mapping[str, Any], limit: int | None, indent: str = "") -> None:
-    given = {name: _shown(value) for name, value in part.items() if value is not None}
-    print_facts({indent + name: sanitize_text(text, limit=limit) for name, text in given.items()})
+def _print_values(values: Mapping[str, Any], limit: int | None, indent: str = "") -> None:
+    texts: dict[str, str] = {}
+    for name, value in values.items():
+        if value is not None:
+            plain = to_json(value)
+            text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+            texts[indent + name] = sanitize_text(text, limit=limit)
+    print_facts(texts)
 
 
 def _note(task: TaskSummary) -> str:
-    return task.error_code or _due(task) or ""
+    return task.error_code or _due_text(task) or ""
 
 
-def _due(task: TaskSummary) -> str | None:
+def _due_text(task: TaskSummary) -> str | None:
     if task.due_in is None:
         return None
-    # Rounded up, for what was just sent with a delay of five minutes is due in five, not in four and something.
+    # Round up: a task just sent with a delay of five minutes is due in five minutes, not in four.
     unit = timedelta(minutes=1) if task.due_in > timedelta(minutes=1) else timedelta(seconds=1)
     return f"due in {humanize.naturaldelta(-(-task.due_in // unit) * unit)}"
 
 
 def _summary(task: TaskSummary) -> dict[str, Any]:
-    return {**_picked(task, _SUMMARY), "age_s": task.age}
+    return {**_fields(task, _SUMMARY), "age_s": task.age}
 
 
-def _picked(row: object, names: tuple[str, ...]) -> dict[str, Any]:
+def _fields(row: object, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names}
-
-
-def _shown(value: object) -> str:
-    plain = to_json(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

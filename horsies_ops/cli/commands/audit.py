@@ -1,4 +1,4 @@
-"""`horsies audit`: the record of what operators did."""
+"""`horsies audit`: list operator actions."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from horsies_ops.sweep import RELEASE, SWEEP
 
 app = group("audit")
 
-_COUNTS = ("matched", "moved", "skipped")
-_COLUMNS = ("id", "at", "actor", "via", "action", *_COUNTS, "reason", "about")
+_COUNTS = ("matched", "changed", "skipped")
+_COLUMNS = ("id", "at", "actor", "via", "action", *_COUNTS, "reason", "selection")
 MAX_IDS_SHOWN = 3
-"""So many ids are named; the document has more."""
+"""How many ids the text output lists; --json lists more."""
 AUDITED_ACTIONS = (*Action, SWEEP, RELEASE, CLEANUP, SEND, PAUSE_QUEUE, RESUME_QUEUE, *WORKFLOW_ACTIONS)
-"""All that is ever put on record."""
 
 
-def known(text: str) -> list[str]:
-    """Actions by name; one that nobody can have done is a slip."""
-    if strange := [each for each in split_values(text) if each not in AUDITED_ACTIONS]:
-        raise typer.BadParameter(f"{strange[0]!r} is not among {', '.join(AUDITED_ACTIONS)}")
-    return split_values(text)
+def parse_actions(text: str) -> list[str]:
+    """Parse a comma-separated list of actions; unknown names are an error."""
+    actions = split_values(text)
+    if unknown := [action for action in actions if action not in AUDITED_ACTIONS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is not among {', '.join(AUDITED_ACTIONS)}")
+    return actions
 
 
 @app.command()
@@ -43,21 +43,23 @@ def known(text: str) -> list[str]:
 def audit(
     options: GlobalOptions,
     *,
-    action: Annotated[list[Any] | None, list_option("Only these actions, as retry or sweep.", parser=known)] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most; the last ones.")] = 50,
+    action: Annotated[
+        list[Any] | None, list_option("Only these actions, such as retry or sweep.", parser=parse_actions)
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most entries to show, newest last.")] = 50,
     json: JsonOption = False,
 ) -> None:
-    """Show what operators did: who, why, what to, and how many it moved."""
-    done = asyncio.run(_done(options, flatten(action), limit))
+    """Show operator actions: who, why, which tasks, how many changed."""
+    rows = asyncio.run(_read(options, flatten(action), limit))
     if json:
-        print_json({"actions": [_document(row) for row in done]})
-    elif done:
-        print_table(_COLUMNS, [_cells(row) for row in done], right=("id", *_COUNTS))
+        print_json({"actions": [_document(row) for row in rows]})
+    elif rows:
+        print_table(_COLUMNS, [_cells(row) for row in rows], right=("id", *_COUNTS))
     else:
         options.print_message("no actions")
 
 
-async def _done(options: GlobalOptions, actions: Sequence[str], limit: int) -> Sequence[AuditRow]:
+async def _read(options: GlobalOptions, actions: Sequence[str], limit: int) -> Sequence[AuditRow]:
     async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
         return await ops.audit(actions=actions, limit=limit)
 
@@ -76,14 +78,14 @@ def _cells(row: AuditRow) -> tuple[str, ...]:
         f"{row.action}, dry run" if row.dry_run else row.action,
         *(f"{count:,}" for count in (row.matched, row.affected, row.skipped)),
         row.reason or "-",
-        _about(row),
+        _selection(row),
     )
 
 
-def _about(row: AuditRow) -> str:
-    """What it was done to: the filter as it is stored, or the first of the ids that were given."""
-    asked = cast("dict[str, Any]", row.filter or {})
-    if ids := cast("list[str]", asked.get("ids", [])):
+def _selection(row: AuditRow) -> str:
+    """Return the first selected ids, or the stored filter."""
+    stored = cast("dict[str, Any]", row.filter or {})
+    if ids := cast("list[str]", stored.get("ids", [])):
         more = len(ids) - MAX_IDS_SHOWN
         return " ".join(ids[:MAX_IDS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-    return canonical_json(asked) if asked else "-"
+    return canonical_json(stored) if stored else "-"

@@ -1,4 +1,4 @@
-"""`horsies check`: whether an app would work, before a worker finds out."""
+"""`horsies check`: validate an app before a worker runs it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ app = group("check")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppCheckResult:
-    """How many tasks were found, and the first phase that failed."""
+    """The number of tasks found, and the first phase that failed."""
 
     task_count: int
     failed_phase: ValidationReport | None
 
     @property
     def warnings(self) -> list[str]:
-        """What is no error and yet seldom meant."""
         return [] if self.failed_phase or self.task_count else ["the app has no tasks"]
 
 
@@ -45,53 +44,53 @@ def check(
     options: GlobalOptions,
     locator: AppArgument = None,
     *,
-    live: Annotated[bool, typer.Option("--live", help="Ask the database too: schema and notifications.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Also check the database: schema and notifications.")] = False,
     json: JsonOption = False,
 ) -> int:
-    """Check an app and its tasks; all errors of the first phase that fails."""
-    with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
-        verdict = _examine(options, locator, live=live)
+    """Validate an app; lists every error of the first failing phase."""
+    with redirect_stdout(sys.stderr):  # keep what user modules print on import out of our data
+        result = _check_app(options, locator, live=live)
     if json:
-        print_json(_document(verdict))
+        print_json(_document(result))
     else:
-        _say(verdict)
-    return ExitCode.FAILED if verdict.failed_phase else ExitCode.DONE
+        _print_result(result)
+    return ExitCode.FAILED if result.failed_phase else ExitCode.DONE
 
 
-def _examine(options: GlobalOptions, locator: str | None, *, live: bool) -> AppCheckResult:
+def _check_app(options: GlobalOptions, locator: str | None, *, live: bool) -> AppCheckResult:
     phase = "settings"
     try:
         settings = load_and_export_settings(options)
         phase = "imports"
-        found = import_app(locator, settings)
+        user_app = import_app(locator, settings)
     except HorsiesError as error:
         return AppCheckResult(task_count=0, failed_phase=ValidationReport(phase=phase, errors=error.faults))
     try:
-        failed = first_failed_phase(found, live=live)
+        failed = first_failed_phase(user_app, live=live)
         for error in failed.errors if failed else ():
             complete_hint(error, options)
-        return AppCheckResult(failed_phase=failed, task_count=len(found.tasks))
+        return AppCheckResult(failed_phase=failed, task_count=len(user_app.tasks))
     finally:
-        found.close()
+        user_app.close()
 
 
-def _document(verdict: AppCheckResult) -> dict[str, object]:
-    failed = verdict.failed_phase
+def _document(result: AppCheckResult) -> dict[str, object]:
+    failed = result.failed_phase
     return {
         "ok": failed is None,
         "phase": failed.phase if failed else None,
-        "tasks": verdict.task_count,
+        "tasks": result.task_count,
         "errors": [error_document(error) for error in failed.errors] if failed else [],
-        "warnings": verdict.warnings,
+        "warnings": result.warnings,
     }
 
 
-def _say(verdict: AppCheckResult) -> None:
-    if verdict.failed_phase:
-        for error in verdict.failed_phase.errors:
+def _print_result(result: AppCheckResult) -> None:
+    if result.failed_phase:
+        for error in result.failed_phase.errors:
             print_error(error)
         return
     print_line("ok: all validations passed")
-    print_line(f"{verdict.task_count} task{'' if verdict.task_count == 1 else 's'}")
-    for warning in verdict.warnings:
-        print_warning(warning, hint="name their modules in app.modules, or with discover_tasks")
+    print_line(f"{result.task_count} task{'' if result.task_count == 1 else 's'}")
+    for warning in result.warnings:
+        print_warning(warning, hint="list the task modules in app.modules, or call discover_tasks")

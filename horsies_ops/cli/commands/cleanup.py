@@ -1,4 +1,4 @@
-"""`horsies cleanup`: delete what is past its window, or count it."""
+"""`horsies cleanup`: delete or count rows past their retention."""
 
 from __future__ import annotations
 
@@ -26,20 +26,22 @@ app = group("cleanup")
 def cleanup(
     options: GlobalOptions,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go, and delete nothing.")] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 when a dry run found work.")] = False,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")] = None,
-    actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rows; delete nothing.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 if a dry run found work.")] = False,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the audit log.")] = None,
+    actor: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
+    ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Delete what is past its window, or count it with --dry-run."""
-    with progress_bar("deleting", wanted=not (json or dry_run or options.quiet)) as progress:
+    """Delete rows past their retention, or count them with --dry-run."""
+    with progress_bar("deleting", enabled=not (json or dry_run or options.quiet)) as progress:
         cleaning = _clean(options.load_settings().app, actor, dry_run=dry_run, reason=reason, progress=progress)
         report = asyncio.run(cleaning)
     if json:
         print_json(_document(report))
     else:
-        _show(options, report)
+        _print_report(options, report)
     return ExitCode.WORK_FOUND if exit_code and dry_run and report.matched else ExitCode.DONE
 
 
@@ -65,40 +67,40 @@ def _document(report: CleanupReport) -> dict[str, Any]:
         "audit_id": report.audit_id,
         "categories": [
             {
-                "name": each.category,
-                "window_s": each.window,
-                "rows": each.rows,
-                "bytes": each.bytes,
-                "oldest_at": each.oldest_at,
-                "tables": each.tables,
+                "name": part.category,
+                "window_s": part.window,
+                "rows": part.rows,
+                "bytes": part.bytes,
+                "oldest_at": part.oldest_at,
+                "tables": part.tables,
             }
-            for each in cleaned.categories
+            for part in cleaned.categories
         ],
     }
 
 
-def _show(options: GlobalOptions, report: CleanupReport) -> None:
+def _print_report(options: GlobalOptions, report: CleanupReport) -> None:
     cleaned = report.cleaned
     print_table(
-        ("category", "kept for", "rows", "with them", "size", "oldest"),
-        [_row(portion) for portion in cleaned.categories],
-        right=("rows", "with them", "size"),
+        ("category", "retention", "rows", "dependent", "size", "oldest"),
+        [_cells(part) for part in cleaned.categories],
+        right=("rows", "dependent", "size"),
     )
     verb = "would delete" if report.is_dry_run else "deleted"
     print_line(f"{verb} {humanize.intcomma(cleaned.rows)} rows, about {_size(cleaned.bytes)}")
     if not cleaned.is_complete:
-        options.print_message("another process is cleaning too; it takes the rest")
+        options.print_message("incomplete: another process is also cleaning up and will delete the rest")
 
 
-def _row(portion: CategoryCleanup) -> tuple[str, ...]:
-    along = sum(portion.tables.values()) - portion.rows
+def _cells(part: CategoryCleanup) -> tuple[str, ...]:
+    dependent = sum(part.tables.values()) - part.rows  # rows of other tables that go with them
     return (
-        portion.category.replace("_", " "),
-        "ever" if portion.window is None else humanize.precisedelta(portion.window, minimum_unit="hours", format="%d"),
-        humanize.intcomma(portion.rows),
-        humanize.intcomma(along) if along else "",
-        _size(portion.bytes) if portion.rows else "",
-        "" if portion.oldest_at is None else f"{portion.oldest_at:%Y-%m-%d %H:%M}Z",
+        part.category.replace("_", " "),
+        "forever" if part.window is None else humanize.precisedelta(part.window, minimum_unit="hours", format="%d"),
+        humanize.intcomma(part.rows),
+        humanize.intcomma(dependent) if dependent else "",
+        _size(part.bytes) if part.rows else "",
+        "" if part.oldest_at is None else f"{part.oldest_at:%Y-%m-%d %H:%M}Z",
     )
 
 

@@ -1,4 +1,4 @@
-"""`horsies config`: the settings in force."""
+"""`horsies config`: show and validate settings."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ app = group("config")
 @app.command()
 @with_global_options
 def show(options: GlobalOptions, *, json: JsonOption = False) -> None:
-    """Show every setting, its value and where it comes from; passwords are masked."""
+    """Show every setting with its value and origin; passwords are masked."""
     loaded = options.load_settings()
     rows = describe_settings(loaded)
     if json:
         settings = [{"key": row.key, "value": row.value, "origin": str(row.origin)} for row in rows]
         print_json({"file": loaded.file, "settings": settings})
     else:
-        print_table(("key", "value", "origin"), [(row.key, _shown(row.value), _short(row.origin)) for row in rows])
+        cells = [(row.key, _format_value(row.value), _format_origin(row.origin)) for row in rows]
+        print_table(("key", "value", "origin"), cells)
 
 
 @app.command()
 @with_global_options
 def validate(options: GlobalOptions, *, json: JsonOption = False) -> int:
-    """Check the settings; every fault is reported at once. Exit 1 when there is one."""
+    """Validate the settings; reports all errors, not just the first. Exit 1 on errors."""
     try:
         loaded = options.load_settings()
         loaded.worker_config()
@@ -41,14 +42,14 @@ def validate(options: GlobalOptions, *, json: JsonOption = False) -> int:
     if json:
         print_json({"ok": True, "file": loaded.file, "errors": []})
     else:
-        print_line(f"ok: {loaded.file or 'no file, defaults and environment only'}")
+        print_line(f"ok: {loaded.file or 'no file; defaults and environment only'}")
     return ExitCode.DONE
 
 
-def _short(origin: Origin) -> str:
-    """The origin, a file below the working folder by its relative path."""
+def _format_origin(origin: Origin) -> str:
+    """Return the origin; files below the working folder get relative paths."""
     return str(origin).removeprefix(f"{working_folder()}/")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else json_text.dumps(value, ensure_ascii=False)

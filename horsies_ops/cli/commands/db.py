@@ -1,4 +1,4 @@
-"""`horsies db`: look after the database."""
+"""`horsies db`: migrate and inspect the database, start and stop the embedded server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ app = group("db")
 
 
 class EmbeddedServerStopped(DatabaseUnreachable):
-    """The embedded server is not running, which is how it should be while nobody uses it."""
+    """The embedded server is stopped, which is normal while no process uses it."""
 
 
 @app.command()
@@ -42,23 +42,26 @@ class EmbeddedServerStopped(DatabaseUnreachable):
 def migrate(
     options: GlobalOptions,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be applied, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List pending migrations; change nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Bring the schema up to date."""
+    """Apply pending migrations."""
     broker = options.load_settings().app.broker
-    found = asyncio.run(_pending(broker) if dry_run else _migrate(broker))
+    migrations = asyncio.run(_pending(broker) if dry_run else _migrate(broker))
     if json:
-        print_json({"dry_run": dry_run, "migrations": [str(each) for each in found]})
-    else:
-        _say_migrations(found, verb="would apply" if dry_run else "applied")
+        print_json({"dry_run": dry_run, "migrations": [str(migration) for migration in migrations]})
+        return
+    for migration in migrations:
+        print_line(f"would apply {migration}" if dry_run else f"applied {migration}")
+    if not migrations:
+        print_line("up to date")
 
 
 @app.command()
 @with_global_options
 def status(options: GlobalOptions, *, json: JsonOption = False) -> int:
-    """Show how the database is. Exit 1 when migrations are pending, 7 when it cannot be reached."""
-    found, unreachable = _look(options.load_settings().app.broker)
+    """Show the state of the database. Exit 1 if migrations are pending, 7 if it is unreachable."""
+    found, unreachable = _read_status(options.load_settings().app.broker)
     if json:
         print_json({**to_json(found), "error": error_document(unreachable) if unreachable else None})
     else:
@@ -75,18 +78,18 @@ def status(options: GlobalOptions, *, json: JsonOption = False) -> int:
 def url(
     options: GlobalOptions,
     *,
-    reveal: Annotated[bool, typer.Option("--reveal", help="With the password, as psql needs it.")] = False,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Include the password.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Print the address of the database, its password masked unless it is asked for."""
+    """Print the database URL; the password is masked unless --reveal is given."""
     broker = options.load_settings().app.broker
-    server = _embedded(broker)
-    address = broker.database_url
-    shown = server.url if server else address.reveal() if reveal else address.masked
+    server = _embedded_server(broker)
+    configured = broker.database_url
+    shown_url = server.url if server else configured.reveal() if reveal else configured.masked
     if json:
-        print_json({"url": shown, "embedded": server is not None})
+        print_json({"url": shown_url, "embedded": server is not None})
     else:
-        print_line(shown)
+        print_line(shown_url)
 
 
 @app.command()
@@ -97,10 +100,14 @@ def start(options: GlobalOptions) -> None:
     server = _require_embedded(broker)
     options.print_message(f"embedded PostgreSQL in {server.folder} …")
     if broker.database_url.embedded_folder is None and not options.quiet:
-        _warn_of_others(server)
+        for other in other_clusters(server.folder):
+            print_warning(
+                f"another embedded cluster exists in {other}; programs that use it have their own tasks",
+                hint="to share one database, set broker.database_url to the same server everywhere",
+            )
     started = server.keep()
     options.print_message(
-        "started; it runs until `horsies db stop`" if started else "already running; it stays until `horsies db stop`"
+        "started; runs until `horsies db stop`" if started else "already running; now stays until `horsies db stop`"
     )
 
 
@@ -109,34 +116,26 @@ def start(options: GlobalOptions) -> None:
 def stop(
     options: GlobalOptions,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Stop it even while other processes use it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Stop it even if other processes use it.")] = False,
 ) -> None:
     """Stop the embedded server."""
     broker = options.load_settings().app.broker
     server = _require_embedded(broker)
     if not force and server.status().running:
-        asyncio.run(_refuse_while_used(broker, server))
-    done = server.stop(force=force)
-    options.print_message("stopped" if done.was_running else "it was not running")
+        asyncio.run(_require_unused(broker, server))
+    stopped = server.stop(force=force)
+    options.print_message("stopped" if stopped.was_running else "it was not running")
 
 
-def _warn_of_others(server: EmbeddedServer) -> None:
-    for other in other_clusters(server.folder):
-        print_warning(
-            f"another embedded cluster is at {other}; programs that use it see other tasks",
-            hint="to share one, set broker.database_url to the same server for all",
-        )
-
-
-async def _refuse_while_used(broker: PostgresConfig, server: EmbeddedServer) -> None:
-    """Other programs than ours, psql for one, hold no lock: the server knows them by their sessions."""
+async def _require_unused(broker: PostgresConfig, server: EmbeddedServer) -> None:
+    """Raise Busy if the server has other sessions. Programs such as psql do not hold our file lock."""
     async with open_database(broker, read_only=True) as database:
         found = await database_status(database, embedded=True)
     others = found.connections.used - 1 if found.connections else 0
     if others:
         raise Busy(
             f"the embedded server in {server.folder} has {others} other session{'s' if others > 1 else ''}",
-            hint="--force stops it anyway",
+            hint="use --force to stop it anyway",
         )
 
 
@@ -146,38 +145,32 @@ async def _migrate(broker: PostgresConfig) -> Sequence[Migration]:
 
 
 async def _pending(broker: PostgresConfig) -> Sequence[Migration]:
-    server = _embedded(broker)
+    server = _embedded_server(broker)
     if server and not server.status().data_exists:
-        return known_migrations()  # looking must not make a cluster
+        return known_migrations()  # a dry run must not create a cluster
     async with open_database(broker, read_only=True, direct=True) as database:
         state = await schema_state(database)
         state.check_compatible()
         return state.pending
 
 
-def _say_migrations(migrations: Sequence[Migration], *, verb: str) -> None:
-    for migration in migrations:
-        print_line(f"{verb} {migration}")
-    if not migrations:
-        print_line("up to date")
-
-
-def _look(broker: PostgresConfig) -> tuple[DatabaseStatus, DatabaseUnreachable | None]:
-    server = _embedded(broker)
-    shown = server.url if server else broker.database_url.masked
+def _read_status(broker: PostgresConfig) -> tuple[DatabaseStatus, DatabaseUnreachable | None]:
+    """Return the status, and the error if the database is unreachable. Never starts the embedded server."""
+    server = _embedded_server(broker)
+    shown_url = server.url if server else broker.database_url.masked
     if server and not server.status().running:
         stopped = EmbeddedServerStopped(
             f"the embedded server in {server.folder} is not running",
             hint="it starts on first use, or with: horsies db start",
         )
-        return DatabaseStatus(url=shown, embedded=True, reachable=False), stopped
+        return DatabaseStatus(url=shown_url, embedded=True, reachable=False), stopped
     try:
-        return asyncio.run(_ask(broker)), None
+        return asyncio.run(_query_status(broker)), None
     except DatabaseUnreachable as error:
-        return DatabaseStatus(url=shown, embedded=server is not None, reachable=False), error
+        return DatabaseStatus(url=shown_url, embedded=server is not None, reachable=False), error
 
 
-async def _ask(broker: PostgresConfig) -> DatabaseStatus:
+async def _query_status(broker: PostgresConfig) -> DatabaseStatus:
     async with open_database(broker, read_only=True) as database:
         return await database_status(database, embedded=broker.database_url.is_embedded)
 
@@ -187,12 +180,15 @@ def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped:
     if is_stopped:
         facts["server"] = "stopped; starts on first use"
     if status.migrations and status.connections:
+        transaction_age = status.oldest_transaction_s
         facts |= {
             "server": f"PostgreSQL {status.server_version}" + (" (in recovery)" if status.in_recovery else ""),
             "schema": status.schema or "(none)",
-            "migrations": options.add_connection_options(_migrations(status.migrations)),
+            "migrations": options.add_connection_options(_migrations_text(status.migrations)),
             "connections": f"{status.connections.used} of {status.connections.max}",
-            "oldest transaction": _age(status.oldest_transaction_s),
+            "oldest transaction": "none"
+            if transaction_age is None
+            else humanize.precisedelta(transaction_age, minimum_unit="seconds", format="%0.1f"),
         }
     print_facts(facts)
     if status.tables:
@@ -200,40 +196,34 @@ def _print_status(status: DatabaseStatus, options: GlobalOptions, *, is_stopped:
         print_table(
             ("table", "rows (estimate)", "size"),
             [
-                (t.name, humanize.intcomma(t.rows_estimate), humanize.naturalsize(t.bytes, binary=True))
-                for t in status.tables
+                (table.name, humanize.intcomma(table.rows_estimate), humanize.naturalsize(table.bytes, binary=True))
+                for table in status.tables
             ],
             right=("rows (estimate)", "size"),
         )
 
 
-def _migrations(found: MigrationStatus) -> str:
-    counted = f"{found.current} of {found.latest}"
-    if found.current > found.latest:
-        return f"{counted}: newer than this horsies; upgrade it"
-    if not found.checksums_ok:
-        return f"{counted}: one was changed after it had been applied"
-    return (
-        f"{counted}, {len(found.pending)} pending: run horsies db migrate"
-        if found.pending
-        else f"{counted}, up to date"
-    )
+def _migrations_text(migrations: MigrationStatus) -> str:
+    version = f"{migrations.current} of {migrations.latest}"
+    if migrations.current > migrations.latest:
+        return f"{version}: newer than this version of horsies; upgrade horsies"
+    if not migrations.checksums_ok:
+        return f"{version}: an applied migration was changed afterwards"
+    if migrations.pending:
+        return f"{version}, {len(migrations.pending)} pending: run horsies db migrate"
+    return f"{version}, up to date"
 
 
-def _age(seconds: float | None) -> str:
-    return "none" if seconds is None else humanize.precisedelta(seconds, minimum_unit="seconds", format="%0.1f")
-
-
-def _embedded(broker: PostgresConfig) -> EmbeddedServer | None:
+def _embedded_server(broker: PostgresConfig) -> EmbeddedServer | None:
     return EmbeddedServer(broker.database_url.embedded_folder) if broker.database_url.is_embedded else None
 
 
 def _require_embedded(broker: PostgresConfig) -> EmbeddedServer:
-    server = _embedded(broker)
+    server = _embedded_server(broker)
     if server is None:
         raise ConfigurationError(
-            f"the database is {broker.database_url.masked}, not the embedded server",
+            f"the configured database is {broker.database_url.masked}, not the embedded server",
             code=ErrorCode.CLI_INVALID_ARGS,
-            hint="start and stop that server with its own tools; leave broker.database_url empty for the embedded one",
+            hint="start and stop that server with its own tools; the embedded one is used without broker.database_url",
         )
     return server

@@ -1,4 +1,4 @@
-"""`horsies demo`: the sample app at work, for people who want to see it move."""
+"""`horsies demo`: run the sample app and show a recovery."""
 
 from __future__ import annotations
 
@@ -21,45 +21,47 @@ app = group("demo")
 def demo(
     options: GlobalOptions,
     *,
-    seconds: Annotated[float, typer.Option("--seconds", min=5, help="How long it lasts.")] = 60,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="Children of the worker that survives.")] = 4,
-    tui: Annotated[bool, typer.Option("--tui", help="Under the screens, until they are left.")] = False,
+    seconds: Annotated[float, typer.Option("--seconds", min=5, help="Duration of the demo in seconds.")] = 60,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, help="Child processes of the worker that survives.")
+    ] = 4,
+    tui: Annotated[bool, typer.Option("--tui", help="Run inside the TUI until you quit.")] = False,
 ) -> int:
-    """Show the sample app at work on a database of its own, and a killed worker whose tasks are recovered."""
+    """Run the sample app on its own database, kill a worker and recover its tasks."""
     if tui and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("the screens need a terminal", hint="without --tui the demo prints a summary")
+        raise UsageError("--tui needs a terminal", hint="without --tui the demo prints a summary")
     options.print_message("starting a database and two workers …")
-    with demo_setup() as made:
-        settings = made.settings()
+    with demo_setup() as setup:
+        settings = setup.settings()
         if tui:
-            return asyncio.run(run_demo_with_tui(made, settings, processes=processes))
-        options.print_message(f"two workers on an embedded PostgreSQL in {made.folder}, for {seconds:g} s")
-        last = asyncio.run(
+            return asyncio.run(run_demo_with_tui(setup, settings, processes=processes))
+        options.print_message(f"two workers on an embedded PostgreSQL in {setup.folder}, for {seconds:g} s")
+        final_status = asyncio.run(
             run_demo(
-                made,
+                setup,
                 settings,
                 seconds=seconds,
                 processes=processes,
                 on_message=options.print_message,
-                on_status=lambda seen: options.print_message(_line(seen)),
+                on_status=lambda status: options.print_message(_progress_text(status)),
             )
         )
-        _summarise(last)
+        _print_summary(final_status)
     return ExitCode.DONE
 
 
-def _line(seen: DemoStatus) -> str:
-    counts = seen.overview.counts
+def _progress_text(demo_status: DemoStatus) -> str:
+    counts = demo_status.overview.counts
     states = "  ".join(f"{status.lower()} {counts[status].number}" for status in counts if counts[status].number)
-    return f"{seen.elapsed_s:4.0f} s  {states}  recovered {seen.recovered}"
+    return f"{demo_status.elapsed_s:4.0f} s  {states}  recovered {demo_status.recovered}"
 
 
-def _summarise(seen: DemoStatus) -> None:
-    overview = seen.overview
+def _print_summary(demo_status: DemoStatus) -> None:
+    overview = demo_status.overview
     print_line("")
     print_facts(
         {f"tasks {status}": str(count.number) for status, count in overview.counts.items()}
         | {f"workflows {status}": str(count.number) for status, count in overview.workflows.items()}
         | {f"workers {state}": str(number) for state, number in overview.workers.items()}
-        | {"tasks recovered": str(seen.recovered)}
+        | {"tasks recovered": str(demo_status.recovered)}
     )

@@ -1,16 +1,15 @@
-"""`horsies doctor`: whether everything is as it should be."""
+"""`horsies doctor`: check the installation."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from horsies.errors import ExitCode
 from horsies_ops.cli.options import GlobalOptions, JsonOption, group, with_global_options
 from horsies_ops.cli.output import print_json, print_message, print_table
-from horsies_ops.doctor import CheckResult, diagnose
+from horsies_ops.doctor import diagnose
 from horsies_ops.ops import open_ops
 
 app = group("doctor")
@@ -19,7 +18,7 @@ app = group("doctor")
 @app.command()
 @with_global_options
 def doctor(options: GlobalOptions, *, json: JsonOption = False) -> int:
-    """Look at everything and say what to do; exit 1 when a check fails."""
+    """Check the whole installation; exit 1 if a check fails."""
     diagnosis = asyncio.run(diagnose(options.load_settings, partial(open_ops, read_only=True, via="cli")))
     checks = [
         replace(check, hint=check.hint and options.add_connection_options(check.hint)) for check in diagnosis.checks
@@ -27,12 +26,8 @@ def doctor(options: GlobalOptions, *, json: JsonOption = False) -> int:
     if json:
         print_json({"ok": diagnosis.is_ok, "checks": checks})
     else:
-        _show(checks)
+        print_table(("check", "status", "detail"), [(check.name, check.status, check.detail) for check in checks])
+        for check in checks:
+            if check.hint:
+                print_message(f"hint: {check.name}: {check.hint}")
     return ExitCode.DONE if diagnosis.is_ok else ExitCode.FAILED
-
-
-def _show(checks: Sequence[CheckResult]) -> None:
-    print_table(("check", "status", "detail"), [(check.name, check.status, check.detail) for check in checks])
-    for check in checks:
-        if check.hint:
-            print_message(f"hint: {check.name}: {check.hint}")

@@ -1,4 +1,4 @@
-"""`horsies events`: what happened, and what happens."""
+"""`horsies events`: list and follow recorded events."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from horsies_ops.reads.events import EventRow
 
 app = group("events")
 
-DEFAULT_SINCE: Any = "1h"
-"""As it would be typed, for defaults are parsed too and shown in the help."""
+DEFAULT_SINCE: Any = "1h"  # a text, because typer parses defaults too and shows them in the help
 
 MAX_EVIDENCE_LENGTH = 300
 
@@ -33,39 +32,39 @@ MAX_EVIDENCE_LENGTH = 300
 def events(
     options: GlobalOptions,
     *,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written from now on.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until interrupted.")] = False,
     kind: Annotated[list[Any] | None, list_option("Only events of these kinds.")] = None,
-    since: Annotated[timedelta, duration_option("From how long ago on.")] = DEFAULT_SINCE,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most; the last ones.")] = 1000,
-    full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    since: Annotated[timedelta, duration_option("Only events of the last 1h, 2d, ….")] = DEFAULT_SINCE,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most events to show, newest last.")] = 1000,
+    full: Annotated[bool, typer.Option("--full", help="Do not cut long values.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Show what happened that an operator should know, and follow it."""
-    line: Callable[[EventRow], str] = _json_line if json else _full_line if full else _line
+    """Show recorded events, and follow new ones."""
+    format_event: Callable[[EventRow], str] = _json_line if json else _full_line if full else _line
     if follow:
-        asyncio.run(_follow(options, since, flatten(kind), line))
+        asyncio.run(_follow(options, since, flatten(kind), format_event))
         return
-    found = asyncio.run(_events(options, since, flatten(kind), limit))
+    found = asyncio.run(_read(options, since, flatten(kind), limit))
     for event in found:
-        print_line(line(event))
+        print_line(format_event(event))
     if not found and not json:
         options.print_message("no events")
 
 
-async def _events(options: GlobalOptions, since: timedelta, kinds: Sequence[str], limit: int) -> Sequence[EventRow]:
+async def _read(options: GlobalOptions, since: timedelta, kinds: Sequence[str], limit: int) -> Sequence[EventRow]:
     async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
         return await ops.events(since=since, kinds=kinds, limit=limit)
 
 
 async def _follow(
-    options: GlobalOptions, since: timedelta, kinds: Sequence[str], line: Callable[[EventRow], str]
+    options: GlobalOptions, since: timedelta, kinds: Sequence[str], format_event: Callable[[EventRow], str]
 ) -> None:
     async with (
         open_ops(options.load_settings().app, read_only=True, via="cli") as ops,
-        aclosing(ops.tail_events(since=since, kinds=kinds)) as following,
+        aclosing(ops.tail_events(since=since, kinds=kinds)) as events,
     ):
-        async for event in following:
-            print_line(line(event))
+        async for event in events:
+            print_line(format_event(event))
             sys.stdout.flush()
 
 
@@ -75,9 +74,13 @@ def _json_line(event: EventRow) -> str:
 
 
 def _line(event: EventRow, limit: int | None = MAX_EVIDENCE_LENGTH) -> str:
-    about = {"task": event.task_id, "run": event.workflow_id, "worker": event.worker_id}
-    ids = [f"{name} {short_form(identity)}" for name, identity in about.items() if identity]
-    evidence = [f"{name}={_value(value)}" for name, value in event.evidence.items() if value is not None]
+    subjects = {"task": event.task_id, "run": event.workflow_id, "worker": event.worker_id}
+    ids = [f"{noun} {short_form(subject_id)}" for noun, subject_id in subjects.items() if subject_id]
+    evidence = [
+        f"{name}={value if isinstance(value, str) else plain_json.dumps(value, ensure_ascii=False)}"
+        for name, value in event.evidence.items()
+        if value is not None
+    ]
     return "  ".join(
         [to_json(event.at), sanitize_text(event.kind), *ids, sanitize_text(" ".join(evidence), limit=limit)]
     ).rstrip()
@@ -85,7 +88,3 @@ def _line(event: EventRow, limit: int | None = MAX_EVIDENCE_LENGTH) -> str:
 
 def _full_line(event: EventRow) -> str:
     return _line(event, limit=None)
-
-
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else plain_json.dumps(value, ensure_ascii=False)

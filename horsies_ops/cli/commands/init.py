@@ -1,4 +1,4 @@
-"""`horsies init`: a horsies.toml to start from."""
+"""`horsies init`: write a commented horsies.toml."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ app = group("init")
 def init(
     options: GlobalOptions,
     *,
-    path: Annotated[str, typer.Option("--path", help="The file, or the folder to put it in.")] = "horsies.toml",
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    path: Annotated[str, typer.Option("--path", help="File to write, or its folder.")] = "horsies.toml",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented horsies.toml to start from."""
+    """Write a commented horsies.toml."""
     written = write_config_file(path, force=force)
     print_line(str(written))
-    options.print_message("next: name your app in [app] locator, then horsies config validate")
+    options.print_message("next: set locator in [app] to your app, then run horsies config validate")

@@ -1,4 +1,4 @@
-"""`horsies metrics`: an endpoint for Prometheus."""
+"""`horsies metrics`: serve Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ app = group("metrics")
 def metrics(
     options: GlobalOptions,
     *,
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0 takes a free one.")] = 9464,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to listen on; 0 chooses a free one.")
+    ] = 9464,
 ) -> int:
-    """Answer Prometheus until SIGTERM or SIGINT."""
+    """Serve Prometheus metrics until SIGTERM or SIGINT."""
     if importlib.util.find_spec("prometheus_client") is None:
         raise ConfigurationError(
             "horsies metrics needs the package prometheus-client",
@@ -44,7 +46,7 @@ async def _serve(options: GlobalOptions, settings: AppConfig, host: str, port: i
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with open_ops(settings, read_only=True, via="cli") as ops:
         exporter = Exporter(ops)
-        await exporter.collect()  # from here on it counts; a database that is not there is an error now, not later
-        with serve_metrics(exporter, host=host, port=port) as taken:
-            options.print_message(f"metrics at http://{host}:{taken}/metrics")
+        await exporter.collect()  # counters start here, and an unreachable database fails now instead of at a scrape
+        with serve_metrics(exporter, host=host, port=port) as actual_port:
+            options.print_message(f"metrics at http://{host}:{actual_port}/metrics")
             await stop.wait()

@@ -1,4 +1,4 @@
-"""`horsies queue`: queues, listed, paused and resumed."""
+"""`horsies queue`: list, pause and resume queues."""
 
 from __future__ import annotations
 
@@ -17,78 +17,6 @@ from horsies_ops.cli.output import format_age, print_json, print_line, print_tab
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.queues import QueueRow
 
-# The commands that pause and resume queues.
-
-
-def _name(text: str) -> str:
-    try:
-        validate_queue_name(text)
-    except ConfigurationError as error:
-        raise typer.BadParameter(error.message) from None
-    return text
-
-
-QueueArgument = Annotated[str, typer.Argument(parser=_name, metavar="QUEUE", help="The queue's name.")]
-ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit and for whoever looks.")]
-ActorOption = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")]
-
-
-def add_actions(app: typer.Typer) -> None:
-    """Give the group `queue` what changes queues."""
-    app.command()(with_global_options(pause))
-    app.command()(with_global_options(resume))
-
-
-def pause(
-    options: GlobalOptions,
-    queue: QueueArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Claim nothing new from a queue; what runs goes on."""
-    done = asyncio.run(_act(options, "pause", queue, reason, actor))
-    _show(options, done, "paused" if done.affected else "was paused already", queue, json=json)
-
-
-def resume(
-    options: GlobalOptions,
-    queue: QueueArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Claim from a paused queue again."""
-    done = asyncio.run(_act(options, "resume", queue, reason, actor))
-    _show(options, done, "resumed" if done.affected else "was not paused", queue, json=json)
-
-
-async def _act(options: GlobalOptions, verb: str, queue: str, reason: str | None, actor: str | None) -> ActionReport:
-    async with open_ops(options.load_settings().app, actor=actor, via="cli") as ops:
-        change = ops.pause_queue if verb == "pause" else ops.resume_queue
-        return await change(queue, reason=reason)
-
-
-def _show(options: GlobalOptions, done: ActionReport, what: str, queue: str, *, json: bool) -> None:
-    if json:
-        print_json(
-            {
-                "action": done.action,
-                "queue": queue,
-                "changed": done.affected > 0,
-                "audit_id": done.audit_id,
-                "warnings": done.warnings,
-            }
-        )
-        return
-    print_line(f"{sanitize_text(queue)} {what}")
-    if not options.quiet:
-        for warning in done.warnings:
-            print_warning(warning)
-
-
 app = group("queue")
 
 _NUMBERS = ("priority", "pending", "delayed", "claimed", "running", "oldest", "done/min", "failed/min", "workers")
@@ -97,8 +25,8 @@ _NUMBERS = ("priority", "pending", "delayed", "claimed", "running", "oldest", "d
 @app.command("list")
 @with_global_options
 def list_(options: GlobalOptions, *, json: JsonOption = False) -> None:
-    """List queues: what waits and runs in each, how fast, and who serves it."""
-    queues = asyncio.run(_queues(options))
+    """List queues with waiting and running tasks, throughput and workers."""
+    queues = asyncio.run(_read_queues(options))
     if json:
         print_json({"queues": [_document(queue) for queue in queues]})
     elif queues:
@@ -107,15 +35,83 @@ def list_(options: GlobalOptions, *, json: JsonOption = False) -> None:
         options.print_message("no queues")
 
 
-add_actions(app)
+def _parse_queue_name(text: str) -> str:
+    try:
+        validate_queue_name(text)
+    except ConfigurationError as error:
+        raise typer.BadParameter(error.message) from None
+    return text
 
 
-async def _queues(options: GlobalOptions) -> Sequence[QueueRow]:
+QueueArgument = Annotated[str, typer.Argument(parser=_parse_queue_name, metavar="QUEUE", help="Name of the queue.")]
+ReasonOption = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Reason for the audit log, shown with the paused queue.")
+]
+ActorOption = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
+]
+
+
+@app.command()
+@with_global_options
+def pause(
+    options: GlobalOptions,
+    queue: QueueArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Stop claiming tasks from a queue; running tasks continue."""
+    report = asyncio.run(_change(options, "pause", queue, reason, actor))
+    _print_report(options, report, "paused" if report.affected else "was paused already", queue, json=json)
+
+
+@app.command()
+@with_global_options
+def resume(
+    options: GlobalOptions,
+    queue: QueueArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Resume a paused queue."""
+    report = asyncio.run(_change(options, "resume", queue, reason, actor))
+    _print_report(options, report, "resumed" if report.affected else "was not paused", queue, json=json)
+
+
+async def _change(options: GlobalOptions, verb: str, queue: str, reason: str | None, actor: str | None) -> ActionReport:
+    async with open_ops(options.load_settings().app, actor=actor, via="cli") as ops:
+        change = ops.pause_queue if verb == "pause" else ops.resume_queue
+        return await change(queue, reason=reason)
+
+
+def _print_report(options: GlobalOptions, report: ActionReport, result: str, queue: str, *, json: bool) -> None:
+    if json:
+        print_json(
+            {
+                "action": report.action,
+                "queue": queue,
+                "changed": report.affected > 0,
+                "audit_id": report.audit_id,
+                "warnings": report.warnings,
+            }
+        )
+        return
+    print_line(f"{sanitize_text(queue)} {result}")
+    if not options.quiet:
+        for warning in report.warnings:
+            print_warning(warning)
+
+
+async def _read_queues(options: GlobalOptions) -> Sequence[QueueRow]:
     async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
         try:
             return await ops.list_queues()
         except ConfigurationError as error:
-            # A database that is not ours yet has no queues, which is an answer too.
+            # A database without our tables has no queues; that is an answer, not an error.
             if error.code is not ErrorCode.SCHEMA_NOT_MIGRATED:
                 raise
             options.print_message(
@@ -166,4 +162,4 @@ def _state(queue: QueueRow) -> str:
     if queue.is_paused:
         by = f" by {queue.paused_by}" if queue.paused_by else ""
         return f"paused{by}" + (f": {queue.pause_reason}" if queue.pause_reason else "")
-    return "ok" if queue.served_by else "nobody serves it"
+    return "ok" if queue.served_by else "no worker"

@@ -1,4 +1,4 @@
-"""`horsies schedule`: what starts by the clock."""
+"""`horsies schedule`: list schedules."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ app = group("schedule")
 
 @app.callback()
 def schedule() -> None:
-    """A group, though it has one command."""
+    """Keep this a command group although it has a single command."""
 
 
 @app.command("list")
 @with_global_options
 def list_(options: GlobalOptions, *, json: JsonOption = False) -> None:
-    """List schedules: those of the settings, and those the database remembers."""
-    schedules = asyncio.run(_schedules(options))
+    """List schedules from the settings and the database, and their next runs."""
+    schedules = asyncio.run(_read_schedules(options))
     if json:
-        print_json({"schedules": [_document(each) for each in schedules]})
+        print_json({"schedules": [_document(schedule) for schedule in schedules]})
     elif schedules:
         columns = ("schedule", "task", "pattern", "next", "last", "result", "runs")
-        print_table(columns, [_cells(each) for each in schedules], right=("runs",))
+        print_table(columns, [_cells(schedule) for schedule in schedules], right=("runs",))
     else:
         options.print_message("no schedules")
 
 
-async def _schedules(options: GlobalOptions) -> Sequence[ScheduleRow]:
+async def _read_schedules(options: GlobalOptions) -> Sequence[ScheduleRow]:
     async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
         return await ops.list_schedules()
 

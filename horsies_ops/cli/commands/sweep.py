@@ -1,4 +1,4 @@
-"""`horsies sweep`: settle work whose owner fell silent, or list it."""
+"""`horsies sweep`: recover or list tasks of dead workers."""
 
 from __future__ import annotations
 
@@ -33,27 +33,36 @@ app = group("sweep")
 def sweep(
     options: GlobalOptions,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be done; no lock, no write.")] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 when a dry run found work.")] = False,
-    threshold: Annotated[timedelta | None, duration_option("The silence that condemns; as the fleet has it.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List decisions and reasons; takes no locks, writes nothing.")
+    ] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 3 if a dry run found work.")] = False,
+    threshold: Annotated[
+        timedelta | None,
+        duration_option("Treat tasks silent for longer than this as stale [default: the workers' setting]"),
+    ] = None,
     recovery_delay: Annotated[
-        timedelta | None, duration_option("Not to start again before; as the fleet has it.")
+        timedelta | None,
+        duration_option("Delay before recovered tasks may start [default: the workers' setting]"),
     ] = None,
     resilient_multiplier: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Times the threshold, for flagged tasks.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Multiply the threshold of tasks with a resilient flag by N."),
     ] = None,
     resilient_flag: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A flag of such tasks; may be given again.")
+        list[str] | None, typer.Option(metavar="NAME", help="Task flag that counts as resilient; repeatable.")
     ] = None,
-    worker: Annotated[str | None, id_option("Only the tasks of this worker.")] = None,
-    locator: Annotated[str | None, typer.Option("--app", metavar="APP", help="The app whose hooks are asked.")] = None,
+    worker: Annotated[str | None, id_option("Only tasks of this worker.")] = None,
+    locator: Annotated[str | None, typer.Option("--app", metavar="APP", help="App whose recovery hooks run.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Skip outage grace; allow short thresholds.")] = False,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")] = None,
-    actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the audit log.")] = None,
+    actor: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
+    ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Settle work whose owner fell silent, or list it with --dry-run."""
-    asked = _asked(
+    """Recover tasks of dead workers, or list them with --dry-run."""
+    sweep_options = _sweep_options(
         sweep_threshold=threshold,
         recovery_delay=recovery_delay,
         dry_run=dry_run,
@@ -62,23 +71,23 @@ def sweep(
         resilient_flags=resilient_flag or None,
     )
     settings = load_and_export_settings(options)
-    with redirect_stdout(sys.stderr):  # what the app and its hooks print is not our data
-        found = _app(locator, settings)
-        configured = found.config if found else settings.app
-        report, silent = asyncio.run(_sweep(configured, asked, found, worker=worker, actor=actor, reason=reason))
+    with redirect_stdout(sys.stderr):  # keep what the app and its hooks print out of our data
+        user_app = _load_app(locator, settings)
+        config = user_app.config if user_app else settings.app
+        report, silent = asyncio.run(_sweep(config, sweep_options, user_app, worker=worker, actor=actor, reason=reason))
     print_json(sweep_document(report, silent)) if json else print_sweep(report, silent)
-    return _exit_code(report, tells_work=exit_code)
+    return _exit_code(report, has_exit_code=exit_code)
 
 
-def _asked(**values: object) -> SweepOptions:
+def _sweep_options(**values: object) -> SweepOptions:
     try:
         return SweepOptions(**values)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
-def _app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
-    """The app that was named, or None with a warning: a sweep must work where the code does not."""
+def _load_app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
+    """Load the configured app; warn and return None on failure, because a sweep must work without the app's code."""
     from horsies.discover import import_app_with_tasks
 
     if locator is None and settings.locator is None:
@@ -86,32 +95,33 @@ def _app(locator: str | None, settings: LoadedSettings) -> Horsies | None:
     try:
         return import_app_with_tasks(locator, settings)
     except HorsiesError as error:
-        print_warning(f"no hooks are asked, for the app cannot be loaded: {error.message}", hint=error.help_text)
+        print_warning(f"recovery hooks skipped, cannot load the app: {error.message}", hint=error.help_text)
         return None
 
 
 async def _sweep(
     settings: AppConfig,
-    asked: SweepOptions,
-    found: Horsies | None,
+    sweep_options: SweepOptions,
+    user_app: Horsies | None,
     *,
     worker: str | None,
     actor: str | None,
     reason: str | None,
 ) -> tuple[SweepReport, SilentTasks | None]:
-    """The report and, where there was nothing to do, what may be there to do soon."""
+    """Return the report and, if nothing was stale, the tasks that are silent but not stale yet."""
     async with open_ops(settings, actor=actor, via="cli") as ops:
-        only = None if worker is None else await resolve_worker_id(ops, worker)
-        meant = replace(asked, worker_id=only)
-        report = await ops.sweep(meant, app=found, reason=reason)
-        return report, await ops.silent_tasks(meant) if report.status is SweepStatus.NOTHING else None
+        worker_id = None if worker is None else await resolve_worker_id(ops, worker)
+        sweep_options = replace(sweep_options, worker_id=worker_id)
+        report = await ops.sweep(sweep_options, app=user_app, reason=reason)
+        silent = await ops.silent_tasks(sweep_options) if report.status is SweepStatus.NOTHING else None
+        return report, silent
 
 
-def _exit_code(report: SweepReport, *, tells_work: bool) -> int:
+def _exit_code(report: SweepReport, *, has_exit_code: bool) -> int:
     match report.status:
         case SweepStatus.BUSY | SweepStatus.OUTAGE_GRACE:
             return ExitCode.BUSY
         case SweepStatus.WOULD_ACT:
-            return ExitCode.WORK_FOUND if tells_work else ExitCode.DONE
+            return ExitCode.WORK_FOUND if has_exit_code else ExitCode.DONE
         case SweepStatus.NOTHING | SweepStatus.DONE:
             return ExitCode.FAILED if report.refused else ExitCode.DONE

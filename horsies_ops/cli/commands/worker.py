@@ -1,11 +1,11 @@
-"""`horsies worker`: run tasks until told to stop."""
+"""`horsies worker`: run tasks until stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -24,83 +24,50 @@ from horsies_ops.cli import json_log
 from horsies_ops.cli.option_types import split_values
 from horsies_ops.cli.options import AppArgument, GlobalOptions, group, load_and_export_settings, with_global_options
 
-# The first lines of a worker: what an operator wants to know before anything goes wrong.
-
 worker_logger = logging.getLogger("horsies.worker")
-
-
-def introduce(app: Horsies, worker: WorkerConfig, settings: LoadedSettings, *, say: Callable[[str], None]) -> None:
-    """Say who starts here: to a person line by line, to a machine as one object like the others in the log."""
-    title, facts = f"horsies {__version__}", _facts(app, worker, settings)
-    if settings.log.format == "json":
-        worker_logger.info(title, extra=facts)
-        return
-    say(title)
-    for name, value in facts.items():
-        say(f"  {name:<11} {value}")
-
-
-def _facts(app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> dict[str, str]:
-    return {
-        "app": worker.app_locator or "(from the settings)",
-        "settings": _settings(settings),
-        "database": _database(worker),
-        "queues": ", ".join(_queues(app, worker)),
-        "caps": describe_limits(app.config),
-        "processes": str(worker.processes),
-        "connections": connection_budget(worker).describe(),
-        "recovery": recovery_bounds(app.config.recovery).describe(),
-        "tasks": f"{len(app.tasks)}: {', '.join(app.list_tasks())}",
-    }
-
-
-def _settings(settings: LoadedSettings) -> str:
-    where = str(settings.file) if settings.file else "no file"
-    return f"{where}; replaced what code says: {', '.join(settings.replaced)}" if settings.replaced else where
-
-
-def _database(worker: WorkerConfig) -> str:
-    if worker.dsn.is_embedded:
-        return f"embedded PostgreSQL in {EmbeddedServer(worker.dsn.embedded_folder).folder}"
-    return worker.dsn.masked
-
-
-def _queues(app: Horsies, worker: WorkerConfig) -> Iterator[str]:
-    configured = {queue.name: queue for queue in app.config.custom_queues or ()}
-    for name in worker.queues or ():
-        yield describe_queue(configured[name]) if name in configured else name
-
-
 app = group("worker")
 
 WORKERS_COMMANDS = {"list": "list", "show": "list", "ping": "ping"}
-"""What is easily asked of this command, and which of `horsies workers` answers it."""
+"""Likely typing errors (`horsies worker list`) and the `horsies workers` command to suggest."""
 
 
 @app.command()
 @with_global_options
-def worker(  # each is an option that the settings have too
+def worker(
     options: GlobalOptions,
     locator: AppArgument = None,
     *,
-    processes: Annotated[int | None, typer.Option("--processes", help="Children; the number of CPUs.")] = None,
-    queues: Annotated[str | None, typer.Option("--queues", metavar="A,B", help="Queues to serve; all.")] = None,
-    log_format: Annotated[str | None, typer.Option("--log-format", metavar="text|json", help="Of the log.")] = None,
-    max_claim_batch: Annotated[int | None, typer.Option("--max-claim-batch", help="Claims a queue and pass.")] = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", help="Worker processes [default: number of CPUs]")
+    ] = None,
+    queues: Annotated[
+        str | None, typer.Option("--queues", metavar="A,B", help="Queues to serve, comma-separated [default: all]")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", metavar="text|json", help="Format of the log [default: text]")
+    ] = None,
+    max_claim_batch: Annotated[
+        int | None, typer.Option("--max-claim-batch", help="Most tasks claimed per queue in one pass.")
+    ] = None,
     max_claim_per_worker: Annotated[
-        int | None, typer.Option("--max-claim-per-worker", help="Claims held at a time.")
+        int | None, typer.Option("--max-claim-per-worker", help="Most tasks this worker holds at a time.")
     ] = None,
     max_tasks_per_child: Annotated[
-        int | None, typer.Option("--max-tasks-per-child", help="Replace a child after so many tasks.")
+        int | None, typer.Option("--max-tasks-per-child", help="Replace a process after this many tasks.")
     ] = None,
     max_memory_per_child_mb: Annotated[
-        int | None, typer.Option("--max-memory-per-child-mb", help="Replace a child that has grown above it.")
+        int | None, typer.Option("--max-memory-per-child-mb", help="Replace a process that uses more memory than this.")
     ] = None,
     grace_s: Annotated[
-        str | None, typer.Option("--grace-s", metavar="SECONDS", help="For running tasks at a stop; none waits.")
+        str | None,
+        typer.Option(
+            "--grace-s",
+            metavar="SECONDS",
+            help="Seconds for running tasks to finish on shutdown; none = no limit.",
+        ),
     ] = None,
 ) -> int:
-    """Run tasks until SIGTERM or SIGINT; a second signal ends the grace."""
+    """Run tasks until SIGTERM or SIGINT; a second signal stops immediately."""
     given = {
         "worker.processes": processes,
         "worker.queues": None if queues is None else split_values(queues),
@@ -114,13 +81,45 @@ def worker(  # each is an option that the settings have too
     settings = load_and_export_settings(options, **given)
     if settings.log.format == "json":
         json_log.redirect_streams()
-    found = _found(locator, settings)
-    if failed := first_failed_phase(found, live=False):
+    user_app = _load_app(locator, settings)
+    if failed := first_failed_phase(user_app, live=False):
         raise_together(failed.phase, failed.errors)
-    return _run(options, settings, found, locator)
+    return _run(options, settings, user_app, locator)
 
 
-def _found(locator: str | None, settings: LoadedSettings) -> Horsies:
+def print_banner(
+    app: Horsies, worker: WorkerConfig, settings: LoadedSettings, *, print_line: Callable[[str], None]
+) -> None:
+    """Print what the worker runs and its limits: text lines, or one log record in JSON logs."""
+    title, facts = f"horsies {__version__}", _banner_facts(app, worker, settings)
+    if settings.log.format == "json":
+        worker_logger.info(title, extra=facts)
+        return
+    print_line(title)
+    for name, value in facts.items():
+        print_line(f"  {name:<11} {value}")
+
+
+def _banner_facts(app: Horsies, worker: WorkerConfig, settings: LoadedSettings) -> dict[str, str]:
+    source = str(settings.file) if settings.file else "no file"
+    configured = {queue.name: queue for queue in app.config.custom_queues or ()}
+    queues = [describe_queue(configured[name]) if name in configured else name for name in worker.queues or ()]
+    return {
+        "app": worker.app_locator or "(from the settings)",
+        "settings": f"{source}; overrides code: {', '.join(settings.replaced)}" if settings.replaced else source,
+        "database": f"embedded PostgreSQL in {EmbeddedServer(worker.dsn.embedded_folder).folder}"
+        if worker.dsn.is_embedded
+        else worker.dsn.masked,
+        "queues": ", ".join(queues),
+        "limits": describe_limits(app.config),
+        "processes": str(worker.processes),
+        "connections": connection_budget(worker).describe(),
+        "recovery": recovery_bounds(app.config.recovery).describe(),
+        "tasks": f"{len(app.tasks)}: {', '.join(app.list_tasks())}",
+    }
+
+
+def _load_app(locator: str | None, settings: LoadedSettings) -> Horsies:
     try:
         return import_app_with_tasks(locator, settings)
     except ConfigurationError as error:
@@ -129,31 +128,32 @@ def _found(locator: str | None, settings: LoadedSettings) -> Horsies:
         raise
 
 
-def _run(options: GlobalOptions, settings: LoadedSettings, found: Horsies, locator: str | None) -> int:
-    if not found.tasks:
+def _run(options: GlobalOptions, settings: LoadedSettings, user_app: Horsies, locator: str | None) -> int:
+    if not user_app.tasks:
         raise ConfigurationError(
-            "the app has no tasks", code=ErrorCode.CLI_INVALID_ARGS, hint="name their modules in app.modules"
+            "the app has no tasks", code=ErrorCode.CLI_INVALID_ARGS, hint="list the task modules in app.modules"
         )
-    found.set_role("worker")
-    # Of the app as it is, which may say in code where its database is and which queues there are.
-    config = WorkerConfig.of(found.config, settings.worker, settings.project)
+    user_app.set_role("worker")
+    # The app's own configuration counts: its code may set the database and the queues.
+    config = WorkerConfig.of(user_app.config, settings.worker, settings.project)
     config = config.model_copy(update={"app_locator": locator or settings.locator})
-    introduce(found, config, settings, say=options.print_message)
-    _collect_seldom()
-    asyncio.run(_work(found, config))
-    return ExitCode.DONE
-
-
-def _collect_seldom() -> None:
-    """Look for garbage in cycles less often: a worker makes thousands of values a second, hardly one in a cycle, and
-    what is loaded by now stays."""
+    print_banner(user_app, config, settings, print_line=options.print_message)
+    # Collect cyclic garbage rarely: a worker creates thousands of values per second and hardly any in cycles, and
+    # everything loaded so far stays.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    asyncio.run(_work(user_app, config))
+    return ExitCode.DONE
 
 
-async def _work(found: Horsies, config: WorkerConfig) -> None:
-    coroutines = frozenset(name for name, task in found.tasks.items() if task.definition.is_async)
-    is_async = coroutines.__contains__  # asked for each task several times
-    worker = Worker(found.config, config, is_async=is_async, definitions=found.definitions, hooks=found.recovery_hooks)
+async def _work(user_app: Horsies, config: WorkerConfig) -> None:
+    async_tasks = frozenset(name for name, task in user_app.tasks.items() if task.definition.is_async)
+    worker = Worker(
+        user_app.config,
+        config,
+        is_async=async_tasks.__contains__,  # called several times per task
+        definitions=user_app.definitions,
+        hooks=user_app.recovery_hooks,
+    )
     await worker.run()

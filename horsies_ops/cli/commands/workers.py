@@ -1,4 +1,4 @@
-"""`horsies workers`: which there are, and which of them answer."""
+"""`horsies workers`: list and ping workers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from horsies_ops.cli.output import format_age, print_json, print_table, print_wa
 from horsies_ops.ops import open_ops
 from horsies_ops.reads.workers import WorkerRow
 
-# Workers on the terminal and as JSON.
+app = group("workers")
 
+DEFAULT_TIMEOUT: Any = "2s"  # a text, because typer parses defaults too and shows them in the help
 COLUMNS: Final = ("id", "host:pid", "queues", "run/proc", "claimed", "cpu", "memory", "beat", "up", "state")
 PING_COLUMNS: Final = ("id", "host:pid", "latency", "answer")
 
-_PLAIN = (
+_DOCUMENT_FIELDS = (
     "hostname",
     "pid",
     "version",
@@ -51,13 +52,64 @@ _PLAIN = (
 )
 
 
-def document(worker: WorkerRow) -> dict[str, Any]:
-    """What `workers list --json` prints of one."""
-    plain = {name: getattr(worker, name) for name in _PLAIN}
-    return {"id": worker.worker_id, **plain, "heartbeat_age_s": worker.heartbeat_age}
+Threshold = Annotated[
+    timedelta | None,
+    duration_option("Treat workers silent for longer than this as stale [default: recovery.worker_stale_threshold_ms]"),
+]
 
 
-def cells(worker: WorkerRow, *, full: bool) -> tuple[str, ...]:
+@app.command("list")
+@with_global_options
+def list_(
+    options: GlobalOptions,
+    *,
+    stale: Annotated[bool, typer.Option("--stale", help="Only stale workers.")] = False,
+    threshold: Threshold = None,
+    full: Annotated[bool, typer.Option("--full", help="Show full ids.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """List workers that have not stopped, latest heartbeat first."""
+    workers = [worker for worker in asyncio.run(_read_workers(options, threshold)) if worker.is_stale or not stale]
+    warnings = list(worker_warnings(workers))
+    if json:
+        print_json({"workers": [worker_document(worker) for worker in workers], "warnings": warnings})
+        return
+    if workers:
+        print_table(COLUMNS, [worker_cells(worker, full=full) for worker in workers], right=COLUMNS[3:9])
+    else:
+        options.print_message("no stale workers" if stale else "no workers")
+    for warning in () if options.quiet else warnings:
+        print_warning(warning)
+
+
+@app.command()
+@with_global_options
+def ping(
+    options: GlobalOptions,
+    *,
+    worker: Annotated[str | None, id_option("Only this worker.")] = None,
+    timeout: Annotated[timedelta, duration_option("Time to wait for answers.")] = DEFAULT_TIMEOUT,
+    json: JsonOption = False,
+) -> int:
+    """Ask live workers to answer. Exit 1 if one does not."""
+    results = asyncio.run(_ping(options, worker, timeout))
+    if json:
+        print_json({"workers": [result.document() for result in results]})
+    elif results:
+        print_table(PING_COLUMNS, [result.cells() for result in results], right=("latency",))
+    else:
+        options.print_message(f"no live worker {short_form(worker)}" if worker else "no live workers")
+    is_missing = worker is not None and not results
+    return ExitCode.FAILED if is_missing or any(not result.has_answered for result in results) else ExitCode.DONE
+
+
+def worker_document(worker: WorkerRow) -> dict[str, Any]:
+    """Return the entry of one worker in `workers list --json`."""
+    fields = {name: getattr(worker, name) for name in _DOCUMENT_FIELDS}
+    return {"id": worker.worker_id, **fields, "heartbeat_age_s": worker.heartbeat_age}
+
+
+def worker_cells(worker: WorkerRow, *, full: bool) -> tuple[str, ...]:
     return (
         str(worker.worker_id) if full else short_form(worker.worker_id),
         f"{worker.hostname}:{worker.pid}",
@@ -72,22 +124,24 @@ def cells(worker: WorkerRow, *, full: bool) -> tuple[str, ...]:
     )
 
 
-def warnings_of(workers: Sequence[WorkerRow]) -> Iterator[str]:
-    """What is wrong with those that nobody has given up, each by its name."""
-    for worker in filter(lambda each: not each.is_presumed_dead, workers):
-        who = f"worker {short_form(worker.worker_id)} on {worker.hostname}"
-        if worker.is_silent:
-            yield f"{who}: silent since {worker.last_heartbeat_at:%H:%M:%S}Z, and may be dead"
+def worker_warnings(workers: Sequence[WorkerRow]) -> Iterator[str]:
+    """Yield the warnings of all workers that are not presumed dead."""
+    for worker in workers:
+        if worker.is_presumed_dead:
             continue
-        yield from (f"{who}: {warning}" for warning in worker.warnings)
+        subject = f"worker {short_form(worker.worker_id)} on {worker.hostname}"
+        if worker.is_silent:
+            yield f"{subject}: silent since {worker.last_heartbeat_at:%H:%M:%S}Z, may be dead"
+            continue
+        yield from (f"{subject}: {warning}" for warning in worker.warnings)
         yield from (
-            f"{who}: {operation} keeps failing, and is tried rarely" for operation in worker.disabled_operations
+            f"{subject}: {operation} keeps failing and is retried rarely" for operation in worker.disabled_operations
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingResult:
-    """A worker that should be alive, or that answered."""
+    """The answer of one worker, or of one that should have answered."""
 
     worker_id: UUID
     row: WorkerRow | None
@@ -98,95 +152,42 @@ class PingResult:
         return self.pong is not None
 
     def document(self) -> dict[str, Any]:
-        who = self.pong or self.row
+        source = self.pong or self.row
         return {
             "id": self.worker_id,
-            "hostname": who.hostname if who else None,
-            "pid": who.pid if who else None,
+            "hostname": source.hostname if source else None,
+            "pid": source.pid if source else None,
             "answered": self.has_answered,
             "latency_ms": self.pong.latency_ms if self.pong else None,
         }
 
     def cells(self) -> tuple[str, ...]:
-        who = self.pong or self.row
+        source = self.pong or self.row
         return (
             short_form(self.worker_id),
-            f"{who.hostname}:{who.pid}" if who else "",
+            f"{source.hostname}:{source.pid}" if source else "",
             f"{self.pong.latency_ms:.1f} ms" if self.pong else "-",
             "yes" if self.has_answered else "none",
         )
 
 
-app = group("workers")
-
-DEFAULT_TIMEOUT: Any = "2s"
-"""As it would be typed, for defaults are parsed too and shown in the help."""
-
-Threshold = Annotated[
-    timedelta | None, duration_option("The silence after which a worker is stale; as the settings say.")
-]
-
-
-@app.command("list")
-@with_global_options
-def list_(
-    options: GlobalOptions,
-    *,
-    stale: Annotated[bool, typer.Option("--stale", help="Only those that have been silent for too long.")] = False,
-    threshold: Threshold = None,
-    full: Annotated[bool, typer.Option("--full", help="Whole ids, however wide that is.")] = False,
-    json: JsonOption = False,
-) -> None:
-    """List the workers that have not stopped, the newest beat first."""
-    workers = [each for each in asyncio.run(_workers(options, threshold)) if each.is_stale or not stale]
-    if json:
-        print_json({"workers": [document(each) for each in workers], "warnings": list(warnings_of(workers))})
-        return
-    if workers:
-        print_table(COLUMNS, [cells(each, full=full) for each in workers], right=COLUMNS[3:9])
-    else:
-        options.print_message("no stale workers" if stale else "no workers")
-    for warning in () if options.quiet else warnings_of(workers):
-        print_warning(warning)
-
-
-@app.command()
-@with_global_options
-def ping(
-    options: GlobalOptions,
-    *,
-    worker: Annotated[str | None, id_option("Only this worker.")] = None,
-    timeout: Annotated[timedelta, duration_option("How long to wait for answers.")] = DEFAULT_TIMEOUT,
-    json: JsonOption = False,
-) -> int:
-    """Ask workers to answer. Exit 1 when one that should be alive does not."""
-    asked = asyncio.run(_ping(options, worker, timeout))
-    if json:
-        print_json({"workers": [each.document() for each in asked]})
-    elif asked:
-        print_table(PING_COLUMNS, [each.cells() for each in asked], right=("latency",))
-    else:
-        options.print_message(f"no worker {short_form(worker)} is alive" if worker else "no live workers")
-    is_missed = worker is not None and not asked
-    return ExitCode.FAILED if is_missed or any(not each.has_answered for each in asked) else ExitCode.DONE
-
-
-def _threshold(settings: AppConfig, given: timedelta | None) -> timedelta:
+def _stale_threshold(settings: AppConfig, given: timedelta | None) -> timedelta:
     return given or timedelta(milliseconds=settings.recovery.worker_stale_threshold_ms)
 
 
-async def _workers(options: GlobalOptions, threshold: timedelta | None) -> Sequence[WorkerRow]:
+async def _read_workers(options: GlobalOptions, threshold: timedelta | None) -> Sequence[WorkerRow]:
     async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
-        return await ops.list_active_workers(_threshold(ops.settings, threshold))
+        return await ops.list_active_workers(_stale_threshold(ops.settings, threshold))
 
 
-async def _ping(options: GlobalOptions, named: str | None, within: timedelta) -> list[PingResult]:
+async def _ping(options: GlobalOptions, id_text: str | None, wait: timedelta) -> list[PingResult]:
     async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
-        worker = None if named is None else await resolve_worker_id(ops, named)
-        known = await ops.list_active_workers(_threshold(ops.settings, None))
+        worker_id = None if id_text is None else await resolve_worker_id(ops, id_text)
         alive = {
-            each.worker_id: each for each in known if not each.is_presumed_dead and worker in {None, each.worker_id}
+            worker.worker_id: worker
+            for worker in await ops.list_active_workers(_stale_threshold(ops.settings, None))
+            if not worker.is_presumed_dead and worker_id in {None, worker.worker_id}
         }
-        pongs = await ops.ping_workers(within=within, worker_id=worker, min_responses=len(alive) or None)
+        pongs = await ops.ping_workers(within=wait, worker_id=worker_id, min_responses=len(alive) or None)
     answers = {UUID(pong.worker_id): pong for pong in pongs}
     return [PingResult(worker_id=each, row=alive.get(each), pong=answers.get(each)) for each in alive | answers]
