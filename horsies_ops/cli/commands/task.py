@@ -1,4 +1,4 @@
-"""`horsies task`: look at tasks and send them."""
+"""`horsies task`: list, show and send tasks. The actions on tasks are in `task_actions`."""
 
 from __future__ import annotations
 
@@ -43,126 +43,11 @@ from horsies_ops.reads.filters import TaskFilter
 from horsies_ops.reads.search import Count
 from horsies_ops.reads.tasks import TaskDetail, TaskPage, TaskSummary
 
-# Looking for tasks page by page until there are enough of them.
-
-PageLoader = Callable[[UUID | None, int], Awaitable[TaskPage]]
-"""Gives the page after a task, of so many at most."""
-
-
-async def search(listing: PageLoader, *, after: UUID | None, limit: int, say: Callable[[str], None]) -> TaskPage:
-    """A page that is full unless the tasks end; `say` hears how far back the search has come."""
-    found: tuple[TaskSummary, ...] = ()
-    while True:
-        page = await listing(after, limit - len(found))
-        found += page.tasks
-        if page.searched_to is None:
-            return replace(page, tasks=found)
-        say(f"searched back to {format_instant(page.searched_to)}, found {len(found):,}")
-        after = page.next
-
-
-# Sending a task by its name: checked by the app that defines it, or stored as given where no app is at hand.
-
-
-@contextmanager
-def task_to_send(
-    options: GlobalOptions, name: str, *, locator: str | None, queue: str | None
-) -> Generator[TaskFunction[..., Any]]:
-    """Yield the task of that name, bound for `queue` where one is given; HRS-300, 200 or 103 where it cannot be."""
-    is_app_named = locator is not None or load_and_export_settings(options).locator is not None
-    if not is_app_named:
-        options.print_message("no app is named or configured: name, arguments and queue are stored unchecked")
-    with redirect_stdout(sys.stderr):  # what a module prints while it is imported is not our data
-        app = load_app(options, locator) if is_app_named else Horsies()
-    try:
-        yield _registered(app, name, queue) if is_app_named else _unregistered(app, name, queue)
-    finally:
-        app.close()
-
-
-def send_task(
-    task: TaskFunction[..., Any], options: SendOptions, args: list[Any], kwargs: dict[str, Any]
-) -> TaskHandle[Any]:
-    """Send the task, or raise why it could not be."""
-    sent = task.send_with(options, tuple(args), kwargs)
-    if not isinstance(sent, Err):
-        return sent.value
-    error = sent.error
-    if isinstance(error.exception, HorsiesError):
-        raise error.exception  # what the database said has its own exit code and hint
-    code = cast("BrokerErrorCode", error.code)  # a code of the send, shown as such
-    raise HorsiesError(error.message, code=code, hint=_known_names(task, kwargs))
-
-
-def _known_names(task: TaskFunction[..., Any], kwargs: Mapping[str, Any]) -> str | None:
-    """What may be named, where something else was."""
-    shape = task.definition.codec.signature
-    if shape.var_keyword is not None or kwargs.keys() <= shape.keywords:
-        return None
-    return f"its parameters: {', '.join(sorted(shape.keywords)) or 'none'}"
-
-
-def result_document(task: TaskFunction[..., Any], handle: TaskHandle[Any], timeout: timedelta) -> dict[str, Any]:
-    """Wait for the result, `{"ok": …}` or `{"err": …}`; WAIT_TIMEOUT is an err as well, and the task goes on."""
-    result = handle.get(timeout_ms=int(timeout / timedelta(milliseconds=1)))
-    return cast("dict[str, Any]", parse_json(encode_result(result, task.definition.codec.result_codec).document))
-
-
-async def has_live_worker(config: AppConfig) -> bool:
-    """Whether anyone is there who could run the task."""
-    threshold = timedelta(milliseconds=config.recovery.worker_stale_threshold_ms)
-    async with open_ops(config.broker, read_only=True) as ops:
-        return await ops.count_live_workers(threshold=threshold) > 0
-
-
-def _registered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
-    task = app.tasks.find(name)
-    if queue is None:
-        return task
-    return TaskFunction(app, replace(task.definition, queue_name=app.validate_queue_name(queue)))
-
-
-def _unregistered(app: Horsies, name: str, queue: str | None) -> TaskFunction[..., Any]:
-    return TaskFunction(app, unregistered_definition(name, app.validate_queue_name(None) if queue is None else queue))
-
-
-def json_array(text: str) -> list[Any]:
-    return _of_type(list, "--args", "an array", text)
-
-
-def json_object(text: str) -> dict[str, Any]:
-    return _of_type(dict, "--kwargs", "an object", text)
-
-
-def _of_type(kind: type[Any], option: str, described: str, text: str) -> Any:
-    try:
-        value = parse_json(text)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno} column {error.colno}"
-        raise _bad_json(f"{option} is no JSON at {place}: {error.msg}", option) from None
-    except ValueError as error:
-        raise _bad_json(f"{option} is no JSON: {error}", option) from None
-    if not isinstance(value, kind):
-        meant = _OPTIONS.get(type(value))
-        error = _bad_json(f"{option} must be {described} in JSON", meant or option)
-        if meant:
-            error.help_text = f"did you mean {meant}? {error.help_text}"
-        raise error
-    return value
-
-
-_OPTIONS: Mapping[type[object], str] = {list: "--args", dict: "--kwargs"}
-
-
-def _bad_json(message: str, option: str) -> UsageError:
-    example = """'[1, "two"]'""" if option == "--args" else """'{"name": "value"}'"""
-    return UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=f"for example {option} {example}")
-
-
 app = group("task")
 
-DEFAULT_WAIT: Any = "30s"
-"""As it would be typed, for defaults are parsed too and shown in the help."""
+DEFAULT_WAIT: Any = "30s"  # a text, because typer parses defaults too and shows them in the help
+PageLoader = Callable[[UUID | None, int], Awaitable[TaskPage]]
+"""Reads the page after a task id, with at most this many tasks."""
 
 
 @app.command("list")
@@ -171,27 +56,37 @@ DEFAULT_WAIT: Any = "30s"
 def list_(
     options: GlobalOptions,
     *,
-    which: FilterOptions,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 50,
-    after: Annotated[UUID | None, full_id_option("Go on after this task: `next` of the page before.")] = None,
-    to_the_end: Annotated[
-        bool, typer.Option("--all", help="Search until enough were found or the tasks end, however long that takes.")
+    selection: FilterOptions,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most tasks to list.")] = 50,
+    after: Annotated[UUID | None, full_id_option("Continue after this task: `next` of the previous page.")] = None,
+    search_all: Annotated[
+        bool, typer.Option("--all", help="Search until --limit tasks are found or all were read, without a time limit.")
     ] = False,
-    count: Annotated[bool, typer.Option("--count", help="Count what matches too, as far as it is quick.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Whole ids and names, however wide that is.")] = False,
+    count: Annotated[
+        bool, typer.Option("--count", help="Also count matching tasks; large counts are estimates.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show full ids and names.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON document instead of text; without --count, `total` is null.")
+        bool, typer.Option("--json", help="Print one JSON document; `total` is null without --count.")
     ] = False,
 ) -> None:
-    """List tasks, the newest first."""
+    """List tasks, newest first."""
     settings = options.load_settings().app
-    with progress_line(wanted=to_the_end and not (json or options.quiet)) as say:
-        told = say if to_the_end else None
-        page, total = asyncio.run(_list(settings, which.filter, after=after, limit=limit, is_counted=count, say=told))
+    with progress_line(enabled=search_all and not (json or options.quiet)) as show_progress:
+        page, total = asyncio.run(
+            _list(
+                settings,
+                selection.filter,
+                after=after,
+                limit=limit,
+                with_count=count,
+                show_progress=show_progress if search_all else None,
+            )
+        )
     if json:
         print_json(page_document(page, total))
         return
-    _show_page(options, page, full=full)
+    _print_page(options, page, full=full)
     if total is not None:
         options.print_message(f"{total} match")
 
@@ -203,14 +98,14 @@ def show(
     task_id: Annotated[
         str,
         typer.Argument(
-            parser=parse_full_or_short_id, metavar="ID", help="A whole id, or the eight digits that a list shows."
+            parser=parse_full_or_short_id, metavar="ID", help="Full id, or the eight digits that lists show."
         ),
     ],
     *,
-    full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Do not cut long values.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show everything about one task. Exit 5 when there is none."""
+    """Show a task with its attempts and events. Exit 5 if it does not exist."""
     detail = asyncio.run(_detail(options.load_settings().app, task_id))
     if json:
         print_json(detail_document(detail))
@@ -222,31 +117,37 @@ def show(
 @with_global_options
 def send(
     options: GlobalOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The task's name, as @app.task has it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the task, as in @app.task(NAME).")],
     *,
-    args: Annotated[str, typer.Option(metavar="JSON", help="Positional arguments, an array.")] = "[]",
-    kwargs: Annotated[str, typer.Option(metavar="JSON", help="Arguments by name, an object.")] = "{}",
-    queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Another queue than the task's own.")] = None,
-    priority: Annotated[int | None, typer.Option(min=1, max=100, metavar="N", help="1 is claimed first.")] = None,
-    delay: Annotated[timedelta | None, duration_option("Not before this time has passed.")] = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Idempotency key: sent twice, stored once.")] = None,
-    locator: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="The app that defines the task and checks the arguments.")
+    args: Annotated[str, typer.Option(metavar="JSON", help="Positional arguments as a JSON array.")] = "[]",
+    kwargs: Annotated[str, typer.Option(metavar="JSON", help="Keyword arguments as a JSON object.")] = "{}",
+    queue: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Send to this queue [default: the task's queue]")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result. Exit 1 when it is an error.")] = False,
+    priority: Annotated[
+        int | None, typer.Option(min=1, max=100, metavar="N", help="1 to 100; 1 is claimed first.")
+    ] = None,
+    delay: Annotated[timedelta | None, duration_option("Start no earlier than after this time, such as 5m.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Idempotency key; a repeated send is stored once.")
+    ] = None,
+    locator: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="App that defines the task; validates the arguments.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result. Exit 1 if it is an error.")] = False,
     timeout: Annotated[
-        timedelta, duration_option("How long --wait waits; then exit 1, and the task goes on.")
+        timedelta, duration_option("Time limit of --wait; then exit 1, while the task continues.")
     ] = DEFAULT_WAIT,
     json: JsonOption = False,
 ) -> int:
-    """Send a task; where an app is named or configured, it checks the arguments."""
-    arguments = json_array(args), json_object(kwargs)
-    given = SendOptions(priority=priority, delay=delay, idempotency_key=key)
+    """Send a task; if an app is given or configured, it validates the arguments."""
+    positional, keywords = json_array(args), json_object(kwargs)
+    send_options = SendOptions(priority=priority, delay=delay, idempotency_key=key)
     with task_to_send(options, name, locator=locator, queue=queue) as task:
-        handle = send_task(task, given, *arguments)
+        handle = send_or_raise(task, send_options, positional, keywords)
         if wait:
-            _say_waiting(options, task, handle)
-        result = result_document(task, handle, timeout) if wait else None
+            _print_waiting(options, task, handle)
+        result = wait_for_document(task, handle, timeout) if wait else None
     if json:
         print_json({"id": handle.task_id, "result": result})
     else:
@@ -257,49 +158,166 @@ def send(
 add_actions(app)
 
 
-def _say_waiting(options: GlobalOptions, task: TaskFunction[..., Any], handle: TaskHandle[Any]) -> None:
-    options.print_message(f"sent {handle.task_id}, waiting for its result")
-    if not options.quiet and not asyncio.run(has_live_worker(task.app.config)):
-        print_warning("no live worker is on this database", hint="start one: horsies worker")
+# Listing and showing tasks
 
 
 async def _list(
     settings: AppConfig,
-    wanted: TaskFilter,
+    task_filter: TaskFilter,
     *,
     after: UUID | None,
     limit: int,
-    is_counted: bool,
-    say: Callable[[str], None] | None,
+    with_count: bool,
+    show_progress: Callable[[str], None] | None,
 ) -> tuple[TaskPage, Count | None]:
-    """A page, and how many match where that is asked for; with somebody to tell, it is searched for to the end."""
+    """Read one page and, if wanted, the count. With `show_progress`, search until the page is full."""
     async with open_ops(settings, read_only=True) as ops:
 
-        async def listing(after: UUID | None, limit: int) -> TaskPage:
-            return await ops.list_tasks(wanted, after=after, limit=limit)
+        async def load_page(after: UUID | None, limit: int) -> TaskPage:
+            return await ops.list_tasks(task_filter, after=after, limit=limit)
 
-        page = await (listing(after, limit) if say is None else search(listing, after=after, limit=limit, say=say))
-        return page, await ops.count_tasks(wanted) if is_counted else None
-
-
-async def _detail(settings: AppConfig, named: str) -> TaskDetail:
-    async with open_ops(settings, read_only=True) as ops:
-        whole = await resolve_task_id(ops, named)
-        detail = await ops.task(whole)
-    if detail is None:
-        raise NotFound(f"there is no task {whole}", hint="horsies task list --full shows whole ids")
-    return detail
+        if show_progress is None:
+            page = await load_page(after, limit)
+        else:
+            page = await search_pages(load_page, after=after, limit=limit, show_progress=show_progress)
+        return page, await ops.count_tasks(task_filter) if with_count else None
 
 
-def _show_page(options: GlobalOptions, page: TaskPage, *, full: bool) -> None:
+async def search_pages(
+    load_page: PageLoader, *, after: UUID | None, limit: int, show_progress: Callable[[str], None]
+) -> TaskPage:
+    """Read pages until `limit` tasks are found or all tasks were searched."""
+    found: tuple[TaskSummary, ...] = ()
+    while True:
+        page = await load_page(after, limit - len(found))
+        found += page.tasks
+        if page.searched_to is None:
+            return replace(page, tasks=found)
+        show_progress(f"searched back to {format_instant(page.searched_to)}, found {len(found):,}")
+        after = page.next
+
+
+def _print_page(options: GlobalOptions, page: TaskPage, *, full: bool) -> None:
     if page.tasks:
         print_page(page, full=full)
     if page.searched_to is not None:
         options.print_message(
             f"{'' if page.tasks else 'no tasks yet: '}searched back to {format_instant(page.searched_to)}"
         )
-        options.print_message(f"further back: --after {page.next}, or --all to search to the end")
+        options.print_message(f"to search further back: --after {page.next}, or --all")
     elif page.next is not None:
         options.print_message(f"more: --after {page.next}")
     elif not page.tasks:
         options.print_message("no tasks")
+
+
+async def _detail(settings: AppConfig, id_text: str) -> TaskDetail:
+    async with open_ops(settings, read_only=True) as ops:
+        task_id = await resolve_task_id(ops, id_text)
+        detail = await ops.task(task_id)
+    if detail is None:
+        raise NotFound(f"no task {task_id}", hint="horsies task list --full shows full ids")
+    return detail
+
+
+# Sending a task
+
+
+@contextmanager
+def task_to_send(
+    options: GlobalOptions, name: str, *, locator: str | None, queue: str | None
+) -> Generator[TaskFunction[..., Any]]:
+    """Yield the app's task of this name or, without an app, a task that is not validated.
+
+    Raises HRS-300 for an unknown task and HRS-200 or HRS-103 for an unknown queue.
+    """
+    has_app = locator is not None or load_and_export_settings(options).locator is not None
+    if not has_app:
+        options.print_message("no app given or configured: name, arguments and queue are stored without validation")
+    with redirect_stdout(sys.stderr):  # keep what user modules print on import out of our data
+        app = load_app(options, locator) if has_app else Horsies()
+    try:
+        if not has_app:
+            queue_name = app.validate_queue_name(None) if queue is None else queue
+            yield TaskFunction(app, unregistered_definition(name, queue_name))
+        elif queue is None:
+            yield app.tasks.find(name)
+        else:
+            definition = app.tasks.find(name).definition
+            yield TaskFunction(app, replace(definition, queue_name=app.validate_queue_name(queue)))
+    finally:
+        app.close()
+
+
+def send_or_raise(
+    task: TaskFunction[..., Any], options: SendOptions, args: list[Any], kwargs: dict[str, Any]
+) -> TaskHandle[Any]:
+    """Send the task; raises the error of a failed send."""
+    sent = task.send_with(options, tuple(args), kwargs)
+    if not isinstance(sent, Err):
+        return sent.value
+    error = sent.error
+    if isinstance(error.exception, HorsiesError):
+        raise error.exception  # it has an exit code and hint of its own
+    code = cast("BrokerErrorCode", error.code)  # the code of the send error is shown in its place
+    raise HorsiesError(error.message, code=code, hint=_parameter_hint(task, kwargs))
+
+
+def _parameter_hint(task: TaskFunction[..., Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Return the task's parameters if an unknown one was given."""
+    signature = task.definition.codec.signature
+    if signature.var_keyword is not None or kwargs.keys() <= signature.keywords:
+        return None
+    return f"its parameters: {', '.join(sorted(signature.keywords)) or 'none'}"
+
+
+def _print_waiting(options: GlobalOptions, task: TaskFunction[..., Any], handle: TaskHandle[Any]) -> None:
+    options.print_message(f"sent {handle.task_id}, waiting for its result")
+    if not options.quiet and not asyncio.run(has_live_worker(task.app.config)):
+        print_warning("no live worker on this database", hint="start one: horsies worker")
+
+
+async def has_live_worker(config: AppConfig) -> bool:
+    threshold = timedelta(milliseconds=config.recovery.worker_stale_threshold_ms)
+    async with open_ops(config.broker, read_only=True) as ops:
+        return await ops.count_live_workers(threshold=threshold) > 0
+
+
+def wait_for_document(task: TaskFunction[..., Any], handle: TaskHandle[Any], timeout: timedelta) -> dict[str, Any]:
+    """Wait for the result and return `{"ok": …}` or `{"err": …}`; a timeout is an err with WAIT_TIMEOUT."""
+    result = handle.get(timeout_ms=int(timeout / timedelta(milliseconds=1)))
+    return cast("dict[str, Any]", parse_json(encode_result(result, task.definition.codec.result_codec).document))
+
+
+_OPTION_FOR_TYPE: Mapping[type[object], str] = {list: "--args", dict: "--kwargs"}
+
+
+def json_array(text: str) -> list[Any]:
+    return _parse_json_option(list, "--args", "an array", text)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    return _parse_json_option(dict, "--kwargs", "an object", text)
+
+
+def _parse_json_option(kind: type[Any], option: str, kind_text: str, text: str) -> Any:
+    try:
+        value = parse_json(text)
+    except json.JSONDecodeError as error:
+        position = f"line {error.lineno}, column {error.colno}"
+        raise _json_error(f"{option} is not valid JSON ({position}): {error.msg}", option) from None
+    except ValueError as error:
+        raise _json_error(f"{option} is not valid JSON: {error}", option) from None
+    if not isinstance(value, kind):
+        # An object given to --args belongs to --kwargs, and the other way round.
+        other_option = _OPTION_FOR_TYPE.get(type(value))
+        error = _json_error(f"{option} must be {kind_text} in JSON", other_option or option)
+        if other_option:
+            error.help_text = f"did you mean {other_option}? {error.help_text}"
+        raise error
+    return value
+
+
+def _json_error(message: str, option: str) -> UsageError:
+    example = """'[1, "two"]'""" if option == "--args" else """'{"name": "value"}'"""
+    return UsageError(message, code=ErrorCode.CLI_INVALID_ARGS, hint=f"for example {option} {example}")

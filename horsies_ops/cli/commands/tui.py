@@ -1,4 +1,4 @@
-"""`horsies tui`: the screens that operators keep open."""
+"""`horsies tui`: start the terminal UI."""
 
 from __future__ import annotations
 
@@ -20,27 +20,33 @@ def tui(
     options: GlobalOptions,
     *,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Offer no actions; the database refuses them too.")
+        bool, typer.Option("--read-only", help="Disable actions; database sessions are read-only too.")
     ] = False,
-    actor: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the operator log.")] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Show an invented busy system, without a database.")] = False,
+    actor: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Show a simulated busy system, without a database.")] = False,
     slow: Annotated[bool, typer.Option("--slow", help="For slow links: fewer repaints, no animation.")] = False,
     no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False,
-    ascii: Annotated[bool, typer.Option("--ascii", help="Draw with plain characters.")] = False,
+    ascii: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
     log_file: Annotated[
-        Path | None, typer.Option("--log-file", metavar="FILE", help="Append the log here; else there is none.")
+        Path | None, typer.Option("--log-file", metavar="FILE", help="Append the log to FILE [default: no log]")
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Show the screens in a browser, to look only.")] = False,
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="With --serve: the address.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, metavar="N", help="With --serve: the port.")] = 8000,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the TUI to browsers, read-only.")] = False,
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="With --serve: address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, metavar="N", help="With --serve: port to listen on.")
+    ] = 8000,
     read_write: Annotated[
-        bool, typer.Option("--read-write", help="With --serve: whoever reaches the page may act.")
+        bool, typer.Option("--read-write", help="With --serve: allow actions to everyone who can open the page.")
     ] = False,
 ) -> int:
-    """Look at queues, tasks, workers and workflows as they change, and act on them."""
+    """Watch queues, tasks, workers and workflows live, and act on them."""
     from horsies_tui.launch import LaunchOptions, is_web_child, launch, serve_in_browser
 
-    shown = LaunchOptions(
+    launch_options = LaunchOptions(
         actor=actor,
         is_read_only=read_only,
         is_demo=demo,
@@ -51,11 +57,18 @@ def tui(
     )
     settings = options.load_settings(**{"tui.ascii": ascii or None})
     if serve:
-        rights = "whoever reaches it may act" if read_write and not read_only else "read-only"
-        export_settings(options, tui__ascii=ascii, tui__read_only=rights == "read-only")
-        say = options.print_message
-        return serve_in_browser(shown, host=host, port=port, on_ready=lambda url: say(f"the screens: {url} ({rights})"))
+        can_act = read_write and not read_only
+        access = "everyone who can open it may act" if can_act else "read-only"
+        export_settings(options, tui__ascii=ascii, tui__read_only=not can_act)
+        return serve_in_browser(
+            launch_options,
+            host=host,
+            port=port,
+            on_ready=lambda url: options.print_message(f"serving the TUI at {url} ({access})"),
+        )
     if not (is_web_child() or (sys.stdin.isatty() and sys.stderr.isatty())):
-        # The screens are drawn on stderr, which may be the log of somebody who redirected it.
-        raise UsageError("the screens need a terminal", hint="leave stdin and stderr alone; --log-file keeps the log")
-    return launch(settings, shown)
+        # The TUI is drawn on stderr, which the user may have redirected to a file.
+        raise UsageError(
+            "the TUI needs a terminal", hint="do not redirect stdin or stderr; --log-file writes the log to a file"
+        )
+    return launch(settings, launch_options)

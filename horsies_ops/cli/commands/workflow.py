@@ -1,12 +1,12 @@
-"""`horsies workflow`: runs of workflows, listed, drawn, paused, resumed, cancelled and retried."""
+"""`horsies workflow`: list, show, pause, resume, cancel and retry workflow runs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from json import dumps
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import typer
@@ -23,244 +23,18 @@ from horsies_ops.cli.output import format_age, print_error, print_facts, print_j
 from horsies_ops.ops import Ops, open_ops
 from horsies_ops.reads.workflows import NodeRow, WorkflowBase, WorkflowDetail, WorkflowFilter, WorkflowPage, WorkflowRow
 
-# Why nothing was done to a run, and what its operator can do instead.
+app = group("workflow")
 
-
-def refusal(action: str, run_id: UUID, run: WorkflowBase | None) -> HorsiesError:
-    """The error that says so, of a run as it stands; None is a run that does not exist."""
-    if run is None:
-        return NotFound(f"there is no run {run_id}", hint="horsies workflow list shows the runs there are")
-    status = WorkflowStatus(run.status)
-    match action:
-        case "retry_workflow":
-            return _no_retry(run, status)
-        case "pause_workflow" if status is WorkflowStatus.PAUSED:
-            return Refused(f"the run {run.id} is PAUSED already", hint=_resumed(run))
-        case "resume_workflow" if status is WorkflowStatus.RUNNING:
-            return Refused(f"the run {run.id} is RUNNING, not PAUSED", hint=_show_hint(run))
-        case _ if status in WORKFLOW_TERMINAL_STATES:
-            return Refused(f"the run {run.id} has ended: it is {status}", hint=_begun_again(run, status))
-        case _:
-            return Refused(f"the run {run.id} was in another state, and has just become {status}", hint="try again")
-
-
-def _no_retry(run: WorkflowBase, status: WorkflowStatus) -> Refused:
-    if run.parent_id is not None:
-        message = f"the run {run.id} is a step of another, and begins again with that"
-        return Refused(message, hint=f"horsies workflow retry {run.root_id}")
-    if status is WorkflowStatus.PAUSED:
-        return Refused(f"the run {run.id} has not ended: it is PAUSED", hint=f"{_resumed(run)}; cancel ends it")
-    if status not in WORKFLOW_TERMINAL_STATES:
-        hint = f"wait for its end, or horsies workflow cancel {run.id} first"
-        return Refused(f"the run {run.id} has not ended: it is {status}", hint=hint)
-    return Refused(f"the run {run.id} is {status}, and none of its nodes has to run again", hint=_show_hint(run))
-
-
-def _begun_again(run: WorkflowBase, status: WorkflowStatus) -> str:
-    if status is WorkflowStatus.COMPLETED:
-        return _show_hint(run)
-    return f"horsies workflow retry {run.root_id} runs what failed or was skipped"
-
-
-def _resumed(run: WorkflowBase) -> str:
-    return f"horsies workflow resume {run.id} lets it go on"
-
-
-def _show_hint(run: WorkflowBase) -> str:
-    return f"horsies workflow show {run.id} shows how it stands"
-
-
-# The commands that pause, resume, cancel and retry runs of workflows.
-
-if TYPE_CHECKING:
-    RunChange = Callable[[Ops, UUID], Awaitable[ActionReport]]
-
-ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the audit.")]
-ActorOption = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, for the audit.")]
-
-
-def add_actions(app: typer.Typer) -> None:
-    """Give the group `workflow` what changes runs."""
-    for command in (pause, resume, cancel, retry):
-        app.command()(with_global_options(command))
-
-
-def pause(
-    options: GlobalOptions,
-    run: RunIdArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Start nothing of a run until it is resumed; what runs may end. Exit 5: no such run; 6: it is not running."""
-    return _act(options, run, actor, "paused", lambda ops, run_id: ops.pause_workflow(run_id, reason=reason), json=json)
-
-
-def resume(
-    options: GlobalOptions,
-    run: RunIdArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Let a paused run go on. Exit 5: no such run; 6: it is not paused."""
-    return _act(
-        options, run, actor, "resumed", lambda ops, run_id: ops.resume_workflow(run_id, reason=reason), json=json
-    )
-
-
-def cancel(
-    options: GlobalOptions,
-    run: RunIdArgument,
-    *,
-    kill: Annotated[bool, typer.Option("--kill", help="End the processes of its running tasks; asks.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> int:
-    """End a run and all below it. Exit 5: no such run; 6: it has ended."""
-    if kill and not yes:
-        _ask(run)
-    return _act(
-        options,
-        run,
-        actor,
-        "cancelled",
-        lambda ops, run_id: ops.cancel_workflow(run_id, kill=kill, reason=reason),
-        json=json,
-    )
-
-
-def retry(
-    options: GlobalOptions,
-    run: RunIdArgument,
-    *,
-    reason: ReasonOption = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Let a run that has ended begin again where it failed. Exit 5: no such run; 6: nothing of it can."""
-    return _act(
-        options, run, actor, "begun again", lambda ops, run_id: ops.retry_workflow(run_id, reason=reason), json=json
-    )
-
-
-def _ask(run: str) -> None:
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "--kill ends running code, and there is no terminal to ask on",
-            code=ErrorCode.CLI_INVALID_ARGS,
-            hint="--yes goes ahead",
-        )
-    typer.confirm(f"cancel the run {run} and kill what runs of it?", abort=True, err=True)
-
-
-def _act(
-    options: GlobalOptions,
-    run: str,
-    actor: str | None,
-    what: str,
-    change: RunChange,
-    *,
-    json: bool,
-) -> int:
-    done, refused = asyncio.run(_changed(options, run, actor, change))
-    if json:
-        print_json(
-            {
-                "action": done.action,
-                "changed": done.affected > 0,
-                "nodes": done.retried_nodes,
-                "why": done.skipped[0].why if done.skipped else None,
-                "hint": None if refused is None else refused.help_text,
-                "audit_id": done.audit_id,
-            }
-        )
-    if refused is not None:
-        print_error(refused)
-        return refused.exit_code
-    if not json:
-        print_line(f"{what}, {done.retried_nodes:,} nodes" if done.retried_nodes else what)
-    return ExitCode.DONE
-
-
-async def _changed(
-    options: GlobalOptions, run: str, actor: str | None, change: RunChange
-) -> tuple[ActionReport, HorsiesError | None]:
-    """What was done, or why nothing was, as the run stood a moment later."""
-    async with open_ops(options.load_settings().app, actor=actor, via="cli") as ops:
-        done = await change(ops, await resolve_run_id(ops, run))
-        if done.affected:
-            return done, None
-        (skipped,) = done.skipped
-        detail = await ops.workflow(skipped.id)
-        return done, refusal(done.action, skipped.id, None if detail is None else detail.run)
-
-
-# A run of a workflow as an indented tree.
-
-DEEPEST: Final = 20
-"""From how many levels on lines move no further to the right."""
+MAX_TREE_DEPTH: Final = 20
+"""Deeper levels of a tree are not indented any further."""
 
 MAX_NAME_LENGTH: Final = 60
 
-
-def tree_lines(detail: WorkflowDetail) -> Iterator[str]:
-    """A line for each node, under the first that it waits for; under the others a line that points there."""
-    following: dict[int, list[NodeRow]] = {}
-    for node in detail.nodes:
-        for dependency in node.dependencies:
-            following.setdefault(dependency, []).append(node)
-    roots = [node for node in detail.nodes if not node.dependencies]
-    # A list of what is still to be drawn, the next line last: a chain may be longer than the stack is deep.
-    waiting = [(node, "", node is roots[-1], None) for node in reversed(roots)]
-    while waiting:
-        node, before, is_last, above = waiting.pop()
-        bend = "└─ " if is_last else "├─ "
-        if above is not None and above != node.dependencies[0]:
-            yield f"{before}{bend}see [{node.index}]"
-            continue
-        yield f"{before}{bend}{_described(node, detail)}"
-        below = following.get(node.index, [])
-        indent = before if len(before) >= 3 * DEEPEST else before + ("   " if is_last else "│  ")
-        waiting += [(each, indent, each is below[-1], node.index) for each in reversed(below)]
-
-
-def _described(node: NodeRow, detail: WorkflowDetail) -> str:
-    star = "  ★ output" if node.index == detail.run.output_index else ""
-    parts = [f"[{node.index}] {_named(node)}", node.status, *_waits_for(node)]
-    if node.started_at:
-        ended_at = node.completed_at or detail.run.created_at + detail.run.age
-        parts.append(format_age(ended_at - node.started_at))
-    if node.status == WorkflowTaskStatus.SKIPPED and node.error_message:
-        parts.append(sanitize_text(node.error_message, limit=MAX_NAME_LENGTH))
-    elif node.error_code:
-        parts.append(sanitize_text(node.error_code, limit=MAX_NAME_LENGTH))
-    if node.task_id:
-        parts.append(f"task {short_form(node.task_id)}")
-    child = detail.children.get(node.sub_workflow_id) if node.sub_workflow_id else None
-    if child:
-        parts.append(f"run {child.id} {child.status} {child.done}/{child.total}")
-    return "  ".join(parts) + star
-
-
-def _named(node: NodeRow) -> str:
-    """Its id, and what it runs where the id does not say so."""
-    node_id, name = sanitize_text(node.node_id, limit=MAX_NAME_LENGTH), sanitize_text(node.name, limit=MAX_NAME_LENGTH)
-    return node_id if node_id in (name, default_node_id(name, node.index)) else f"{node_id} ({name})"
-
-
-def _waits_for(node: NodeRow) -> Sequence[str]:
-    if len(node.dependencies) < 2:
-        return ()
-    kind = f"{node.min_success} of" if node.join == "quorum" else f"{node.join} of"
-    return (f"{kind} {', '.join(map(str, node.dependencies))}",)
-
-
-# The commands that look at runs of workflows.
+ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the audit log.")]
+ActorOption = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="Actor for the audit log [default: your login].")
+]
+RunChange = Callable[[Ops, UUID], Awaitable[ActionReport]]
 
 _RUN_FIELDS = (
     "id",
@@ -277,7 +51,7 @@ _RUN_FIELDS = (
     "paused_at",
     "completed_at",
 )
-_NODE = (
+_NODE_FIELDS = (
     "index",
     "node_id",
     "name",
@@ -297,33 +71,29 @@ _NODE = (
 )
 
 
-def statuses(text: str) -> list[WorkflowStatus]:
-    """States of runs, in upper or lower case."""
+def parse_run_statuses(text: str) -> list[WorkflowStatus]:
+    """Parse a comma-separated list of run statuses, in upper or lower case."""
     try:
-        return [WorkflowStatus(each.upper()) for each in split_values(text)]
+        return [WorkflowStatus(name.upper()) for name in split_values(text)]
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not among {', '.join(WorkflowStatus).lower()}") from None
 
 
-def add_reads(app: typer.Typer) -> None:
-    """Give the group `workflow` what looks at runs."""
-    app.command("list")(with_global_options(list_))
-    app.command()(with_global_options(show))
-
-
+@app.command("list")
+@with_global_options
 def list_(
     options: GlobalOptions,
     *,
-    status: Annotated[list[Any] | None, list_option("Runs in one of these states.", parser=statuses)] = None,
-    name: Annotated[list[Any] | None, list_option("Runs of these names; * and ? stand for anything.")] = None,
-    root_only: Annotated[bool, typer.Option("--root-only", help="Leave out runs that are a step of another.")] = False,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 50,
-    after: Annotated[UUID | None, full_id_option("Go on after this run: `next` of the page before.")] = None,
+    status: Annotated[list[Any] | None, list_option("Only these statuses.", parser=parse_run_statuses)] = None,
+    name: Annotated[list[Any] | None, list_option("Only these workflow names; * and ? are wildcards.")] = None,
+    root_only: Annotated[bool, typer.Option("--root-only", help="Leave out sub-workflows.")] = False,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most runs to list.")] = 50,
+    after: Annotated[UUID | None, full_id_option("Continue after this run: `next` of the previous page.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """List runs of workflows, the newest first."""
-    wanted = WorkflowFilter(statuses=flatten(status), names=flatten(name), root_only=root_only)
-    page = asyncio.run(_page(options, wanted, after, limit))
+    """List workflow runs, newest first."""
+    run_filter = WorkflowFilter(statuses=flatten(status), names=flatten(name), root_only=root_only)
+    page = asyncio.run(_read_page(options, run_filter, after, limit))
     if json:
         print_json({"workflows": [_row_document(run) for run in page.workflows], "next": page.next})
     elif page.workflows:
@@ -332,55 +102,236 @@ def list_(
         options.print_message("no workflows")
 
 
+@app.command()
+@with_global_options
 def show(
     options: GlobalOptions,
     run: RunIdArgument,
     *,
-    full: Annotated[bool, typer.Option("--full", help="Cut nothing, however long.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Do not cut long values.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Draw one run with its nodes as a tree. Exit 5 when there is none."""
-    detail = asyncio.run(_detail(options, run))
+    """Show a run and its nodes as a tree. Exit 5 if it does not exist."""
+    detail = asyncio.run(_read_detail(options, run))
     if json:
         print_json(_detail_document(detail))
         return
-    facts = {**_head(detail.run), "nodes": _counts(detail), "result": detail.run.result, "error": detail.run.error}
+    counts = ", ".join(f"{number} {status}" for status, number in sorted(detail.counts.items()))
+    facts = {**_run_fields(detail.run), "nodes": counts, "result": detail.run.result, "error": detail.run.error}
     limit = None if full else 400
-    print_facts({name: sanitize_text(_shown(value), limit=limit) for name, value in facts.items() if value is not None})
+    print_facts(
+        {name: sanitize_text(_format_value(value), limit=limit) for name, value in facts.items() if value is not None}
+    )
     print_line("")
     for line in tree_lines(detail):
         print_line(line)
 
 
-async def _page(options: GlobalOptions, wanted: WorkflowFilter, after: UUID | None, limit: int) -> WorkflowPage:
-    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
-        return await ops.list_workflows(wanted, after=after, limit=limit)
+@app.command()
+@with_global_options
+def pause(
+    options: GlobalOptions,
+    run: RunIdArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Start no more nodes of a run; running ones finish. Exit 5: no such run; 6: it is not running."""
+    return _run_action(
+        options, run, actor, "paused", lambda ops, run_id: ops.pause_workflow(run_id, reason=reason), json=json
+    )
 
 
-async def _detail(options: GlobalOptions, named: str) -> WorkflowDetail:
+@app.command()
+@with_global_options
+def resume(
+    options: GlobalOptions,
+    run: RunIdArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Resume a paused run. Exit 5: no such run; 6: it is not paused."""
+    return _run_action(
+        options, run, actor, "resumed", lambda ops, run_id: ops.resume_workflow(run_id, reason=reason), json=json
+    )
+
+
+@app.command()
+@with_global_options
+def cancel(
+    options: GlobalOptions,
+    run: RunIdArgument,
+    *,
+    kill: Annotated[
+        bool, typer.Option("--kill", help="Kill the processes of its running tasks; asks for confirmation.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Cancel a run and its sub-workflows. Exit 5: no such run; 6: it has finished."""
+    if kill and not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "--kill needs confirmation, but stdin is not a terminal",
+                code=ErrorCode.CLI_INVALID_ARGS,
+                hint="use --yes to confirm",
+            )
+        typer.confirm(f"cancel run {run} and kill its running tasks?", abort=True, err=True)
+    return _run_action(
+        options,
+        run,
+        actor,
+        "cancelled",
+        lambda ops, run_id: ops.cancel_workflow(run_id, kill=kill, reason=reason),
+        json=json,
+    )
+
+
+@app.command()
+@with_global_options
+def retry(
+    options: GlobalOptions,
+    run: RunIdArgument,
+    *,
+    reason: ReasonOption = None,
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Rerun the failed and skipped nodes of a finished run. Exit 5: no such run; 6: nothing to rerun."""
+    return _run_action(
+        options, run, actor, "retried", lambda ops, run_id: ops.retry_workflow(run_id, reason=reason), json=json
+    )
+
+
+# Actions
+
+
+def _run_action(
+    options: GlobalOptions,
+    run: str,
+    actor: str | None,
+    past_tense: str,
+    change: RunChange,
+    *,
+    json: bool,
+) -> int:
+    report, refused = asyncio.run(_change_run(options, run, actor, change))
+    if json:
+        print_json(
+            {
+                "action": report.action,
+                "changed": report.affected > 0,
+                "nodes": report.retried_nodes,
+                "why": report.skipped[0].why if report.skipped else None,
+                "hint": None if refused is None else refused.help_text,
+                "audit_id": report.audit_id,
+            }
+        )
+    if refused is not None:
+        print_error(refused)
+        return refused.exit_code
+    if not json:
+        print_line(f"{past_tense}, {report.retried_nodes:,} nodes" if report.retried_nodes else past_tense)
+    return ExitCode.DONE
+
+
+async def _change_run(
+    options: GlobalOptions, run: str, actor: str | None, change: RunChange
+) -> tuple[ActionReport, HorsiesError | None]:
+    """Return the report and, if nothing was changed, the error that explains why."""
+    async with open_ops(options.load_settings().app, actor=actor, via="cli") as ops:
+        report = await change(ops, await resolve_run_id(ops, run))
+        if report.affected:
+            return report, None
+        (skipped,) = report.skipped
+        detail = await ops.workflow(skipped.id)
+        return report, refusal_error(report.action, skipped.id, None if detail is None else detail.run)
+
+
+def refusal_error(action: str, run_id: UUID, run: WorkflowBase | None) -> HorsiesError:
+    """Return the error of an action that changed nothing, given the run's current state; None if it does not exist."""
+    if run is None:
+        return NotFound(f"no run {run_id}", hint="horsies workflow list shows all runs")
+    status = WorkflowStatus(run.status)
+    match action:
+        case "retry_workflow":
+            return _retry_refusal(run, status)
+        case "pause_workflow" if status is WorkflowStatus.PAUSED:
+            return Refused(f"run {run.id} is already PAUSED", hint=_resume_hint(run))
+        case "resume_workflow" if status is WorkflowStatus.RUNNING:
+            return Refused(f"run {run.id} is RUNNING, not PAUSED", hint=_show_hint(run))
+        case _ if status is WorkflowStatus.COMPLETED:
+            return Refused(f"run {run.id} has finished: it is {status}", hint=_show_hint(run))
+        case _ if status in WORKFLOW_TERMINAL_STATES:
+            hint = f"horsies workflow retry {run.root_id} reruns failed and skipped nodes"
+            return Refused(f"run {run.id} has finished: it is {status}", hint=hint)
+        case _:
+            return Refused(f"run {run.id} changed meanwhile and is {status} now", hint="try again")
+
+
+def _retry_refusal(run: WorkflowBase, status: WorkflowStatus) -> Refused:
+    if run.parent_id is not None:
+        message = f"run {run.id} is a sub-workflow and is retried with its root run"
+        return Refused(message, hint=f"horsies workflow retry {run.root_id}")
+    if status is WorkflowStatus.PAUSED:
+        return Refused(f"run {run.id} has not finished: it is PAUSED", hint=f"{_resume_hint(run)}; cancel ends it")
+    if status not in WORKFLOW_TERMINAL_STATES:
+        hint = f"wait until it finishes, or run horsies workflow cancel {run.id} first"
+        return Refused(f"run {run.id} has not finished: it is {status}", hint=hint)
+    return Refused(f"run {run.id} is {status} and has no nodes to rerun", hint=_show_hint(run))
+
+
+def _resume_hint(run: WorkflowBase) -> str:
+    return f"horsies workflow resume {run.id} continues it"
+
+
+def _show_hint(run: WorkflowBase) -> str:
+    return f"horsies workflow show {run.id} shows its state"
+
+
+# Lists and documents
+
+
+async def _read_page(
+    options: GlobalOptions, run_filter: WorkflowFilter, after: UUID | None, limit: int
+) -> WorkflowPage:
     async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
-        workflow_id = await resolve_run_id(ops, named)
-        detail = await ops.workflow(workflow_id)
+        return await ops.list_workflows(run_filter, after=after, limit=limit)
+
+
+async def _read_detail(options: GlobalOptions, id_text: str) -> WorkflowDetail:
+    async with open_ops(options.load_settings().app, read_only=True, via="cli") as ops:
+        run_id = await resolve_run_id(ops, id_text)
+        detail = await ops.workflow(run_id)
     if detail is None:
-        raise NotFound(f"there is no run {workflow_id}", hint="horsies workflow list shows the runs there are")
+        raise NotFound(f"no run {run_id}", hint="horsies workflow list shows all runs")
     return detail
 
 
-def _head(run: WorkflowBase) -> dict[str, Any]:
+def _run_fields(run: WorkflowBase) -> dict[str, Any]:
     return {name: getattr(run, name) for name in _RUN_FIELDS}
 
 
 def _row_document(run: WorkflowRow) -> dict[str, Any]:
-    counted = {name: getattr(run, name) for name in ("total", "done", "failed", "skipped", "running", "error_code")}
-    return {**_head(run), **counted, "age_s": run.age}
+    counts = {name: getattr(run, name) for name in ("total", "done", "failed", "skipped", "running", "error_code")}
+    return {**_run_fields(run), **counts, "age_s": run.age}
 
 
 def _detail_document(detail: WorkflowDetail) -> dict[str, Any]:
-    nodes = [{name: getattr(node, name) for name in _NODE} for node in detail.nodes]
-    ended = {"result": detail.run.result, "error": detail.run.error}
-    edges = [{"from": before, "to": node.index} for node in detail.nodes for before in node.dependencies]
-    graph = {"output_index": detail.run.output_index, "nodes": nodes, "edges": edges}
-    return {**_head(detail.run), **ended, "counts": detail.counts, **graph}
+    return {
+        **_run_fields(detail.run),
+        "result": detail.run.result,
+        "error": detail.run.error,
+        "counts": detail.counts,
+        "output_index": detail.run.output_index,
+        "nodes": [{name: getattr(node, name) for name in _NODE_FIELDS} for node in detail.nodes],
+        "edges": [{"from": dependency, "to": node.index} for node in detail.nodes for dependency in node.dependencies],
+    }
 
 
 def _print_page(options: GlobalOptions, page: WorkflowPage) -> None:
@@ -401,16 +352,53 @@ def _print_page(options: GlobalOptions, page: WorkflowPage) -> None:
         options.print_message(f"more: --after {page.next}")
 
 
-def _counts(detail: WorkflowDetail) -> str:
-    return ", ".join(f"{number} {status}" for status, number in sorted(detail.counts.items()))
-
-
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     plain = to_json(value)
     return plain if isinstance(plain, str) else dumps(plain, ensure_ascii=False)
 
 
-app = group("workflow")
+# The tree of `workflow show`
 
-add_reads(app)
-add_actions(app)
+
+def tree_lines(detail: WorkflowDetail) -> Iterator[str]:
+    """Yield one line per node, below its first dependency; below its other dependencies a reference to that line."""
+    successors: dict[int, list[NodeRow]] = {}
+    for node in detail.nodes:
+        for dependency in node.dependencies:
+            successors.setdefault(dependency, []).append(node)
+    roots = [node for node in detail.nodes if not node.dependencies]
+    # An explicit stack, with the next line last: a chain of nodes may exceed Python's recursion limit.
+    stack = [(node, "", node is roots[-1], None) for node in reversed(roots)]
+    while stack:
+        node, indent, is_last, parent = stack.pop()
+        branch = "└─ " if is_last else "├─ "
+        if parent is not None and parent != node.dependencies[0]:
+            yield f"{indent}{branch}see [{node.index}]"
+            continue
+        yield f"{indent}{branch}{_node_text(node, detail)}"
+        below = successors.get(node.index, [])
+        inner = indent if len(indent) >= 3 * MAX_TREE_DEPTH else indent + ("   " if is_last else "│  ")
+        stack += [(successor, inner, successor is below[-1], node.index) for successor in reversed(below)]
+
+
+def _node_text(node: NodeRow, detail: WorkflowDetail) -> str:
+    node_id, name = sanitize_text(node.node_id, limit=MAX_NAME_LENGTH), sanitize_text(node.name, limit=MAX_NAME_LENGTH)
+    # The name adds nothing to an id that was derived from it.
+    label = node_id if node_id in (name, default_node_id(name, node.index)) else f"{node_id} ({name})"
+    parts = [f"[{node.index}] {label}", node.status]
+    if len(node.dependencies) > 1:
+        kind = f"{node.min_success} of" if node.join == "quorum" else f"{node.join} of"
+        parts.append(f"{kind} {', '.join(map(str, node.dependencies))}")
+    if node.started_at:
+        ended_at = node.completed_at or detail.run.created_at + detail.run.age
+        parts.append(format_age(ended_at - node.started_at))
+    if node.status == WorkflowTaskStatus.SKIPPED and node.error_message:
+        parts.append(sanitize_text(node.error_message, limit=MAX_NAME_LENGTH))
+    elif node.error_code:
+        parts.append(sanitize_text(node.error_code, limit=MAX_NAME_LENGTH))
+    if node.task_id:
+        parts.append(f"task {short_form(node.task_id)}")
+    sub_workflow = detail.children.get(node.sub_workflow_id) if node.sub_workflow_id else None
+    if sub_workflow:
+        parts.append(f"run {sub_workflow.id} {sub_workflow.status} {sub_workflow.done}/{sub_workflow.total}")
+    return "  ".join(parts) + ("  ★ output" if node.index == detail.run.output_index else "")
