@@ -102,8 +102,8 @@ def test_a_database_newer_than_the_code_is_refused(horsies: Executable, database
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        (NEWER, "newer than this horsies"),
-        ("UPDATE horsies_migrations SET checksum = 'x' WHERE version = 2", "changed after it had been applied"),
+        (NEWER, "newer than this version of horsies"),
+        ("UPDATE horsies_migrations SET checksum = 'x' WHERE version = 2", "changed afterwards"),
         ("DELETE FROM horsies_migrations WHERE version = 3", "1 pending"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_missing_permission_is_not_called_unreachable(horsies: Executable, dat
     execute(database_url, "DROP ROLE outsider")
     assert answer.code == 1
     assert "permission denied" in answer.stderr
-    assert "hint: grant it" in answer.stderr
+    assert "hint: grant the permission" in answer.stderr
 
 
 def test_a_dry_run_makes_no_cluster(embedded: Executable) -> None:

@@ -116,7 +116,7 @@ def test_queues_are_listed_with_the_documented_fields(horsies: Executable, datab
     (queue,) = horsies("queue", "list", "--json").document["queues"]
     assert queue.keys() >= QUEUE
     assert (queue["name"], queue["pending"], queue["paused"]) == ("mail", 1, False)
-    assert "nobody serves it" in horsies("queue", "list").stdout
+    assert "no worker" in horsies("queue", "list").stdout
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])

@@ -217,7 +217,7 @@ def test_show_as_text_names_attempts_and_events(tasks: Executable, database_url:
 def test_an_unknown_task_is_exit_5_and_what_is_no_id_exit_2(tasks: Executable) -> None:
     unknown = tasks("task", "show", "01890a5d-ac96-774b-bcce-b302099a8057")
     assert (unknown.code, unknown.stdout) == (5, "")
-    assert "there is no task 01890a5d-ac96-774b-bcce-b302099a8057" in unknown.stderr
+    assert "no task 01890a5d-ac96-774b-bcce-b302099a8057" in unknown.stderr
     assert tasks("task", "show", "9a8057").code == 2
 
 

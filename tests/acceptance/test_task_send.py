@@ -61,11 +61,11 @@ def test_the_same_key_sends_once(tasks: Executable) -> None:
 @pytest.mark.parametrize(
     ("option", "text", "says"),
     [
-        ("--args", "[1,", "--args is no JSON at line 1 column 4"),
-        ("--kwargs", '{"a": }', "--kwargs is no JSON at line 1 column 7"),
+        ("--args", "[1,", "--args is not valid JSON (line 1, column 4)"),
+        ("--kwargs", '{"a": }', "--kwargs is not valid JSON (line 1, column 7)"),
         ("--args", '{"a": 1}', "--args must be an array"),
         ("--kwargs", "[]", "--kwargs must be an object"),
-        ("--args", "[" * 100_000, "--args is no JSON: nested too deep"),
+        ("--args", "[" * 100_000, "--args is not valid JSON: nested too deeply"),
     ],
 )
 def test_bad_json_is_exit_2_and_says_where(tasks: Executable, option: str, text: str, says: str) -> None:
@@ -101,7 +101,7 @@ def test_a_name_that_is_too_long_is_refused_without_blaming_a_line_of_ours(tasks
 
 def test_without_an_app_nothing_is_checked_and_that_is_said(tasks: Executable) -> None:
     answer = tasks("task", "send", "x", "--queue", "mail.out-1_b")
-    assert "unchecked" in answer.stderr
+    assert "without validation" in answer.stderr
     assert _row(tasks, answer.stdout.strip())["queue"] == "mail.out-1_b"
     assert tasks("task", "send", "x", "--quiet").stderr == ""
 

@@ -73,7 +73,7 @@ def demo(tmp_path: Path) -> Iterator[Terminal]:
 def test_without_a_terminal_the_screens_are_refused(horsies: Executable) -> None:
     answer = horsies("tui", "--demo")
     assert answer.code == 2
-    assert "need a terminal" in answer.stderr
+    assert "needs a terminal" in answer.stderr
 
 
 def test_the_demo_needs_no_database_and_q_leaves_it(demo: Terminal) -> None:
@@ -95,7 +95,7 @@ def test_a_key_of_the_settings_that_collides_is_refused_before_anything_is_drawn
 @pytest.mark.parametrize("command", ["task", "sweep", "doctor", "worker"])
 def test_other_commands_do_not_import_the_screens(command: str) -> None:
     probe = (
-        "import sys\nfrom horsies_ops.cli.options import COMMANDS\nfrom horsies_ops.cli.main import load\n"
-        f"load({command!r}) if {command!r} in COMMANDS else None\nsys.exit('textual' in sys.modules)"
+        "import sys\nfrom horsies_ops.cli.options import COMMANDS\nfrom horsies_ops.cli.main import load_command\n"
+        f"load_command({command!r}) if {command!r} in COMMANDS else None\nsys.exit('textual' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0

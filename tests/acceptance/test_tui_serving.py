@@ -25,7 +25,7 @@ main()
 @pytest.fixture
 def serving(horsies: Executable, port: int) -> Iterator[RunningCommand]:
     with horsies.start("tui", "--demo", "--serve", "--port", str(port)) as at_work:
-        at_work.until_said("the screens:")
+        at_work.until_said("serving the TUI at")
         yield at_work
 
 

@@ -42,7 +42,7 @@ def test_a_run_in_another_state_is_exit_6_and_an_unknown_one_exit_5(horsies: Exe
     assert (refused.code, refused.document["why"]) == (6, "WORKFLOW_NOT_TERMINAL")
     assert f"horsies workflow cancel {run} first" in refused.document["hint"]
     horsies("workflow", "pause", str(run))
-    assert f"hint: horsies workflow resume {run} lets it go on" in horsies("workflow", "retry", str(run)).stderr
+    assert f"hint: horsies workflow resume {run} continues it" in horsies("workflow", "retry", str(run)).stderr
     assert horsies("workflow", "pause", str(uuid4())).code == 5
 
 
@@ -60,6 +60,10 @@ def test_a_run_is_known_by_its_last_eight_digits_where_they_fit_one_only(
     assert horsies("workflow", "pause", short).stdout == "paused\n"
     alike = asyncio.run(insert_run(database_url, id=UUID(f"01890a5d-ac96-7000-8000-0000{short}")))
     refused = horsies("workflow", "cancel", short)
-    assert (refused.code, f"2 runs end in {short}" in refused.stderr, str(alike) in refused.stderr) == (2, True, True)
+    assert (refused.code, f"2 runs have the short id {short}" in refused.stderr, str(alike) in refused.stderr) == (
+        2,
+        True,
+        True,
+    )
     assert horsies("workflow", "cancel", "0badcafe").code == 5
-    assert "its last 8 digits would do" in horsies("workflow", "show", short[:6]).stderr
+    assert "the last 8 digits are enough" in horsies("workflow", "show", short[:6]).stderr

@@ -34,7 +34,7 @@ def test_what_the_database_refused_had_not_moved(capsys: pytest.CaptureFixture[s
     done = make_sweep_report(
         make_swept_task(applied=True), make_swept_task(), refused, status=SweepStatus.DONE, dry_run=False
     )
-    assert _printed(done, capsys)[-1] == "1 retried, 1 had moved meanwhile, 1 refused by the database"
+    assert _printed(done, capsys)[-1] == "1 retried, 1 changed meanwhile, 1 refused by the database"
     nothing = make_sweep_report(refused, status=SweepStatus.NOTHING, dry_run=False)
     lines = _printed(nothing, capsys)
     assert lines[1].endswith("refused: integer out of range")
@@ -45,7 +45,7 @@ def test_a_sweep_that_met_held_workflows_does_not_say_that_there_was_nothing_to_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = replace(make_sweep_report(status=SweepStatus.NOTHING, dry_run=False), locked_runs=(uuid4(),))
-    assert _printed(report, capsys) == ["1 workflows held by others"]
+    assert _printed(report, capsys) == ["1 workflows locked by others"]
 
 
 def test_outage_grace_is_told_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:

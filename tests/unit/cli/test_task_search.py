@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
-from horsies_ops.cli.commands.task import search
+from horsies_ops.cli.commands.task import search_pages
 from horsies_ops.cli.task_views import page_document
 from horsies_ops.reads.tasks import TaskPage
 
@@ -20,7 +20,7 @@ async def _listing(after: UUID | None, limit: int) -> TaskPage:
 
 async def test_a_search_to_the_end_goes_on_where_a_page_ran_out_of_time_and_says_how_far_it_came() -> None:
     said: list[str] = []
-    page = await search(_listing, after=None, limit=50, say=said.append)
+    page = await search_pages(_listing, after=None, limit=50, show_progress=said.append)
     assert (page.next, page.searched_to) == (None, None)
     assert said == ["searched back to 2026-03-01 12:00:00Z, found 0"]
 

@@ -1,4 +1,4 @@
-"""A refusal says how the run stands, and names the command that helps."""
+"""A refusal_error says how the run stands, and names the command that helps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from horsies_ops.cli.commands.workflow import refusal
+from horsies_ops.cli.commands.workflow import refusal_error
 from horsies_ops.reads.workflows import WorkflowBase
 
 RUN, ROOT = UUID(int=1), UUID(int=2)
@@ -17,30 +17,30 @@ RUN, ROOT = UUID(int=1), UUID(int=2)
 @pytest.mark.parametrize(
     ("action", "status", "message", "hint"),
     [
-        ("pause", "PAUSED", "is PAUSED already", f"horsies workflow resume {RUN}"),
-        ("pause", "COMPLETED", "has ended: it is COMPLETED", f"horsies workflow show {RUN}"),
-        ("pause", "RUNNING", "has just become RUNNING", "try again"),
+        ("pause", "PAUSED", "is already PAUSED", f"horsies workflow resume {RUN}"),
+        ("pause", "COMPLETED", "has finished: it is COMPLETED", f"horsies workflow show {RUN}"),
+        ("pause", "RUNNING", "changed meanwhile and is RUNNING", "try again"),
         ("resume", "RUNNING", "is RUNNING, not PAUSED", f"horsies workflow show {RUN}"),
-        ("resume", "FAILED", "has ended: it is FAILED", f"horsies workflow retry {RUN}"),
-        ("cancel", "CANCELLED", "has ended: it is CANCELLED", f"horsies workflow retry {RUN}"),
-        ("retry", "PAUSED", "has not ended: it is PAUSED", f"horsies workflow resume {RUN}"),
-        ("retry", "RUNNING", "has not ended: it is RUNNING", f"horsies workflow cancel {RUN} first"),
-        ("retry", "COMPLETED", "none of its nodes has to run again", f"horsies workflow show {RUN}"),
+        ("resume", "FAILED", "has finished: it is FAILED", f"horsies workflow retry {RUN}"),
+        ("cancel", "CANCELLED", "has finished: it is CANCELLED", f"horsies workflow retry {RUN}"),
+        ("retry", "PAUSED", "has not finished: it is PAUSED", f"horsies workflow resume {RUN}"),
+        ("retry", "RUNNING", "has not finished: it is RUNNING", f"horsies workflow cancel {RUN} first"),
+        ("retry", "COMPLETED", "has no nodes to rerun", f"horsies workflow show {RUN}"),
     ],
 )
 def test_a_refusal_names_the_state_and_what_helps(action: str, status: str, message: str, hint: str) -> None:
-    error = refusal(f"{action}_workflow", RUN, _run(status=status))
+    error = refusal_error(f"{action}_workflow", RUN, _run(status=status))
     assert message in error.message
     assert hint in (error.help_text or "")
 
 
 def test_a_step_of_another_run_is_retried_with_its_root() -> None:
-    error = refusal("retry_workflow", RUN, _run(status="FAILED", parent_id=ROOT, root_id=ROOT))
+    error = refusal_error("retry_workflow", RUN, _run(status="FAILED", parent_id=ROOT, root_id=ROOT))
     assert error.help_text == f"horsies workflow retry {ROOT}"
 
 
 def test_a_run_that_does_not_exist_is_not_found() -> None:
-    assert refusal("pause_workflow", RUN, None).exit_code == 5
+    assert refusal_error("pause_workflow", RUN, None).exit_code == 5
 
 
 def _run(**columns: Any) -> WorkflowBase:
