@@ -180,7 +180,7 @@ def test_a_dry_run_changes_nothing_and_tells_by_its_exit_code_only_when_asked(
         (("--filter", "colour:red"), "at character 1"),
         (("--filter", "status:failed", "--queue", "mail"), "cannot be combined"),
         (("00000000-0000-7000-8000-000000000000", "--queue", "mail"), "one of them"),
-        (("a91f",), "is no id"),
+        (("a91f",), "invalid id"),
         (("--limit", "0", "--queue", "mail"), "--limit"),
     ],
 )

@@ -164,7 +164,7 @@ def test_an_empty_list_says_so_on_stderr_and_nothing_on_stdout(tasks: Executable
     [
         ("--status", "nope", "pending, claimed, running"),
         ("--older-than", "5x", "write 5m, 30s"),
-        ("--worker", "w-7", "is no id"),
+        ("--worker", "w-7", "invalid id"),
         ("--limit", "0", "--limit"),
     ],
 )

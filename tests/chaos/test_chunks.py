@@ -68,7 +68,7 @@ async def test_a_beat_that_crosses_a_task_on_its_way_back_is_no_sign_of_a_lost_r
             await worker.until(lambda: not any(worker.holds(each) for each in short))
         shut.touch()
         await ledger.until_terminal(slow, *short)
-        assert worker.events_of(events.LateBeatRefused) == []
+        assert worker.events_of(events.LateHeartbeatRefused) == []
 
 
 @asynccontextmanager

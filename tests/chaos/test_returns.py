@@ -139,7 +139,7 @@ async def test_a_task_that_another_has_now_is_neither_beaten_for_nor_run_on(
         await ledger.until_started(task_id)
         (entry,) = await ledger.starts(task_id)
         await ledger.fetch(GIVE_TO_ANOTHER, task_id)
-        await worker.wait_for_event(events.LateBeatRefused)
+        await worker.wait_for_event(events.LateHeartbeatRefused)
         await worker.until(lambda: not groups_alive({entry.pid}))
         assert await beats_under(ledger, task_id, token=2) == 0
         row = await ledger.row(task_id)

@@ -168,7 +168,7 @@ async def test_an_unknown_id_is_not_found(app: Horsies, task_id: Any) -> None:
 
 
 async def test_what_is_no_id_is_said_to_be_none(app: Horsies) -> None:
-    assert "'zz' is no id: expected a UUID" in str((await app.get_result_async("zz")).err_value.message)
+    assert "invalid id 'zz': expected a UUID" in str((await app.get_result_async("zz")).err_value.message)
 
 
 async def test_a_value_is_typed_where_its_task_is_registered(

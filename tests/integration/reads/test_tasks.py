@@ -74,7 +74,7 @@ async def test_a_beat_of_an_earlier_claim_is_not_the_last_beat(database: Databas
 
 async def test_there_is_no_detail_of_an_unknown_task_and_none_of_what_is_no_id(database: Database) -> None:
     assert await task_detail(database, uuid4()) is None
-    with pytest.raises(ValueError, match="is no id"):
+    with pytest.raises(ValueError, match="invalid id"):
         await task_detail(database, "nope")
 
 

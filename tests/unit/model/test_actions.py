@@ -56,7 +56,7 @@ def test_a_running_task_is_touched_only_when_asked_for(action: str) -> None:
 
 def test_the_refusal_of_a_running_task_names_the_option() -> None:
     verdict = check_action(Action.CANCEL, ActionTarget(status=TaskStatus.RUNNING), PLAIN)
-    assert verdict.effect == "skipped: is running; needs --include-running"
+    assert verdict.effect == "skipped: running; needs --include-running"
 
 
 def test_kill_includes_running_tasks() -> None:
@@ -95,7 +95,7 @@ def test_a_run_whose_workflow_was_paused_is_not_started_again() -> None:
     assert effect("requeue", paused, RUNNING_TOO) == "CANCELLED: its workflow was paused"
 
 
-@pytest.mark.parametrize(("options", "says"), [(RUNNING_TOO, "runs on"), (KILL, "is killed")])
+@pytest.mark.parametrize(("options", "says"), [(RUNNING_TOO, "keeps running"), (KILL, "is killed")])
 def test_the_effect_says_what_becomes_of_running_code(options: ActionOptions, says: str) -> None:
     assert says in effect("cancel", ActionTarget(status=TaskStatus.RUNNING), options)
 

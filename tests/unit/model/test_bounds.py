@@ -10,7 +10,7 @@ from horsies.model.fence import (
     connection_budget,
     describe_limits,
     describe_queue,
-    format_seconds,
+    format_ms,
     recovery_bounds,
 )
 from horsies.model.settings.app import AppConfig, CustomQueueConfig
@@ -32,12 +32,12 @@ def test_flagged_tasks_get_a_longer_threshold_but_no_longer_check() -> None:
 def test_the_bounds_are_said_in_seconds() -> None:
     words = recovery_bounds(RecoveryConfig()).describe()
 
-    assert words == "CLAIMED <= 150 s, RUNNING <= 330 s, child death <= 1 s"
+    assert words == "if this worker dies: claimed tasks back in 2m30s, running in 5m30s; if a child dies: 1s"
 
 
-@pytest.mark.parametrize(("ms", "words"), [(0, "0 s"), (300, "0.3 s"), (1_500, "1.5 s"), (7_800_000, "7800 s")])
-def test_seconds_are_written_as_short_as_they_are(ms: int, words: str) -> None:
-    assert format_seconds(ms) == words
+@pytest.mark.parametrize(("ms", "text"), [(0, "0s"), (300, "0.3s"), (1_500, "1.5s"), (7_800_000, "2h10m")])
+def test_durations_are_formatted_briefly(ms: int, text: str) -> None:
+    assert format_ms(ms) == text
 
 
 @pytest.mark.parametrize("processes", [1, 32])
@@ -56,15 +56,15 @@ def test_a_pass_of_the_reaper_needs_two_connections_however_small_the_pool_is() 
 def test_the_budget_of_connections_in_words() -> None:
     words = ConnectionBudget(worker=7, children=8).describe()
 
-    assert words == "at most 7, and 8 more while tasks send tasks"
+    assert words == "at most 7, plus 8 if tasks send tasks"
 
 
 @pytest.mark.parametrize(
     ("max_concurrency", "words"),
     [
         (None, "mail (priority 1, no cap)"),
-        (5, "mail (priority 1, at most 5 in flight in the fleet)"),
-        (0, "mail (priority 1, closed: nothing is claimed)"),
+        (5, "mail (priority 1, at most 5 in flight)"),
+        (0, "mail (priority 1, closed: no claims)"),
     ],
 )
 def test_the_cap_of_a_queue_in_words(max_concurrency: int | None, words: str) -> None:
@@ -74,9 +74,9 @@ def test_the_cap_of_a_queue_in_words(max_concurrency: int | None, words: str) ->
 @pytest.mark.parametrize(
     ("app", "words"),
     [
-        (AppConfig(), "fleet: no cap; nothing claimed ahead, no lease"),
-        (AppConfig(cluster_wide_cap=9), "fleet: at most 9 in flight; nothing claimed ahead, no lease"),
-        (AppConfig(prefetch_buffer=4, claim_lease_ms=60_000), "fleet: no cap; 4 claimed ahead, lease 60 s"),
+        (AppConfig(), "no global cap, no prefetch"),
+        (AppConfig(cluster_wide_cap=9), "at most 9 in flight in all workers, no prefetch"),
+        (AppConfig(prefetch_buffer=4, claim_lease_ms=60_000), "no global cap, prefetch 4, lease 1m"),
     ],
 )
 def test_what_bounds_the_fleet_in_words(app: AppConfig, words: str) -> None:

@@ -116,7 +116,7 @@ def test_a_crash_that_is_one_too_many_ends_a_task_with_all_that_killed_it() -> N
 
     assert fate.poison_error is not None
     assert fate.poison_error.error_code == POISON
-    assert fate.poison_error.message == "crashed 2 times, last by CHILD_SIGNAL: process 7 killed by SIGSEGV"
+    assert fate.poison_error.message == "crashed 2 times, last: CHILD_SIGNAL: process 7 killed by SIGSEGV"
     assert fate.poison_error.data["crash_count"] == 2
     assert fate.poison_error.data["causes"] == ["CHILD_MEMORY: …", "CHILD_SIGNAL: process 7 killed by SIGSEGV"]
 
@@ -132,7 +132,7 @@ def test_what_we_kill_never_counts_as_a_crash(death: Death) -> None:
         (SEGFAULT, listing(CRASHED), "recovered after worker interruption: CHILD_DIED"),
         (SEGFAULT, None, "CHILD_SIGNAL: process 7 killed by SIGSEGV"),
         (STOPPED, listing(SHUTDOWN), "recovered after worker interruption: SHUTDOWN"),
-        (STOPPED, None, "cut by a stopping worker"),
+        (STOPPED, None, "interrupted by worker shutdown"),
         (killed_for("mine"), listing(TIMEOUT), None),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_time_without_a_zone_is_refused_and_one_in_the_past_is_not() -> None:
 def test_the_edges_of_time_are_refused_in_every_zone(hours: int) -> None:
     zone = timezone(timedelta(hours=hours))
     for edge in (datetime.min.replace(tzinfo=zone), datetime.max.replace(tzinfo=zone)):
-        with pytest.raises(ValueError, match="a day away"):
+        with pytest.raises(ValueError, match="must be between"):
             check_good_until(edge)
 
 

@@ -97,9 +97,9 @@ def test_all_problems_are_told_together_in_one_line_of_our_own() -> None:
 
     assert isinstance(caught.value, TaskDefinitionError)
     assert caught.value.message.split("; ") == [
-        "RetryPolicy: backoff_strategy: fixed takes as many intervals as max_retries",
+        "RetryPolicy: backoff_strategy: fixed needs as many intervals as max_retries",
         "max_delay_seconds: must be more than 0",
-        "auto_retry_for[1]: must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)",
+        "auto_retry_for[1]: must be in UPPER_SNAKE (use exception_mapper to map exception classes to codes)",
         "tries: is unknown",
     ]
 
@@ -123,14 +123,14 @@ def test_a_wrong_number_of_fixed_intervals_is_the_fault_of_the_intervals(count: 
 @pytest.mark.parametrize(
     ("intervals", "codes", "says"),
     [
-        (5, ["A"], "intervals: must be a list of pauses in seconds"),
-        ("5", ["A"], "intervals: must be a list of pauses in seconds"),
-        ([5], "TIMEOUT", "auto_retry_for: must be a list of codes"),
-        ([5], OSError, "auto_retry_for: must be a list of codes"),
+        (5, ["A"], "intervals: must be a list of delays in seconds"),
+        ("5", ["A"], "intervals: must be a list of delays in seconds"),
+        ([5], "TIMEOUT", "auto_retry_for: must be a list of error codes"),
+        ([5], OSError, "auto_retry_for: must be a list of error codes"),
         (
             [5],
             [OSError],
-            "auto_retry_for[0]: must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)",
+            "auto_retry_for[0]: must be in UPPER_SNAKE (use exception_mapper to map exception classes to codes)",
         ),
     ],
 )
@@ -142,7 +142,7 @@ def test_what_is_no_list_of_pauses_or_codes_is_told_so(intervals: Any, codes: An
 
 
 def test_a_single_code_is_no_list_of_its_letters() -> None:
-    with pytest.raises(TaskDefinitionError, match="must be a list of codes"):
+    with pytest.raises(TaskDefinitionError, match="must be a list of error codes"):
         RetryPolicy.exponential(5, max_retries=1, auto_retry_for="TIMEOUT")
 
 
@@ -196,7 +196,7 @@ def test_no_delay_exceeds_the_cap(policy: RetryPolicy, retry_number: int, jitter
 
 @pytest.mark.parametrize(("retry_number", "jitter"), [(0, 0.5), (1, -0.1), (1, 1.1), (1, float("nan"))])
 def test_senseless_questions_are_refused(retry_number: int, jitter: float) -> None:
-    with pytest.raises(ValueError, match=r"count|drawn"):
+    with pytest.raises(ValueError, match="must be"):
         backoff_delay_s(TIMES_OUT, retry_number, jitter)
 
 

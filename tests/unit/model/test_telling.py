@@ -41,7 +41,7 @@ def test_any_other_value_is_told_by_its_repr() -> None:
 
 def test_a_value_that_is_not_there_is_asked_for_without_a_traceback_in_the_answer() -> None:
     result = TaskResult(err=TaskError(error_code="CARD_DECLINED", exception=raised(ValueError("boom"))))
-    with pytest.raises(ValueError, match=r"no value: CARD_DECLINED \(ValueError\)$"):
+    with pytest.raises(ValueError, match=r"the task failed: CARD_DECLINED \(ValueError\)$"):
         result.unwrap()
 
 

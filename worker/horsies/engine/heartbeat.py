@@ -205,7 +205,7 @@ class Heartbeat:
         self._reported_late.add(task.key)
         if not is_ended_by_operator:
             parts.reporter.emit(
-                events.LateBeatRefused(
+                events.LateHeartbeatRefused(
                     worker_id=str(task.claim.worker_id),
                     task_id=task.key.task_id,
                     claim_token=task.key.claim_token,

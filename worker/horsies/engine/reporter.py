@@ -38,7 +38,7 @@ MAX_MESSAGE_CHARS = 200
 
 _LEVELS: dict[type[events.Event], int] = {
     events.LateResultRefused: logging.WARNING,
-    events.LateBeatRefused: logging.WARNING,
+    events.LateHeartbeatRefused: logging.WARNING,
     events.TaskPoisoned: logging.ERROR,
     events.TaskUnknown: logging.WARNING,
     events.TasksFailed: logging.WARNING,

@@ -100,7 +100,7 @@ class Parts:
         def on_change(error: Exception | None) -> None:
             worker_id = str(self.identity.worker_id)
             if error is None:
-                self.reporter.emit(events.DatabaseRestored(worker_id=worker_id, duty=service))
+                self.reporter.emit(events.DatabaseRestored(worker_id=worker_id, service=service))
             else:
                 lost = events.DatabaseLost(worker_id=worker_id, service=service, error=format_one_line(error))
                 self.reporter.emit(lost)

@@ -1,7 +1,7 @@
-"""How much a worker asks for in one pass.
+"""How many tasks a worker claims in one pass, and how they are split into chunks for its children.
 
-What it can run now or soon is counted in places, which its children offer; caps, batches and the buffer cut that down.
-What is in flight elsewhere in the fleet only the database can count: caps are handed on to it.
+Children offer free slots; the prefetch buffer adds to them, caps and batch limits reduce them. Fleet-wide caps are
+passed on to the claim statement, because only the database knows what is in flight on other workers.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Final
 from uuid import UUID
 
 MAX_CHUNKS: Final = 2
-"""In a child's hands: one at work, one waiting."""
+"""Chunks a child may hold: one running, one waiting."""
 PARTS_PER_CHUNK: Final = 2
-"""In how many parts a chunk of short tasks is handed over: a child that waited for whole ones to end would run dry."""
+"""A chunk of short tasks is topped up in this many parts, so that the child never waits for a whole new chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildLoad:
-    """What a child that takes work has in its hands."""
+    """The current work of a child that accepts tasks."""
 
     tasks: int = 0
-    """Tasks handed to it that have not ended."""
+    """Assigned tasks that have not finished."""
     chunks: int = 0
-    """The hand-overs that they came in."""
+    """Chunks that these tasks were sent in."""
     is_all_async: bool = False
-    """All that it runs are `async def`."""
+    """Whether all its running tasks are coroutines (`async def`)."""
     is_short: bool = False
-    """All that it holds should end within one chunk's time, so something may wait behind it."""
+    """Whether all its tasks should finish within one chunk's time, so that more may wait behind them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedQueue:
-    """A queue as this worker sees it: its cap in the fleet, and how many of its tasks make a chunk."""
+    """A queue that this worker serves, with its fleet-wide cap and its chunk size in tasks."""
 
     name: str
     max_concurrency: int | None = None
@@ -43,7 +43,7 @@ class ServedQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLimits:
-    """What the settings allow; 0 is no limit for the batch and for the claims held."""
+    """Claim limits from the settings; 0 means no limit for `max_claim_batch` and `max_claim_per_worker`."""
 
     prefetch_buffer: int = 0
     max_claim_batch: int = 0
@@ -54,7 +54,7 @@ class ClaimLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCapacity:
-    """At most `room` tasks of this queue; `cap` counts all that are in flight in the fleet."""
+    """Claim at most `capacity` tasks of this queue; `cap` limits the tasks in flight in the whole fleet."""
 
     name: str
     capacity: int
@@ -63,52 +63,53 @@ class QueueCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimPlan:
-    """One claim: at most `limit` tasks over all queues, of which the first `startable` may run at once."""
+    """One claim: at most `limit` tasks over all queues, of which the first `startable` may start immediately."""
 
     limit: int
     startable: int
     async_only: int = 0
-    """The last so many of those that may run can do so only beside coroutines."""
+    """How many of the startable tasks, the last ones, have a slot that only a coroutine can use."""
     queues: tuple[QueueCapacity, ...]
     cluster_cap: int | None = None
 
     @property
     def is_capped(self) -> bool:
-        """Whether the claim has to count what others have in flight."""
+        """Whether the claim statement must count tasks in flight on other workers."""
         return self.cluster_cap is not None or any(queue.cap is not None for queue in self.queues)
 
 
 def count_free_slots(child: ChildLoad, chunk_size: int, *, depth: int) -> int:
-    """How many tasks of a queue a child can take now: run at once, or have waiting behind a chunk of short ones.
+    """Count the tasks of a queue that a child can take now, to run or to wait behind short tasks.
 
-    At most `depth` chunks are in a child's hands, and what is missing is offered in portions: a claim for each task
-    would cost more than the task. Nothing ever waits behind a task that may take its time.
+    A child holds at most `depth` chunks.
     """
+    # Nothing waits behind a task that may run long.
     if child.tasks and (child.is_all_async or not child.is_short):
         return 0
     if chunk_size > 1:
-        portion = max(1, chunk_size // PARTS_PER_CHUNK)
-        return max(0, chunk_size * depth - child.tasks) // portion * portion
+        # Offer whole parts of a chunk: claiming short tasks one by one would cost more than running them.
+        part = max(1, chunk_size // PARTS_PER_CHUNK)
+        return max(0, chunk_size * depth - child.tasks) // part * part
     return 1 if child.chunks < MAX_CHUNKS else 0
 
 
 def count_async_slots(child: ChildLoad, *, async_concurrency: int) -> int:
-    """How many coroutines may join those that a child runs; no function can."""
+    """Count the coroutines that may join those a child is running; sync tasks cannot use these slots."""
     return max(0, async_concurrency - child.tasks) if child.tasks and child.is_all_async else 0
 
 
-def swap_mismatched_slots(places: Sequence[int], beside: Collection[int], are_async: Sequence[bool]) -> list[int]:
-    """The places of claimed tasks, exchanged among them where a function got one beside coroutines and need not have.
+def swap_mismatched_slots(pids: Sequence[int], async_pids: Collection[int], are_async: Sequence[bool]) -> list[int]:
+    """Reassign children so that sync tasks avoid the coroutine-only slots of `async_pids` where possible.
 
-    A claim deals places out in the order of the line, whatever the tasks are.
+    `pids[i]` is the child assigned to task `i`: a claim assigns slots in queue order, before the kind of task is known.
     """
-    found = list(places)
-    dealt = list(enumerate(zip(places, are_async, strict=True)))
-    wrong = (number for number, (place, is_async) in dealt if place in beside and not is_async)
-    spare = (number for number, (place, is_async) in dealt if place not in beside and is_async)
-    for one, other in zip(wrong, spare, strict=False):
-        found[one], found[other] = found[other], found[one]
-    return found
+    swapped = list(pids)
+    assigned = list(enumerate(zip(pids, are_async, strict=True)))
+    misplaced_sync = (index for index, (pid, is_async) in assigned if pid in async_pids and not is_async)
+    movable_async = (index for index, (pid, is_async) in assigned if pid not in async_pids and is_async)
+    for one, other in zip(misplaced_sync, movable_async, strict=False):
+        swapped[one], swapped[other] = swapped[other], swapped[one]
+    return swapped
 
 
 def plan_claim(
@@ -119,77 +120,73 @@ def plan_claim(
     claimed: int,
     max_async_only: int | None = None,
 ) -> ClaimPlan | None:
-    """What to ask for while so many CLAIMED rows wait here; None where there is room for nothing.
+    """Plan the next claim while `claimed` CLAIMED tasks wait here; None if nothing can be claimed.
 
-    `most_beside` is how many may be asked for to run beside coroutines.
+    `max_async_only` limits the tasks claimed for coroutine-only slots.
     """
     served = [queue for queue in queues if queue.max_concurrency != 0]
-    places = _slots_by_chunk_size({queue.chunk_size for queue in served}, children)
-    beside = _min_of(
+    slots = _slots_by_chunk_size({queue.chunk_size for queue in served}, children)
+    async_slots = _min_of(
         sum(count_async_slots(child, async_concurrency=limits.async_concurrency) for child in children), max_async_only
     )
-    ahead = beside + limits.prefetch_buffer - claimed
-    rooms = tuple(
-        QueueCapacity(name=queue.name, capacity=room, cap=queue.max_concurrency)
+    extra = async_slots + limits.prefetch_buffer - claimed
+    capacities = tuple(
+        QueueCapacity(name=queue.name, capacity=capacity, cap=queue.max_concurrency)
         for queue in served
-        if (room := _min_of(places[queue.chunk_size] + ahead, limits.max_claim_batch or None, queue.max_concurrency))
+        if (capacity := _min_of(slots[queue.chunk_size] + extra, limits.max_claim_batch or None, queue.max_concurrency))
         > 0
     )
-    own = _slots_for_mix(places) - claimed
-    held_claims = limits.max_claim_per_worker - claimed if limits.max_claim_per_worker else None
-    total = sum(queue.capacity for queue in rooms)
-    limit = _min_of(total, own + beside + limits.prefetch_buffer, held_claims, limits.cluster_wide_cap)
+    # Slots for a mix of all queues: a chunk, and one single task waiting behind it.
+    free = max((slots[size] for size in slots if size > 1), default=0) + slots.get(1, 0) - claimed
+    claims_left = limits.max_claim_per_worker - claimed if limits.max_claim_per_worker else None
+    total = sum(queue.capacity for queue in capacities)
+    limit = _min_of(total, free + async_slots + limits.prefetch_buffer, claims_left, limits.cluster_wide_cap)
     if limit <= 0:
         return None
-    startable = max(0, min(limit, own + beside))
+    startable = max(0, min(limit, free + async_slots))
     return ClaimPlan(
         limit=limit,
         startable=startable,
-        async_only=max(0, startable - max(0, own)),
-        queues=rooms,
+        async_only=max(0, startable - max(0, free)),
+        queues=capacities,
         cluster_cap=limits.cluster_wide_cap,
     )
 
 
 def _slots_by_chunk_size(sizes: set[int], children: Iterable[ChildLoad]) -> dict[int, int]:
-    # Where some tasks come one by one, the place behind a chunk is theirs: a pass over quick and slow queues then never
-    # brings a second chunk that would have to wait behind a slow task, or be given back.
+    # If some tasks are sent one by one, the slot behind a chunk is reserved for them. Otherwise one pass over quick and
+    # slow queues could claim a second chunk that has to wait behind a slow task or be released.
     depth = MAX_CHUNKS - 1 if 1 in sizes else MAX_CHUNKS
     return {size: sum(count_free_slots(child, size, depth=depth) for child in children) for size in sizes}
-
-
-def _slots_for_mix(places: dict[int, int]) -> int:
-    """Places for a mix of all queues: a chunk and what waits behind it."""
-    return max((places[size] for size in places if size > 1), default=0) + places.get(1, 0)
 
 
 def _min_of(first: int, *others: int | None) -> int:
     return min([first, *(other for other in others if other is not None)])
 
 
-# How many very short tasks are handed to a child at once, and when the rest of them is called back.
+# Chunks of short tasks
 #
-# A chunk is RUNNING in the table from the moment it is handed over, so its size is a matter of time, not of number.
+# All tasks of a chunk are RUNNING in the table as soon as it is sent, so its size is limited by time, not by number.
 
 CHUNK_MS: Final = 20.0
-"""The most work that a chunk should be."""
+"""Target upper limit for the estimated run time of a chunk."""
 
 RECALL_FACTOR: Final = 10
 MIN_RECALL_MS: Final = 200.0
 
 _NEWEST_WEIGHT: Final = 1 / 32
-"""One run that the machine held up must not look like a slow task, a task that became slow must show within a chunk."""
+"""Small enough to ignore one delayed run, large enough to notice within a chunk that a task became slow."""
 
 
 def update_estimate(estimate_ms: float | None, run_ms: float) -> float:
-    """The estimate after one more run: the newer a run, the more it counts."""
+    """Update an exponential moving average of run times."""
     if estimate_ms is None:
         return run_ms
     return estimate_ms + (run_ms - estimate_ms) * _NEWEST_WEIGHT
 
 
 class DurationEstimates:
-    """What recent runs say about the next one, for each task name and for each queue; None where nothing is known."""
+    """Estimated run times in milliseconds by task name and by queue; None if nothing has run yet."""
 
     def __init__(self) -> None:
         self._by_task: dict[str, float] = {}
@@ -207,10 +204,10 @@ class DurationEstimates:
 
 
 def chunk_size(run_ms: float | None, *, max_chunk: int, is_capped: bool) -> int:
-    """How many tasks of a queue make a chunk: one where a cap would be distorted, or nothing is known of the queue."""
+    """Return the chunk size for a queue: 1 if the queue has a cap or no estimate yet."""
     if is_capped or run_ms is None:
         return 1
-    # Multiplied, not divided: an estimate may be zero.
+    # Multiply rather than divide: the estimate may be zero.
     if run_ms * max_chunk <= CHUNK_MS:
         return max_chunk
     return max(1, int(CHUNK_MS / run_ms))
@@ -218,7 +215,7 @@ def chunk_size(run_ms: float | None, *, max_chunk: int, is_capped: bool) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEstimate:
-    """What is known of a task before it runs."""
+    """What is known about a task before it runs."""
 
     run_ms: float | None
     has_timeout: bool = False
@@ -226,34 +223,34 @@ class TaskEstimate:
 
     @property
     def share_ms(self) -> float:
-        """What it takes of a chunk: all, where a timeout is measured or a cap counted from the hand-over."""
+        """Its share of a chunk's time; infinite if a timeout or a cap counts from the moment the chunk is sent."""
         return inf if self.run_ms is None or self.has_timeout or self.is_capped else self.run_ms
 
 
-def split_into_chunks(prospects: Iterable[TaskEstimate], *, max_chunk: int) -> list[int]:
-    """The sizes of the chunks into which tasks are cut, in their order; each holds at least one."""
+def split_into_chunks(tasks: Iterable[TaskEstimate], *, max_chunk: int) -> list[int]:
+    """Split tasks into chunks, keeping their order; returns the size of each chunk."""
     sizes: list[int] = []
-    room_ms = -inf
-    for prospect in prospects:
-        if prospect.share_ms <= room_ms and sizes[-1] < max_chunk:
+    remaining_ms = -inf
+    for task in tasks:
+        if task.share_ms <= remaining_ms and sizes[-1] < max_chunk:
             sizes[-1] += 1
-            room_ms -= prospect.share_ms
+            remaining_ms -= task.share_ms
         else:
             sizes.append(1)
-            room_ms = CHUNK_MS - prospect.share_ms
+            remaining_ms = CHUNK_MS - task.share_ms
     return sizes
 
 
 def recall_after_ms(estimate_ms: float) -> float:
-    """How long a chunk of so much work may take before what it has not begun is called back."""
+    """How long a chunk with this estimate may run before its tasks that have not begun are recalled."""
     return max(MIN_RECALL_MS, RECALL_FACTOR * estimate_ms)
 
 
-# Which claims are made for places beside coroutines that run: only coroutines can take them.
+# Claims for coroutine-only slots
 #
-# A claim takes what is first in line and cannot choose. A function that it brings goes back and is first in line again,
-# so the next such claim waits until it has found a place of its own. Meanwhile the coroutines that run come to their
-# end and none joins them, which makes that place.
+# A claim takes the next task in the queue, whether coroutine or sync. A sync task that gets a coroutine-only slot is
+# released and is next in the queue again, so further such claims pause until it has started elsewhere. During the pause
+# no coroutines join the running ones, so a child becomes free for it.
 
 FIRST_ASYNC_PAUSE_S: Final = 5.0
 MAX_ASYNC_PAUSE_S: Final = 60.0
@@ -262,21 +259,23 @@ _MAX_WINDOW: Final = 1024
 
 @dataclass(slots=True)
 class AsyncAdmission:
-    """How many tasks at a time may be claimed for such places. Times are those of one monotonic clock, in seconds."""
+    """Limits how many tasks are claimed for coroutine-only slots. Times are monotonic seconds."""
 
     _window: int = 1
     _rejected_id: UUID | None = None
-    """The function that was turned away last."""
+    """The sync task that was released last."""
     _paused_until: float = -inf
     _pause_s: float = FIRST_ASYNC_PAUSE_S
 
     def allowed(self, now: float) -> int:
-        """None while a function is awaited, but for a look now and then: another worker may have taken it."""
+        """Return how many tasks may be claimed now; 0 during a pause."""
         return 0 if now < self._paused_until else self._window
 
     def on_claimed(self, task_ids: Iterable[UUID], *, is_last_async: bool, now: float) -> None:
-        """A claim has brought these, and none was turned away; one that ends with a coroutine dares twice as many."""
+        """Record a claim without rejections; one that ends with a coroutine doubles the window."""
         if self._rejected_id is not None:
+            # The pause goes on unless the rejected task was claimed here, or a claim after the pause found a coroutine
+            # next in the queue: then another worker has taken the rejected task.
             if self._rejected_id not in task_ids and not (is_last_async and now >= self._paused_until):
                 return
             self._rejected_id, self._paused_until, self._pause_s = None, -inf, FIRST_ASYNC_PAUSE_S
@@ -284,7 +283,7 @@ class AsyncAdmission:
             self._window = min(_MAX_WINDOW, 2 * self._window)
 
     def on_rejected(self, task_id: UUID, now: float) -> float:
-        """A function was claimed for such a place; returns the seconds until the next look."""
+        """Record that a sync task was claimed for a coroutine-only slot; returns the length of the pause in seconds."""
         pause_s = self._pause_s
         self._window, self._rejected_id, self._paused_until = 1, task_id, now + pause_s
         self._pause_s = min(MAX_ASYNC_PAUSE_S, 2 * pause_s)

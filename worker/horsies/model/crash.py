@@ -1,8 +1,8 @@
-"""What becomes of the tasks that a child held when it ended.
+"""What happens to the tasks of a child process that exited.
 
-Only what had begun is settled; the rest of a chunk goes back untouched. A death of its own is a crash for everything
-that ran inside; a child that we kill costs its neighbours no crash. What only the row can say is left to the statement
-that writes: whether a delay ends before `good_until`, on the database's clock, and whether a crash is one too many.
+Tasks that had not begun are released. A crash of the child counts as a crash for every task that ran in it; a kill by
+the worker does not. Two checks are left to the SQL statement that stores the outcome: whether the retry is due before
+`good_until` (database clock), and whether this crash reaches `max_crashes`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horsies.model.task_result import OperationalErrorCode, OutcomeCode, TaskErr
 
 
 class ExitCause(StrEnum):
-    """Why a child is no more; the first five are crashes, and `data.cause` of WORKER_CRASHED."""
+    """Why a child exited; the first five are crashes, stored as `data.cause` of WORKER_CRASHED."""
 
     CHILD_SIGNAL = "CHILD_SIGNAL"
     CHILD_EXIT = "CHILD_EXIT"
@@ -34,20 +34,20 @@ class ExitCause(StrEnum):
 
 
 class KillReason(StrEnum):
-    """Why a worker ended a child on purpose, which is never a crash."""
+    """Why a worker killed a child on purpose; never counted as a crash."""
 
     TIMEOUT = "time-out"
-    """A task in it ran longer than its `timeout_ms`."""
+    """A task ran longer than its `timeout_ms`."""
     ROW_LOST = "row lost"
-    """A task in it is no longer ours: an operator asked for its end, or another hand has moved its row."""
+    """This worker no longer owns a task: an operator cancelled it with `kill`, or its row was changed elsewhere."""
     REQUEUED = "requeued"
-    """An operator wants a task in it to start again."""
+    """An operator requeued a running task."""
     SHUTDOWN = "shutdown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """A child that died: `signal` for CHILD_SIGNAL, `exit_status` for CHILD_EXIT, `why` in words for all."""
+    """A child that crashed; `signal` is set for CHILD_SIGNAL, `exit_status` for CHILD_EXIT."""
 
     cause: ExitCause
     pid: int
@@ -57,13 +57,13 @@ class Crash:
 
     @property
     def message(self) -> str:
-        """What an attempt row keeps of it."""
+        """The error message stored with the attempt."""
         return f"{self.cause}: process {self.pid} {self.why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """A child that we ended, and for the sake of which task (its id) where it was for one."""
+    """A child that the worker killed; `task_id` is the task that caused it, if any."""
 
     reason: KillReason
     pid: int
@@ -75,7 +75,7 @@ Death: TypeAlias = Crash | Kill
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedTask:
-    """A task in the hands of a child, as its row was when it was claimed."""
+    """A task assigned to a child, with the values its row had when it was claimed."""
 
     task_id: str
     has_begun: bool
@@ -84,33 +84,33 @@ class AssignedTask:
     crash_count: int = 0
     timeout_ms: int | None = None
     earlier_crashes: Sequence[str] = field(default=())
-    """The messages of its earlier attempts that crashed, oldest first."""
+    """Messages of its earlier crashes, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTask:
-    """It never began: PENDING again, and nothing is counted."""
+    """The task had not begun: back to PENDING, no attempt and no retry counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropTask:
-    """Its row has gone to another hand: there is nothing to write."""
+    """The worker no longer owns the row: store nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequeueTask:
-    """It was stopped at an operator's word: PENDING again with its attempt, and no retry is spent."""
+    """An operator stopped it: back to PENDING; the attempt is stored, no retry is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailAttempt:
-    """The attempt failed with `error`; the task runs again so many seconds later, or never where that is None."""
+    """The attempt failed with `error`; the task is retried after `retry_delay_s`, or fails if that is None."""
 
     error: TaskError
     retry_delay_s: float | None
     failed_reason: str | None = None
     poison_error: TaskError | None = None
-    """For a crash, and only then: what the task ends with, whatever its policy, where it was the last one allowed."""
+    """Set for crashes only: the task's final error if this crash reaches `max_crashes`, whatever its retry policy."""
 
     @property
     def is_crash(self) -> bool:
@@ -121,7 +121,7 @@ Resolution: TypeAlias = ReleaseTask | DropTask | RequeueTask | FailAttempt
 
 
 def resolve_task(task: AssignedTask, death: Death, *, jitter: float) -> Resolution:
-    """What to write for a task whose child has ended; `jitter` is a draw from 0..1."""
+    """Decide what to store for a task whose child exited; `jitter` is a random number from 0 to 1."""
     if not task.has_begun:
         return ReleaseTask()
     match death:
@@ -140,34 +140,30 @@ def resolve_task(task: AssignedTask, death: Death, *, jitter: float) -> Resoluti
 
 
 def retry_delay_s(policy: RetryPolicy | None, retry_count: int, code: str | None, *, jitter: float) -> float | None:
-    """Seconds until the next attempt after a failure with `code`; None where the policy has none for it."""
+    """Return the seconds until the retry after a failure with `code`; None if the policy allows no retry."""
     if policy is None or code not in policy.auto_retry_for or retry_count >= policy.max_retries:
         return None
     return backoff_delay_s(policy, retry_count + 1, jitter)
 
 
 def interruption_reason(reason: str) -> str:
-    """The `failed_reason` of a task that goes on after its process or worker did not."""
+    """The `failed_reason` of a task that is retried after its process or worker was lost."""
     return f"recovered after worker interruption: {reason}"
 
 
 def _fail_crashed(task: AssignedTask, crash: Crash, *, jitter: float) -> FailAttempt:
-    code = OperationalErrorCode.WORKER_CRASHED
+    code, data = OperationalErrorCode.WORKER_CRASHED, _crash_data(crash)
     delay_s = retry_delay_s(task.retry_policy, task.retry_count, code, jitter=jitter)
+    crash_count = task.crash_count + 1
     return FailAttempt(
-        error=TaskError(error_code=code, message=crash.message, data=_crash_data(crash)),
+        error=TaskError(error_code=code, message=crash.message, data=data),
         retry_delay_s=delay_s,
         failed_reason=crash.message if delay_s is None else interruption_reason("CHILD_DIED"),
-        poison_error=_poison(task, crash),
-    )
-
-
-def _poison(task: AssignedTask, crash: Crash) -> TaskError:
-    crashes = task.crash_count + 1
-    return TaskError(
-        error_code=OperationalErrorCode.POISON_TASK,
-        message=f"crashed {crashes} times, last by {crash.message}",
-        data=_crash_data(crash) | {"crash_count": crashes, "causes": [*task.earlier_crashes, crash.message]},
+        poison_error=TaskError(
+            error_code=OperationalErrorCode.POISON_TASK,
+            message=f"crashed {crash_count} times, last: {crash.message}",
+            data=data | {"crash_count": crash_count, "causes": [*task.earlier_crashes, crash.message]},
+        ),
     )
 
 
@@ -181,9 +177,13 @@ def _fail_timed_out(task: AssignedTask, *, jitter: float) -> FailAttempt:
 
 
 def _fail_interrupted(task: AssignedTask, kill: Kill) -> FailAttempt:
-    is_neighbour = kill.reason is not KillReason.SHUTDOWN
-    why = "cut together with a neighbour in its process" if is_neighbour else "cut by a stopping worker"
-    delay_s = _delay_after_shutdown(task)
+    """Fail a task that was not the cause of the kill."""
+    is_shutdown = kill.reason is KillReason.SHUTDOWN
+    why = "interrupted by worker shutdown" if is_shutdown else "process killed because of another task running in it"
+    # Due immediately if the policy lists either code; a retry is used all the same.
+    codes = (OperationalErrorCode.SHUTDOWN, OperationalErrorCode.WORKER_CRASHED)
+    may_retry = any(retry_delay_s(task.retry_policy, task.retry_count, code, jitter=0.0) is not None for code in codes)
+    delay_s = 0.0 if may_retry else None
     return FailAttempt(
         error=TaskError(error_code=OperationalErrorCode.SHUTDOWN, message=why, data={"pid": kill.pid}),
         retry_delay_s=delay_s,
@@ -191,15 +191,8 @@ def _fail_interrupted(task: AssignedTask, kill: Kill) -> FailAttempt:
     )
 
 
-def _delay_after_shutdown(task: AssignedTask) -> float | None:
-    """Due at once where the policy allows for shutdowns or for crashes; a retry is spent all the same."""
-    codes = (OperationalErrorCode.SHUTDOWN, OperationalErrorCode.WORKER_CRASHED)
-    may_retry = any(retry_delay_s(task.retry_policy, task.retry_count, code, jitter=0.0) is not None for code in codes)
-    return 0.0 if may_retry else None
-
-
 def _crash_data(crash: Crash) -> dict[str, object]:
-    """The signal and the exit status only where they were the child's own doing; our SIGKILL proves nothing."""
+    """Signal and exit status only where the child caused them; after the worker's own SIGKILL they mean nothing."""
     common: dict[str, object] = {"cause": crash.cause.value, "pid": crash.pid}
     match crash.cause:
         case ExitCause.CHILD_SIGNAL:
@@ -213,5 +206,5 @@ def _crash_data(crash: Crash) -> dict[str, object]:
 def _signal_name(number: int | None) -> str:
     try:
         return signal.Signals(number or 0).name
-    except ValueError:  # a real-time signal, or one of another system
+    except ValueError:  # a real-time signal, or one unknown on this system
         return f"signal {number}"

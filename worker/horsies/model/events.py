@@ -1,14 +1,13 @@
-"""Everything that the engine reports: to its log, to metrics, to tests, and where it matters to `horsies_events`.
+"""Events of a worker: logged, passed to listeners, and, if they have a `kind`, recorded in `horsies_events`.
 
-a task:        TaskClaimed, TaskStarted, TaskFinished, TaskReleased, TaskPoisoned,
-               TasksRan, TasksFailed,
-               TaskUnknown, ClaimLost, LateResultRefused, LateBeatRefused
-a child:       ChildReady, ChildDied, ChildSilent, ChunkRecalled
-a worker:      WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped, ServiceDied
-recovery:      HookFailed, RecoveryRefused, OperationDisabled, OperationEnabled, PassFinished
-the database:  DatabaseLost, DatabaseRestored, ListenerDegraded, ListenerRestored, OutageGraceStarted, OutageGraceEnded
+Tasks:     TaskClaimed, TaskStarted, TaskFinished, TaskReleased, TaskPoisoned, TasksRan, TasksFailed,
+           TaskUnknown, ClaimLost, LateResultRefused, LateHeartbeatRefused
+Children:  ChildDied, ChildSilent, ChunkRecalled
+Worker:    WorkerStarted, WorkerFenced, WorkerUnfenced, WorkerReturned, WorkerDraining, WorkerStopped, ServiceDied
+Recovery:  HookFailed, RecoveryRefused, OperationDisabled, OperationEnabled, PassFinished
+Database:  DatabaseLost, DatabaseRestored, ListenerDegraded, ListenerRestored, OutageGraceStarted, OutageGraceEnded
 
-An event with a `kind` is written down as a row of that kind, which `record_of` makes.
+`ChangeSummary` and `AttemptTotals` at the end aggregate task changes for NOTIFY and finished attempts for the log.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from horsies.model.task import TaskStatus
 
 
 class EventKind(StrEnum):
-    """The kinds of rows in `horsies_events`, whoever writes them."""
+    """The kinds of rows in `horsies_events`; some are written by SQL, workflows or the scheduler."""
 
     LATE_RESULT_REFUSED = "late_result_refused"
     LATE_BEAT_REFUSED = "late_beat_refused"
@@ -72,19 +71,19 @@ class TaskEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskClaimed(TaskEvent):
-    """It is ours, and waits for a place."""
+    """Claimed by this worker and waiting for a slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStarted(TaskEvent):
-    """It is RUNNING in the table; its child may still be busy with others of its chunk."""
+    """RUNNING in the table; the child may still be running earlier tasks of the same chunk."""
 
     pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFinished(TaskEvent):
-    """Its outcome is stored. `status` is PENDING where it is to run again."""
+    """The outcome of an attempt is stored; `status` is PENDING if the task will be retried."""
 
     task_name: str
     status: TaskStatus
@@ -94,7 +93,7 @@ class TaskFinished(TaskEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksRan(Event):
-    """So many attempts have ended within this time; told once a minute, unless there were none."""
+    """Attempts finished in the last `within_s` seconds; emitted once a minute unless there were none."""
 
     count: int
     failed: int
@@ -104,27 +103,29 @@ class TasksRan(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksFailed(Event):
-    """Tasks of this name failed for good; told at once, and of each name no more than once a minute."""
+    """Tasks of this name failed without further retries; emitted at most once a minute per name.
+
+    `error_code`, `task_id` and `message` are those of the last one.
+    """
 
     task_name: str
     count: int
     error_code: str | None
-    """Of the last of them, as the id and the message."""
     task_id: str
     message: str | None
-    """Its first line, safe to show."""
+    """First line, sanitized."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReleased(TaskEvent):
-    """It was given back without having begun; nothing is counted."""
+    """Returned to PENDING before it began; no attempt and no retry counted."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskUnknown(Event):
-    """A task of a name that this worker's app does not have was failed for that; told once for each name."""
+    """A task failed because this worker's app does not define its name; emitted once per name."""
 
     task_name: str
     app: str | None
@@ -132,17 +133,17 @@ class TaskUnknown(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLost(TaskEvent):
-    """Another hand moved it before it began."""
+    """Its row was changed elsewhere before it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateResultRefused(TaskEvent):
-    """An outcome came for a row that had moved on; the row stays as it is."""
+    """An outcome was discarded because this worker no longer owns the row."""
 
     kind: ClassVar[EventKind | None] = EventKind.LATE_RESULT_REFUSED
 
     status: str | None
-    """What the row says now; None where it is gone. The same for token and owner."""
+    """The row's current status, like token and owner; None if the row is gone."""
     token_now: int | None
     owner_now: str | None
     outcome: str
@@ -152,8 +153,8 @@ class LateResultRefused(TaskEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LateBeatRefused(TaskEvent):
-    """A beat came for a row that is no longer ours; told once for each task."""
+class LateHeartbeatRefused(TaskEvent):
+    """A heartbeat was refused because this worker no longer owns the row; emitted once per task."""
 
     kind: ClassVar[EventKind | None] = EventKind.LATE_BEAT_REFUSED
 
@@ -163,7 +164,7 @@ class LateBeatRefused(TaskEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPoisoned(TaskEvent):
-    """It crashed as often as a task may, and is not tried again."""
+    """Crashed `max_crashes` times; not retried again."""
 
     kind: ClassVar[EventKind | None] = EventKind.TASK_POISONED
 
@@ -172,15 +173,8 @@ class TaskPoisoned(TaskEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildReady(Event):
-    """A child has imported the app and takes work."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChildDied(TaskEvent):
-    """A child ended by itself with this task in hand."""
+    """A child crashed while it ran this task."""
 
     kind: ClassVar[EventKind | None] = EventKind.CHILD_DIED
 
@@ -192,7 +186,7 @@ class ChildDied(TaskEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSilent(Event):
-    """A child does not beat, but works: its parent vouches for it."""
+    """A child sends no heartbeats but uses CPU; its parent keeps its tasks alive."""
 
     pid: int
     silent_s: float
@@ -200,7 +194,7 @@ class ChildSilent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRecalled(Event):
-    """A chunk took too long; what it had not begun goes elsewhere."""
+    """A chunk took too long; its tasks that had not begun were recalled."""
 
     pid: int
     unbegun: int
@@ -208,30 +202,30 @@ class ChunkRecalled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted(Event):
-    """It listens and claims."""
+    """Started: listening for notifications and claiming."""
 
     host: str
     queues: tuple[str, ...]
     processes: int
     database: str
-    """Its address, without a password."""
+    """Its URL with the password masked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFenced(Event):
-    """It was cut off for so long that it takes no work until a beat has succeeded."""
+    """Disconnected for so long that it claims and starts nothing until a heartbeat succeeds."""
 
     silent_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerUnfenced(Event):
-    """A beat has succeeded; it takes work again."""
+    """A heartbeat succeeded; claiming again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReturned(Event):
-    """It had been declared lost, and goes on under a new id."""
+    """Had been declared lost; continues under a new id."""
 
     kind: ClassVar[EventKind | None] = EventKind.WORKER_RETURNED
 
@@ -240,7 +234,7 @@ class WorkerReturned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDraining(Event):
-    """It was told to stop: no more claims, and so much time for what runs; None waits for ever."""
+    """Shutting down: no more claims; running tasks have `grace_s` seconds to finish, None means no limit."""
 
     running: int
     grace_s: float | None
@@ -248,7 +242,7 @@ class WorkerDraining(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped(Event):
-    """It has left, having run so many tasks; outcomes that could not be stored are left to recovery."""
+    """Stopped; tasks whose outcomes could not be stored (`unstored`) are left to recovery."""
 
     ran: int
     failed: int
@@ -257,7 +251,7 @@ class WorkerStopped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceDied(Event):
-    """A loop ended that nobody had told to; the worker stops."""
+    """A service of the worker ended unexpectedly; the worker stops."""
 
     service: str
     error: str
@@ -265,7 +259,7 @@ class ServiceDied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseLost(Event):
-    """A statement found no server; it is tried again."""
+    """A statement failed because the database is unavailable; it is retried."""
 
     service: str
     error: str
@@ -273,12 +267,12 @@ class DatabaseLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseRestored(Event):
-    duty: str
+    service: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerDegraded(Event):
-    """Notifications do not arrive; due work is found by the poll."""
+    """Notifications do not arrive; due tasks are found by polling."""
 
     kind: ClassVar[EventKind | None] = EventKind.LISTENER_DEGRADED
 
@@ -292,13 +286,13 @@ class ListenerRestored(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageGraceStarted(Event):
-    """This worker had not listened for a while; until then silence is no proof."""
+    """This worker was disconnected; it makes no recovery decisions based on silence before `until`."""
 
     kind: ClassVar[EventKind | None] = EventKind.OUTAGE_GRACE_STARTED
 
     until: datetime
     outage_s: float
-    """Between two beats by the database's clock; negative where that clock was set back."""
+    """Time between two heartbeats by the database clock; negative if that clock was set back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +304,7 @@ class OutageGraceEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookFailed(Event):
-    """A recovery hook raised, ran out of time or gave no answer; told once for each failure and batch."""
+    """A recovery hook raised, timed out or returned an invalid answer; emitted once per error and batch."""
 
     kind: ClassVar[EventKind | None] = EventKind.HOOK_FAILED
 
@@ -321,7 +315,7 @@ class HookFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRefused(Event):
-    """The database would not have a verdict written; told once for each task and error, and tried at each pass."""
+    """The database rejected a recovery decision; emitted once per task and error, retried in every pass."""
 
     kind: ClassVar[EventKind | None] = EventKind.RECOVERY_REFUSED
 
@@ -332,7 +326,7 @@ class RecoveryRefused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationDisabled(Event):
-    """A duty of the reaper failed again and again with an error that will not pass; it is tried rarely now."""
+    """A reaper operation failed repeatedly with a permanent error and is now tried rarely."""
 
     kind: ClassVar[EventKind | None] = EventKind.OPERATION_DISABLED
 
@@ -342,7 +336,7 @@ class OperationDisabled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationEnabled(Event):
-    """It has succeeded, and is tried at each tick again."""
+    """A disabled reaper operation succeeded and runs in every pass again."""
 
     kind: ClassVar[EventKind | None] = EventKind.OPERATION_ENABLED
 
@@ -351,12 +345,15 @@ class OperationEnabled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassFinished(Event):
-    """The reaper has been through its duties."""
+    """The reaper finished a pass."""
+
+
+# Event records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """A row of `horsies_events`; what has no column of its own is evidence, in values that JSON knows."""
+    """A row of `horsies_events`; `evidence` holds the fields without a column of their own, as JSON values."""
 
     kind: EventKind
     worker_id: str
@@ -366,14 +363,14 @@ class EventRecord:
     evidence: Mapping[str, object]
 
 
-_COLUMNS = frozenset(each.name for each in fields(TaskEvent))
+_COLUMNS = frozenset(field.name for field in fields(TaskEvent))
 
 
 def to_record(event: Event) -> EventRecord | None:
-    """The row that an event leaves; None for one that is only reported."""
+    """Build the row of an event; None for events that are not recorded."""
     if event.kind is None:
         return None
-    values = {each.name: getattr(event, each.name) for each in fields(event)}
+    values = {field.name: getattr(event, field.name) for field in fields(event)}
     return EventRecord(
         kind=event.kind,
         worker_id=event.worker_id,
@@ -388,7 +385,7 @@ def _json_value(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-# What moved, added up for those who watch: few small messages, however many tasks.
+# Task changes, aggregated for NOTIFY
 
 MAX_PAYLOAD_BYTES: Final = 7_900
 MAX_IDS: Final = 16
@@ -397,7 +394,7 @@ PUBLISH_INTERVAL_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChange:
-    """A move that some tasks of one queue made; `kind` is its name in `model.task.MOVES`. New tasks have no source."""
+    """A status change of tasks in one queue; `kind` is a name in `TRANSITIONS`, `source` is None for new tasks."""
 
     kind: str
     queue: str
@@ -412,55 +409,55 @@ class _ChangeCount:
 
 
 class ChangeSummary:
-    """Adds up moves until they are told, four times a second at most. Instants are seconds of any steady clock."""
+    """Aggregates task changes into NOTIFY payloads, at most four times a second. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._counts: dict[TaskChange, _ChangeCount] = {}
         self._published_at: float | None = None
 
-    def add(self, moved: TaskChange, task_ids: Collection[str]) -> None:
-        """Count tasks that moved, and remember the first of their ids."""
-        total = self._counts.setdefault(moved, _ChangeCount(0, []))
+    def add(self, change: TaskChange, task_ids: Collection[str]) -> None:
+        """Count changed tasks and keep the first `MAX_IDS` of their ids."""
+        total = self._counts.setdefault(change, _ChangeCount(0, []))
         total.count += len(task_ids)
-        room = MAX_IDS - len(total.ids)
-        if room > 0:
-            total.ids += list(task_ids)[:room]
+        missing = MAX_IDS - len(total.ids)
+        if missing > 0:
+            total.ids += list(task_ids)[:missing]
 
     def due_at(self) -> float | None:
-        """From when `take` has something to say; None while nothing moved, minus infinity for at once."""
+        """When `drain` will return payloads; None if there are no changes, minus infinity for immediately."""
         if not self._counts:
             return None
         return float("-inf") if self._published_at is None else self._published_at + PUBLISH_INTERVAL_S
 
     def drain(self, now: float) -> list[str]:
-        """The payloads to send now, one for each kind of move; none before the time has come."""
+        """Return the payloads to send now, one per change; empty before `due_at`."""
         due_at = self.due_at()
         if due_at is None or now < due_at:
             return []
-        sums, self._counts, self._published_at = self._counts, {}, now
-        return [_payload(moved, total) for moved, total in sums.items()]
+        counts, self._counts, self._published_at = self._counts, {}, now
+        return [_payload(change, total) for change, total in counts.items()]
 
 
-def _payload(moved: TaskChange, total: _ChangeCount) -> str:
-    payload = _message(moved, total.count, total.ids)
-    # Names come from rows that anyone may have written; a true count is worth more than a few ids.
-    return payload if len(payload) <= MAX_PAYLOAD_BYTES else _message(moved, total.count, [])
+def _payload(change: TaskChange, total: _ChangeCount) -> str:
+    payload = _to_json(change, total.count, total.ids)
+    # The queue name comes from rows that others may have written and can be long; drop the ids rather than the count.
+    return payload if len(payload) <= MAX_PAYLOAD_BYTES else _to_json(change, total.count, [])
 
 
-def _message(moved: TaskChange, count: int, ids: list[str]) -> str:
-    """ASCII, so that characters are bytes."""
-    message = {"kind": moved.kind, "queue": moved.queue, "from": moved.source, "to": moved.target}
+def _to_json(change: TaskChange, count: int, ids: list[str]) -> str:
+    message = {"kind": change.kind, "queue": change.queue, "from": change.source, "to": change.target}
+    # json.dumps escapes to ASCII, so the length in characters is the length in bytes.
     return json.dumps(message | {"count": count, "ids": ids}, separators=(",", ":"))
 
 
-# What a worker has run, added up for its log: a line a minute, however much it does.
+# Finished attempts, aggregated for the log
 
 REPORT_INTERVAL_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCounts:
-    """Attempts whose end is stored; those to be tried again have not failed yet."""
+    """Finished attempts; `failed` leaves out those that will be retried."""
 
     count: int = 0
     failed: int = 0
@@ -469,7 +466,7 @@ class AttemptCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureGroup:
-    """Tasks of one name that failed since that was last told, and the last of them."""
+    """Tasks of one name that failed since the last report, with the details of the last one."""
 
     task_name: str
     count: int
@@ -479,34 +476,34 @@ class FailureGroup:
 
 
 class AttemptTotals:
-    """Adds up what was run: in all, since it was last told, and what failed by its name.
-
-    Instants are seconds of any steady clock.
-    """
+    """Counts finished attempts, in total and since the last report, and failures by task name."""
 
     def __init__(self) -> None:
-        self._ended: Counter[str] = Counter()
+        self._finished: Counter[str] = Counter()
         self._reported = AttemptCounts()
-        self._failing: dict[str, FailureGroup] = {}
+        self._failures: dict[str, FailureGroup] = {}
         self._reported_at: dict[str, float] = {}
+        """When failures of a task name were last reported, in monotonic seconds."""
 
     def add_finished(self, status: TaskStatus, count: int) -> None:
-        self._ended[status] += count
+        self._finished[status] += count
 
     def add_failed(self, task_name: str, *, error_code: str | None, task_id: str, message: str | None) -> None:
-        before = self._failing.get(task_name)
+        before = self._failures.get(task_name)
         count = 1 if before is None else before.count + 1
-        self._failing[task_name] = FailureGroup(
+        self._failures[task_name] = FailureGroup(
             task_name=task_name, count=count, error_code=error_code, task_id=task_id, message=message
         )
 
     @property
     def total(self) -> AttemptCounts:
-        ended = self._ended
-        return AttemptCounts(count=ended.total(), failed=ended[TaskStatus.FAILED], retried=ended[TaskStatus.PENDING])
+        finished = self._finished
+        return AttemptCounts(
+            count=finished.total(), failed=finished[TaskStatus.FAILED], retried=finished[TaskStatus.PENDING]
+        )
 
     def drain(self) -> AttemptCounts | None:
-        """What was run since this was last asked; None for nothing."""
+        """Return the counts since the last call; None if nothing finished."""
         now, before = self.total, self._reported
         self._reported = now
         if now.count == before.count:
@@ -518,9 +515,8 @@ class AttemptTotals:
         )
 
     def drain_failures(self, now: float) -> Iterator[FailureGroup]:
-        """Each name that failed and was not told within the last minute; the others wait."""
-        # A name that has been quiet for a minute need not be remembered.
+        """Yield the failures of task names not reported within the last minute; the others wait."""
         self._reported_at = {name: at for name, at in self._reported_at.items() if now - at < REPORT_INTERVAL_S}
-        for name in [name for name in self._failing if name not in self._reported_at]:
+        for name in [name for name in self._failures if name not in self._reported_at]:
             self._reported_at[name] = now
-            yield self._failing.pop(name)
+            yield self._failures.pop(name)

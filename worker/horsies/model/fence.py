@@ -1,7 +1,6 @@
-"""When a worker that was cut off stops taking work, and since when it has listened without a break.
+"""The fence of a disconnected worker, its heartbeat series, and the bounds it announces at start-up.
 
-Instants that a worker compares with each other are seconds of its monotonic clock; those that others judge by are the
-database's.
+The fence uses the worker's monotonic clock, in seconds; heartbeat series use the database clock.
 """
 
 from __future__ import annotations
@@ -17,31 +16,27 @@ if TYPE_CHECKING:
 
 
 MAX_GAP_INTERVALS: Final = 1.5
-"""A gap between two worker beats that is longer than so many intervals breaks the series."""
+"""A gap between two worker heartbeats of more than this many intervals breaks the series."""
 FENCE_HEARTBEAT_FRACTION: Final = 0.75
-"""The part of the fence's limit after which an idle worker beats at the latest."""
+"""An idle worker sends a heartbeat after this fraction of the fence limit at the latest."""
 
 MAX_CHILD_HEARTBEAT_S: Final = 1.0
 MIN_HEARTBEATS_PER_THRESHOLD: Final = 5
-"""At least so many beats of a child fit into the silence that condemns it."""
-
-
-def _fence_limit_ms(recovery: RecoveryConfig) -> int:
-    return recovery.claimed_stale_threshold_ms - recovery.claimer_heartbeat_interval_ms
+"""A child sends at least this many heartbeats per running threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """Keeps a worker that was cut off from claiming and starting, for others may soon take its claims for lost.
+    """Stops a disconnected worker from claiming and starting tasks, because others may recover its claims soon.
 
-    Each success counts from the moment its statement was sent: an answer read after a long sleep proves nothing about
-    the time asleep.
+    A success counts from the time its statement was sent: a response read after the machine was suspended says nothing
+    about the time in between.
     """
 
     limit_s: float
     last_success_at: float
     is_up: bool = False
-    """It was up when a statement succeeded, and no worker beat has since."""
+    """The worker was fenced when a statement succeeded, and no worker heartbeat has succeeded since."""
 
     @classmethod
     def from_config(cls, recovery: RecoveryConfig, *, now: float) -> Self:
@@ -51,7 +46,7 @@ class Fence:
         return self.is_up or now - self.last_success_at > self.limit_s
 
     def after_statement(self, sent_at: float) -> Self:
-        """Any statement shows that the database is there; it does not take a fence down."""
+        """Record a successful statement; only a worker heartbeat lowers a raised fence."""
         return replace(self, last_success_at=max(self.last_success_at, sent_at), is_up=self.is_fenced(sent_at))
 
     def after_worker_heartbeat(self, sent_at: float) -> Self:
@@ -59,74 +54,78 @@ class Fence:
 
 
 def effective_worker_heartbeat_ms(recovery: RecoveryConfig) -> float:
-    """How often the worker's row is beaten: as set, and always well before an idle worker would meet its own fence."""
+    """Worker heartbeat interval: as configured, but well below the fence limit so that an idle worker is not fenced."""
     return min(recovery.effective_worker_heartbeat_ms, _fence_limit_ms(recovery) * FENCE_HEARTBEAT_FRACTION)
 
 
 def may_assign(recovery: RecoveryConfig, *, took_s: float) -> bool:
-    """Whether rows that a start returned are still safely ours, or have to be given back."""
+    """Whether tasks from a claim that took `took_s` may start; after a longer time others may recover them."""
     return took_s * 1_000 < recovery.running_stale_threshold_ms / 2
 
 
 def silent_child_limit_s(recovery: RecoveryConfig) -> float:
-    """How long a child may be silent and idle before its own parent ends it: shortly before any judge would act."""
+    """How long a child may be silent and idle before its parent kills it: just less than the running threshold."""
     return (recovery.running_stale_threshold_ms - recovery.runner_heartbeat_interval_ms / 2) / 1_000
 
 
 def child_heartbeat_interval_s(recovery: RecoveryConfig) -> float:
-    """How often children are heard: every second, or oftener where a threshold is so short that a second counts."""
+    """Heartbeat interval of children: one second, or less if the running threshold is very short."""
     return min(MAX_CHILD_HEARTBEAT_S, recovery.running_stale_threshold_ms / 1_000 / MIN_HEARTBEATS_PER_THRESHOLD)
+
+
+def _fence_limit_ms(recovery: RecoveryConfig) -> int:
+    return recovery.claimed_stale_threshold_ms - recovery.claimer_heartbeat_interval_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatSeries:
-    """An unbroken series of worker beats, in database time. Only silence after `since` counts against others."""
+    """An unbroken series of worker heartbeats, in database time; only silence after `since` makes others stale."""
 
     since: datetime
     last_heartbeat_at: datetime
 
     @classmethod
-    def starting_at(cls, beat_at: datetime) -> Self:
-        return cls(since=beat_at, last_heartbeat_at=beat_at)
+    def starting_at(cls, heartbeat_at: datetime) -> Self:
+        return cls(since=heartbeat_at, last_heartbeat_at=heartbeat_at)
 
     def is_unbroken(self, now: datetime, recovery: RecoveryConfig) -> bool:
-        """Whether a beat at this instant of the database would still belong to the series."""
+        """Whether a heartbeat at `now` (database time) would still belong to this series."""
         longest_gap = timedelta(milliseconds=MAX_GAP_INTERVALS * recovery.effective_worker_heartbeat_ms)
         return self.last_heartbeat_at <= now <= self.last_heartbeat_at + longest_gap
 
-    def after_heartbeat(self, beat_at: datetime, recovery: RecoveryConfig) -> Self:
-        """The series with one more beat, or a new one after a gap or a jump of the database's clock."""
-        since = self.since if self.is_unbroken(beat_at, recovery) else beat_at
-        return replace(self, since=since, last_heartbeat_at=beat_at)
+    def after_heartbeat(self, heartbeat_at: datetime, recovery: RecoveryConfig) -> Self:
+        """Extend the series by one heartbeat, or start a new one after a gap or a jump of the database clock."""
+        since = self.since if self.is_unbroken(heartbeat_at, recovery) else heartbeat_at
+        return replace(self, since=since, last_heartbeat_at=heartbeat_at)
 
     def outage_grace_until(self, recovery: RecoveryConfig) -> datetime:
-        """Until then this worker has not listened long enough to judge by silence."""
+        """When this worker has been connected for a full running threshold and may mark tasks stale."""
         return self.since + timedelta(milliseconds=recovery.running_stale_threshold_ms)
 
 
-# What a worker promises and takes, as arithmetic on its settings, and in the words of its first lines.
+# Recovery bounds, connection budget and limits of a worker, as its banner shows them
 
 CHILD_DEATH_BOUND_MS: Final = 1_000
 DEDICATED_CONNECTIONS: Final = 2
 MIN_POOL_SIZE: Final = 2
-"""A pass of the reaper holds one connection for its turn and works on another, however small the pool is."""
+"""A reaper pass holds the leader lock on one connection and works on another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryBounds:
-    """After how long at most the work of the dead is settled, while some worker listens."""
+    """The longest time until the tasks of a dead worker or child are recovered, while another worker is connected."""
 
     claimed_ms: int
     running_ms: int
     child_death_ms: int = CHILD_DEATH_BOUND_MS
 
     def describe(self) -> str:
-        claimed, running, child = (format_seconds(ms) for ms in (self.claimed_ms, self.running_ms, self.child_death_ms))
-        return f"CLAIMED <= {claimed}, RUNNING <= {running}, child death <= {child}"
+        claimed, running, child = (format_ms(ms) for ms in (self.claimed_ms, self.running_ms, self.child_death_ms))
+        return f"if this worker dies: claimed tasks back in {claimed}, running in {running}; if a child dies: {child}"
 
 
 def recovery_bounds(recovery: RecoveryConfig, *, is_resilient: bool = False) -> RecoveryBounds:
-    """Threshold plus check interval; `is_resilient` for tasks that carry one of the `resilient_flags`."""
+    """Return threshold plus check interval; `is_resilient` for tasks with one of the `resilient_flags`."""
     factor = recovery.resilient_multiplier if is_resilient else 1
     return RecoveryBounds(
         claimed_ms=recovery.claimed_stale_threshold_ms * factor + recovery.check_interval_ms,
@@ -136,17 +135,17 @@ def recovery_bounds(recovery: RecoveryConfig, *, is_resilient: bool = False) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionBudget:
-    """The most connections that a worker opens, and those that its children add when their tasks send tasks."""
+    """The most connections that a worker opens, and that its children add when their tasks send tasks."""
 
     worker: int
     children: int
 
     def describe(self) -> str:
-        return f"at most {self.worker}, and {self.children} more while tasks send tasks"
+        return f"at most {self.worker}, plus {self.children} if tasks send tasks"
 
 
 def connection_budget(worker: WorkerConfig) -> ConnectionBudget:
-    """The same for any number of processes, but for what their tasks send."""
+    # Only the children's part grows with the number of processes.
     return ConnectionBudget(
         worker=max(worker.parent_pool_size + worker.parent_max_overflow, MIN_POOL_SIZE) + DEDICATED_CONNECTIONS,
         children=worker.processes * worker.child_pool_max_size,
@@ -154,27 +153,34 @@ def connection_budget(worker: WorkerConfig) -> ConnectionBudget:
 
 
 def describe_queue(queue: CustomQueueConfig) -> str:
-    """`mail (priority 1, at most 5 in flight in the fleet)`."""
-    return f"{queue.name} (priority {queue.priority}, {_describe_cap(queue.max_concurrency)})"
+    """Describe a queue: `mail (priority 1, at most 5 in flight)`."""
+    match queue.max_concurrency:
+        case None:
+            cap = "no cap"
+        case 0:
+            cap = "closed: no claims"
+        case most:
+            cap = f"at most {most} in flight"
+    return f"{queue.name} (priority {queue.priority}, {cap})"
 
 
 def describe_limits(app: AppConfig) -> str:
-    """What bounds the whole fleet and what is claimed ahead, beside the caps of single queues."""
-    fleet = "no cap" if app.cluster_wide_cap is None else f"at most {app.cluster_wide_cap} in flight"
-    ahead = f"{app.prefetch_buffer} claimed ahead" if app.prefetch_buffer else "nothing claimed ahead"
-    lease = "no lease" if app.claim_lease_ms is None else f"lease {format_seconds(app.claim_lease_ms)}"
-    return f"fleet: {fleet}; {ahead}, {lease}"
+    """Describe the fleet-wide cap, prefetch and lease: `no global cap, prefetch 4, lease 1m`."""
+    cap = (
+        "no global cap" if app.cluster_wide_cap is None else f"at most {app.cluster_wide_cap} in flight in all workers"
+    )
+    prefetch = f"prefetch {app.prefetch_buffer}" if app.prefetch_buffer else "no prefetch"
+    lease = "" if app.claim_lease_ms is None else f", lease {format_ms(app.claim_lease_ms)}"
+    return f"{cap}, {prefetch}{lease}"
 
 
-def format_seconds(ms: int) -> str:
-    return f"{ms / 1_000:.10g} s"
-
-
-def _describe_cap(max_concurrency: int | None) -> str:
-    match max_concurrency:
-        case None:
-            return "no cap"
-        case 0:
-            return "closed: nothing is claimed"
-        case most:
-            return f"at most {most} in flight in the fleet"
+def format_ms(ms: int) -> str:
+    """Format a duration briefly: `0.3s`, `2m30s`, `2h10m`."""
+    minutes, rest_ms = divmod(ms, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    parts = [
+        f"{hours}h" if hours else "",
+        f"{minutes}m" if minutes else "",
+        f"{rest_ms / 1_000:.10g}s" if rest_ms else "",
+    ]
+    return "".join(parts) or "0s"

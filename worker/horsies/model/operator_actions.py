@@ -1,4 +1,4 @@
-"""What an operator may do to a task, and what becomes of it: one rule for the preview and for the change itself."""
+"""Operator actions on tasks: what is allowed and its effect. The preview and the action itself use the same rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horsies.model.task import TaskStatus
 
 
 class Action(StrEnum):
-    """What operators do to tasks. Requeue is for those that live, retry for those that have ended."""
+    """An operator action; requeue applies to unfinished tasks, retry to finished ones."""
 
     REQUEUE = "requeue"
     FAIL = "fail"
@@ -20,7 +20,7 @@ class Action(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why an action passes a task or a run over."""
+    """Why an action skips a task or a run."""
 
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
     TASK_NOT_CANCELLABLE = "TASK_NOT_CANCELLABLE"
@@ -36,7 +36,7 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionOptions:
-    """How far an action may go. `kill` ends the process of a running task that is cancelled, and so includes it."""
+    """Options of an action; `kill` kills the process of a cancelled running task and implies `include_running`."""
 
     include_running: bool = False
     kill: bool = False
@@ -54,27 +54,27 @@ class ActionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionTarget:
-    """A task that an operator means, as far as it decides what may be done to it."""
+    """The properties of a selected task that decide what an action may do to it."""
 
     status: TaskStatus
     is_workflow_task: bool = False
     is_delayed: bool = False
-    """PENDING, and not yet due."""
+    """PENDING and not due yet."""
     is_overdue: bool = False
-    """Past its good_until."""
+    """Past its `good_until`."""
     no_restart: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """It will be moved; `effect` says to where, in words."""
+    """The action applies; `effect` describes the result to the operator."""
 
     effect: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """It will be left as it is."""
+    """The task is skipped."""
 
     reason: SkipReason
     effect: str
@@ -86,7 +86,7 @@ _WAITING: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
 
 
 def check_action(action: Action, task: ActionTarget, options: ActionOptions) -> ActionCheck:
-    """What `action` would do to a task that stands like this."""
+    """Return whether `action` may be applied to this task, and its effect."""
     match action:
         case Action.REQUEUE:
             return _requeue(task, options)
@@ -107,21 +107,21 @@ def _requeue(task: ActionTarget, options: ActionOptions) -> ActionCheck:
         case TaskStatus.PENDING if task.is_delayed:
             return _return_to_pending(task, "due now instead of later")
         case TaskStatus.CLAIMED:
-            return _return_to_pending(task, "back to PENDING, nothing spent")
+            return _return_to_pending(task, "back to PENDING, no retry used")
         case TaskStatus.RUNNING if not options.may_touch_running:
             return _reject_running("needs --include-running")
         case TaskStatus.RUNNING if task.is_overdue:
-            return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: past its good_until it could not start again")
+            return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: past its good_until, could not start again")
         case TaskStatus.RUNNING:
-            return _return_to_pending(task, "its owner is asked to stop it; back to PENDING, no retry spent")
+            return _return_to_pending(task, "its worker stops it; back to PENDING, no retry used")
         case TaskStatus.PENDING:
-            return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: is waiting to be claimed already")
+            return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: already waiting to be claimed")
         case _:
-            return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has ended; retry sends it again")
+            return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: finished; use retry to send it again")
 
 
 def _return_to_pending(task: ActionTarget, effect: str) -> Allowed:
-    """Expiry comes before anything that a workflow says, and neither lets a task start again."""
+    # Expiry takes precedence over a paused or cancelled workflow; the SQL statement checks in the same order.
     if task.is_overdue:
         return Allowed("EXPIRED: past its good_until")
     if task.no_restart is not None:
@@ -133,21 +133,18 @@ def _fail_or_cancel(task: ActionTarget, options: ActionOptions, effect: str) -> 
     if task.status in _WAITING:
         return Allowed(effect)
     if task.status is not TaskStatus.RUNNING:
-        return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has ended")
+        return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: already finished")
     if not options.may_touch_running:
         return _reject_running("needs --include-running")
-    return Allowed(f"{effect}; {_process_effect(options)}")
-
-
-def _process_effect(options: ActionOptions) -> str:
-    return "its process is killed" if options.kill else "its code runs on, its outcome is refused"
+    process_effect = "its process is killed" if options.kill else "its code keeps running, its result is discarded"
+    return Allowed(f"{effect}; {process_effect}")
 
 
 def _cancel(task: ActionTarget, options: ActionOptions) -> ActionCheck:
     if task.is_workflow_task:
         return Rejected(SkipReason.TASK_IS_WORKFLOW_TASK, "skipped: cancel its workflow")
     if task.status.is_terminal:
-        return Rejected(SkipReason.TASK_NOT_CANCELLABLE, "skipped: has ended")
+        return Rejected(SkipReason.TASK_NOT_CANCELLABLE, "skipped: already finished")
     return _fail_or_cancel(task, options, "CANCELLED")
 
 
@@ -155,19 +152,19 @@ def _expire(task: ActionTarget) -> ActionCheck:
     if task.status in _WAITING:
         return Allowed("EXPIRED")
     if task.status is TaskStatus.RUNNING:
-        return _reject_running("has started, so it cannot expire")
-    return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has ended")
+        return _reject_running("a started task cannot expire")
+    return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: already finished")
 
 
 def _retry(task: ActionTarget) -> ActionCheck:
     if task.is_workflow_task:
         return Rejected(SkipReason.TASK_IS_WORKFLOW_TASK, "skipped: retry its workflow")
     if task.status is TaskStatus.COMPLETED:
-        return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has completed")
+        return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: completed")
     if task.status.is_terminal:
-        return Allowed("sent again as a new task, without its good_until and key")
-    return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: has not ended; requeue is for live tasks")
+        return Allowed("sent again as a new task, without its good_until and idempotency key")
+    return Rejected(SkipReason.TASK_STATE_NOT_ALLOWED, "skipped: not finished; use requeue for unfinished tasks")
 
 
-def _reject_running(because: str) -> Rejected:
-    return Rejected(SkipReason.TASK_IS_RUNNING, f"skipped: is running; {because}")
+def _reject_running(explanation: str) -> Rejected:
+    return Rejected(SkipReason.TASK_IS_RUNNING, f"skipped: running; {explanation}")

@@ -1,4 +1,4 @@
-"""`Ok` and `Err`: an operation's outcome as a value, for calls that may fail without being wrong."""
+"""`Result`, a value that is either `Ok` or `Err`, and the results of broker operations."""
 
 from __future__ import annotations
 
@@ -29,29 +29,6 @@ __all__ = [
 ]
 
 
-# An error that is a value, in one line: for the message of an exception that it ends up in.
-
-
-def summarize_error(error: Any) -> str:
-    """Its code and its message, and the class of the exception behind a task's failure; else its repr.
-
-    Data and tracebacks may be long or secret; whoever wants them has the value.
-    """
-    if not hasattr(error, "message"):
-        return repr(error)
-    code = getattr(error, "error_code", None) or getattr(error, "code", None)
-    said = ": ".join(str(part) for part in (code, error.message) if part) or type(error).__qualname__
-    raised = _exception_class_name(getattr(error, "exception", None)) if hasattr(error, "error_code") else None
-    return said if raised is None else f"{said} ({raised})"
-
-
-def _exception_class_name(exception: object) -> str | None:
-    if isinstance(exception, BaseException):
-        return type(exception).__qualname__
-    # As it is stored.
-    return cast("Mapping[str, Any]", exception).get("type") if isinstance(exception, Mapping) else None
-
-
 T = TypeVar("T")
 E = TypeVar("E")
 T_co = TypeVar("T_co", covariant=True)
@@ -61,16 +38,16 @@ F = TypeVar("F")
 
 
 class UnwrapError(HorsiesError):
-    """The other side of a result was taken for granted; `result` is what was there."""
+    """Raised by `unwrap()` and similar methods when the result is of the other kind; `result` holds it."""
 
     def __init__(self, message: str, result: Ok[object] | Err[object], /) -> None:
-        super().__init__(message, hint="ask is_ok() first, or match on Ok and Err")
+        super().__init__(message, hint="check is_ok() first, or match on Ok and Err")
         self.result = result
 
 
 @dataclass(frozen=True, slots=True)
 class Ok(Generic[T_co]):
-    """It worked, and this is what came of it."""
+    """A success with its value."""
 
     value: T_co
 
@@ -92,7 +69,7 @@ class Ok(Generic[T_co]):
 
     @property
     def err_value(self) -> NoReturn:
-        raise UnwrapError("err_value asked of an Ok", self)
+        raise UnwrapError("err_value read from an Ok", self)
 
     def unwrap(self) -> T_co:
         return self.value
@@ -143,7 +120,7 @@ class Ok(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Err(Generic[E_co]):
-    """It did not work, and this says why."""
+    """A failure with its error."""
 
     error: E_co
 
@@ -161,7 +138,7 @@ class Err(Generic[E_co]):
 
     @property
     def ok_value(self) -> NoReturn:
-        raise UnwrapError(f"ok_value asked of an Err: {summarize_error(self.error)}", self)
+        raise UnwrapError(f"ok_value read from an Err: {summarize_error(self.error)}", self)
 
     @property
     def err_value(self) -> E_co:
@@ -186,7 +163,7 @@ class Err(Generic[E_co]):
         return make(self.error)
 
     def unwrap_or_raise(self, make: Callable[[E_co], BaseException], /) -> NoReturn:
-        """Raise what make builds from the error; an exception class will do."""
+        """Raise the exception that `make` builds from the error; an exception class works too."""
         raise make(self.error)
 
     def map(self, _fn: Callable[[Never], object], /) -> Err[E_co]:
@@ -219,21 +196,41 @@ Result: TypeAlias = Ok[T] | Err[E]
 
 
 def is_ok(result: Result[T, E]) -> TypeIs[Ok[T]]:
-    """Whether it worked; type checkers follow."""
+    """Whether the result is an `Ok`; narrows its type."""
     return isinstance(result, Ok)
 
 
 def is_err(result: Result[T, E]) -> TypeIs[Err[E]]:
-    """Whether it failed; type checkers follow."""
+    """Whether the result is an `Err`; narrows its type."""
     return isinstance(result, Err)
 
 
-# What operations on the broker return: a value, or why there is none.
+def summarize_error(error: Any) -> str:
+    """Summarize an error value in one line: code, message and exception class; else its repr.
+
+    Leaves out data and tracebacks, which may be long or secret.
+    """
+    if not hasattr(error, "message"):
+        return repr(error)
+    code = getattr(error, "error_code", None) or getattr(error, "code", None)
+    summary = ": ".join(str(part) for part in (code, error.message) if part) or type(error).__qualname__
+    class_name = _exception_class_name(getattr(error, "exception", None)) if hasattr(error, "error_code") else None
+    return summary if class_name is None else f"{summary} ({class_name})"
+
+
+def _exception_class_name(exception: object) -> str | None:
+    if isinstance(exception, BaseException):
+        return type(exception).__qualname__
+    # Read back from the database, it is a mapping of texts.
+    return cast("Mapping[str, Any]", exception).get("type") if isinstance(exception, Mapping) else None
+
+
+# Broker operations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOperationError:
-    """An operation that failed; `retryable` says whether the same call may succeed later."""
+    """A failed broker operation; `retryable` means the same call may succeed later."""
 
     code: BrokerErrorCode
     message: str
@@ -246,14 +243,14 @@ BrokerResult: TypeAlias = Result[T, BrokerOperationError]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabasePing:
-    """The database answered."""
+    """The database's answer to a ping."""
 
     latency_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPong:
-    """A worker answered."""
+    """A worker's answer to a ping."""
 
     worker_id: str
     hostname: str
@@ -263,7 +260,7 @@ class WorkerPong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStateSnapshot:
-    """What a worker wrote about itself at one moment."""
+    """A worker's published state at one moment."""
 
     worker_id: str
     snapshot_at: datetime

@@ -1,4 +1,4 @@
-"""What is kept for how long, and what a pass of retention took."""
+"""Retention windows by category, and the summary of a retention pass."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class RetentionCategory(StrEnum):
-    """Kinds of rows that go by a window of their own, in the order in which a pass takes them."""
+    """Kinds of rows with their own retention window, in the order in which a pass deletes them."""
 
-    AUDIT = "audit"  # first, for the pass of an operator writes a row of its own
+    AUDIT = "audit"  # first: a pass started by an operator writes an audit row itself
     HEARTBEATS = "heartbeats"
     WORKER_STATES = "worker_states"
     WORKERS = "workers"
@@ -25,13 +25,13 @@ class RetentionCategory(StrEnum):
 
     @property
     def table(self) -> str:
-        """The table of the rows that count as the category's own."""
+        """The main table of the category."""
         return f"horsies_{self.value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionWindows:
-    """How long each kind of row is kept; None keeps it for ever. At most `batch_size` rows go in one transaction."""
+    """How long each kind of row is kept (None: for ever), and the most rows deleted per transaction."""
 
     heartbeats: timedelta | None = None
     worker_states: timedelta | None = None
@@ -70,41 +70,41 @@ class RetentionWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryCleanup:
-    """What a pass took of one category, or would take."""
+    """What a pass deleted from one category, or would delete."""
 
     category: RetentionCategory
     window: timedelta | None
     rows: int = 0
-    """Rows of the category itself: runs of workflows, not their nodes."""
+    """Rows of the main table only: workflow runs, not their nodes."""
     bytes: int = 0
-    """An estimate, from the average row of each table with its indexes."""
+    """Estimated from the average row size of each table, including indexes."""
     oldest_at: datetime | None = None
     tables: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Rows by table, with those that go along: attempts with tasks, nodes and tasks with workflows."""
+    """Rows by table, including dependent ones: attempts of tasks, nodes and tasks of workflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupSummary:
-    """What one pass took, or would take."""
+    """What one pass deleted, or would delete."""
 
     categories: tuple[CategoryCleanup, ...]
     is_complete: bool = True
-    """False where the pass ended with rows left: its time was over, or another process was cleaning."""
+    """False if rows are left: the pass ran out of time, or another process was running one."""
     is_busy: bool = False
-    """Another process was cleaning."""
+    """Another process was running a pass."""
 
     @property
     def rows(self) -> int:
-        return sum(portion.rows for portion in self.categories)
+        return sum(cleanup.rows for cleanup in self.categories)
 
     @property
     def bytes(self) -> int:
-        return sum(portion.bytes for portion in self.categories)
+        return sum(cleanup.bytes for cleanup in self.categories)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows of the categories of which something was taken."""
-        return {portion.category.value: portion.rows for portion in self.categories if portion.rows}
+        """Deleted rows by category, without categories that lost none."""
+        return {cleanup.category.value: cleanup.rows for cleanup in self.categories if cleanup.rows}
 
 
 def _hours(hours: int | None) -> timedelta | None:

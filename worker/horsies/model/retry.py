@@ -1,4 +1,4 @@
-"""How a task asks to be run again, how long it then waits, and whether it is."""
+"""Retry policies, backoff delays and the retry decision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from horsies.model.text import describe_validation_error
 MAX_JITTER = 0.25
 MAX_RETRIES = 20
 
-_CODE_RULE = "must be in UPPER_SNAKE (exception_mapper gives exception classes such codes)"
+_CODE_RULE = "must be in UPPER_SNAKE (use exception_mapper to map exception classes to codes)"
 
 
 def _check_retryable(code: str) -> str:
@@ -49,28 +49,28 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     FrozenList: TypeAlias = Sequence[T]
 else:
-    # Given and written as a list, kept as a tuple: a policy is shared by all sends of its task and must not change.
+    # A list on input and when serialized, a tuple in memory: all sends of a task share its policy.
     FrozenList = Annotated[list[T], AfterValidator(tuple), PlainSerializer(list)]
 
 
 class RetryPolicy(BaseModel):
-    """When to run a failed task again: which codes, how often, how many seconds apart.
+    """When to retry a failed task: for which error codes, how often, after how many seconds.
 
-    The policy is stored with each task, so it is obeyed even where the task's code is not at hand. One that cannot
-    work raises a `TaskDefinitionError`, a `ValueError`, that tells every fault of it in one line.
+    The policy is stored with each task, so recovery can apply it without the task's code. An invalid policy raises
+    `TaskDefinitionError` (a `ValueError`) that lists all its faults in one line.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_retries: Annotated[StrictInt, Field(ge=1, le=MAX_RETRIES)] = 3
     intervals: Annotated[FrozenList[Interval], Field(min_length=1, max_length=MAX_RETRIES)] = (60, 300, 900)
-    # Checked as a field and not as a whole, so that its fault is reported together with those of the others.
+    # Validated as a field, not by a model validator, so that its fault is reported together with the others.
     backoff_strategy: Annotated[Literal["fixed", "exponential"], Field(validate_default=True)] = "fixed"
     jitter: StrictBool = True
     max_delay_seconds: Annotated[StrictInt, Field(gt=0)] | None = None
     auto_retry_for: Annotated[FrozenList[RetryableCode], Field(min_length=1)]
 
-    if not TYPE_CHECKING:  # checkers read the parameters off the fields
+    if not TYPE_CHECKING:  # type checkers derive the signature from the fields
 
         def __init__(self, /, **given: Any) -> None:
             try:
@@ -78,7 +78,7 @@ class RetryPolicy(BaseModel):
             except ValidationError as invalid:
                 raise _invalid_policy(invalid) from None
 
-        # A policy inside another model keeps its place among that model's faults.
+        # Inside another model, pydantic then reports the policy's faults together with that model's.
         __init__.__pydantic_base_init__ = True
 
     @field_validator("backoff_strategy")
@@ -86,16 +86,16 @@ class RetryPolicy(BaseModel):
     def _check_number_of_intervals(cls, strategy: str, info: ValidationInfo) -> str:
         retries, intervals = info.data.get("max_retries"), info.data.get("intervals")
         if strategy == "exponential" and intervals is not None and len(intervals) != 1:
-            raise ValueError("exponential takes exactly one of intervals, the base")
+            raise ValueError("exponential needs exactly one interval, the base delay")
         if strategy == "fixed" and None not in (retries, intervals) and len(intervals or ()) != retries:
-            raise ValueError("fixed takes as many intervals as max_retries")
+            raise ValueError("fixed needs as many intervals as max_retries")
         return strategy
 
     @classmethod
     def fixed(cls, intervals: Sequence[int], *, auto_retry_for: Sequence[str], jitter: bool = True) -> RetryPolicy:
         """One retry for each interval, in seconds."""
         return cls(
-            # Within its range, so that too few or too many intervals are the fault of the intervals alone.
+            # Keep max_retries in range, so that a wrong number of intervals is reported for `intervals` only.
             max_retries=min(max(len(intervals), 1), MAX_RETRIES) if isinstance(intervals, Sized) else 1,
             intervals=intervals,
             jitter=jitter,
@@ -133,30 +133,28 @@ def _invalid_policy(invalid: ValidationError) -> TaskDefinitionError:
 
 
 _MESSAGES = {
-    ("intervals", "list_type"): "must be a list of pauses in seconds",
-    ("auto_retry_for", "list_type"): "must be a list of codes",
+    ("intervals", "list_type"): "must be a list of delays in seconds",
+    ("auto_retry_for", "list_type"): "must be a list of error codes",
     ("auto_retry_for", "string_type"): _CODE_RULE,
 }
 
 
 def _message(finding: ErrorDetails) -> str:
-    """What our own validators say, word for word; all else as for any value, where there are no better words."""
-    said = finding.get("ctx", {}).get("error") or _MESSAGES.get((str(finding["loc"][0]), finding["type"]))
-    return describe_validation_error(finding) if said is None else str(said)
+    """Prefer the message of our own validators, then the specific ones above, then the general description."""
+    message = finding.get("ctx", {}).get("error") or _MESSAGES.get((str(finding["loc"][0]), finding["type"]))
+    return describe_validation_error(finding) if message is None else str(message)
 
 
 def backoff_delay_s(policy: RetryPolicy, retry_number: int, jitter: float) -> float:
-    """Seconds to wait before retry `retry_number` (from 1); `jitter` is a draw from 0..1 and never shortens.
-
-    Past the last interval the last one goes on, for a task whose count was set by hand.
-    """
+    """Return the delay before retry `retry_number` (from 1); `jitter` is random, from 0 to 1, and only lengthens it."""
     if retry_number < 1:
-        raise ValueError("retries are counted from 1")
+        raise ValueError(f"retry_number must be at least 1, got {retry_number}")
     if not 0.0 <= jitter <= 1.0:
-        raise ValueError("jitter is drawn from 0..1")
+        raise ValueError(f"jitter must be from 0 to 1, got {jitter}")
     if policy.backoff_strategy == "exponential":
         delay = float(policy.intervals[0] * 2 ** (retry_number - 1))
     else:
+        # Past the last interval, repeat it: callers check max_retries afterwards, and a hook may set any count.
         delay = float(policy.intervals[min(retry_number, len(policy.intervals)) - 1])
     if policy.jitter:
         delay *= 1.0 + MAX_JITTER * jitter
@@ -164,7 +162,7 @@ def backoff_delay_s(policy: RetryPolicy, retry_number: int, jitter: float) -> fl
 
 
 class GiveUpReason(StrEnum):
-    """Why there is no further attempt."""
+    """Why a task is not retried."""
 
     NO_POLICY = "no retry policy"
     NOT_LISTED = "code not listed"
@@ -174,14 +172,14 @@ class GiveUpReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryAt:
-    """Run it again, not before `due_at`; one retry is spent."""
+    """Retry at `due_at`; one retry is used."""
 
     due_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """It stays failed, with the code it failed with."""
+    """Do not retry; the task fails with its error code."""
 
     reason: GiveUpReason
 
@@ -191,7 +189,7 @@ RetryDecision: TypeAlias = RetryAt | GiveUp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryState:
-    """What a task's row says about running it again."""
+    """The fields of a task's row that decide about a retry."""
 
     policy: RetryPolicy | None
     retry_count: int
@@ -201,9 +199,9 @@ class RetryState:
 def decide_retry(
     state: RetryState, code: str | None, *, now: datetime, jitter: float, not_before: datetime | None = None
 ) -> RetryDecision:
-    """Retry when the code is listed, retries are left, and the due time comes before `good_until`.
+    """Retry if the code is listed, retries are left and the retry is due before `good_until`.
 
-    The due time is the policy's delay from now, or `not_before` where that is later.
+    It is due after the policy's delay, or at `not_before` if that is later.
     """
     if state.policy is None:
         return GiveUp(GiveUpReason.NO_POLICY)
@@ -215,7 +213,7 @@ def decide_retry(
 
 
 def retry_if_possible(state: RetryState, due_at: datetime) -> RetryDecision:
-    """Retry at due_at whatever the code, as long as retries are left and it comes before `good_until`."""
+    """Retry at `due_at` whatever the error code, if retries are left and it is before `good_until`."""
     if state.policy is None:
         return GiveUp(GiveUpReason.NO_POLICY)
     if state.retry_count >= state.policy.max_retries:

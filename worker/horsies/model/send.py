@@ -1,4 +1,4 @@
-"""Sending a task: what is sent, what can go wrong, and what it means when the row is there already."""
+"""Payloads of sends, send errors, and what a conflict with an existing row means."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TaskSendErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSendPayload:
-    """A task as it is stored, before it is: sending it twice stores it once. Arguments, options and flags are JSON."""
+    """A task ready to be stored; sending it twice stores it once. Arguments, options and flags are JSON text."""
 
     task_id: str
     task_name: str
@@ -48,8 +48,10 @@ class TaskSendPayload:
 
 
 class CompactPayload(NamedTuple):
-    """A payload that is due at once, never ends and has no key, as most: its columns in the order in which they are
-    stored. It is made in a fifth of the time, and only a send that fails needs the whole of it."""
+    """A payload without delay, `good_until` and idempotency key, its fields in the order of the inserted columns.
+
+    Most sends are of this kind. Building it takes a fifth of the time; only a failed send needs the full payload.
+    """
 
     task_id: str
     task_name: str
@@ -58,7 +60,7 @@ class CompactPayload(NamedTuple):
     args: str
     kwargs: str
     sent_at: str
-    """As ISO 8601: its fingerprint is made of that, and the driver has nothing to convert."""
+    """As ISO 8601 text: the fingerprint needs it in this form, and the driver need not convert it."""
     max_retries: int
     task_options: str
     flags: str
@@ -72,7 +74,7 @@ class CompactPayload(NamedTuple):
         )
 
     def __repr__(self) -> str:
-        return repr(self.full_payload)  # which hides the arguments
+        return repr(self.full_payload)  # its repr hides the arguments
 
 
 def to_full_payload(send: CompactPayload | TaskSendPayload) -> TaskSendPayload:
@@ -81,7 +83,7 @@ def to_full_payload(send: CompactPayload | TaskSendPayload) -> TaskSendPayload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSendError:
-    """A send that stored nothing that is known of; `payload` is what `retry_send` would send again."""
+    """A failed send; `retry_send` sends its `payload` again. With a lost answer the task may have been stored."""
 
     code: TaskSendErrorCode
     message: str
@@ -90,7 +92,7 @@ class TaskSendError:
     payload: TaskSendPayload | None = None
     exception: BaseException | None = None
     needs_connection: bool = field(default=False, repr=False)
-    """Whether it was sent with `connection=`: what was part of a transaction is never sent again outside of one."""
+    """Whether it was sent with `connection=`: a send inside a transaction is never repeated outside of it."""
 
 
 TaskSendResult: TypeAlias = Result[T, TaskSendError]
@@ -98,7 +100,7 @@ TaskSendResult: TypeAlias = Result[T, TaskSendError]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictingTask:
-    """A row that stood in the way of an insert."""
+    """An existing row with the same id or idempotency key."""
 
     id: UUID
     enqueue_sha: str
@@ -107,21 +109,23 @@ class ConflictingTask:
 
 
 class SendOutcome(StrEnum):
-    """What came of storing a task."""
+    """The outcome of storing a task."""
 
     STORED = "stored"
-    ALREADY_STORED = "repeated"
-    """The same send had been stored before."""
-    DEDUPLICATED = "first stands"
-    """Another send with the same idempotency key and the same arguments came first."""
-    PAYLOAD_MISMATCH = "other payload"
-    IDEMPOTENCY_KEY_CONFLICT = "other arguments"
-    CONFLICT_GONE = "gone"
-    """What stood in the way is no longer there; try again."""
+    ALREADY_STORED = "already stored"
+    """The same send was stored before."""
+    DEDUPLICATED = "deduplicated"
+    """An earlier send with the same idempotency key and the same arguments is kept."""
+    PAYLOAD_MISMATCH = "payload mismatch"
+    """A row with this id holds a different payload."""
+    IDEMPOTENCY_KEY_CONFLICT = "idempotency key conflict"
+    """An earlier send with the same idempotency key has different arguments."""
+    CONFLICT_GONE = "conflict gone"
+    """The conflicting row was deleted in the meantime; send again."""
 
 
 def resolve_conflict(payload: TaskSendPayload, existing: Iterable[ConflictingTask]) -> tuple[SendOutcome, str]:
-    """What the rows in the way of `payload` mean, and the id of the task that stands for it."""
+    """Return the outcome of a send that conflicts with `existing` rows, and the id of the task that represents it."""
     rows = list(existing)
     for row in rows:
         if str(row.id) == payload.task_id:

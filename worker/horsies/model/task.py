@@ -1,8 +1,4 @@
-"""The states of a task and every move between them.
-
-Nothing changes a task's state but a move of this table; the store has a guarded statement for each. No move starts
-from a terminal state: what has ended stays as it ended.
-"""
+"""Task statuses and their allowed transitions, the public views of a task, ids, queues, priorities and expiry."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from horsies.model.task_result import OutcomeCode, TaskError, TaskResult
 
 
 class TaskStatus(StrEnum):
-    """Where a task stands; the last four are final."""
+    """The status of a task; the last four are terminal."""
 
     PENDING = "PENDING"
     CLAIMED = "CLAIMED"
@@ -42,7 +38,7 @@ TASK_TERMINAL_STATES: Final = frozenset({COMPLETED, FAILED, CANCELLED, EXPIRED})
 
 
 class TaskAttemptOutcome(StrEnum):
-    """How one execution ended; WORKER_FAILURE when the child lives but could not produce an outcome."""
+    """How an attempt ended; WORKER_FAILURE when a living child could not produce an outcome."""
 
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
@@ -50,7 +46,7 @@ class TaskAttemptOutcome(StrEnum):
 
 
 class Actor(StrEnum):
-    """Who may make a move."""
+    """Who may perform a transition."""
 
     PRODUCER = "producer"
     SCHEDULER = "scheduler"
@@ -64,7 +60,7 @@ class Actor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One row of the table: from any of `sources` to any of `targets`, by any of `actors`; no source is a new task."""
+    """An allowed change from any of `sources` to any of `targets`, by any of `actors`; T1 has no source."""
 
     number: str
     name: str
@@ -81,6 +77,8 @@ def _transition(
 
 _RECOVERY = (Actor.REAPER, Actor.SWEEP)
 
+# The store has one guarded statement per transition; nothing else changes a status. A terminal status never changes.
+# The names are the `kind` of task changes sent by NOTIFY.
 TRANSITIONS: Final = (
     _transition("T1", "enqueue", set(), {PENDING}, Actor.PRODUCER, Actor.SCHEDULER, Actor.WORKFLOW),
     _transition("T2", "claim", {PENDING}, {CLAIMED}, Actor.CLAIM),
@@ -99,9 +97,9 @@ TRANSITIONS: Final = (
     _transition("T15", "shutdown", {RUNNING}, {PENDING, FAILED}, Actor.OWNER),
     _transition("T16", "hand back unbegun", {RUNNING}, {PENDING}, Actor.OWNER),
     _transition("T17", "recover a run", {RUNNING}, {PENDING, FAILED}, *_RECOVERY),
-    # The reaper's part is healing: a task whose node is gone or has ended is an orphan.
+    # The reaper cancels orphans when it heals a workflow: tasks whose node is gone or has finished.
     _transition("T18", "cancel", {PENDING, CLAIMED}, {CANCELLED}, Actor.OPERATOR, Actor.WORKFLOW, Actor.REAPER),
-    # The owner's and the reaper's part: a run paused or cancelled meanwhile lets its tasks end, not start again.
+    # Owner and recovery: when a run is paused or cancelled, its running tasks may finish but not start again.
     _transition("T19", "cancel a run", {RUNNING}, {CANCELLED}, Actor.OPERATOR, Actor.OWNER, *_RECOVERY),
     _transition("T20", "expire by hand", {PENDING, CLAIMED}, {EXPIRED}, Actor.OPERATOR),
     _transition("T21", "fail by hand", {PENDING, CLAIMED, RUNNING}, {FAILED}, Actor.OPERATOR),
@@ -109,26 +107,21 @@ TRANSITIONS: Final = (
 )
 
 
-def transitions_between(source: TaskStatus, target: TaskStatus) -> tuple[Transition, ...]:
-    """The moves that lead from one state to another; none means that no statement may do it."""
-    return tuple(move for move in TRANSITIONS if source in move.sources and target in move.targets)
-
-
-# A task as seen from outside the engine: by its own code, by its sender, by an operator.
+# Public views of a task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """The task that is running here and now.
+    """The task that is currently running, returned by `current_task()`.
 
-    `task_id` with `claim_token` names this attempt and no other: the material for side effects that must happen once.
+    `task_id` and `claim_token` together identify this attempt; use them as an idempotency key for side effects.
     """
 
     task_id: str
     task_name: str
     queue_name: str
     attempt: int
-    """From 1; counts every execution that began, this one included."""
+    """Number of this attempt, from 1; every started attempt counts."""
     retry_count: int
     claim_token: int
     sent_at: datetime
@@ -137,12 +130,12 @@ class TaskContext:
     worker_id: str
     flags: Mapping[str, bool]
     possible_overlap: bool
-    """True when an earlier attempt could not be proven dead and may still be at work."""
+    """Whether an earlier attempt may still be running because its process could not be proven dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAttemptInfo:
-    """One execution that began and came to an end."""
+    """One finished attempt."""
 
     task_id: str
     attempt: int
@@ -162,9 +155,9 @@ class TaskAttemptInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
-    """The row of a task at the moment of asking.
+    """A task's row at the time of the read.
 
-    `result`, `failed_reason` and `attempts` are None unless they were asked for; attempts come newest first.
+    `result`, `failed_reason` and `attempts` (newest first) are None unless requested.
     """
 
     task_id: str
@@ -196,10 +189,12 @@ class TaskInfo:
     attempts: list[TaskAttemptInfo] | None = None
 
 
-# Ids of tasks and runs: UUIDv7, whose order is the order in which they were made.
+# Ids of tasks and runs: UUIDv7, so that id order is creation order.
+#
+# An id is handled as an integer, its value: 48 bits of milliseconds and 74 random bits, without version and variant.
 
 RANDOM_BYTES = 10
-"""How many bytes of chance a new id wants."""
+"""Random bytes needed for a new id."""
 
 SHORT_FORM_DIGITS = 8
 
@@ -214,65 +209,63 @@ _CANONICAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNOR
 
 
 def next_id_value(time_ms: int, random_bytes: Callable[[int], bytes], previous: int | None = None) -> int:
-    """The order of a new id of this millisecond: 48 bits of milliseconds, 74 of tail; above `previous` whatever the
-    clock says.
-
-    Where the clock has not moved on, or has gone back, it is the one after `previous`: as unique as that was, and a run
-    of them borrows from the next millisecond only when the tail is full.
-    """
+    """Return the value of a new id for this millisecond, always greater than `previous`."""
+    # If the clock stands still or goes back, count up from `previous`. An overflow of the random bits carries over
+    # into the milliseconds, so ids stay unique and ordered.
     if previous is not None and time_ms <= previous >> _RANDOM_BITS:
         return previous + 1
     return (time_ms << _RANDOM_BITS) | (int.from_bytes(random_bytes(RANDOM_BYTES), "big") & _RANDOM_MASK)
 
 
-def format_id(order: int) -> str:
-    """The UUIDv7 of this order, in lower case."""
-    high, low = (order >> _LOW_BITS).to_bytes(8, "big").hex(), (order & _LOW_MASK | _VARIANT).to_bytes(8, "big").hex()
+def format_id(value: int) -> str:
+    """Format an id value as a lower-case UUIDv7."""
+    high, low = (value >> _LOW_BITS).to_bytes(8, "big").hex(), (value & _LOW_MASK | _VARIANT).to_bytes(8, "big").hex()
     return f"{high[1:9]}-{high[9:13]}-7{high[13:]}-{low[:4]}-{low[4:]}"
 
 
 def format_ids(first: int, count: int) -> list[str]:
-    """So many ids in a row, from this order on."""
-    node = first & _LAST_GROUP_MASK
-    if node + count <= _LAST_GROUP_MASK:
-        head = format_id(first)[:-_LAST_GROUP_DIGITS]
-        return [f"{head}{each:012x}" for each in range(node, node + count)]
-    return [format_id(order) for order in range(first, first + count)]
+    """Format `count` consecutive id values, starting with `first`."""
+    last_group = first & _LAST_GROUP_MASK
+    # Usually only the last group of digits differs; formatting just that is much cheaper for large batches.
+    if last_group + count <= _LAST_GROUP_MASK:
+        prefix = format_id(first)[:-_LAST_GROUP_DIGITS]
+        return [f"{prefix}{group:012x}" for group in range(last_group, last_group + count)]
+    return [format_id(value) for value in range(first, first + count)]
 
 
 def parse_id(text: str) -> str:
-    """The id in the lower-case form in which we hold ids; `ValueError` when the text is no UUID."""
+    """Normalise an id to lower case; raises `ValueError` if it is not a UUID."""
     if not _CANONICAL.fullmatch(text):
         shown = repr(text[:40] + "…" if len(text) > 40 else text)
-        raise ValueError(f"{shown} is no id: expected a UUID such as 01890a5d-ac96-774b-bcce-b302099a8057")
+        raise ValueError(f"invalid id {shown}: expected a UUID such as 01890a5d-ac96-774b-bcce-b302099a8057")
     return text.lower()
 
 
 def short_form(task_id: str | UUID) -> str:
-    """The last eight hex digits, for people; the first ones are a clock and look alike."""
+    """Return the last eight hex digits; the first ones are a timestamp and look alike."""
     return str(task_id)[-SHORT_FORM_DIGITS:]
 
 
-# Which queue a task goes to and how early it is claimed there.
+# Queues and priorities
 
 DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 100
-"""Priorities run from 1, claimed first, to 100."""
+"""Priorities range from 1 (claimed first) to 100."""
 
 
 def queue_fault(queue_name: str | None, configured: Mapping[str, int] | None) -> HorsiesError | None:
-    """What is wrong with a task's queue, given the priorities of the custom queues; None of them is DEFAULT mode."""
+    """Return the error in a task's queue name, if any; `configured` are the custom queues, None in DEFAULT mode."""
     if configured is None:
         if queue_name is None:
             return None
         return ConfigurationError(
-            f"queue_name {queue_name!r} given, but the app has only its default queue",
+            f"queue_name {queue_name!r} given, but the app has only the default queue",
             code=ErrorCode.CONFIG_INVALID_QUEUE_MODE,
-            hint=f"leave queue_name out, or add [queues.{queue_name}] in horsies.toml or custom_queues in AppConfig",
+            hint=f"omit queue_name, or add [queues.{queue_name}] in horsies.toml or custom_queues in AppConfig",
         )
     if queue_name is None:
         return ConfigurationError(
-            "queue_name is missing, and the app has custom queues",
+            "queue_name is missing: it is required because the app has custom queues",
             code=ErrorCode.CONFIG_INVALID_QUEUE_MODE,
             hint=f"choose one of: {', '.join(sorted(configured))}",
         )
@@ -286,7 +279,7 @@ def queue_fault(queue_name: str | None, configured: Mapping[str, int] | None) ->
 
 
 def effective_priority(*, sent_with: int | None, task: int | None, queue: int | None) -> int:
-    """The most particular priority that was given: of this send, of the task, of its queue, else 100."""
+    """Return the most specific priority given: of the send, else of the task, else of its queue, else 100."""
     for priority in (sent_with, task, queue):
         if priority is not None:
             return priority
@@ -294,32 +287,32 @@ def effective_priority(*, sent_with: int | None, task: int | None, queue: int | 
 
 
 def is_priority(value: object) -> bool:
-    """Whether value is an int of 1..100; a bool is not."""
+    """Whether value is an int from 1 to 100; a bool is not."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= DEFAULT_PRIORITY
 
 
-# Until when a task is worth running.
+# Expiry (`good_until`)
 
-# The database takes the first and the last moment for endless; a day less leaves every time zone room to show it.
+# The driver maps datetime.min and datetime.max to -infinity and infinity, and either may overflow in another time zone.
 EARLIEST_INSTANT = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
 LATEST_INSTANT = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
 def check_good_until(good_until: datetime) -> None:
-    """Refuse what is no time, has no time zone or is at the edge of time; one in the past is allowed, and expires."""
+    """Raise `ValueError` unless `good_until` is a timezone-aware datetime in range; one in the past is allowed."""
     if not isinstance(good_until, datetime) or good_until.utcoffset() is None:
         raise ValueError("good_until must have a time zone, such as datetime.now(timezone.utc) + timedelta(hours=1)")
     if not EARLIEST_INSTANT <= good_until <= LATEST_INSTANT:
-        raise ValueError("good_until must be at least a day away from the earliest and the latest time there is")
+        raise ValueError(f"good_until must be between {EARLIEST_INSTANT.date()} and {LATEST_INSTANT.date()}")
 
 
 def has_expired(good_until: datetime | None, at: datetime) -> bool:
-    """Whether a task may no longer be started at this instant; `good_until` itself is already too late."""
+    """Whether a task may no longer start at this instant; `good_until` itself is already too late."""
     return good_until is not None and good_until <= at
 
 
 def expired_error(*, task_id: str, good_until: datetime, worker_id: str | None = None) -> TaskError:
-    """What is stored for a task that expired; the worker is named where one held the task."""
+    """The error stored for an expired task; `worker_id` is given if a worker had claimed it."""
     return TaskError(
         error_code=OutcomeCode.TASK_EXPIRED,
         message=f"not started before its good_until, {good_until.isoformat()}",

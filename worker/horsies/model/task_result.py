@@ -1,4 +1,4 @@
-"""What a task returns: a value, or the error that took its place."""
+"""`TaskResult`, `TaskError` and the built-in error codes; mapping of exceptions to codes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from horsies.errors import ConfigurationError, ErrorCode
 from horsies.model.result import summarize_error
 from horsies.model.workflow.plan import WorkflowContextMissingIdError
 
-# The codes that horsies itself puts into a `TaskError`, by family.
+# Built-in error codes, by family
 
 
 class OperationalErrorCode(StrEnum):
-    """Something broke: the task's code, its process, or the machinery around it."""
+    """Something broke: the task's code, its process or the infrastructure."""
 
     UNHANDLED_EXCEPTION = "UNHANDLED_EXCEPTION"
     TASK_EXCEPTION = "TASK_EXCEPTION"
@@ -36,7 +36,7 @@ class OperationalErrorCode(StrEnum):
 
 
 class ContractCode(StrEnum):
-    """A value is not what a declaration says it is."""
+    """A value does not match its declared type."""
 
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
     PYDANTIC_HYDRATION_ERROR = "PYDANTIC_HYDRATION_ERROR"
@@ -44,7 +44,7 @@ class ContractCode(StrEnum):
 
 
 class RetrievalCode(StrEnum):
-    """Asking for a result brought none; the task itself is not touched by that."""
+    """A result could not be retrieved; the task itself is not affected."""
 
     WAIT_TIMEOUT = "WAIT_TIMEOUT"
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
@@ -54,7 +54,7 @@ class RetrievalCode(StrEnum):
 
 
 class OutcomeCode(StrEnum):
-    """A task or a run was brought to an end without its own doing."""
+    """A task or run was ended from outside: by an operator, a deadline or its workflow."""
 
     TASK_CANCELLED = "TASK_CANCELLED"
     TASK_EXPIRED = "TASK_EXPIRED"
@@ -88,22 +88,22 @@ NEVER_RETRIED: frozenset[BuiltInTaskCode] = frozenset(
         OutcomeCode.WORKFLOW_EXPIRED,
     }
 )
-"""Codes that no retry policy may list: running again could not help, or somebody has said no."""
+"""Codes that a retry policy may not list: a retry could not succeed, or the task was ended on purpose."""
 
 _UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
 
 
 def is_upper_snake(text: str) -> bool:
-    """Whether text has the form of a code, built-in or not: `CARD_DECLINED`, `HTTP_503`."""
+    """Whether text has the form of an error code: `CARD_DECLINED`, `HTTP_503`."""
     return _UPPER_SNAKE.fullmatch(text) is not None
 
 
 def parse_code(text: str) -> BuiltInTaskCode | str:
-    """The enum member that text names, or text itself where it is a code of the user's own."""
+    """Return the member of a built-in family, or the text itself if it is a user's own code."""
     return BUILTIN_CODE_REGISTRY.get(text, text)
 
 
-# Why a task failed, as a value that is stored with the task and handed to whoever asks.
+# TaskError
 
 T = TypeVar("T")
 
@@ -114,23 +114,23 @@ def _validate_code(code: object, info: ValidationInfo) -> BuiltInTaskCode | str 
     if code is None or isinstance(code, _BUILTIN_CODE_TYPES):
         return code
     if not isinstance(code, str):
-        raise ValueError("error_code is a text or a member of a built-in family")  # noqa: TRY004 - pydantic wants ValueError
+        raise ValueError("error_code must be a string or a member of a built-in family")  # noqa: TRY004 - pydantic wants ValueError
     text = str(code)
     if info.mode == "json":  # from the database, where every code is plain text
         return parse_code(text)
     if text in BUILTIN_CODE_REGISTRY:
         raise ValueError(f"{text} is reserved; pass {type(BUILTIN_CODE_REGISTRY[text]).__name__}.{text}")
     if not is_upper_snake(text):
-        raise ValueError("a code of your own is written in UPPER_SNAKE")
+        raise ValueError("a custom error_code must be in UPPER_SNAKE")
     return text
 
 
 class TaskError(BaseModel):
-    """What went wrong: a code to decide by, a message to read, data to work with, the exception behind it.
+    """Why a task failed: an error code for programs, a message for people, optional data, and the exception.
 
-    A code that horsies uses itself is given as its enum member; the same text as a plain `str` is refused, so that
-    nobody mistakes a task's own code for one of ours. A live exception stays live in this process and is stored as
-    an object of five texts: type, module, message, repr and traceback.
+    Pass built-in codes as enum members; a plain `str` with the same text is rejected, so that a custom code cannot be
+    mistaken for a built-in one. An exception is kept as it is in this process and stored as an object with `type`,
+    `module`, `message`, `repr` and `traceback`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -146,14 +146,14 @@ class TaskError(BaseModel):
 
 
 class SubWorkflowError(TaskError):
-    """A sub-workflow failed; says which run it was and how far it came."""
+    """A sub-workflow failed; identifies the run and summarizes its nodes."""
 
     sub_workflow_id: str
     sub_workflow_summary: dict[str, JsonValue] | None = None
 
 
 def exception_to_record(exception: BaseException) -> dict[str, str]:
-    """A live exception as text, also when its own `__str__` or `__repr__` raises."""
+    """Convert an exception to strings, even if its `__str__` or `__repr__` raises."""
     kind = type(exception)
     return {
         "type": kind.__qualname__,
@@ -168,32 +168,35 @@ def _traceback_of(exception: BaseException) -> str:
     return "".join(traceback.format_exception(exception))
 
 
-def safe_stringify(speak: Callable[[T], str], value: T) -> str:
-    """What a value says about itself, or that it could not say it."""
+def safe_stringify(to_text: Callable[[T], str], value: T) -> str:
+    """Return `to_text(value)`, or a placeholder that names the exception it raised."""
     try:
-        return speak(value)
-    except BaseException as error:  # noqa: BLE001 - its own methods are user code, which may raise anything
-        return f"<{type(value).__qualname__}: {speak.__name__} raised {type(error).__qualname__}>"
+        return to_text(value)
+    except BaseException as error:  # noqa: BLE001 - __str__ and __repr__ are user code, which may raise anything
+        return f"<{type(value).__qualname__}: {to_text.__name__} raised {type(error).__qualname__}>"
 
 
-# The defaults let a checker know the whole type of a result made away from any annotation.
+# TaskResult
+
+# The defaults let type checkers infer both parameters of a result created without an annotation.
 T_co = TypeVar("T_co", covariant=True, default=Never)
 E_co = TypeVar("E_co", covariant=True, default=TaskError)
 
 
-class _Side(Enum):
-    """Marks the side that was not given; None is a value like any other."""
+class _Missing(Enum):
+    """Marks an argument that was not given; None is a valid value."""
 
-    ABSENT = "absent"
+    MISSING = "missing"
 
 
-_ABSENT = _Side.ABSENT
+_MISSING = _Missing.MISSING
 
 
 class TaskResult(Generic[T_co, E_co]):
-    """Exactly one of `ok` and `err`; `TaskResult(ok=None)` is a success.
+    """The result of a task: either `ok` or `err`; `TaskResult(ok=None)` is a success.
 
-    `ok` and `err` never raise and are None on the other side; the other accessors raise `ValueError` there.
+    Reading `ok` of a failure or `err` of a success gives None; `ok_value`, `err_value` and the `unwrap` methods raise
+    `ValueError`.
     """
 
     __slots__ = ("_err", "_ok")
@@ -203,38 +206,38 @@ class TaskResult(Generic[T_co, E_co]):
     def __init__(self, *, ok: T_co) -> None: ...
     @overload
     def __init__(self, *, err: E_co) -> None: ...
-    def __init__(self, *, ok: T_co | _Side = _ABSENT, err: E_co | _Side = _ABSENT) -> None:
-        if (ok is _ABSENT) == (err is _ABSENT):
-            raise ValueError("a TaskResult has either ok or err")
+    def __init__(self, *, ok: T_co | _Missing = _MISSING, err: E_co | _Missing = _MISSING) -> None:
+        if (ok is _MISSING) == (err is _MISSING):
+            raise ValueError("TaskResult needs exactly one of ok and err")
         if err is None:
-            raise ValueError("err=None says nothing; give a TaskError")
+            raise ValueError("err must be a TaskError, not None")
         self._ok = ok
         self._err = err
 
     def is_ok(self) -> bool:
-        return self._err is _ABSENT
+        return self._err is _MISSING
 
     def is_err(self) -> bool:
-        return self._err is not _ABSENT
+        return self._err is not _MISSING
 
     @property
     def ok(self) -> T_co | None:
-        return None if isinstance(self._ok, _Side) else self._ok
+        return None if isinstance(self._ok, _Missing) else self._ok
 
     @property
     def err(self) -> E_co | None:
-        return None if isinstance(self._err, _Side) else self._err
+        return None if isinstance(self._err, _Missing) else self._err
 
     @property
     def ok_value(self) -> T_co:
-        if isinstance(self._ok, _Side):
-            raise ValueError(f"the task failed, there is no value: {summarize_error(self._err)}")  # noqa: TRY004 - the documented class
+        if isinstance(self._ok, _Missing):
+            raise ValueError(f"the task failed: {summarize_error(self._err)}")  # noqa: TRY004 - the documented class
         return self._ok
 
     @property
     def err_value(self) -> E_co:
-        if isinstance(self._err, _Side):
-            raise ValueError("the task succeeded, there is no error")  # noqa: TRY004 - the documented class
+        if isinstance(self._err, _Missing):
+            raise ValueError("the task succeeded and has no error")  # noqa: TRY004 - the documented class
         return self._err
 
     def unwrap(self) -> T_co:
@@ -258,34 +261,33 @@ class TaskResult(Generic[T_co, E_co]):
         return self._ok, self._err
 
 
-# From an exception that a task raised to the code it fails with.
+# Mapping exceptions to error codes
 
 ExceptionMapper: TypeAlias = Mapping[type[BaseException], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExceptionRules:
-    """What a task, or the app, says about exceptions: by exact class, and for all others."""
+    """Error codes for exceptions, set on a task or on the app: by exact class, and a default for all others."""
 
     mapper: ExceptionMapper = field(default_factory=dict[type[BaseException], str])
     default: str | None = None
 
 
 def error_code_for(kind: type[BaseException], *, task: ExceptionRules, app: ExceptionRules) -> BuiltInTaskCode | str:
-    """The code of an exception: both mappers before both defaults, the task's before the app's.
+    """Return the error code of an exception class: mappers before defaults, the task's before the app's.
 
-    A mapper matches the very class it names; a subclass is another exception. An exception of ours that has a code of
-    its own keeps it unless a mapper says otherwise.
+    Mappers match exact classes, not subclasses. A horsies exception with its own code keeps it unless it is mapped.
     """
-    own = ContractCode.WORKFLOW_CTX_MISSING_ID if kind is WorkflowContextMissingIdError else None
-    for code in (task.mapper.get(kind), app.mapper.get(kind), own, task.default, app.default):
+    own_code = ContractCode.WORKFLOW_CTX_MISSING_ID if kind is WorkflowContextMissingIdError else None
+    for code in (task.mapper.get(kind), app.mapper.get(kind), own_code, task.default, app.default):
         if code is not None:
             return parse_code(code)
     return OperationalErrorCode.UNHANDLED_EXCEPTION
 
 
 def task_error_from(exception: BaseException, *, task: ExceptionRules, app: ExceptionRules) -> TaskError:
-    """The failure that a raised exception stands for; the exception itself is kept in it."""
+    """Build the error of a task that raised; it keeps the exception."""
     return TaskError(
         error_code=error_code_for(type(exception), task=task, app=app),
         message=exception_to_record(exception)["message"] or type(exception).__qualname__,
@@ -294,7 +296,7 @@ def task_error_from(exception: BaseException, *, task: ExceptionRules, app: Exce
 
 
 def mapping_faults(rules: ExceptionRules) -> Iterator[ConfigurationError]:
-    """Everything that keeps these rules from working."""
+    """Yield every fault in these rules."""
     if not isinstance(rules.mapper, Mapping):
         yield _mapper_error("exception_mapper must be a dict")
         return
@@ -302,13 +304,13 @@ def mapping_faults(rules: ExceptionRules) -> Iterator[ConfigurationError]:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             yield _mapper_error(f"exception_mapper: {kind!r} is not an exception class")
         elif not _is_code(code):
-            yield _mapper_error(f"exception_mapper: the code for {kind.__qualname__} must be UPPER_SNAKE text")
+            yield _mapper_error(f"exception_mapper: the code for {kind.__qualname__} must be in UPPER_SNAKE")
     if rules.default is not None and not _is_code(rules.default):
-        yield _mapper_error("default_unhandled_error_code must be UPPER_SNAKE text")
+        yield _mapper_error("default_unhandled_error_code must be in UPPER_SNAKE")
 
 
 def reserved_code_faults(rules: ExceptionRules) -> Iterator[ConfigurationError]:
-    """Codes of ours that these rules would hand out as if they were the user's own."""
+    """Yield a fault for every rule that maps to a built-in code."""
     for kind, code in rules.mapper.items():
         if code in BUILTIN_CODE_REGISTRY:
             yield _reserved_code_error(f"exception_mapper maps {kind.__qualname__} to {code}")
@@ -324,13 +326,13 @@ def _mapper_error(message: str) -> ConfigurationError:
     return ConfigurationError(
         message,
         code=ErrorCode.CONFIG_INVALID_EXCEPTION_MAPPER,
-        hint="a mapper maps exception classes to codes such as CARD_DECLINED",
+        hint="map exception classes to codes such as CARD_DECLINED",
     )
 
 
 def _reserved_code_error(message: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{message}, which is reserved",
+        f"{message}, which is a built-in code",
         code=ErrorCode.CHECK_RESERVED_CODE_COLLISION,
-        hint="choose a code of your own",
+        hint="use a custom code",
     )

@@ -1,4 +1,4 @@
-"""Text from outside, made safe to show: names, arguments, errors, results are data and never reach a terminal raw."""
+"""Make untrusted text (names, arguments, errors, results) safe for terminals, and describe validation errors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 
 from pydantic_core import ErrorDetails
 
-# C0 and C1 controls and DEL, and lone surrogates, which no terminal encoding can carry.
+# C0 and C1 controls, DEL, and lone surrogates, which cannot be encoded.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# Characters that reorder or hide what stands around them.
+# Characters that reorder or hide the text around them.
 _INVISIBLE = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def sanitize_text(text: str, *, limit: int | None = None) -> str:
-    """`text` with control characters written out, reordering ones removed, and cut to `limit` characters with `…`."""
-    # Four times the limit leaves room for what is removed, and keeps a megabyte from being read whole.
+    """Escape control characters, remove invisible ones, and truncate to `limit` characters with `…`."""
+    # Four times the limit allows for removed characters without scanning a megabyte.
     read = text if limit is None else text[: 4 * limit]
     shown = _CONTROL.sub(_escape, _INVISIBLE.sub("", read))
     if limit is not None and (len(shown) > limit or len(read) < len(text)):
@@ -27,20 +27,20 @@ def sanitize_text(text: str, *, limit: int | None = None) -> str:
 
 
 def first_line(text: str, *, limit: int) -> str:
-    """The first line of `text` with anything in it, made safe and cut to `limit`; empty where there is none."""
+    """Return the first non-blank line of `text`, sanitized and truncated to `limit`; empty if there is none."""
     return sanitize_text(text.strip().partition("\n")[0].rstrip(), limit=limit)
 
 
 def _escape(match: re.Match[str]) -> str:
     character = match[0]
     code = ord(character)
-    return _NAMED.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+    return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
-# What pydantic found wrong, in words made from the annotation alone, so that no value is ever shown.
+# Messages for pydantic errors, built from the annotation alone so that no value, which may be secret, is shown.
 
-_WHOLE, _NUMBER, _TRUTH, _DECIMAL = "a whole number", "a number", "true or false", "a decimal number"
-_DATE, _TIME, _MOMENT, _SPAN = "a date", "a time of day", "a date and time", "a time span"
+_WHOLE, _NUMBER, _BOOL, _DECIMAL = "a whole number", "a number", "true or false", "a decimal number"
+_DATE, _TIME, _DATETIME, _DURATION = "a date", "a time of day", "a date and time", "a duration"
 _MUST_BE: Final[Mapping[str, str]] = {
     "none_required": "None",
     "literal_error": "{expected}",
@@ -51,8 +51,8 @@ _MUST_BE: Final[Mapping[str, str]] = {
     "int_from_float": _WHOLE,
     "float_type": _NUMBER,
     "float_parsing": _NUMBER,
-    "bool_type": _TRUTH,
-    "bool_parsing": _TRUTH,
+    "bool_type": _BOOL,
+    "bool_parsing": _BOOL,
     "decimal_type": _DECIMAL,
     "decimal_parsing": _DECIMAL,
     "string_type": "text",
@@ -66,11 +66,11 @@ _MUST_BE: Final[Mapping[str, str]] = {
     "date_from_datetime_parsing": _DATE,
     "time_type": _TIME,
     "time_parsing": _TIME,
-    "datetime_type": _MOMENT,
-    "datetime_parsing": _MOMENT,
-    "datetime_from_date_parsing": _MOMENT,
-    "time_delta_type": _SPAN,
-    "time_delta_parsing": _SPAN,
+    "datetime_type": _DATETIME,
+    "datetime_parsing": _DATETIME,
+    "datetime_from_date_parsing": _DATETIME,
+    "time_delta_type": _DURATION,
+    "time_delta_parsing": _DURATION,
     "list_type": "a list",
     "tuple_type": "a tuple",
     "set_type": "a set",
@@ -102,18 +102,19 @@ _OTHER_RULES: Final[Mapping[str, str]] = {
     "timezone_aware": "must have a time zone",
     "decimal_max_digits": "must not have more digits than {max_digits}",
     "decimal_max_places": "must not have more decimal places than {decimal_places}",
-    "union_tag_not_found": "does not say by {discriminator} which kind it is",
+    "union_tag_not_found": "must have the field {discriminator}, which selects its type",
 }
-_RULE_TEXTS: Final[Mapping[str, str]] = {**{kind: f"must be {what}" for kind, what in _MUST_BE.items()}, **_OTHER_RULES}
+_TEMPLATES: Final[Mapping[str, str]] = {
+    **{kind: f"must be {expected}" for kind, expected in _MUST_BE.items()},
+    **_OTHER_RULES,
+}
 
 
 def describe_validation_error(finding: ErrorDetails) -> str:
-    """The rule that does not hold, as the end of a sentence that starts with the name of the place.
-
-    All rules not known here are named only: parsers quote characters, and validators of the user's say what they like.
-    """
-    words = _RULE_TEXTS.get(finding["type"])
-    if words is None:
+    """Describe the violated rule as a predicate: the caller puts the name of the value before it."""
+    template = _TEMPLATES.get(finding["type"])
+    if template is None:
+        # Only the rule's name: messages of parsers and of user validators may quote the value.
         return f"is not accepted ({finding['type']})"
-    # A user's own error may bear the name of one of pydantic's, and lack what that one tells.
-    return words.format_map(defaultdict(lambda: "…", finding.get("ctx", {})))
+    # A user's own error type may share a name with one of pydantic's and lack its context values.
+    return template.format_map(defaultdict(lambda: "…", finding.get("ctx", {})))

@@ -259,7 +259,7 @@ def _error(case: StaleTask, verdict: Fail, crashes: Sequence[str]) -> TaskError:
     if verdict.code is OperationalErrorCode.POISON_TASK:
         number = case.row.crash_count + 1
         data |= {"crash_count": number, "causes": list(crashes)}
-        return TaskError(error_code=verdict.code, message=f"crashed {number} times, last by {crashes[-1]}", data=data)
+        return TaskError(error_code=verdict.code, message=f"crashed {number} times, last: {crashes[-1]}", data=data)
     return TaskError(error_code=verdict.code, message=crashes[-1], data=data)
 
 
