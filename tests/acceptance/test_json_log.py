@@ -54,12 +54,12 @@ def project(horsies: Executable) -> Project:
 def test_every_line_of_a_run_is_an_object(horsies: Executable, database_url: str) -> None:
     url = {"HORSIES_BROKER__DATABASE_URL": database_url}
     with horsies.start("worker", "main:app", "--processes", "1", "--log-format", "json", **url) as worker:
-        worker.until_said("worker started")
+        worker.wait_for_output("worker started")
         for task in ("talk", "linger"):
             assert horsies("task", "send", task, "--app", "main:app", **url).code == 0
-        worker.until_said("lingering")
+        worker.wait_for_output("lingering")
         worker.popen.send_signal(signal.SIGTERM)
-        worker.until_said("hint=press Ctrl-C again or send another SIGTERM to kill them now")
+        worker.wait_for_output("hint=press Ctrl-C again or send another SIGTERM to kill them now")
         worker.popen.send_signal(signal.SIGINT)
         assert worker.popen.wait(timeout=20) == 0
     said = [line["message"] for line in objects(worker.stderr)]

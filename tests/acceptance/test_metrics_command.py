@@ -13,7 +13,7 @@ from tests.support.rows import HOUR, insert_old_worker, insert_task
 
 
 def scraped(at_work: RunningCommand) -> str:
-    at_work.until_said("/metrics")
+    at_work.wait_for_output("/metrics")
     address = re.search(r"http://\S+", at_work.stderr)
     assert address is not None
     with urllib.request.urlopen(address[0], timeout=30) as answer:  # noqa: S310  # our own
@@ -50,7 +50,7 @@ def test_what_there_is_and_what_has_happened_is_told(horsies: Executable, databa
 
 def test_a_port_that_is_taken_is_told(horsies: Executable, database_url: str) -> None:
     with horsies.start("metrics", "--port", "0", "--database-url", database_url) as at_work:
-        at_work.until_said("/metrics")
+        at_work.wait_for_output("/metrics")
         port = re.search(r":(\d+)/metrics", at_work.stderr)
         assert port is not None
         answer = horsies("metrics", "--port", port[1], "--database-url", database_url)

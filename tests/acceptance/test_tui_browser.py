@@ -19,7 +19,7 @@ async def test_the_screens_are_seen_and_keys_are_heard_in_chromium(
     horsies: Executable, port: int, tmp_path: Path
 ) -> None:
     with horsies.start("tui", "--demo", "--serve", "--port", str(port)) as server:
-        server.until_said("the screens:")
+        server.wait_for_output("the screens:")
         async with open_browser(str(BROWSER), tmp_path / "browser") as page:
             await page.open(f"http://127.0.0.1:{port}/")
             await page.until_heard(b"[1Dash]", b"NEEDS ATTENTION", b"RO")

@@ -25,7 +25,7 @@ main()
 @pytest.fixture
 def serving(horsies: Executable, port: int) -> Iterator[RunningCommand]:
     with horsies.start("tui", "--demo", "--serve", "--port", str(port)) as at_work:
-        at_work.until_said("serving the TUI at")
+        at_work.wait_for_output("serving the TUI at")
         yield at_work
 
 
@@ -117,7 +117,7 @@ async def test_pages_of_other_sites_are_turned_away(serving: RunningCommand, por
 
 async def test_acting_is_allowed_by_whoever_serves(horsies: Executable, port: int) -> None:
     with horsies.start("tui", "--demo", "--serve", "--read-write", "--port", str(port)) as at_work:
-        at_work.until_said("may act")
+        at_work.wait_for_output("may act")
         await _knock(port)
         async with _visit(port) as websocket:
             assert b"RW" in await _drawn(websocket, b"LIVE", b"RW")

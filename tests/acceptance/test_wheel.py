@@ -66,6 +66,6 @@ def test_the_database_commands_work_from_the_wheel(installed: Executable) -> Non
 def test_the_example_runs_from_the_wheel(installed: Executable) -> None:
     shutil.copy(REPOSITORY / "horsies.toml.example", installed.cwd / "horsies.toml")
     with installed.start("worker", "--config", "horsies.toml") as worker:
-        worker.until_said("worker started")
+        worker.wait_for_output("worker started")
         sent = installed("task", "send", "sample.send_email", "--args", '["me@here", "hello"]', "--wait", "--json")
         assert (sent.code, worker.stop()) == (0, 0), sent

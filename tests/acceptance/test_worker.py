@@ -15,8 +15,8 @@ async def test_a_worker_runs_tasks_and_leaves_when_asked(database_url: str, hors
     app = ledger_app(database_url)
     async with Ledger.open(database_url) as ledger:
         async with worker_process(database_url, "--processes", "1") as worker:
-            talk = await send(app, "talk", "good day")
-            refused = await send(app, "refuse", "NOT_TODAY")
+            talk = await send(app, "print_lines", "good day")
+            refused = await send(app, "return_error", "NOT_TODAY")
             await ledger.until_terminal(talk, refused)
             worker.signal(signal.SIGTERM)
             assert await worker.until_gone() == 0

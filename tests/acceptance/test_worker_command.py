@@ -114,7 +114,7 @@ def test_the_first_lines_say_what_an_operator_wants_to_know(
     project.write("tasks.py", task)
     url = database_url.replace("horsies@", "horsies:hunter2@")
     with horsies.start("worker", HORSIES_BROKER__DATABASE_URL=url) as worker:
-        worker.until_said("worker started")
+        worker.wait_for_output("worker started")
         assert worker.stop() == 0
     said = worker.stderr
     assert said.startswith("horsies ")
@@ -153,7 +153,7 @@ def test_what_an_app_says_in_code_is_what_its_worker_does(
 ) -> None:
     project.write("main.py", IN_CODE.format(url=database_url))
     with horsies.start("worker", "main:app", "--processes", "1") as worker:
-        worker.until_said("worker started")
+        worker.wait_for_output("worker started")
         sent = horsies("task", "send", "greet", "--app", "main:app", "--wait", "--json")
         assert (sent.code, worker.stop()) == (0, 0), sent
     assert "queues      mail (priority 1, no cap)" in worker.stderr
@@ -165,7 +165,7 @@ def test_the_log_can_be_lines_of_json(horsies: Executable, database_url: str) ->
     with horsies.start(
         "worker", "main:app", "--log-format", "json", HORSIES_BROKER__DATABASE_URL=database_url
     ) as worker:
-        worker.until_said("worker started")
+        worker.wait_for_output("worker started")
         assert worker.stop() == 0
     lines = [json.loads(line) for line in worker.stderr.splitlines()]
     assert (lines[0]["tasks"], lines[0]["queues"]) == ("1: resize", "default")
@@ -190,7 +190,7 @@ def test_the_log_says_who_started_where_what_failed_and_how_much_was_run(
     project.write("main.py", MIXED)
     url = {"HORSIES_BROKER__DATABASE_URL": database_url.replace("horsies@", "horsies:hunter2@")}
     with horsies.start("worker", "main:app", "--processes", "1", "--log-format", form, **url) as worker:
-        worker.until_said("worker started")
+        worker.wait_for_output("worker started")
         for is_well in ("true", "false"):
             horsies("task", "send", "mixed", "--args", f"[{is_well}]", "--app", "main:app", "--wait", **url)
         assert worker.stop() == 0
@@ -208,7 +208,7 @@ def test_the_log_says_who_started_where_what_failed_and_how_much_was_run(
 def test_a_running_worker_answers_a_ping_and_writes_its_state(horsies: Executable, database_url: str) -> None:
     app = make_app(database_url)
     with horsies.start("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
-        worker.until_said("worker started")
+        worker.wait_for_output("worker started")
         (pong,) = app.ping_workers(min_responses=1).unwrap()
         (state,) = app.list_worker_states().unwrap()
         assert worker.stop() == 0
@@ -230,7 +230,7 @@ def test_a_worker_whose_children_do_not_come_up_any_more_ends_with_1(
 ) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n{FRAIL}")
     with horsies.start("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
-        worker.until_said("worker started")
+        worker.wait_for_output("worker started")
         project.write("broken")
         (child,) = [
             each for each in psutil.Process(worker.popen.pid).children() if "horsies.engine.child" in each.cmdline()
@@ -244,7 +244,7 @@ def test_a_worker_whose_children_do_not_come_up_any_more_ends_with_1(
 def test_the_example_runs_as_it_is_and_brings_its_own_server(embedded: Executable) -> None:
     shutil.copy(EXAMPLE, embedded.cwd / "horsies.toml")
     with embedded.start("worker", "--config", "horsies.toml") as worker:
-        worker.until_said("worker started")
+        worker.wait_for_output("worker started")
         sent = embedded("task", "send", "sample.send_email", "--args", '["me@here", "hello"]', "--wait", "--json")
         assert (sent.code, worker.stop()) == (0, 0), sent
     assert "embedded PostgreSQL in " in worker.stderr

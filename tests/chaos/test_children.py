@@ -19,13 +19,13 @@ from tests.support.workers import InProcessWorker, worker_in_process
 CRASHES: dict[str, tuple[str, dict[str, Any]]] = {
     "segfault": ("WORKER_CRASHED", {"cause": "CHILD_SIGNAL", "signal": "SIGSEGV"}),
     "kill_self": ("WORKER_CRASHED", {"cause": "CHILD_SIGNAL", "signal": "SIGKILL"}),
-    "leave": ("WORKER_CRASHED", {"cause": "CHILD_EXIT", "exit_status": 7}),
+    "exit_process": ("WORKER_CRASHED", {"cause": "CHILD_EXIT", "exit_status": 7}),
     "eat_memory": ("WORKER_CRASHED", {"cause": "CHILD_MEMORY"}),
-    "hang_up": ("WORKER_CRASHED", {"cause": "CHILD_PROTOCOL"}),
+    "shut_down_channel": ("WORKER_CRASHED", {"cause": "CHILD_PROTOCOL"}),
     "exit_by_exception": ("UNHANDLED_EXCEPTION", {}),
     "unencodable": ("WORKER_SERIALIZATION_ERROR", {}),
 }
-ARGUMENTS = {"leave": (7,), "exit_by_exception": (7,)}
+ARGUMENTS = {"exit_process": (7,), "exit_by_exception": (7,)}
 
 
 async def test_a_killed_child_costs_its_own_task_and_nothing_else(database_url: str, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ async def test_each_way_of_dying_has_a_code_and_a_cause_and_the_worker_lives(dat
         await ledger.until_connections_are(0)
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("poison", ()), ("swallow", ({"text": "bitter"},))])
+@pytest.mark.parametrize(("name", "arguments"), [("poison", ()), ("crash_on_decode", ({"text": "bitter"},))])
 async def test_a_task_that_always_kills_its_child_is_given_up_after_so_many_crashes(
     database_url: str, name: str, arguments: tuple[object, ...]
 ) -> None:
@@ -87,7 +87,7 @@ async def test_a_task_that_always_kills_its_child_is_given_up_after_so_many_cras
         assert len(_evidence_in(error)["causes"]) == 3
         (event,) = worker.events_of(events.TaskPoisoned)
         assert (event.task_id, event.crash_count, len(event.causes)) == (poison, 3, 3)
-        unrecorded = [poison] if name == "swallow" else []
+        unrecorded = [poison] if name == "crash_on_decode" else []
         assert await ledger.violations([poison, *ids], unrecorded=unrecorded, max_crashes=3) == []
         await worker.stop()
         assert len(await ledger.events("task_poisoned")) == 1
@@ -135,7 +135,7 @@ async def test_a_stopped_child_is_killed_by_its_own_parent_or_at_its_time_out(da
 
 async def test_a_loop_in_c_that_holds_the_interpreter_is_never_condemned(database_url: str) -> None:
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
-        task_id = await worker.send("burn", 3.0)
+        task_id = await worker.send("hold_gil", 3.0)
         row = (await ledger.until_terminal(task_id, within_s=20))[task_id]
         assert row["status"] == "COMPLETED", row
         assert await _longest_silence_s(ledger, task_id) < 1, "a judge could have acted"

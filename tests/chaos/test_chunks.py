@@ -41,9 +41,9 @@ async def test_short_tasks_behind_a_slow_one_are_called_back(database_url: str, 
 
 async def test_a_death_in_a_chunk_costs_the_task_that_ran_and_no_other(database_url: str) -> None:
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
-        lessons = await _send(worker, "die_if", [{"told": False}] * 60)
+        lessons = await _send(worker, "exit_if", [{"condition": False}] * 60)
         await ledger.until_terminal(*lessons)
-        ids = await _send(worker, "die_if", [{"told": number == 3} for number in range(20)])
+        ids = await _send(worker, "exit_if", [{"condition": number == 3} for number in range(20)])
         rows = await ledger.until_terminal(*ids)
         assert [number for number, each in enumerate(ids) if rows[each]["status"] == "FAILED"] == [3]
         assert rows[ids[3]]["error_code"] == "WORKER_CRASHED"
@@ -65,7 +65,7 @@ async def test_a_beat_that_crosses_a_task_on_its_way_back_is_no_sign_of_a_lost_r
         async with holding_up_beats(database_url):
             slow, *short = await _send(worker, "wait_for", [{"file": str(shut)}, *[{"file": str(opened)}] * 40])
             await worker.wait_for_event(events.ChunkRecalled)
-            await worker.until(lambda: not any(worker.holds(each) for each in short))
+            await worker.until(lambda: not any(worker.has_in_flight(each) for each in short))
         shut.touch()
         await ledger.until_terminal(slow, *short)
         assert worker.events_of(events.LateHeartbeatRefused) == []

@@ -63,7 +63,7 @@ async def test_a_wrong_clock_of_a_worker_changes_nothing(
         plain = await send(app, "work", 0.5)
         due = (await app.tasks["work"].schedule_async(1)).unwrap().task_id
         in_time = await send(app, "work", good_until=datetime.now(UTC) + timedelta(seconds=60))
-        retried = await send(app, "refuse", "LISTED")
+        retried = await send(app, "return_error", "LISTED")
         bounded = await send(app, "work_briefly", 0.1)
         too_long = await send(app, "work_briefly", 10)
         sent = [plain, due, in_time, retried, bounded, too_long]

@@ -21,7 +21,7 @@ UPDATE horsies_tasks
 async def test_a_slot_works_again_when_a_slow_coroutine_has_gone_after_all(database_url: str) -> None:
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url, processes=1) as worker:
         (before,) = worker.children
-        slow = await worker.send("linger_briefly", 4.0)
+        slow = await worker.send("ignore_cancel_briefly", 4.0)
         assert (await ledger.until_terminal(slow))[slow]["error_code"] == "TASK_TIMEOUT"
         after = await worker.send("work")
         assert (await ledger.until_terminal(after))[after]["worker_pid"] == before.pid
@@ -33,7 +33,7 @@ async def test_a_coroutine_that_was_killed_before_it_began_never_begins(database
     async with Ledger.open(database_url) as ledger, worker_in_process(database_url) as worker:
         held_up = await _behind_a_held_loop(worker, ledger, "nap", gate)
         await _kill(ledger, held_up)
-        await worker.until(lambda: not worker.holds(held_up))
+        await worker.until(lambda: not worker.has_in_flight(held_up))
         gate.touch()
         await worker.until(lambda: all(child.is_idle for child in worker.children))
         assert await ledger.starts(held_up) == []
@@ -61,7 +61,7 @@ async def test_a_task_killed_in_its_chunk_costs_the_one_that_runs_nothing(databa
         slow, *short = await _send(worker, "wait_for", [{"file": str(shut)}, *[{"file": str(opened)}] * 4])
         await ledger.until_started(slow)
         await _kill(ledger, short[1])
-        await worker.until(lambda: not worker.holds(short[1]))
+        await worker.until(lambda: not worker.has_in_flight(short[1]))
         shut.touch()
         rows = await ledger.until_terminal(slow, *short)
         assert [rows[each]["status"] for each in (slow, *short)].count("COMPLETED") == 4
@@ -112,7 +112,7 @@ async def _behind_a_held_loop(worker: InProcessWorker, ledger: Ledger, name: str
     other = await worker.send("wait_for", str(other_gate))
     await ledger.until_started(holding, other)
     held_up = await worker.send(name, 0.0)
-    await worker.until(lambda: worker.holds(held_up))
+    await worker.until(lambda: worker.has_in_flight(held_up))
     other_gate.touch()
     await ledger.until_terminal(other)
     return held_up

@@ -71,7 +71,7 @@ async def test_a_start_whose_answer_is_lost_is_given_back_and_runs_once(
     ("task", "arguments", "statement", "codes"),
     [
         ("work", (), "complete", [None]),
-        ("refuse", ("LISTED",), "finish", ["LISTED"] * 3),
+        ("return_error", ("LISTED",), "finish", ["LISTED"] * 3),
         ("kill_self", (), "finish", ["WORKER_CRASHED"]),
     ],
 )

@@ -127,7 +127,7 @@ async def test_a_last_crash_that_came_too_late_is_not_called_poison(
         await ledger.fetch(FINISH_ELSEWHERE, task_id)
         await worker.kill_children()
         await worker.wait_for_event(events.LateResultRefused)
-        await worker.until(lambda: not worker.holds(task_id))
+        await worker.until(lambda: not worker.has_in_flight(task_id))
         assert worker.events_of(events.TaskPoisoned) == []
 
 

@@ -59,7 +59,7 @@ async def test_a_stop_stores_what_ends_in_time_and_hands_back_what_it_cuts(
         await ledger.until_started(short, again, endless)
         began = time.monotonic()
         worker.signal(signal.SIGTERM)
-        await worker.until_said("still running")
+        await worker.wait_for_output("still running")
         assert await state_of_the_worker(ledger) == "draining"
         late = await send(app, "work")
         (tmp_path / "go").touch()
@@ -85,7 +85,7 @@ async def test_a_second_signal_ends_the_grace(database_url: str, ledger: Ledger,
         task = await send(app, "work", HALF_AN_HOUR_S)
         await ledger.until_started(task)
         worker.signal(signal.SIGTERM)
-        await worker.until_said("still running")
+        await worker.wait_for_output("still running")
         worker.signal(signal.SIGINT)
         assert await worker.until_gone(within_s=5) == 0
     assert fate(await ledger.row(task)) == ("FAILED", "SHUTDOWN", 0, 0)
@@ -248,7 +248,7 @@ async def test_a_signal_while_the_database_is_away_ends_the_start(tmp_path: Path
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n")
     project.write_task("tasks.py", name="resize")
     async with starting("postgresql://me:hunter2@127.0.0.1:1/db", tmp_path) as worker:
-        await worker.until_said("database unavailable")
+        await worker.wait_for_output("database unavailable")
         worker.signal(signal.SIGTERM)
         assert await worker.until_gone(within_s=5) == 0
         assert "hunter2" not in worker.log_text

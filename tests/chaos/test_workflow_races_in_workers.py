@@ -83,7 +83,7 @@ async def test_no_task_begins_between_the_answer_to_a_pause_or_a_cancel_and_a_re
 def _spec(app: Horsies) -> WorkflowSpec[int]:
     """Tasks side by side, one that fails and starts again, and a sub-workflow."""
     first = task_of(app, "step").node(node_id="first")(value=1, seconds=0.05)
-    again = app.tasks["stumble"].node(node_id="again", waits_for=[first])(times=1)
+    again = app.tasks["fail_times"].node(node_id="again", waits_for=[first])(times=1)
     child: SubWorkflowNode[int] = SubWorkflowNode(Doubled, kwargs={"value": 5}, waits_for=[first], node_id="child")
     last = task_of(app, "step").node(node_id="last", waits_for=[again, child])(value=3)
     return app.workflow("raced", [first, again, child, last], output=last, definition_key="tests.raced")

@@ -159,7 +159,7 @@ async def test_a_worker_cut_off_for_three_thresholds_is_replaced_and_comes_back(
             await lonely.until(lambda: lonely.children)
             first, second = [await send(app, "wait_for_again", str(tmp_path / "go")) for _ in range(2)]
             await ledger.until_started(first, second)
-            taken = first if lonely.holds(first) else second
+            taken = first if lonely.has_in_flight(first) else second
             cut_at = await ledger.now()
             proxy.freeze()
             await lonely.until(lambda: lonely.silent_s > 3 * THRESHOLD_S)

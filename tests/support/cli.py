@@ -289,7 +289,7 @@ class RunningCommand:
     def stdout(self) -> str:
         return self.log.with_name("stdout.log").read_text()
 
-    def until_said(self, text: str, *, within_s: float = 30.0) -> None:
+    def wait_for_output(self, text: str, *, within_s: float = 30.0) -> None:
         deadline = time.monotonic() + within_s
         while text not in self.stderr:
             assert self.popen.poll() is None, self.stderr

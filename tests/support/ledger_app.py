@@ -1,4 +1,7 @@
-"""How tasks write down when they begin and end, in a table that horsies never touches."""
+"""App for worker tests: its tasks record their starts and ends in a `ledger` table that horsies does not use.
+
+In the children of workers `app` is built from environment variables; tests build the same app with `ledger_app`.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,14 @@ from horsies import (
 )
 
 URL = "LEDGER_URL"
-"""The variable that says where."""
+CONFIG = "LEDGER_CONFIG"
+"""Names of environment variables."""
 
 _WRITE = "INSERT INTO ledger (task_id, claim_token, attempt, pid, what) VALUES ($1::text::uuid, $2, $3, $4, $5)"
 
 
 class LedgerWriter:
-    """One autocommit connection a process, on a thread of its own, so that functions and coroutines both can write."""
+    """Writes ledger rows on one autocommit connection in its own thread, for functions and coroutines alike."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -67,7 +71,7 @@ class LedgerWriter:
 
     async def _insert(self, values: tuple[object, ...]) -> None:
         if self._connection is None or self._connection.is_closed():
-            # Straight to the server, whatever a test puts between it and the worker.
+            # Directly to the server, bypassing any proxy that a test puts in front of it.
             self._connection = await asyncpg.connect(os.environ[URL])
         await self._connection.execute(_WRITE, *values)
 
@@ -77,7 +81,7 @@ _writer = LedgerWriter()
 
 @contextmanager
 def recorded() -> Generator[None]:
-    """The body of a task, from its start to its end; a death leaves it open."""
+    """Record the start and end of a task body; a crash leaves only the start."""
     _writer.write("start")
     try:
         yield
@@ -91,13 +95,13 @@ async def recorded_async() -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        # Cancelled or not, the end is written before the coroutine is gone.
+        # Write the end even if the coroutine is cancelled.
         await asyncio.shield(_writer.write_async("end"))
 
 
-# Tasks on record that leave their process alone: they work, wait, fail and tell.
+# Tasks that do not harm their process
 
-# ruff: noqa: T201  # what tasks print is part of what is tested
+# ruff: noqa: T201  # tests check what tasks print
 
 
 def work(seconds: float = 0.0) -> TaskResult[int, TaskError]:
@@ -107,12 +111,12 @@ def work(seconds: float = 0.0) -> TaskResult[int, TaskError]:
 
 
 def plain() -> TaskResult[None, TaskError]:
-    """As short as a task can be: nothing is written."""
+    """The shortest possible task; it writes no ledger rows."""
     return TaskResult(ok=None)
 
 
-def jot(file: str) -> TaskResult[None, TaskError]:
-    """The ledger of very short tasks: one line in a file, written at once."""
+def append_line(file: str) -> TaskResult[None, TaskError]:
+    """Append the task id to a file; cheaper than the ledger, for very short tasks."""
     task = current_task()
     assert task is not None
     with Path(file).open("ab", buffering=0) as lines:
@@ -121,7 +125,7 @@ def jot(file: str) -> TaskResult[None, TaskError]:
 
 
 def wait_for(file: str) -> TaskResult[int, TaskError]:
-    """Until the file is there."""
+    """Wait until the file exists."""
     with recorded():
         while not Path(file).exists():
             time.sleep(0.005)
@@ -135,32 +139,32 @@ async def nap(seconds: float) -> TaskResult[int, TaskError]:
 
 
 async def hold_loop(file: str) -> TaskResult[int, TaskError]:
-    """Keep the event loop of its child from going on until the file is there."""
+    """Block the event loop of the child until the file exists."""
     async with recorded_async():
         while not Path(file).exists():
-            time.sleep(0.005)  # noqa: ASYNC251  # that is the point of it
+            time.sleep(0.005)  # noqa: ASYNC251  # blocks on purpose
     return TaskResult(ok=os.getpid())
 
 
-async def linger(seconds: float) -> TaskResult[int, TaskError]:
-    """A coroutine that does not go when it is cancelled."""
+async def ignore_cancel(seconds: float) -> TaskResult[int, TaskError]:
+    """A coroutine that ignores cancellation."""
     until = time.monotonic() + seconds
     async with recorded_async():
         while time.monotonic() < until:
             try:
                 await asyncio.sleep(until - time.monotonic())
             except asyncio.CancelledError:
-                print("will not go")
+                print("cancellation ignored")
     return TaskResult(ok=os.getpid())
 
 
-def refuse(code: str) -> TaskResult[None, TaskError]:
+def return_error(code: str) -> TaskResult[None, TaskError]:
     with recorded():
         return TaskResult(err=TaskError(error_code=code, message="as asked", data={"asked": code}))
 
 
-def stumble(times: int) -> TaskResult[int, TaskError]:
-    """Fail so many times, then end well."""
+def fail_times(times: int) -> TaskResult[int, TaskError]:
+    """Fail in the first `times` attempts, then succeed."""
     with recorded():
         task = current_task()
         assert task is not None
@@ -169,37 +173,37 @@ def stumble(times: int) -> TaskResult[int, TaskError]:
         return TaskResult(ok=task.attempt)
 
 
-def explode(message: str) -> TaskResult[None, TaskError]:
+def raise_error(message: str) -> TaskResult[None, TaskError]:
     with recorded():
         raise ValueError(message)
 
 
-async def explode_async(message: str) -> TaskResult[None, TaskError]:
+async def raise_error_async(message: str) -> TaskResult[None, TaskError]:
     async with recorded_async():
         raise ValueError(message)
 
 
 class OddValueError(ValueError):
-    """No mapper knows it, though one knows its parent."""
+    """Not in any exception mapper, although its base class is."""
 
 
-def explode_oddly() -> TaskResult[None, TaskError]:
+def raise_unmapped() -> TaskResult[None, TaskError]:
     with recorded():
         raise OddValueError
 
 
-def give_nothing() -> TaskResult[None, TaskError]:
+def return_none() -> TaskResult[None, TaskError]:
     with recorded():
         return None  # pyright: ignore[reportReturnType]
 
 
-def mistype() -> TaskResult[int, TaskError]:
+def return_wrong_type() -> TaskResult[int, TaskError]:
     with recorded():
-        return TaskResult(ok="no number")  # pyright: ignore[reportReturnType]
+        return TaskResult(ok="not a number")  # pyright: ignore[reportReturnType]
 
 
 class UnencodableResult:
-    """A value that fits `object` and has no JSON form."""
+    """A value without a JSON form."""
 
 
 def unencodable() -> TaskResult[object, TaskError]:
@@ -207,15 +211,15 @@ def unencodable() -> TaskResult[object, TaskError]:
         return TaskResult(ok=UnencodableResult())
 
 
-def talk(text: str) -> TaskResult[None, TaskError]:
+def print_lines(text: str) -> TaskResult[None, TaskError]:
     with recorded():
         print(text)
         print(text.upper(), file=sys.stderr)
     return TaskResult(ok=None)
 
 
-def who() -> TaskResult[dict[str, Any], TaskError]:
-    """Everything that a running task is told about itself."""
+def describe_self() -> TaskResult[dict[str, Any], TaskError]:
+    """Return everything that `current_task` knows."""
     with recorded():
         task = current_task()
         assert task is not None
@@ -237,7 +241,7 @@ def who() -> TaskResult[dict[str, Any], TaskError]:
         )
 
 
-# Tasks on record that do harm to their process, or try to.
+# Tasks that harm their process, or try to
 
 
 def segfault() -> TaskResult[None, TaskError]:
@@ -246,7 +250,7 @@ def segfault() -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
-def leave(status: int) -> TaskResult[None, TaskError]:
+def exit_process(status: int) -> TaskResult[None, TaskError]:
     with recorded():
         os._exit(status)
 
@@ -258,17 +262,17 @@ def kill_self() -> TaskResult[None, TaskError]:
 
 
 def stop_self(seconds: float = 60.0) -> TaskResult[None, TaskError]:
-    """Stand still, beats and all."""
+    """Freeze the process, including its heartbeats."""
     with recorded():
         os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(seconds)
     return TaskResult(ok=None)
 
 
-def die_if(*, told: bool) -> TaskResult[None, TaskError]:
-    """Short, and now and then deadly."""
+def exit_if(*, condition: bool) -> TaskResult[None, TaskError]:
+    """A short task that kills its process on demand."""
     with recorded():
-        if told:
+        if condition:
             os._exit(9)
     return TaskResult(ok=None)
 
@@ -293,50 +297,46 @@ def eat_memory() -> TaskResult[int, TaskError]:
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def hang_up() -> TaskResult[None, TaskError]:
-    """Close the line to the worker for good."""
+def shut_down_channel() -> TaskResult[None, TaskError]:
+    """Shut down the channel to the worker."""
     with recorded():
-        line: int = json.loads(sys.argv[1])["channel_fd"]
-        socket.socket(fileno=os.dup(line)).shutdown(socket.SHUT_RDWR)
+        channel_fd: int = json.loads(sys.argv[1])["channel_fd"]
+        socket.socket(fileno=os.dup(channel_fd)).shutdown(socket.SHUT_RDWR)
         time.sleep(60)
     return TaskResult(ok=None)
 
 
-def burn(seconds: float) -> TaskResult[None, TaskError]:
-    """Hold the interpreter in C code that uses the CPU all the time."""
+def hold_gil(seconds: float) -> TaskResult[None, TaskError]:
+    """Hold the GIL in C code that keeps the CPU busy."""
     with recorded():
         library = ctypes.PyDLL(None)
         base = ctypes.create_string_buffer(1 << 20)
         until = time.monotonic() + seconds
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(1000)  # no other thread runs before this one waits
+        previous = sys.getswitchinterval()
+        sys.setswitchinterval(1000)  # no other thread runs until this one waits
         while time.monotonic() < until:
             library.memset(base, 1, len(base))
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(previous)
     return TaskResult(ok=None)
 
 
-class Deadly(BaseModel):
-    """An argument whose decoding ends the process, in children only."""
+class CrashesOnDecode(BaseModel):
+    """An argument whose decoding kills the process, in children only."""
 
     text: str
 
     @model_validator(mode="after")
-    def _strike(self) -> Deadly:
+    def _crash(self) -> CrashesOnDecode:
         if os.environ.get("HORSIES_CHILD_PROCESS"):
             os._exit(66)
         return self
 
 
-def swallow(deadly: Deadly) -> TaskResult[str, TaskError]:
-    return TaskResult(ok=deadly.text)
+def crash_on_decode(value: CrashesOnDecode) -> TaskResult[str, TaskError]:
+    return TaskResult(ok=value.text)
 
 
-# The app of workers under test: tasks that write down when they begin and end, and small thresholds.
-#
-# In the children of workers `app` is made of the environment. Tests make the same app with `ledger_app`.
-
-CONFIG = "LEDGER_CONFIG"
+# The app
 
 QUICK_RECOVERY: dict[str, Any] = {
     "runner_heartbeat_interval_ms": 200,
@@ -354,7 +354,7 @@ QUICK_RESILIENCE: dict[str, Any] = {
 
 
 def retried(*codes: str, times: int = 1) -> RetryPolicy:
-    """So many retries, each a second later, after any of these codes."""
+    """A policy of `times` retries after any of these codes, each delayed by one second."""
     return RetryPolicy.fixed([1] * times, auto_retry_for=list(codes), jitter=False)
 
 
@@ -366,47 +366,47 @@ TASKS: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("work_briefly", work, {"timeout_ms": 1_000}),
     ("work_briefly_again", work, {"timeout_ms": 1_000, "retry_policy": retried("TASK_TIMEOUT")}),
     ("plain", plain, {}),
-    ("jot", jot, {}),
+    ("append_line", append_line, {}),
     ("wait_for", wait_for, {}),
     ("wait_for_again", wait_for, {"retry_policy": retried(*INTERRUPTIONS)}),
     ("nap", nap, {}),
     ("nap_again", nap, {"retry_policy": retried(*INTERRUPTIONS)}),
     ("nap_briefly", nap, {"timeout_ms": 1_000}),
     ("hold_loop", hold_loop, {}),
-    ("linger_briefly", linger, {"timeout_ms": 1_000}),
-    ("refuse", refuse, {"retry_policy": retried("LISTED", times=2)}),
+    ("ignore_cancel_briefly", ignore_cancel, {"timeout_ms": 1_000}),
+    ("return_error", return_error, {"retry_policy": retried("LISTED", times=2)}),
     (
-        "stumble",
-        stumble,
+        "fail_times",
+        fail_times,
         {"retry_policy": RetryPolicy.exponential(1, max_retries=3, auto_retry_for=["STUMBLED"])},
     ),
-    ("explode", explode, {}),
-    ("explode_async", explode_async, {}),
-    ("explode_mapped", explode, {"exception_mapper": {ValueError: "BAD_VALUE"}}),
-    ("explode_oddly", explode_oddly, {"exception_mapper": {ValueError: "BAD_VALUE"}}),
-    ("give_nothing", give_nothing, {}),
-    ("mistype", mistype, {}),
+    ("raise_error", raise_error, {}),
+    ("raise_error_async", raise_error_async, {}),
+    ("raise_error_mapped", raise_error, {"exception_mapper": {ValueError: "BAD_VALUE"}}),
+    ("raise_unmapped", raise_unmapped, {"exception_mapper": {ValueError: "BAD_VALUE"}}),
+    ("return_none", return_none, {}),
+    ("return_wrong_type", return_wrong_type, {}),
     ("unencodable", unencodable, {}),
     ("segfault", segfault, {}),
-    ("leave", leave, {}),
+    ("exit_process", exit_process, {}),
     ("kill_self", kill_self, {}),
     ("poison", kill_self, {"retry_policy": retried("WORKER_CRASHED", times=10)}),
     ("stop_self", stop_self, {}),
     ("stop_self_briefly", stop_self, {"timeout_ms": 1_000}),
-    ("die_if", die_if, {}),
+    ("exit_if", exit_if, {}),
     ("exit_by_exception", exit_by_exception, {}),
     ("interrupt", interrupt, {}),
     ("eat_memory", eat_memory, {}),
-    ("hang_up", hang_up, {}),
-    ("burn", burn, {}),
-    ("swallow", swallow, {"retry_policy": retried("WORKER_CRASHED", times=10)}),
-    ("talk", talk, {}),
-    ("who", who, {"timeout_ms": 30_000, "flags": ["vip"]}),
+    ("shut_down_channel", shut_down_channel, {}),
+    ("hold_gil", hold_gil, {}),
+    ("crash_on_decode", crash_on_decode, {"retry_policy": retried("WORKER_CRASHED", times=10)}),
+    ("print_lines", print_lines, {}),
+    ("describe_self", describe_self, {"timeout_ms": 30_000, "flags": ["vip"]}),
 )
 
 
 def ledger_app(url: str, **config: Any) -> Horsies:
-    """An app with the tasks above and small thresholds; `recovery`, `retention` and `resilience` may be mappings."""
+    """An app with the tasks above and short thresholds; `recovery`, `retention` and `resilience` may be mappings."""
     recovery = RecoveryConfig.unchecked(**QUICK_RECOVERY | config.pop("recovery", {}))
     retention = RetentionConfig.unchecked(**config.pop("retention", {}))
     resilience = WorkerResilienceConfig.unchecked(**QUICK_RESILIENCE | config.pop("resilience", {}))

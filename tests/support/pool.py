@@ -1,4 +1,4 @@
-"""A pool under test: its events are kept, and tests await them."""
+"""A child pool with the tasks of `pool_app`, whose events are recorded and can be awaited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horsies.engine.pool.pool import ChildPool
 from horsies.engine.pool.process import ChildSpec
 from horsies.engine.pool.protocol import Assignment, AttemptKey, EncodedOutcome, Stream
 
-# ruff: noqa: ARG002  # a listener is told more than tests want to know
+# ruff: noqa: ARG002  # listeners ignore some arguments
 
 
 APP = f"{Path(__file__).with_name('pool_app.py')}:app"
@@ -39,15 +39,15 @@ def assignment(task_name: str, *args: object, **details: Any) -> Assignment:
 
 
 class PoolEvents:
-    """Keeps what a pool says, and wakes those who wait for it."""
+    """Records the events of a pool and lets tests wait for them."""
 
     def __init__(self) -> None:
         self.begun: list[AttemptKey] = []
-        self.endings: dict[AttemptKey, EncodedOutcome] = {}
-        self.deaths: dict[int, ChildExit] = {}
-        self.recalls: list[AttemptKey] = []
+        self.outcomes: dict[AttemptKey, EncodedOutcome] = {}
+        self.exits: dict[int, ChildExit] = {}
+        self.recalled: list[AttemptKey] = []
         self.lines: list[tuple[AttemptKey | None, Stream, str]] = []
-        self.born: list[int] = []
+        self.ready_pids: list[int] = []
         self._changed = asyncio.Event()
 
     async def until(self, holds: Callable[[], bool], *, within_s: float = 20.0) -> None:
@@ -57,7 +57,7 @@ class PoolEvents:
                 await self._changed.wait()
 
     def on_ready(self, child: Child) -> None:
-        self.born.append(child.pid)
+        self.ready_pids.append(child.pid)
         self._changed.set()
 
     def on_began(self, child: Child, key: AttemptKey) -> None:
@@ -65,12 +65,12 @@ class PoolEvents:
         self._changed.set()
 
     def on_ended(self, child: Child, key: AttemptKey, outcome: EncodedOutcome) -> None:
-        assert key not in self.endings
-        self.endings[key] = outcome
+        assert key not in self.outcomes
+        self.outcomes[key] = outcome
         self._changed.set()
 
     def on_recalled(self, child: Child, keys: Sequence[AttemptKey]) -> None:
-        self.recalls += keys
+        self.recalled += keys
         self._changed.set()
 
     def on_output(self, child: Child, key: AttemptKey | None, stream: Stream, line: str) -> None:
@@ -78,12 +78,12 @@ class PoolEvents:
         self._changed.set()
 
     def on_exit(self, child: Child, child_exit: ChildExit) -> None:
-        self.deaths[child.pid] = child_exit
+        self.exits[child.pid] = child_exit
         self._changed.set()
 
 
 class PoolHarness:
-    """A pool with its events, and the moves that most tests make."""
+    """A pool with its recorded events and common test steps."""
 
     def __init__(self, pool: ChildPool, events: PoolEvents) -> None:
         self.pool = pool
@@ -91,39 +91,39 @@ class PoolHarness:
 
     @property
     def child(self) -> Child:
-        """The child that takes work; the first, where there are several."""
+        """The first child that accepts work."""
         return self.free[0]
 
     @property
     def free(self) -> list[Child]:
-        return sorted((each for each in self.pool.children if each.accepts_work), key=lambda each: each.pid)
+        return sorted((child for child in self.pool.children if child.accepts_work), key=lambda child: child.pid)
 
     def give(self, task_name: str, *args: object, to: Child | None = None) -> AttemptKey:
         given = assignment(task_name, *args)
         (to or self.child).run([given])
         return given.key
 
-    async def ending(self, key: AttemptKey) -> EncodedOutcome:
-        await self.events.until(lambda: key in self.events.endings)
-        return self.events.endings[key]
+    async def wait_for_outcome(self, key: AttemptKey) -> EncodedOutcome:
+        await self.events.until(lambda: key in self.events.outcomes)
+        return self.events.outcomes[key]
 
     async def value(self, key: AttemptKey) -> Any:
-        return json.loads((await self.ending(key)).document)["ok"]
+        return json.loads((await self.wait_for_outcome(key)).document)["ok"]
 
-    async def death(self, pid: int) -> ChildExit:
-        await self.events.until(lambda: pid in self.events.deaths)
-        return self.events.deaths[pid]
+    async def wait_for_exit(self, pid: int) -> ChildExit:
+        await self.events.until(lambda: pid in self.events.exits)
+        return self.events.exits[pid]
 
     async def begun(self, *keys: AttemptKey) -> None:
         await self.events.until(lambda: set(keys) <= set(self.events.begun))
 
     async def run(self, task_name: str, *args: object) -> EncodedOutcome:
-        return await self.ending(self.give(task_name, *args))
+        return await self.wait_for_outcome(self.give(task_name, *args))
 
 
 @asynccontextmanager
 async def running_pool(size: int = 1, **spec: Any) -> AsyncGenerator[PoolHarness]:
-    """A pool with the tasks of `pool_app`, stopped at the end whatever its children are doing."""
+    """A pool with the tasks of `pool_app`; killed at the end."""
     events = PoolEvents()
     usual: dict[str, Any] = {"app_locator": APP}
     pool = ChildPool(ChildSpec(**usual | spec), size, events)
@@ -134,13 +134,13 @@ async def running_pool(size: int = 1, **spec: Any) -> AsyncGenerator[PoolHarness
         await pool.kill_all("the test is over")
 
 
-# A worker to be killed: it prints the process ids of two busy children and of what their tasks have started.
+# A process that tests kill: it prints the pids of two busy children and of the programs their tasks started.
 
 
 async def main() -> None:
     async with running_pool(2) as pool:
         for child in pool.free:
-            pool.give("leave_someone_behind", to=child)
+            pool.give("spawn_and_wait", to=child)
         await pool.events.until(lambda: len(pool.events.lines) == 2)
         for pid in [child.pid for child in pool.free] + [int(line) for _, _, line in pool.events.lines]:
             print(pid, flush=True)  # noqa: T201

@@ -1,6 +1,6 @@
-"""Tasks that do to their process whatever can be done to one."""
+"""App for child process tests: tasks that crash, block, fork, leak and print."""
 
-# ruff: noqa: T201  # what tasks print is part of what is tested
+# ruff: noqa: T201  # tests check what tasks print
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app = Horsies(AppConfig())
 
 
 class UnencodableValue:
-    """A value that fits `object` and has no JSON form."""
+    """A value without a JSON form."""
 
 
 @app.task("noop")
@@ -51,8 +51,8 @@ def pid() -> TaskResult[int, TaskError]:
     return TaskResult(ok=os.getpid())
 
 
-@app.task("who")
-def who() -> TaskResult[str, TaskError]:
+@app.task("describe_self")
+def describe_self() -> TaskResult[str, TaskError]:
     task = current_task()
     assert task is not None
     return TaskResult(ok=f"{task.task_name} {task.attempt} {task.possible_overlap} {task.flags}")
@@ -60,7 +60,7 @@ def who() -> TaskResult[str, TaskError]:
 
 @app.task("wait_for")
 def wait_for(file: str) -> TaskResult[int, TaskError]:
-    """Until the file is there."""
+    """Wait until the file exists."""
     while not Path(file).exists():
         time.sleep(0.01)
     return TaskResult(ok=os.getpid())
@@ -72,29 +72,29 @@ def segfault() -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
-@app.task("leave")
-def leave(status: int) -> TaskResult[None, TaskError]:
+@app.task("exit_process")
+def exit_process(status: int) -> TaskResult[None, TaskError]:
     os._exit(status)
 
 
-@app.task("close_line")
-def close_line() -> TaskResult[None, TaskError]:
-    os.close(_line())
+@app.task("close_channel")
+def close_channel() -> TaskResult[None, TaskError]:
+    os.close(_channel_fd())
     time.sleep(60)
     return TaskResult(ok=None)
 
 
-@app.task("hang_up")
-def hang_up() -> TaskResult[None, TaskError]:
-    """Close the line for good, also for the thread that reads it."""
-    socket.socket(fileno=os.dup(_line())).shutdown(socket.SHUT_RDWR)
+@app.task("shut_down_channel")
+def shut_down_channel() -> TaskResult[None, TaskError]:
+    """Shut down the channel, also for the thread that reads it."""
+    socket.socket(fileno=os.dup(_channel_fd())).shutdown(socket.SHUT_RDWR)
     time.sleep(60)
     return TaskResult(ok=None)
 
 
-@app.task("talk_rubbish")
-def talk_rubbish() -> TaskResult[None, TaskError]:
-    os.write(_line(), b"\0\0\0\4rubb")
+@app.task("send_garbage")
+def send_garbage() -> TaskResult[None, TaskError]:
+    os.write(_channel_fd(), b"\0\0\0\4rubb")
     time.sleep(60)
     return TaskResult(ok=None)
 
@@ -130,17 +130,17 @@ def unencodable() -> TaskResult[object, TaskError]:
     return TaskResult(ok=UnencodableValue())
 
 
-@app.task("mistyped")
-def mistyped() -> TaskResult[int, TaskError]:
-    return TaskResult(ok="no number")  # pyright: ignore[reportReturnType]
+@app.task("return_wrong_type")
+def return_wrong_type() -> TaskResult[int, TaskError]:
+    return TaskResult(ok="not a number")  # pyright: ignore[reportReturnType]
 
 
-KEPT: list[bytes] = []
+LEAKED: list[bytes] = []
 
 
 @app.task("grow")
 def grow(megabytes: int) -> TaskResult[None, TaskError]:
-    KEPT.append(b"x" * (megabytes << 20))
+    LEAKED.append(b"x" * (megabytes << 20))
     return TaskResult(ok=None)
 
 
@@ -151,20 +151,20 @@ def huge(megabytes: int) -> TaskResult[str, TaskError]:
 
 @app.task("die_after")
 def die_after() -> TaskResult[str, TaskError]:
-    """End well, and die before anything else can happen."""
+    """Succeed, and kill the process right afterwards."""
     main = threading.main_thread()
 
-    def strike() -> None:
-        while current_task_has_not_ended(main):
+    def kill_after_task() -> None:
+        while _is_task_running(main):
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=strike, daemon=True).start()
+    threading.Thread(target=kill_after_task, daemon=True).start()
     return TaskResult(ok="done")
 
 
-def current_task_has_not_ended(main: threading.Thread) -> bool:
-    """Whether the main thread is anywhere but waiting for the next task."""
+def _is_task_running(main: threading.Thread) -> bool:
+    """Whether the main thread is not waiting for the next task."""
     frame = sys._current_frames().get(main.ident or 0)
     while frame is not None:
         if frame.f_code.co_name == "wait" and frame.f_code.co_filename.endswith("runner.py"):
@@ -173,30 +173,30 @@ def current_task_has_not_ended(main: threading.Thread) -> bool:
     return True
 
 
-@app.task("leave_someone_behind")
-def leave_someone_behind() -> TaskResult[int, TaskError]:
-    """Start a program that holds every line open, say which, then wait to be killed."""
-    os.set_inheritable(_line(), True)
-    other = subprocess.Popen(["sleep", "60"], close_fds=False)
-    print(other.pid)
+@app.task("spawn_and_wait")
+def spawn_and_wait() -> TaskResult[int, TaskError]:
+    """Start a program that inherits the channel, print its pid, then wait to be killed."""
+    os.set_inheritable(_channel_fd(), True)
+    program = subprocess.Popen(["sleep", "60"], close_fds=False)
+    print(program.pid)
     time.sleep(60)
-    return TaskResult(ok=other.pid)
+    return TaskResult(ok=program.pid)
 
 
-@app.task("burn")
-def burn(seconds: float) -> TaskResult[None, TaskError]:
-    """Hold the interpreter in C code that uses the CPU all the time."""
+@app.task("hold_gil")
+def hold_gil(seconds: float) -> TaskResult[None, TaskError]:
+    """Hold the GIL in C code that keeps the CPU busy."""
     library = ctypes.PyDLL(None)
     base = ctypes.create_string_buffer(1 << 20)
     until = time.monotonic() + seconds
-    sys.setswitchinterval(1000)  # no other thread runs before this one waits
+    sys.setswitchinterval(1000)  # no other thread runs until this one waits
     while time.monotonic() < until:
         library.memset(base, 1, len(base))
     return TaskResult(ok=None)
 
 
-@app.task("talk")
-def talk() -> TaskResult[None, TaskError]:
+@app.task("print_lines")
+def print_lines() -> TaskResult[None, TaskError]:
     print("first\nsecond", end="")
     print("oh", file=sys.stderr)
     os.write(1, b"from C\n")
@@ -205,7 +205,7 @@ def talk() -> TaskResult[None, TaskError]:
 
 @app.task("fork")
 def fork() -> TaskResult[int, TaskError]:
-    """A forked process that prints and ends must not be heard on the line."""
+    """Fork a process that prints and exits; it must not use the channel."""
     forked = os.fork()
     if not forked:
         print("from the fork", flush=True)
@@ -214,113 +214,113 @@ def fork() -> TaskResult[int, TaskError]:
     return TaskResult(ok=status)
 
 
-@app.task("jot")
-def jot(file: str) -> TaskResult[None, TaskError]:
-    """Write a line for each run."""
-    _write_down(file)
+@app.task("append_line")
+def append_line(file: str) -> TaskResult[None, TaskError]:
+    """Append a line for each run."""
+    _append_line(file)
     return TaskResult(ok=None)
 
 
-@app.task("jot_async")
-async def jot_async(file: str) -> TaskResult[None, TaskError]:
-    _write_down(file)
+@app.task("append_line_async")
+async def append_line_async(file: str) -> TaskResult[None, TaskError]:
+    _append_line(file)
     return TaskResult(ok=None)
 
 
 @app.task("fork_out")
 def fork_out(way: str) -> TaskResult[int, TaskError]:
-    """Have a forked copy leave this function in some way; with which status it then ended."""
+    """Fork; the copy leaves this function by `way`. Returns the exit status of the copy."""
     if forked := os.fork():
-        return TaskResult(ok=_status_of(forked))
-    return _gone(way)
+        return TaskResult(ok=_exit_status(forked))
+    return _leave_by(way)
 
 
 @app.task("fork_out_async")
 async def fork_out_async(way: str) -> TaskResult[int, TaskError]:
     if forked := os.fork():
-        return TaskResult(ok=_status_of(forked))
+        return TaskResult(ok=_exit_status(forked))
     if way == "wait":
         await asyncio.sleep(0)
-    return _gone(way)
+    return _leave_by(way)
 
 
-@app.task("fork_out_on_the_side")
-async def fork_out_on_the_side(way: str) -> TaskResult[int, TaskError]:
-    """The same in a task that a coroutine has made."""
+@app.task("fork_out_in_subtask")
+async def fork_out_in_subtask(way: str) -> TaskResult[int, TaskError]:
+    """As `fork_out_async`, in an asyncio task created by the coroutine."""
 
-    async def fork_and_go() -> int:
+    async def fork_and_leave() -> int:
         if forked := os.fork():
-            return _status_of(forked)
-        _gone(way)
+            return _exit_status(forked)
+        _leave_by(way)
         return 0
 
-    return TaskResult(ok=await asyncio.create_task(fork_and_go()))
+    return TaskResult(ok=await asyncio.create_task(fork_and_leave()))
 
 
 @app.task("fork_in_thread")
 def fork_in_thread(way: str) -> TaskResult[int, TaskError]:
-    """Have a process forked by a thread of a pool, and say how many lines to the worker it held."""
+    """Fork from a thread of a pool; returns how many channels to the worker the copy has open."""
     handler = logging.StreamHandler(sys.stderr)
     with ThreadPoolExecutor(1) as threads:
-        return TaskResult(ok=threads.submit(FORKING[way], _lines_held(), handler).result())
+        return TaskResult(ok=threads.submit(FORK_WAYS[way], _worker_channels(), handler).result())
 
 
 @app.task("fork_in_thread_async")
 async def fork_in_thread_async(way: str) -> TaskResult[int, TaskError]:
     handler = logging.StreamHandler(sys.stderr)
-    return TaskResult(ok=await asyncio.to_thread(FORKING[way], _lines_held(), handler))
+    return TaskResult(ok=await asyncio.to_thread(FORK_WAYS[way], _worker_channels(), handler))
 
 
-def _fork_by_hand(lines: set[str], handler: logging.Handler) -> int:
+def _fork_with_os(channels: set[str], handler: logging.Handler) -> int:
     if forked := os.fork():
-        return _status_of(forked)
-    os._exit(_speak_as_a_copy(lines, handler))
+        return _exit_status(forked)
+    os._exit(_run_in_copy(channels, handler))
 
 
-def _fork_a_process(lines: set[str], handler: logging.Handler) -> int:
-    forking = get_context("fork")
-    # Not by its exit status: after a fork from a thread of a pool, Python itself makes that 1.
-    answer: SimpleQueue[int] = forking.SimpleQueue()
-    process = forking.Process(target=lambda: answer.put(_speak_as_a_copy(lines, handler)))
+def _fork_process(channels: set[str], handler: logging.Handler) -> int:
+    context = get_context("fork")
+    # Not by exit status: after a fork from a pool's thread, Python sets that to 1.
+    answer: SimpleQueue[int] = context.SimpleQueue()
+    process = context.Process(target=lambda: answer.put(_run_in_copy(channels, handler)))
     process.start()
     process.join()
     return answer.get()
 
 
-def _fork_a_pool(lines: set[str], handler: logging.Handler) -> int:
-    COPIED.append(handler)
+def _fork_pool(channels: set[str], handler: logging.Handler) -> int:
+    INHERITED_HANDLERS.append(handler)
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as processes:
-        return processes.submit(_speak_with_what_was_copied, lines).result()
+        return processes.submit(_run_in_pool_copy, channels).result()
 
 
-COPIED: list[logging.Handler] = []
-FORKING = {"fork": _fork_by_hand, "process": _fork_a_process, "pool": _fork_a_pool}
+INHERITED_HANDLERS: list[logging.Handler] = []
+FORK_WAYS = {"fork": _fork_with_os, "process": _fork_process, "pool": _fork_pool}
 
 
-def _speak_with_what_was_copied(lines: set[str]) -> int:
-    return _speak_as_a_copy(lines, COPIED[-1])
+def _run_in_pool_copy(channels: set[str]) -> int:
+    return _run_in_copy(channels, INHERITED_HANDLERS[-1])
 
 
-def _speak_as_a_copy(lines: set[str], handler: logging.Handler) -> int:
-    """Print and log, and count the lines to the worker that are open here."""
+def _run_in_copy(channels: set[str], handler: logging.Handler) -> int:
+    """Print, log, and count the channels to the worker that are open in this process."""
     print("from the copy", flush=True)
     handler.handle(logging.LogRecord("copy", logging.INFO, __file__, 1, "logged there", None, None))
-    return len(lines & set(_descriptors()))
+    return len(channels & set(_open_files()))
 
 
-def _lines_held() -> set[str]:
-    """Both lines to the worker, as the kernel names them."""
-    birth = json.loads(sys.argv[1])
-    return {str(Path(f"/proc/self/fd/{birth[name]}").readlink()) for name in ("channel_fd", "watchdog_fd")}
+def _worker_channels() -> set[str]:
+    """Kernel names of both channels to the worker."""
+    child_args = json.loads(sys.argv[1])
+    return {str(Path(f"/proc/self/fd/{child_args[name]}").readlink()) for name in ("channel_fd", "watchdog_fd")}
 
 
-def _descriptors() -> Iterator[str]:
+def _open_files() -> Iterator[str]:
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one that lists
+        with suppress(OSError):  # the descriptor of this listing is gone
             yield str(descriptor.readlink())
 
 
-def _gone(way: str) -> TaskResult[int, TaskError]:
+def _leave_by(way: str) -> TaskResult[int, TaskError]:
     if way == "raise":
         raise ValueError(way)
     if way == "exit":
@@ -328,56 +328,56 @@ def _gone(way: str) -> TaskResult[int, TaskError]:
     return TaskResult(ok=-1)
 
 
-def _status_of(forked: int) -> int:
+def _exit_status(forked: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
 
 
-def _write_down(file: str) -> None:
+def _append_line(file: str) -> None:
     with Path(file).open("ab", buffering=0) as lines:
         lines.write(b"here\n")
 
 
 class UnexpectedBaseException(BaseException):
-    """What no handler of errors expects."""
+    """Not caught by `except Exception`."""
 
 
 class FailsToDecode(BaseModel):
-    """Can neither be read nor written in children."""
+    """Raises when it is decoded (word "in") and when it is encoded."""
 
     word: str
 
     @model_validator(mode="after")
-    def _strike(self) -> FailsToDecode:
+    def _fail_to_decode(self) -> FailsToDecode:
         if self.word == "in":
             raise UnexpectedBaseException
         return self
 
     @model_serializer
-    def _strike_back(self) -> dict[str, str]:
+    def _fail_to_encode(self) -> dict[str, str]:
         raise UnexpectedBaseException
 
 
-@app.task("read_cursed")
-def read_cursed(cursed: FailsToDecode) -> TaskResult[None, TaskError]:
+@app.task("fail_to_decode")
+def fail_to_decode(value: FailsToDecode) -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
-@app.task("read_cursed_async")
-async def read_cursed_async(cursed: FailsToDecode) -> TaskResult[None, TaskError]:
+@app.task("fail_to_decode_async")
+async def fail_to_decode_async(value: FailsToDecode) -> TaskResult[None, TaskError]:
     return TaskResult(ok=None)
 
 
-@app.task("give_cursed")
-def give_cursed() -> TaskResult[FailsToDecode, TaskError]:
+@app.task("fail_to_encode")
+def fail_to_encode() -> TaskResult[FailsToDecode, TaskError]:
     return TaskResult(ok=FailsToDecode(word="out"))
 
 
-@app.task("give_cursed_async")
-async def give_cursed_async() -> TaskResult[FailsToDecode, TaskError]:
+@app.task("fail_to_encode_async")
+async def fail_to_encode_async() -> TaskResult[FailsToDecode, TaskError]:
     return TaskResult(ok=FailsToDecode(word="out"))
 
 
-FATES: dict[str, type[BaseException]] = {
+EXCEPTIONS: dict[str, type[BaseException]] = {
     "exit": SystemExit,
     "interrupt": KeyboardInterrupt,
     "cancel": asyncio.CancelledError,
@@ -388,54 +388,54 @@ FATES: dict[str, type[BaseException]] = {
 
 
 class RaisesOnValidation(BaseModel):
-    """Raises what it is told to while it is checked."""
+    """Raises the named exception when it is validated."""
 
-    fate: str
+    exception: str
 
     @model_validator(mode="after")
-    def _meet(self) -> RaisesOnValidation:
-        raise FATES[self.fate]
+    def _raise(self) -> RaisesOnValidation:
+        raise EXCEPTIONS[self.exception]
 
 
 class RaisesOnDump(BaseModel):
-    """Raises it while it is written."""
+    """Raises the named exception when it is serialized."""
 
-    fate: str
+    exception: str
 
     @model_serializer
-    def _meet(self) -> dict[str, str]:
-        raise FATES[self.fate]
+    def _raise(self) -> dict[str, str]:
+        raise EXCEPTIONS[self.exception]
 
 
-@app.task("check_fate")
-def check_fate(fate: str) -> TaskResult[RaisesOnValidation, TaskError]:
-    return TaskResult[Any, TaskError](ok={"fate": fate})
+@app.task("raise_on_validation")
+def raise_on_validation(exception: str) -> TaskResult[RaisesOnValidation, TaskError]:
+    return TaskResult[Any, TaskError](ok={"exception": exception})
 
 
-@app.task("check_fate_async")
-async def check_fate_async(fate: str) -> TaskResult[RaisesOnValidation, TaskError]:
-    return TaskResult[Any, TaskError](ok={"fate": fate})
+@app.task("raise_on_validation_async")
+async def raise_on_validation_async(exception: str) -> TaskResult[RaisesOnValidation, TaskError]:
+    return TaskResult[Any, TaskError](ok={"exception": exception})
 
 
-@app.task("write_fate")
-def write_fate(fate: str) -> TaskResult[RaisesOnDump, TaskError]:
-    return TaskResult(ok=RaisesOnDump(fate=fate))
+@app.task("raise_on_dump")
+def raise_on_dump(exception: str) -> TaskResult[RaisesOnDump, TaskError]:
+    return TaskResult(ok=RaisesOnDump(exception=exception))
 
 
-@app.task("write_fate_async")
-async def write_fate_async(fate: str) -> TaskResult[RaisesOnDump, TaskError]:
-    return TaskResult(ok=RaisesOnDump(fate=fate))
+@app.task("raise_on_dump_async")
+async def raise_on_dump_async(exception: str) -> TaskResult[RaisesOnDump, TaskError]:
+    return TaskResult(ok=RaisesOnDump(exception=exception))
 
 
 class RaisesOnStr(SystemExit):
-    """Answers the question what it says by saying it again."""
+    """An exception whose str() raises itself."""
 
     def __str__(self) -> str:
         raise RaisesOnStr
 
 
-@app.task("be_rude")
-def be_rude() -> TaskResult[None, TaskError]:
+@app.task("raise_on_str")
+def raise_on_str() -> TaskResult[None, TaskError]:
     raise RaisesOnStr
 
 
@@ -445,19 +445,19 @@ async def nap(seconds: float) -> TaskResult[int, TaskError]:
     return TaskResult(ok=os.getpid())
 
 
-MEETING: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+ARRIVED: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
 @app.task("meet")
 async def meet(me: str, other: str) -> TaskResult[str, TaskError]:
-    """Ends only if the other one runs at the same time."""
-    MEETING[me].set()
-    await MEETING[other].wait()
+    """Finishes only if the other task runs at the same time."""
+    ARRIVED[me].set()
+    await ARRIVED[other].wait()
     return TaskResult(ok=me)
 
 
-@app.task("exit_on_the_side")
-async def exit_on_the_side() -> TaskResult[str, TaskError]:
+@app.task("exit_in_subtask")
+async def exit_in_subtask() -> TaskResult[str, TaskError]:
     async def leave_loop() -> None:
         sys.exit(4)
 
@@ -468,6 +468,6 @@ async def exit_on_the_side() -> TaskResult[str, TaskError]:
     return TaskResult(ok="not raised")
 
 
-def _line() -> int:
-    """The descriptor of the line to the worker."""
+def _channel_fd() -> int:
+    """File descriptor of the channel to the worker."""
     return json.loads(sys.argv[1])["channel_fd"]

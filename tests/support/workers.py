@@ -1,6 +1,6 @@
-"""Workers under test: in this process, so that their events can be awaited, or as `horsies worker`."""
+"""Workers under test: in this process, so that their events can be awaited, or as `horsies worker` processes."""
 
-# ruff: noqa: ASYNC110  # other processes set no events
+# ruff: noqa: ASYNC110  # other processes have to be polled
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ ROOT = FILE.parents[2]
 
 
 class InProcessWorker:
-    """A worker in this process. Its children are real, its events are kept and awaited."""
+    """A worker in this process with real children; its events are recorded and can be awaited."""
 
     def __init__(self, app: Horsies, worker: Worker) -> None:
         self.app = app
         self.worker = worker
         self.events: list[events.Event] = []
         self.pids: set[int] = set()
-        """Of every child that lived at any event, also while it came up or left."""
+        """Pids of all children seen at any event, including starting and stopping ones."""
         self._changed = asyncio.Event()
-        worker.add_listener(self._hear)
+        worker.add_listener(self._on_event)
         self.run = asyncio.create_task(worker.run())
         self.run.add_done_callback(lambda _: self._changed.set())
 
@@ -55,7 +55,7 @@ class InProcessWorker:
 
     @property
     def silent_s(self) -> float:
-        """How long ago the last statement that succeeded was sent."""
+        """Seconds since the last successful statement was sent."""
         parts = self.worker._parts
         return parts.fence.silent_s if parts else 0.0
 
@@ -67,24 +67,24 @@ class InProcessWorker:
 
     @property
     def children(self) -> list[Child]:
-        """Those that take work, by pid."""
+        """Children that accept work, ordered by pid."""
         parts = self.worker._parts
-        able = [child for child in parts.pool.children if child.accepts_work] if parts else []
-        return sorted(able, key=lambda child: child.pid)
+        children = [child for child in parts.pool.children if child.accepts_work] if parts else []
+        return sorted(children, key=lambda child: child.pid)
 
     @property
-    def hands(self) -> Assignments:
+    def assignments(self) -> Assignments:
         parts = self.worker._parts
         assert parts is not None
         return parts.assignments
 
-    def holds(self, task_id: str) -> bool:
-        """Whether it has this task in its hands, whatever the table says."""
+    def has_in_flight(self, task_id: str) -> bool:
+        """Whether this task is in flight in the worker, whatever the database says."""
         parts = self.worker._parts
-        return parts is not None and any(held.key.task_id == task_id for held in parts.in_flight)
+        return parts is not None and any(task.key.task_id == task_id for task in parts.in_flight)
 
     async def kill_children(self) -> None:
-        """All that take work now, as a fault would; returns when they are gone."""
+        """SIGKILL all children that accept work, and wait for their exit."""
         children = self.children
         for child in children:
             os.kill(child.pid, signal.SIGKILL)
@@ -94,19 +94,19 @@ class InProcessWorker:
     def events_of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def until(self, holds: Callable[[], object], *, within_s: float = 10.0) -> None:
-        """Wait until it holds, looking after each event and often in between."""
+    async def until(self, condition: Callable[[], object], *, within_s: float = 10.0) -> None:
+        """Wait until the condition is true; checked after each event and periodically."""
         async with asyncio.timeout(within_s):
-            while not holds():
+            while not condition():
                 if self.run.done():
                     self.run.result()
-                    raise AssertionError("the worker has ended")
+                    raise AssertionError("worker stopped")
                 self._changed.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), POLL_S)
 
     async def wait_for_event(self, kind: type[E], *, within_s: float = 10.0) -> E:
-        """The first event of this kind, awaited."""
+        """Wait for the first event of this kind."""
         await self.until(lambda: self.events_of(kind), within_s=within_s)
         return self.events_of(kind)[0]
 
@@ -117,7 +117,7 @@ class InProcessWorker:
             await self.run
 
     async def stop_now(self) -> None:
-        """At once, whatever it is doing."""
+        """Stop without waiting for running tasks."""
         self.worker.stop()
         self.worker.stop()
         await asyncio.wait([self.run], timeout=20)
@@ -127,7 +127,7 @@ class InProcessWorker:
     async def send(self, name: str, *args: object, **options: Any) -> str:
         return await send(self.app, name, *args, **options)
 
-    def _hear(self, event: events.Event) -> None:
+    def _on_event(self, event: events.Event) -> None:
         self.events.append(event)
         if parts := self.worker._parts:
             self.pids |= {child.pid for child in parts.pool.children}
@@ -144,10 +144,10 @@ async def worker_in_process(
     locator: str = APP,
     **settings: Any,
 ) -> AsyncGenerator[InProcessWorker]:
-    """A worker for `ledger_app(url, **config)`; `settings` are of `[worker]`. C7 is looked at when it has ended.
+    """Run a worker for `ledger_app(url, **config)`; `settings` are `[worker]` settings.
 
-    `register` is given the app before the worker starts, for hooks that run in this process; `locator` is where its
-    children find theirs.
+    `register` gets the app before the worker starts, to add hooks that run in this process; `locator` names the app of
+    the children. At the end all children must be gone (C7).
     """
     app = sample.ledger_app(url, **config or {})
     register(app)
@@ -173,7 +173,7 @@ async def worker_in_process(
 
 
 class WorkerProcess:
-    """`horsies worker` as a process of its own; its log is a file of JSON lines."""
+    """A `horsies worker` process; its log is a file of JSON lines."""
 
     def __init__(self, popen: Running, log: Path) -> None:
         self.popen = popen
@@ -189,7 +189,7 @@ class WorkerProcess:
         return self.log.read_text()
 
     def children(self) -> list[int]:
-        """The pids of its children that are at work."""
+        """Pids of its live children."""
         try:
             found = {
                 child.pid
@@ -204,14 +204,14 @@ class WorkerProcess:
     def signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
 
-    async def until_said(self, text: str, *, within_s: float = 20.0) -> None:
+    async def wait_for_output(self, text: str, *, within_s: float = 20.0) -> None:
         async with asyncio.timeout(within_s):
             while text not in self.log_text:
                 assert self.popen.poll() is None, self.log_text
                 await asyncio.sleep(POLL_S)
 
     async def until_gone(self, *, within_s: float = 20.0) -> int:
-        """Its exit status."""
+        """Wait for its exit and return the exit status."""
         async with asyncio.timeout(within_s):
             while (status := self.popen.poll()) is None:
                 await asyncio.sleep(POLL_S)
@@ -232,7 +232,7 @@ async def worker_process(
     in_new_interpreter: bool = False,
     **environment: str,
 ) -> AsyncGenerator[WorkerProcess]:
-    """`horsies worker` on `ledger_app(url, **config)`, ready to claim; ended by its pid if it still lives."""
+    """Start `horsies worker` for `ledger_app(url, **config)` and wait until it claims; killed at the end."""
     start = start_in_new_interpreter if in_new_interpreter else command_server().start
     with tempfile.NamedTemporaryFile(prefix="horsies-worker-", suffix=".log") as log:
         popen = start(
@@ -243,7 +243,7 @@ async def worker_process(
         )
         worker = WorkerProcess(popen, Path(log.name))
         try:
-            await worker.until_said("worker started", within_s=60)
+            await worker.wait_for_output("worker started", within_s=60)
             worker.children()
             yield worker
         finally:
@@ -256,12 +256,12 @@ async def worker_process(
 
 
 def environment_of(url: str, config: dict[str, Any] | None = None) -> dict[str, str]:
-    """What makes `ledger_app.app` in another process the same app."""
+    """Environment variables that make `ledger_app.app` in another process the same app."""
     return {sample.URL: url, sample.CONFIG: json.dumps(config or {})}
 
 
 def groups_alive(pids: set[int]) -> list[int]:
-    """Which of these process groups still have a live member."""
+    """Process groups, of those given, that still have a live member."""
     alive: list[int] = []
     for pid in pids:
         try:
@@ -273,7 +273,7 @@ def groups_alive(pids: set[int]) -> list[int]:
 
 
 async def send(app: Horsies, name: str, *args: object, **options: Any) -> str:
-    """The id of a task that was accepted."""
+    """Send a task and return its id."""
     task = app.tasks[name]
     sent = await (task.with_options(**options) if options else task).send_async(*args)
     assert isinstance(sent, Ok), sent

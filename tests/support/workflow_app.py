@@ -1,4 +1,4 @@
-"""Workflows of tasks that write down when they begin and end; the app of workers under test, as `ledger_app` is."""
+"""`ledger_app` with workflow tasks, for tests of workers that run workflows."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def double(number: TaskResult[int, TaskError]) -> TaskResult[int, TaskError]:
 
 
 def total(workflow_ctx: WorkflowContext | None = None) -> TaskResult[int, TaskError]:
-    """The sum of all it may read."""
+    """Sum of all upstream results."""
     with recorded():
         assert workflow_ctx is not None
-        return TaskResult(ok=sum(each.result(None).unwrap() for each in workflow_ctx.upstream.values()))  # pyright: ignore[reportOptionalMemberAccess]
+        return TaskResult(ok=sum(node.result(None).unwrap() for node in workflow_ctx.upstream.values()))  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def fail(code: str) -> TaskResult[int, TaskError]:
@@ -56,7 +56,7 @@ def register_workflow_tasks(app: Horsies) -> None:
 
 
 class Doubled(WorkflowDefinition[int]):
-    """A sub-workflow of two steps; its tasks are those of the app that builds it."""
+    """A sub-workflow of two steps, with the tasks of the app that builds it."""
 
     name = "doubled"
     definition_key = "tests.doubled"

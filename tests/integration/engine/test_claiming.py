@@ -89,7 +89,7 @@ async def test_two_workers_run_each_of_twenty_thousand_tasks_once(
     database_url: str, ledger: Ledger, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"
-    task_ids = await insert_pending_tasks(ledger, "jot", str(lines), count=20_000)
+    task_ids = await insert_pending_tasks(ledger, "append_line", str(lines), count=20_000)
     async with worker_in_process(database_url), worker_in_process(database_url):
         await ledger.until_terminal(*task_ids, within_s=60)
     assert Counter(lines.read_text().split()) == Counter(task_ids)
@@ -101,7 +101,7 @@ async def test_two_workers_run_each_of_twenty_thousand_tasks_once(
 async def test_no_cap_is_ever_exceeded_by_four_workers(database_url: str, ledger: Ledger) -> None:
     config = {**queues("narrow", "wide", narrow=2), "cluster_wide_cap": 5}
     narrow = await insert_pending_tasks(ledger, "work", 0.03, queue="narrow", count=15)
-    failing = await insert_pending_tasks(ledger, "refuse", "UNLISTED", queue="narrow", count=10)
+    failing = await insert_pending_tasks(ledger, "return_error", "UNLISTED", queue="narrow", count=10)
     wide = await insert_pending_tasks(ledger, "work", 0.03, queue="wide", count=40)
     every = [*narrow, *failing, *wide]
     async with AsyncExitStack() as stack:

@@ -70,7 +70,7 @@ async def test_neither_a_failure_nor_a_time_out_is_an_interruption(
     ledger: Ledger, database_url: str, told: Told
 ) -> None:
     async with worker_in_process(database_url, processes=1, register=lambda app: app.on_interrupted(told)) as worker:
-        sent = [await worker.send("explode", "bang"), await worker.send("work_briefly", 10)]
+        sent = [await worker.send("raise_error", "bang"), await worker.send("work_briefly", 10)]
         await ledger.until_terminal(*sent)
     assert told.contexts.empty()
 

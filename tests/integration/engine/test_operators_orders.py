@@ -79,7 +79,7 @@ async def test_a_coroutine_is_put_back_without_its_child_being_killed(
     await ledger.until(lambda: _has_started_twice(ledger, task_id))
     assert {child.pid for child in worker.children} == before
     await ops.cancel([task_id], kill=True)
-    await worker.until(lambda: not worker.holds(task_id))
+    await worker.until(lambda: not worker.has_in_flight(task_id))
     assert await ledger.violations([task_id]) == []
 
 

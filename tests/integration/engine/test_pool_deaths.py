@@ -30,29 +30,29 @@ async def test_a_killed_child_costs_its_own_task_and_nothing_else(tmp_path: Path
         keys = [pool.give("wait_for", str(gate), to=child) for child in children]
         await pool.begun(*keys)
         os.kill(children[0].pid, signal.SIGKILL)
-        death = await pool.death(children[0].pid)
+        death = await pool.wait_for_exit(children[0].pid)
         assert (death.cause, death.signal) == (ExitCause.CHILD_SIGNAL, signal.SIGKILL)
         assert (death.begun, death.unbegun) == ((keys[0],), ())
         gate.touch()
         assert [await pool.value(key) for key in keys[1:]] == [child.pid for child in children[1:]]
         await pool.events.until(lambda: len(pool.free) == 4)
-        assert list(pool.events.deaths) == [children[0].pid]
+        assert list(pool.events.exits) == [children[0].pid]
 
 
 @pytest.mark.parametrize(
     ("task_name", "args", "cause", "signal_number", "exit_status"),
     [
         ("segfault", [], ExitCause.CHILD_SIGNAL, signal.SIGSEGV, None),
-        ("leave", [3], ExitCause.CHILD_EXIT, None, 3),
-        ("leave", [0], ExitCause.CHILD_EXIT, None, 0),
-        ("leave", [71], ExitCause.CHILD_EXIT, None, 71),
-        ("leave", [72], ExitCause.CHILD_EXIT, None, 72),
-        ("close_line", [], ExitCause.CHILD_PROTOCOL, None, 72),
-        ("hang_up", [], ExitCause.CHILD_PROTOCOL, None, 72),
-        ("talk_rubbish", [], ExitCause.CHILD_PROTOCOL, signal.SIGKILL, None),
+        ("exit_process", [3], ExitCause.CHILD_EXIT, None, 3),
+        ("exit_process", [0], ExitCause.CHILD_EXIT, None, 0),
+        ("exit_process", [71], ExitCause.CHILD_EXIT, None, 71),
+        ("exit_process", [72], ExitCause.CHILD_EXIT, None, 72),
+        ("close_channel", [], ExitCause.CHILD_PROTOCOL, None, 72),
+        ("shut_down_channel", [], ExitCause.CHILD_PROTOCOL, None, 72),
+        ("send_garbage", [], ExitCause.CHILD_PROTOCOL, signal.SIGKILL, None),
         ("eat_memory", [], ExitCause.CHILD_MEMORY, None, 71),
-        ("check_fate", ["memory"], ExitCause.CHILD_MEMORY, None, 71),
-        ("check_fate_async", ["memory"], ExitCause.CHILD_MEMORY, None, 71),
+        ("raise_on_validation", ["memory"], ExitCause.CHILD_MEMORY, None, 71),
+        ("raise_on_validation_async", ["memory"], ExitCause.CHILD_MEMORY, None, 71),
     ],
 )
 async def test_each_way_to_die_has_its_cause(
@@ -65,27 +65,27 @@ async def test_each_way_to_die_has_its_cause(
 ) -> None:
     victim = pool.child.pid
     key = pool.give(task_name, *args)
-    death = await pool.death(victim)
+    death = await pool.wait_for_exit(victim)
     assert (death.cause, death.signal, death.exit_status) == (cause, signal_number, exit_status)
     assert death.begun == (key,)
-    await pool.events.until(lambda: len(pool.events.born) == 2)
-    assert await pool.value(pool.give("pid")) == pool.events.born[1]
+    await pool.events.until(lambda: len(pool.events.ready_pids) == 2)
+    assert await pool.value(pool.give("pid")) == pool.events.ready_pids[1]
 
 
 async def test_a_fatal_fault_leaves_its_traceback_in_the_log(pool: PoolHarness) -> None:
     victim = pool.child.pid
     pool.give("segfault")
-    await pool.death(victim)
+    await pool.wait_for_exit(victim)
     assert any("pool_app.py" in line for _, stream, line in pool.events.lines if stream == "stderr")
 
 
 async def test_a_death_is_known_though_a_grandchild_holds_the_line(pool: PoolHarness) -> None:
     victim = pool.child
-    pool.give("leave_someone_behind")
+    pool.give("spawn_and_wait")
     await pool.events.until(lambda: bool(pool.events.lines))
     grandchild = psutil.Process(int(pool.events.lines[0][2]))
     os.kill(victim.pid, signal.SIGKILL)
-    assert (await pool.death(victim.pid)).signal == signal.SIGKILL
+    assert (await pool.wait_for_exit(victim.pid)).signal == signal.SIGKILL
     _, alive = await asyncio.to_thread(psutil.wait_procs, [grandchild], 2)
     assert not alive, "it belongs to the child's group and is killed with it"
 
@@ -93,19 +93,19 @@ async def test_a_death_is_known_though_a_grandchild_holds_the_line(pool: PoolHar
 async def test_a_result_that_was_sent_before_the_death_counts(pool: PoolHarness) -> None:
     victim = pool.child.pid
     key = pool.give("die_after")
-    death = await pool.death(victim)
+    death = await pool.wait_for_exit(victim)
     assert await pool.value(key) == "done"
     assert (death.signal, death.begun) == (signal.SIGKILL, ())
 
 
 async def test_of_a_chunk_only_what_had_begun_is_lost(pool: PoolHarness) -> None:
-    given = [assignment("noop"), assignment("leave", 3), assignment("noop"), assignment("noop")]
+    given = [assignment("noop"), assignment("exit_process", 3), assignment("noop"), assignment("noop")]
     victim = pool.child
     victim.run(given)
-    death = await pool.death(victim.pid)
+    death = await pool.wait_for_exit(victim.pid)
     assert death.begun == (given[1].key,)
     assert death.unbegun == (given[2].key, given[3].key)
-    assert list(pool.events.endings) == [given[0].key]
+    assert list(pool.events.outcomes) == [given[0].key]
 
 
 async def test_the_only_task_of_an_idle_child_counts_as_begun(pool: PoolHarness) -> None:
@@ -113,7 +113,7 @@ async def test_the_only_task_of_an_idle_child_counts_as_begun(pool: PoolHarness)
     os.kill(victim.pid, signal.SIGSTOP)
     key = pool.give("noop")
     victim.kill("stopped")
-    assert (await pool.death(victim.pid)).begun == (key,)
+    assert (await pool.wait_for_exit(victim.pid)).begun == (key,)
 
 
 async def test_a_killed_child_is_known_by_the_first_reason_given(pool: PoolHarness, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_a_killed_child_is_known_by_the_first_reason_given(pool: PoolHarne
     await pool.begun(pool.give("wait_for", str(tmp_path / "never")))
     victim.kill("TASK_TIMEOUT")
     victim.kill("another reason")
-    death = await pool.death(victim.pid)
+    death = await pool.wait_for_exit(victim.pid)
     assert (death.cause, death.why) == (ExitCause.KILLED, "TASK_TIMEOUT")
     assert not victim.accepts_work
 
@@ -132,26 +132,26 @@ async def test_a_stopped_child_is_killed_after_the_limit(tmp_path: Path) -> None
         key = pool.give("wait_for", str(tmp_path / "never"))
         await pool.begun(key)
         os.kill(victim.pid, signal.SIGSTOP)
-        death = await pool.death(victim.pid)
+        death = await pool.wait_for_exit(victim.pid)
         assert (death.cause, death.begun) == (ExitCause.HEARTBEAT_LOST, (key,))
 
 
 async def test_a_silent_child_that_burns_cpu_is_vouched_for() -> None:
     async with running_pool(heartbeat_interval_s=0.05, silence_timeout_s=0.5) as pool:
         child = pool.child
-        await pool.begun(key := pool.give("burn", 2.0))
+        await pool.begun(key := pool.give("hold_gil", 2.0))
         async with asyncio.timeout(2.0):
             while child.liveness.silence_s <= 0.5:  # noqa: ASYNC110  # silence sets no event
                 await asyncio.sleep(0.01)
-        await pool.ending(key)
-        assert not pool.events.deaths
+        await pool.wait_for_outcome(key)
+        assert not pool.events.exits
 
 
 async def test_a_child_that_is_not_answered_ends_itself() -> None:
     # Its beats are slower than the patience it has with its worker, so that no answer can come in time.
     async with running_pool(heartbeat_interval_s=60, ack_timeout_s=0.5) as pool:
         victim = pool.child
-        death = await pool.death(victim.pid)
+        death = await pool.wait_for_exit(victim.pid)
         assert death.cause is ExitCause.CHILD_SIGNAL
         assert any("has not answered" in line for _, _, line in pool.events.lines)
 
@@ -169,5 +169,5 @@ async def test_a_child_that_is_gone_leaves_no_descriptor_behind(pool: PoolHarnes
     before = psutil.Process().num_fds()
     for count in range(2, 5):
         pool.child.kill("to see what is left")
-        await pool.events.until(lambda count=count: len(pool.events.born) == count)
+        await pool.events.until(lambda count=count: len(pool.events.ready_pids) == count)
     assert psutil.Process().num_fds() == before

@@ -52,7 +52,7 @@ async def test_idle_children_quit_when_they_are_retired() -> None:
         children = pool.free
         for child in children:
             child.retire()
-        causes = [(await pool.death(child.pid)).cause for child in children]
+        causes = [(await pool.wait_for_exit(child.pid)).cause for child in children]
         assert causes == [ExitCause.RETIRED, ExitCause.RETIRED]
         assert not any(psutil.pid_exists(child.pid) for child in children)
 
@@ -64,17 +64,17 @@ async def test_kill_all_reports_the_tasks_that_were_running(tmp_path: Path) -> N
         await pool.begun(key)
         child.retire()
         await pool.pool.kill_all("the pool is stopped")
-        death = pool.events.deaths[child.pid]
+        death = pool.events.exits[child.pid]
         assert (death.cause, death.begun) == (ExitCause.KILLED, (key,))
 
 
 async def test_a_child_is_replaced_after_its_last_task_and_nothing_is_lost() -> None:
     async with running_pool(2, max_tasks_per_child=5) as pool:
-        while len(pool.events.deaths) < 3:
+        while len(pool.events.exits) < 3:
             await pool.events.until(lambda: bool(pool.free))
             assert (await pool.run("noop")).error_code is None
-        assert {death.cause for death in pool.events.deaths.values()} == {ExitCause.RETIRED}
-        assert not any(death.begun or death.unbegun for death in pool.events.deaths.values())
+        assert {death.cause for death in pool.events.exits.values()} == {ExitCause.RETIRED}
+        assert not any(death.begun or death.unbegun for death in pool.events.exits.values())
 
 
 async def test_children_are_replaced_one_at_a_time_and_never_with_a_task_in_hand(tmp_path: Path) -> None:
@@ -85,18 +85,18 @@ async def test_children_are_replaced_one_at_a_time_and_never_with_a_task_in_hand
         one.run(chunk)
         await pool.begun(chunk[1].key)
         assert not one.accepts_work
-        await pool.ending(pool.give("noop", to=other))
+        await pool.wait_for_outcome(pool.give("noop", to=other))
         assert other.accepts_work
         gate.touch()
-        assert (await pool.death(one.pid)).cause is ExitCause.RETIRED
-        assert chunk[1].key in pool.events.endings
+        assert (await pool.wait_for_exit(one.pid)).cause is ExitCause.RETIRED
+        assert chunk[1].key in pool.events.outcomes
 
 
 async def test_a_child_that_has_grown_is_replaced() -> None:
     async with running_pool(heartbeat_interval_s=0.05, max_memory_per_child_mb=200) as pool:
         grown = pool.child.pid
         await pool.run("grow", 300)
-        assert (await pool.death(grown)).cause is ExitCause.RETIRED
+        assert (await pool.wait_for_exit(grown)).cause is ExitCause.RETIRED
 
 
 async def test_a_start_is_refused_when_a_fresh_child_is_too_large() -> None:
@@ -163,7 +163,7 @@ async def test_a_killed_warden_is_replaced() -> None:
         warden.kill()
         await asyncio.to_thread(warden.wait, 2)
         os.kill(pool.child.pid, signal.SIGKILL)
-        await pool.events.until(lambda: len(pool.events.born) == 2)
+        await pool.events.until(lambda: len(pool.events.ready_pids) == 2)
         assert _warden().pid != warden.pid
 
 
@@ -196,11 +196,11 @@ async def test_a_child_that_finds_room_at_the_second_try_fills_its_slot(caplog: 
     async with running_pool() as pool:
         with caplog.at_level(logging.WARNING), no_more_descriptors():
             pool.child.kill("to see whether another comes")
-            await pool.events.until(lambda: bool(pool.events.deaths))
+            await pool.events.until(lambda: bool(pool.events.exits))
             await asyncio.sleep(0)  # the slot hears of it
-        await pool.events.until(lambda: len(pool.events.born) == 2)
+        await pool.events.until(lambda: len(pool.events.ready_pids) == 2)
         assert len([record for record in caplog.records if "cannot start a process" in record.message]) == 1
-        assert await pool.value(pool.give("pid")) == pool.events.born[1]
+        assert await pool.value(pool.give("pid")) == pool.events.ready_pids[1]
 
 
 async def test_a_pool_is_broken_when_there_is_no_more_room_for_processes() -> None:

@@ -116,7 +116,7 @@ async def test_without_the_trigger_work_is_found_by_the_poll_and_the_worker_says
 async def test_a_retry_starts_when_it_is_due_however_rare_the_poll(ledger: Ledger, database_url: str) -> None:
     rare = {"resilience": {"notify_poll_interval_ms": 30_000}}
     async with worker_in_process(database_url, config=rare, processes=1) as worker:
-        task_id = await worker.send("refuse", "LISTED")
+        task_id = await worker.send("return_error", "LISTED")
         await ledger.until_terminal(task_id, within_s=20)
     first, second, third = [entry.at for entry in await ledger.starts(task_id)]
     assert [1 <= later.total_seconds() < 2 for later in (second - first, third - second)] == [True, True]

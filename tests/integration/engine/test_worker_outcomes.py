@@ -67,7 +67,7 @@ async def test_a_task_runs_and_its_result_is_there_for_whoever_waits(scene: Scen
 
 
 async def test_a_returned_error_is_stored_under_its_code(scene: Scene) -> None:
-    row = await scene.ends("refuse", "NOT_TODAY")
+    row = await scene.ends("return_error", "NOT_TODAY")
     result = await scene.worker.app.get_result_async(row["id"])
     assert result.err_value.error_code == "NOT_TODAY"
     assert result.err_value.data == {"asked": "NOT_TODAY"}
@@ -79,14 +79,14 @@ async def test_a_returned_error_is_stored_under_its_code(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "code", "outcome"),
     [
-        ("explode", ("boo",), "UNHANDLED_EXCEPTION", "FAILED"),
-        ("explode_async", ("boo",), "UNHANDLED_EXCEPTION", "FAILED"),
-        ("explode_mapped", ("boo",), "BAD_VALUE", "FAILED"),
-        ("explode_oddly", (), "UNHANDLED_EXCEPTION", "FAILED"),
+        ("raise_error", ("boo",), "UNHANDLED_EXCEPTION", "FAILED"),
+        ("raise_error_async", ("boo",), "UNHANDLED_EXCEPTION", "FAILED"),
+        ("raise_error_mapped", ("boo",), "BAD_VALUE", "FAILED"),
+        ("raise_unmapped", (), "UNHANDLED_EXCEPTION", "FAILED"),
         ("exit_by_exception", (3,), "UNHANDLED_EXCEPTION", "FAILED"),
         ("interrupt", (), "UNHANDLED_EXCEPTION", "FAILED"),
-        ("give_nothing", (), "TASK_EXCEPTION", "FAILED"),
-        ("mistype", (), "RETURN_TYPE_MISMATCH", "FAILED"),
+        ("return_none", (), "TASK_EXCEPTION", "FAILED"),
+        ("return_wrong_type", (), "RETURN_TYPE_MISMATCH", "FAILED"),
         ("unencodable", (), "WORKER_SERIALIZATION_ERROR", "WORKER_FAILURE"),
     ],
 )
@@ -149,7 +149,7 @@ async def test_damaged_arguments_fail_by_themselves(scene: Scene) -> None:
 
 
 async def test_used_up_retries_leave_an_attempt_each(scene: Scene) -> None:
-    row = await scene.ends("refuse", "LISTED")
+    row = await scene.ends("return_error", "LISTED")
     attempts = await scene.attempts_of(row)
     assert (row["status"], row["error_code"], row["retry_count"]) == ("FAILED", "LISTED", 2)
     assert [(each["attempt"], each["will_retry"]) for each in attempts] == [(1, True), (2, True), (3, False)]
@@ -158,7 +158,7 @@ async def test_used_up_retries_leave_an_attempt_each(scene: Scene) -> None:
 
 
 async def test_a_task_that_succeeds_at_last_is_completed_after_growing_pauses(scene: Scene) -> None:
-    row = await scene.ends("stumble", 2)
+    row = await scene.ends("fail_times", 2)
     first, second = _gaps(await scene.attempts_of(row))
     assert (row["status"], row["error_code"], row["retry_count"]) == ("COMPLETED", None, 2)
     # Jitter adds up to a quarter and takes nothing away; a second is left for a busy machine.
@@ -167,12 +167,12 @@ async def test_a_task_that_succeeds_at_last_is_completed_after_growing_pauses(sc
 
 
 async def test_a_code_that_is_not_listed_is_not_retried(scene: Scene) -> None:
-    row = await scene.ends("refuse", "UNLISTED")
+    row = await scene.ends("return_error", "UNLISTED")
     assert (row["retry_count"], row["attempts"], row["max_retries"]) == (0, 1, 2)
 
 
 async def test_a_retry_due_after_good_until_is_not_made(scene: Scene) -> None:
-    row = await scene.ends("refuse", "LISTED", good_until=datetime.now(UTC) + timedelta(seconds=0.9))
+    row = await scene.ends("return_error", "LISTED", good_until=datetime.now(UTC) + timedelta(seconds=0.9))
     assert (row["status"], row["error_code"], row["attempts"]) == ("FAILED", "LISTED", 1)
 
 
@@ -222,10 +222,10 @@ async def test_a_coroutine_past_its_time_goes_alone(scene: Scene) -> None:
 
 
 async def test_a_coroutine_that_will_not_go_takes_its_neighbours_along_and_that_is_no_crash(scene: Scene) -> None:
-    scene.worker.hands.other_tasks_grace_s = 0.2
+    scene.worker.assignments.other_tasks_grace_s = 0.2
     slow = [await scene.worker.send(name, 30.0) for name in ("nap", "nap_again", "nap", "nap_again")]
     await scene.ledger.until_started(*slow)
-    row = await scene.ends("linger_briefly", 30.0)
+    row = await scene.ends("ignore_cancel_briefly", 30.0)
     assert (row["error_code"], row["crash_count"]) == ("TASK_TIMEOUT", 0)
     pid = row["worker_pid"]
     cut = [start.task_id for start in await scene.ledger.starts(*slow) if start.pid == pid]
@@ -250,7 +250,7 @@ async def test_a_running_task_cancelled_with_kill_is_ended_at_once(scene: Scene,
     await scene.ledger.until_started(task_id)
     await scene.ledger.fetch(CANCEL, task_id)
     await scene.ledger.fetch("SELECT pg_notify('horsies_worker_ping', $1)", json.dumps({"kind": "kill"}))
-    await scene.worker.until(lambda: not scene.worker.holds(task_id), within_s=2)
+    await scene.worker.until(lambda: not scene.worker.has_in_flight(task_id), within_s=2)
     await scene.worker.until(lambda: len(scene.worker.children) == 2)
     row = await scene.ledger.row(task_id)
     assert (row["status"], row["crash_count"], row["attempts"]) == ("CANCELLED", 0, 0)
@@ -267,18 +267,18 @@ async def test_an_order_to_kill_that_the_row_does_not_confirm_ends_nothing(scene
 
 async def test_what_a_task_prints_is_in_the_log_with_its_id(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="horsies.task"):
-        row = await scene.ends("talk", "good day")
+        row = await scene.ends("print_lines", "good day")
     said = {(record.levelname, record.getMessage(), record.__dict__["task_id"]) for record in caplog.records}
     assert {("INFO", "good day", row["id"]), ("WARNING", "GOOD DAY", row["id"])} <= said
 
 
 async def test_a_task_knows_what_it_is(scene: Scene) -> None:
     good_until = datetime.now(UTC) + timedelta(hours=1)
-    row = await scene.ends("who", good_until=good_until)
+    row = await scene.ends("describe_self", good_until=good_until)
     known = (await scene.worker.app.get_result_async(row["id"])).ok_value
     assert known == {
         "task_id": row["id"],
-        "task_name": "who",
+        "task_name": "describe_self",
         "queue_name": "default",
         "attempt": 1,
         "retry_count": 0,
