@@ -34,7 +34,7 @@ def horsies(tmp_path: Path, database_url: str) -> Executable:
     return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
 
 
-def test_the_record_says_who_did_what_to_how_many_and_why(horsies: Executable, database_url: str) -> None:
+def test_audit_lists_actor_action_counts_and_reason(horsies: Executable, database_url: str) -> None:
     task_id = str(asyncio.run(insert_task(database_url, queue_name="mail")))
     horsies("task", "cancel", "--queue", "mail", "--yes", "--as", "ana", "--reason", LONG)
     (done,) = horsies("audit", "--json").document["actions"]
@@ -47,7 +47,7 @@ def test_the_record_says_who_did_what_to_how_many_and_why(horsies: Executable, d
     assert '"mail"' in shown
 
 
-def test_a_dry_run_is_told_from_a_deed(horsies: Executable, database_url: str) -> None:
+def test_audit_marks_dry_runs(horsies: Executable, database_url: str) -> None:
     task_id = str(asyncio.run(insert_task(database_url)))
     horsies("task", "fail", task_id, "--dry-run")
     shown = horsies("audit").stdout
@@ -55,7 +55,7 @@ def test_a_dry_run_is_told_from_a_deed(horsies: Executable, database_url: str) -
     assert task_id in shown
 
 
-def test_the_last_ones_are_shown_the_newest_last_and_others_can_be_left_out(horsies: Executable) -> None:
+def test_audit_limits_and_filters_newest_last(horsies: Executable) -> None:
     for verb in ("pause", "resume", "pause"):
         horsies("queue", verb, "mail")
     actions = [each["action"] for each in horsies("audit", "--limit", "2", "--json").document["actions"]]
@@ -64,19 +64,19 @@ def test_the_last_ones_are_shown_the_newest_last_and_others_can_be_left_out(hors
     assert [each["action"] for each in resumed] == ["resume_queue"]
 
 
-def test_an_action_that_nobody_can_have_done_is_refused_with_those_there_are(horsies: Executable) -> None:
+def test_unknown_audit_action_is_rejected(horsies: Executable) -> None:
     refused = horsies("audit", "--action", "retyr")
     assert (refused.code, "'retyr' is not among requeue, fail" in refused.stderr) == (2, True)
     assert "retry_workflow" in refused.stderr
     assert horsies("audit", "--action", "retry,cleanup").code == 0
 
 
-def test_where_nothing_was_done_it_says_so(horsies: Executable) -> None:
+def test_audit_without_actions_prints_a_message(horsies: Executable) -> None:
     assert "no actions" in horsies("audit").stderr
     assert horsies("audit", "--json").document == {"actions": []}
 
 
-def test_what_others_wrote_does_nothing_to_the_terminal(horsies: Executable, database_url: str) -> None:
+def test_audit_escapes_control_sequences(horsies: Executable, database_url: str) -> None:
     evil = "\x1b]52;c;evil\x07\u202e"
     row = {"host": "h", "action": evil, "reason": evil, "filter": {evil: evil}, "dry_run": False, "via": "cli"}
     counts = {"matched": 0, "affected": 0, "skipped": 0}

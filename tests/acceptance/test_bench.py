@@ -27,7 +27,7 @@ async def watcher(database_url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
     await connection.close()
 
 
-def test_a_small_run_gives_every_figure_and_its_ratio() -> None:
+def test_send_bench_prints_every_figure_and_ratio() -> None:
     command = [sys.executable, "-m", "bench.run", "--small", "--json"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
@@ -38,9 +38,7 @@ def test_a_small_run_gives_every_figure_and_its_ratio() -> None:
     assert said["machine"]["postgresql"]
 
 
-async def test_the_floor_and_the_library_store_the_same_number_of_rows(
-    database_url: str, watcher: asyncpg.Connection[Any]
-) -> None:
+async def test_floor_and_library_store_equal_row_counts(database_url: str, watcher: asyncpg.Connection[Any]) -> None:
     async with floor.inserting_one_by_one(database_url) as insert, sending.sending_one_by_one(database_url) as send:
         await insert(7)
         await send(7)
@@ -48,9 +46,7 @@ async def test_the_floor_and_the_library_store_the_same_number_of_rows(
     assert await watcher.fetchval("SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING'") == 7
 
 
-async def test_a_send_is_one_transaction_and_a_bulk_send_is_one_for_all(
-    database_url: str, watcher: asyncpg.Connection[Any]
-) -> None:
+async def test_send_and_bulk_send_use_one_transaction(database_url: str, watcher: asyncpg.Connection[Any]) -> None:
     async with sending.sending_one_by_one(database_url) as send, sending.sending_in_bulk(database_url) as send_bulk:
         await send(5)
         await send_bulk(2500)
@@ -58,14 +54,14 @@ async def test_a_send_is_one_transaction_and_a_bulk_send_is_one_for_all(
     assert await watcher.fetchval(transactions) == 5 + 1
 
 
-def test_the_screens_are_measured_in_a_storm_under_keys_and_at_rest() -> None:
+def test_screen_bench_measures_storm_keys_and_idle() -> None:
     ended = subprocess.run([sys.executable, "-m", "bench.screens", "--small"], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     for what in ("questions for the list", "share of a core", "pagedown", "sent to the terminal", "first paint"):
         assert what in ended.stdout
 
 
-def test_recovery_is_measured_by_a_pass_and_by_a_dry_run() -> None:
+def test_recovery_bench_measures_sweep_and_dry_run() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "bench.recovery", "--small"], cwd=ROOT, capture_output=True, text=True
     )

@@ -22,13 +22,13 @@ def project(horsies: Executable) -> Project:
     return Project(horsies.cwd)
 
 
-def test_the_example_passes_as_it_is(horsies: Executable) -> None:
+def test_example_config_passes(horsies: Executable) -> None:
     shutil.copy(EXAMPLE, horsies.cwd / "horsies.toml")
     answer = horsies("check")
     assert (answer.code, answer.stdout, answer.stderr) == (0, "ok: all validations passed\n9 tasks\n", "")
 
 
-def test_a_good_app_passes_with_the_number_of_its_tasks(horsies: Executable, project: Project) -> None:
+def test_valid_app_passes_and_prints_task_count(horsies: Executable, project: Project) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n")
     project.write_task("tasks.py", name="resize")
     assert horsies("check", "main:app").stdout == "ok: all validations passed\n1 task\n"
@@ -36,7 +36,7 @@ def test_a_good_app_passes_with_the_number_of_its_tasks(horsies: Executable, pro
     assert document == {"ok": True, "phase": None, "tasks": 1, "errors": [], "warnings": []}
 
 
-def test_an_app_without_tasks_passes_with_a_warning(horsies: Executable, project: Project) -> None:
+def test_app_without_tasks_passes_with_warning(horsies: Executable, project: Project) -> None:
     project.write("main.py", APP)
     answer = horsies("check", "main")
     assert answer.code == 0
@@ -44,7 +44,7 @@ def test_an_app_without_tasks_passes_with_a_warning(horsies: Executable, project
     assert horsies("check", "main", "--json").document["warnings"] == ["the app has no tasks"]
 
 
-def test_a_doubled_name_is_shown_with_both_places(horsies: Executable, project: Project) -> None:
+def test_duplicate_task_name_shows_both_locations(horsies: Executable, project: Project) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['one.py', 'two.py'])\n")
     first = project.write_task("one.py", name="resize")
     second = project.write_task("two.py", name="resize")
@@ -55,7 +55,7 @@ def test_a_doubled_name_is_shown_with_both_places(horsies: Executable, project: 
     assert f"note: first defined at {first}:" in answer.stderr
 
 
-def test_a_wrong_return_type_is_shown_where_it_stands(horsies: Executable, project: Project) -> None:
+def test_wrong_return_type_shows_its_location(horsies: Executable, project: Project) -> None:
     path = project.write("main.py", f"{APP}\n@app.task('resize')\ndef resize(width: int) -> int:\n    return width\n")
     answer = horsies("check", "main")
     assert answer.code == 1
@@ -64,7 +64,7 @@ def test_a_wrong_return_type_is_shown_where_it_stands(horsies: Executable, proje
     assert "Traceback" not in answer.stderr
 
 
-def test_several_errors_are_all_shown_in_text_and_in_json(horsies: Executable, project: Project) -> None:
+def test_all_errors_are_shown_as_text_and_json(horsies: Executable, project: Project) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['one.py', 'gone.py', 'three.py'])\n")
     project.write("one.py", "from main import app\n@app.task('a', priority=0)\ndef a(): ...\n")
     project.write("three.py", "raise RuntimeError('no \\x1b[31mred')\n")
@@ -92,7 +92,7 @@ def test_several_errors_are_all_shown_in_text_and_in_json(horsies: Executable, p
         ("unparsed", "HRS-210", "SyntaxError"),
     ],
 )
-def test_an_app_that_is_not_found_is_exit_1_with_a_hint(
+def test_missing_app_exits_1_with_hint(
     horsies: Executable, project: Project, locator: str, code: str, said: str
 ) -> None:
     project.write("shop/main.py", APP)
@@ -105,64 +105,64 @@ def test_an_app_that_is_not_found_is_exit_1_with_a_hint(
     assert "hint: " in answer.stderr
 
 
-def test_without_any_app_both_ways_to_name_one_are_told(horsies: Executable) -> None:
+def test_no_app_given_hints_at_both_ways(horsies: Executable) -> None:
     answer = horsies("check")
     assert answer.code == 1
     assert "app.locator" in answer.stderr
 
 
-def test_wrong_settings_are_the_first_phase(horsies: Executable, project: Project) -> None:
+def test_invalid_settings_fail_the_first_phase(horsies: Executable, project: Project) -> None:
     project.write("horsies.toml", "[recovery]\ncheck_intervall_ms = 5\n[worker]\nprocesses = 0\n")
     document = horsies("check", "horsies.sample:app", "--json").document
     assert document["phase"] == "settings"
     assert {error["code"] for error in document["errors"]} == {"HRS-217", "HRS-218"}
 
 
-def test_what_modules_print_is_no_part_of_the_document(horsies: Executable, project: Project) -> None:
+def test_module_output_stays_out_of_the_json_document(horsies: Executable, project: Project) -> None:
     project.write("main.py", f"{APP}print('hello')\n")
     answer = horsies("check", "main", "--json")
     assert answer.document["ok"]
     assert "hello" in answer.stderr
 
 
-def test_the_file_named_on_the_command_line_reaches_the_app(horsies: Executable, project: Project) -> None:
+def test_config_option_reaches_the_app(horsies: Executable, project: Project) -> None:
     project.write("main.py", APP)
     project.write("elsewhere/other.toml", '[app]\nmodules = ["gone.py"]\n')
     answer = horsies("check", "main", "--config", "elsewhere/other.toml")
     assert "task module gone.py does not exist" in answer.stderr
 
 
-def test_live_passes_on_a_migrated_database(horsies: Executable, database_url: str) -> None:
+def test_live_check_passes_on_migrated_database(horsies: Executable, database_url: str) -> None:
     answer = horsies("check", "horsies.sample:app", "--live", "--database-url", database_url)
     assert (answer.code, answer.stdout) == (0, "ok: all validations passed\n9 tasks\n")
 
 
-def test_live_passes_on_an_embedded_server_that_it_has_to_start(embedded: Executable) -> None:
+def test_live_check_starts_the_embedded_server(embedded: Executable) -> None:
     assert embedded("check", "horsies.sample:app", "--live").code == 0
 
 
-def test_live_tells_of_a_database_without_tables(horsies: Executable, empty_database_url: str) -> None:
+def test_live_check_reports_missing_tables(horsies: Executable, empty_database_url: str) -> None:
     answer = horsies("check", "horsies.sample:app", "--live", "--database-url", empty_database_url)
     assert answer.code == 1
     assert "error[HRS-219]" in answer.stderr
     assert "hint: run: horsies db migrate" in answer.stderr
 
 
-def test_live_tells_of_an_unreachable_server_once_and_keeps_its_password(horsies: Executable) -> None:
+def test_live_check_reports_unreachable_server_without_password(horsies: Executable) -> None:
     answer = horsies("check", "horsies.sample:app", "--live", "--database-url", UNREACHABLE)
     assert (answer.code, answer.stderr.count("error[")) == (1, 1)
     assert "error[HRS-211]: cannot reach postgresql://me:***@127.0.0.1:1/db" in answer.stderr
     assert "hunter2" not in answer.stderr
 
 
-def test_live_tells_of_an_address_that_must_change(horsies: Executable, database_url: str) -> None:
+def test_live_check_reports_unusable_url(horsies: Executable, database_url: str) -> None:
     missing = database_url.replace("/test_", "/nope_")
     answer = horsies("check", "horsies.sample:app", "--live", "--database-url", missing)
     assert answer.code == 1
     assert "error[HRS-203]: the database does not exist" in answer.stderr
 
 
-def test_live_tells_of_a_database_from_the_future(horsies: Executable, database_url: str) -> None:
+def test_live_check_reports_newer_schema(horsies: Executable, database_url: str) -> None:
     async def from_the_future() -> None:
         connection = await asyncpg.connect(database_url)
         await connection.execute("INSERT INTO horsies_migrations (version, name, checksum) VALUES (9999, 'later', '')")
@@ -175,9 +175,7 @@ def test_live_tells_of_a_database_from_the_future(horsies: Executable, database_
 
 
 @pytest.mark.skipif(PGBOUNCER is None, reason="needs the pgbouncer package")
-def test_live_tells_of_a_session_address_that_does_not_lead_past_the_pooler(
-    horsies: Executable, database_url: str
-) -> None:
+def test_live_check_reports_session_url_behind_pooler(horsies: Executable, database_url: str) -> None:
     def check(pooled: str, direct: str) -> CommandResult:
         return horsies(
             "check",

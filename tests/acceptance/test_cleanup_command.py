@@ -41,7 +41,7 @@ def with_old_rows(database_url: str) -> str:
     return database_url
 
 
-def test_a_dry_run_counts_and_deletes_nothing(horsies: Executable, with_old_rows: str) -> None:
+def test_cleanup_dry_run_counts_and_deletes_nothing(horsies: Executable, with_old_rows: str) -> None:
     answer = horsies("cleanup", "--dry-run", "--json", "--database-url", with_old_rows)
     assert (answer.code, answer.stderr) == (0, "")
     found = {each["name"]: each for each in answer.document["categories"]}
@@ -62,7 +62,7 @@ def test_a_dry_run_counts_and_deletes_nothing(horsies: Executable, with_old_rows
     assert asyncio.run(count_rows(with_old_rows, "horsies_tasks")) == 5
 
 
-def test_only_with_exit_code_a_dry_run_tells_of_work_by_its_status(horsies: Executable, with_old_rows: str) -> None:
+def test_dry_run_exits_3_only_with_exit_code_option(horsies: Executable, with_old_rows: str) -> None:
     def code(*options: str) -> int:
         return horsies("cleanup", *options, "--database-url", with_old_rows).code
 
@@ -72,14 +72,14 @@ def test_only_with_exit_code_a_dry_run_tells_of_work_by_its_status(horsies: Exec
     assert code("--dry-run", "--exit-code") == 0
 
 
-def test_it_deletes_what_is_old_and_says_how_much(horsies: Executable, with_old_rows: str) -> None:
+def test_cleanup_deletes_old_rows_and_prints_counts(horsies: Executable, with_old_rows: str) -> None:
     answer = horsies("cleanup", "--database-url", with_old_rows)
     assert answer.code == 0
     assert "deleted 4 rows, about" in answer.stdout
     assert asyncio.run(count_rows(with_old_rows, "horsies_tasks")) == 1
 
 
-def test_it_goes_by_the_settings_and_keeps_what_has_no_window(horsies: Executable, with_old_rows: str) -> None:
+def test_cleanup_follows_retention_settings(horsies: Executable, with_old_rows: str) -> None:
     answer = horsies(
         "cleanup", "--json", "--database-url", with_old_rows, HORSIES_RECOVERY__TERMINAL_RECORD_RETENTION_HOURS="none"
     )
@@ -87,9 +87,7 @@ def test_it_goes_by_the_settings_and_keeps_what_has_no_window(horsies: Executabl
     assert [each["window_s"] for each in answer.document["categories"] if each["name"] == "tasks"] == [None]
 
 
-def test_it_writes_one_audit_row_with_who_and_how_many_also_for_a_dry_run(
-    horsies: Executable, with_old_rows: str
-) -> None:
+def test_cleanup_writes_one_audit_row_even_for_dry_run(horsies: Executable, with_old_rows: str) -> None:
     horsies("cleanup", "--dry-run", "--database-url", with_old_rows, HORSIES_ACTOR="ana")
     small = {"HORSIES_RETENTION__BATCH_SIZE": "50"}
     by_eve = ("--as", "eve", "--reason", "no space", "--database-url", with_old_rows)
@@ -103,7 +101,7 @@ def test_it_writes_one_audit_row_with_who_and_how_many_also_for_a_dry_run(
     assert rows[1]["id"] == audit_id
 
 
-def test_while_another_process_is_cleaning_it_is_busy(horsies: Executable, with_old_rows: str) -> None:
+def test_concurrent_cleanup_is_busy(horsies: Executable, with_old_rows: str) -> None:
     async def hold_and_clean() -> tuple[int, str]:
         other = await asyncpg.connect(with_old_rows)
         async with other.transaction():
@@ -115,7 +113,7 @@ def test_while_another_process_is_cleaning_it_is_busy(horsies: Executable, with_
     assert asyncio.run(hold_and_clean()) == (4, "another process is cleaning up")
 
 
-def test_on_a_terminal_progress_is_shown_and_stdout_stays_clean(with_old_rows: str, tmp_path: Path) -> None:
+def test_progress_goes_to_the_terminal_not_stdout(with_old_rows: str, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "horsies_ops.cli", "cleanup", "--database-url", with_old_rows],

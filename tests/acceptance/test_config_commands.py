@@ -8,7 +8,7 @@ from tests.support.cli import Executable
 EXAMPLE = Path(__file__).parents[2] / "horsies.toml.example"
 
 
-def test_init_writes_a_file_that_is_valid_and_does_not_replace_one(horsies: Executable) -> None:
+def test_init_writes_valid_file_and_does_not_overwrite(horsies: Executable) -> None:
     assert horsies("init").stdout == "horsies.toml\n"
     assert horsies("config", "validate").code == 0
     before = (horsies.cwd / "horsies.toml").read_text()
@@ -18,14 +18,14 @@ def test_init_writes_a_file_that_is_valid_and_does_not_replace_one(horsies: Exec
     assert horsies("init", "--force").code == 0
 
 
-def test_the_example_is_valid_as_it_is(horsies: Executable) -> None:
+def test_example_config_is_valid(horsies: Executable) -> None:
     (horsies.cwd / "horsies.toml").write_text(EXAMPLE.read_text())
     answer = horsies("config", "validate", "--config", "horsies.toml", "--json")
     assert answer.document == {"ok": True, "file": str(horsies.cwd / "horsies.toml"), "errors": []}
     assert tomllib.loads(EXAMPLE.read_text())["app"]["locator"] == "horsies.sample:app"
 
 
-def test_show_names_the_origin_of_each_value_and_masks_passwords(horsies: Executable) -> None:
+def test_config_show_prints_origins_and_masks_passwords(horsies: Executable) -> None:
     (horsies.cwd / "horsies.toml").write_text("[recovery]\ncheck_interval_ms = 5000\n")
     answer = horsies(
         "config",
@@ -46,7 +46,7 @@ def test_show_names_the_origin_of_each_value_and_masks_passwords(horsies: Execut
     assert "hunter2" not in answer.stdout
 
 
-def test_every_fault_of_a_file_is_reported_at_once_without_a_traceback(horsies: Executable) -> None:
+def test_all_config_errors_are_reported_without_traceback(horsies: Executable) -> None:
     (horsies.cwd / "bad.toml").write_text(
         '[recovery]\ncheck_intervall_ms = 5\nrunning_stale_threshold_ms = 40000\n[worker]\nprocesses = "many"\n'
     )
@@ -60,13 +60,13 @@ def test_every_fault_of_a_file_is_reported_at_once_without_a_traceback(horsies: 
     assert "Traceback" not in answer.stderr
 
 
-def test_a_named_file_that_is_missing_says_how_to_make_one(horsies: Executable) -> None:
+def test_missing_config_file_hints_at_init(horsies: Executable) -> None:
     answer = horsies("--config", "nope.toml", "config", "show")
     assert answer.code == 1
     assert "horsies init" in answer.stderr
 
 
-def test_show_prints_dates_and_times_of_a_schedule_as_text(horsies: Executable) -> None:
+def test_config_show_prints_schedule_times_as_text(horsies: Executable) -> None:
     (horsies.cwd / "horsies.toml").write_text(
         '[[schedule.entries]]\nname = "a"\ntask_name = "t"\n'
         'pattern = { type = "daily", time = 02:30:00 }\nargs = [2024-01-01, nan]\n'
@@ -76,7 +76,7 @@ def test_show_prints_dates_and_times_of_a_schedule_as_text(horsies: Executable) 
     assert '"02:30:00"' in horsies("config", "show").stdout
 
 
-def test_init_makes_no_file_where_a_folder_was_meant(horsies: Executable) -> None:
+def test_init_rejects_missing_folder(horsies: Executable) -> None:
     answer = horsies("init", "--path", "nodir/")
     assert (answer.code, answer.stdout) == (1, "")
     assert "no such folder: nodir" in answer.stderr

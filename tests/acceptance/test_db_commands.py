@@ -9,7 +9,7 @@ import pytest
 from tests.support.cli import Executable
 
 
-def test_the_embedded_server_is_started_migrated_looked_at_and_stopped(embedded: Executable) -> None:
+def test_embedded_server_start_migrate_status_stop(embedded: Executable) -> None:
     assert embedded("db", "status", "--json").code == 7
     assert "started" in embedded("db", "start").stderr
     assert embedded("db", "status").code == 1
@@ -22,14 +22,14 @@ def test_the_embedded_server_is_started_migrated_looked_at_and_stopped(embedded:
     assert embedded("db", "stop").stderr == "it was not running\n"
 
 
-def test_a_stopped_embedded_server_is_no_error_and_still_exit_7(embedded: Executable) -> None:
+def test_stopped_embedded_server_exits_7_without_error(embedded: Executable) -> None:
     answer = embedded("db", "status")
     assert (answer.code, answer.stderr) == (7, "")
     assert "stopped; starts on first use" in answer.stdout
     assert embedded("db", "status", "--json").document["reachable"] is False
 
 
-def test_the_password_is_shown_only_when_it_is_asked_for(horsies: Executable) -> None:
+def test_password_is_shown_only_with_reveal(horsies: Executable) -> None:
     def shown(*options: str) -> str:
         return horsies("db", "url", *options, "--database-url", "postgresql://me:hunter2@host/db").stdout
 
@@ -39,7 +39,7 @@ def test_the_password_is_shown_only_when_it_is_asked_for(horsies: Executable) ->
     assert "hunter2" in shown("--json", "--reveal")
 
 
-def test_status_has_the_documented_fields_and_nothing_else_on_stdout(horsies: Executable, database_url: str) -> None:
+def test_db_status_prints_only_documented_fields(horsies: Executable, database_url: str) -> None:
     status = horsies("db", "status", "--json", "--database-url", database_url).document
     assert set(status) == {
         "url",
@@ -59,19 +59,19 @@ def test_status_has_the_documented_fields_and_nothing_else_on_stdout(horsies: Ex
     assert {"name", "rows_estimate", "bytes"} == set(status["tables"][0])
 
 
-def test_status_of_a_database_without_tables_creates_none(horsies: Executable, empty_database_url: str) -> None:
+def test_db_status_creates_no_tables(horsies: Executable, empty_database_url: str) -> None:
     status = horsies("db", "status", "--json", "--database-url", empty_database_url)
     assert (status.code, status.document["tables"], status.document["migrations"]["current"]) == (1, [], 0)
     assert len(status.document["migrations"]["pending"]) == status.document["migrations"]["latest"]
 
 
-def test_global_options_may_stand_before_or_after_the_command(horsies: Executable, database_url: str) -> None:
+def test_global_options_work_before_and_after_the_command(horsies: Executable, database_url: str) -> None:
     before = horsies("--database-url", database_url, "db", "url")
     after = horsies("db", "url", "--database-url", database_url)
     assert before.stdout == after.stdout == database_url + "\n"
 
 
-def test_an_unreachable_server_is_exit_7_with_a_hint_and_no_password(horsies: Executable) -> None:
+def test_unreachable_server_exits_7_without_password(horsies: Executable) -> None:
     for command in (("db", "status"), ("db", "migrate")):
         answer = horsies(*command, "--database-url", "postgresql://me:hunter2@127.0.0.1:1/db")
         assert answer.code == 7
@@ -81,7 +81,7 @@ def test_an_unreachable_server_is_exit_7_with_a_hint_and_no_password(horsies: Ex
         assert "Traceback" not in answer.stderr
 
 
-def test_a_missing_database_is_exit_7_and_names_the_setting(horsies: Executable, database_url: str) -> None:
+def test_missing_database_exits_7_and_names_the_setting(horsies: Executable, database_url: str) -> None:
     answer = horsies("db", "migrate", "--database-url", database_url.replace("/test_", "/nope_"))
     assert answer.code == 7
     assert "does not exist" in answer.stderr
@@ -91,7 +91,7 @@ def test_a_missing_database_is_exit_7_and_names_the_setting(horsies: Executable,
 NEWER = "INSERT INTO horsies_migrations (version, name, checksum) VALUES (9999, 'later', '')"
 
 
-def test_a_database_newer_than_the_code_is_refused(horsies: Executable, database_url: str) -> None:
+def test_newer_schema_is_refused(horsies: Executable, database_url: str) -> None:
     execute(database_url, NEWER)
     answer = horsies("db", "migrate", "--database-url", database_url)
     assert answer.code == 1
@@ -107,9 +107,7 @@ def test_a_database_newer_than_the_code_is_refused(horsies: Executable, database
         ("DELETE FROM horsies_migrations WHERE version = 3", "1 pending"),
     ],
 )
-def test_status_is_exit_1_for_a_schema_that_cannot_be_worked_on(
-    horsies: Executable, database_url: str, sql: str, said: str
-) -> None:
+def test_db_status_exits_1_for_unusable_schema(horsies: Executable, database_url: str, sql: str, said: str) -> None:
     execute(database_url, sql)
     status = horsies("db", "status", "--database-url", database_url)
     assert status.code == 1
@@ -119,7 +117,7 @@ def test_status_is_exit_1_for_a_schema_that_cannot_be_worked_on(
 @pytest.mark.parametrize(
     "command", [("db", "status"), ("doctor",), ("queue", "list"), ("check", "horsies.sample:app", "--live")], ids=str
 )
-def test_the_hint_to_migrate_names_the_database_that_was_given_and_no_password(
+def test_migrate_hint_repeats_connection_options_without_password(
     horsies: Executable, empty_database_url: str, command: tuple[str, ...]
 ) -> None:
     answer = horsies(*command, "--database-url", empty_database_url.replace("horsies@", "horsies:hunter2@"))
@@ -129,7 +127,7 @@ def test_the_hint_to_migrate_names_the_database_that_was_given_and_no_password(
     assert "hunter2" not in said
 
 
-def test_a_role_that_owns_its_schema_can_migrate_into_it(horsies: Executable, empty_database_url: str) -> None:
+def test_schema_owner_can_migrate(horsies: Executable, empty_database_url: str) -> None:
     execute(empty_database_url, "CREATE ROLE owner_of_one LOGIN")
     execute(empty_database_url, "CREATE SCHEMA own AUTHORIZATION owner_of_one")
     url = empty_database_url.replace("horsies@", "owner_of_one@")
@@ -139,7 +137,7 @@ def test_a_role_that_owns_its_schema_can_migrate_into_it(horsies: Executable, em
     assert "applied 0001_tasks" in answer.stdout
 
 
-def test_a_missing_permission_is_not_called_unreachable(horsies: Executable, database_url: str) -> None:
+def test_missing_permission_is_not_reported_as_unreachable(horsies: Executable, database_url: str) -> None:
     execute(database_url, "CREATE ROLE outsider LOGIN")
     answer = horsies("db", "migrate", "--database-url", database_url.replace("horsies@", "outsider@"))
     execute(database_url, "DROP ROLE outsider")
@@ -148,13 +146,13 @@ def test_a_missing_permission_is_not_called_unreachable(horsies: Executable, dat
     assert "hint: grant the permission" in answer.stderr
 
 
-def test_a_dry_run_makes_no_cluster(embedded: Executable) -> None:
+def test_migrate_dry_run_creates_no_cluster(embedded: Executable) -> None:
     assert "would apply 0001_tasks" in embedded("db", "migrate", "--dry-run").stdout
     folder = embedded.environment["HORSIES_BROKER__DATABASE_URL"].removeprefix("embedded://")
     assert not Path(folder).exists()
 
 
-def test_stop_is_refused_while_another_program_has_a_session(embedded: Executable) -> None:
+def test_db_stop_is_refused_while_other_sessions_exist(embedded: Executable) -> None:
     embedded("db", "start")
 
     async def stop_beside_a_session() -> None:
@@ -168,14 +166,14 @@ def test_stop_is_refused_while_another_program_has_a_session(embedded: Executabl
     asyncio.run(stop_beside_a_session())
 
 
-def test_start_and_stop_are_refused_for_a_server_that_is_not_ours(horsies: Executable, database_url: str) -> None:
+def test_start_and_stop_are_refused_for_external_server(horsies: Executable, database_url: str) -> None:
     for command in ("start", "stop"):
         answer = horsies("db", command, "--database-url", database_url)
         assert answer.code == 1
         assert "not the embedded server" in answer.stderr
 
 
-def test_a_folder_that_cannot_be_made_is_a_clear_error(horsies: Executable, tmp_path: Path) -> None:
+def test_uncreatable_folder_is_a_clear_error(horsies: Executable, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     answer = horsies("db", "start", "--database-url", f"embedded://{tmp_path}/file/pg")
     assert answer.code == 1
@@ -184,7 +182,7 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(horsies: Executable, tmp_
     assert "Traceback" not in answer.stderr
 
 
-def test_without_binaries_the_missing_package_and_the_setting_are_named(embedded: Executable, tmp_path: Path) -> None:
+def test_missing_binaries_name_package_and_setting(embedded: Executable, tmp_path: Path) -> None:
     answer = embedded("db", "start", HORSIES_PG_BINDIR=str(tmp_path))
     assert answer.code == 1
     assert "error[HRS-220]" in answer.stderr
@@ -193,7 +191,7 @@ def test_without_binaries_the_missing_package_and_the_setting_are_named(embedded
     assert "horsies-ops" not in answer.stderr
 
 
-def test_a_wrong_password_is_exit_7_names_the_setting_and_is_not_shown(embedded: Executable) -> None:
+def test_wrong_password_exits_7_and_is_not_shown(embedded: Executable) -> None:
     embedded("db", "start")
     url = embedded("db", "url").stdout.strip()
     asyncio.run(_demand_a_password(url, "locked"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.cli import Executable
 
 
-def test_the_demo_shows_tasks_of_all_kinds_and_leaves_nothing_behind(horsies: Executable) -> None:
+def test_demo_runs_all_kinds_of_tasks_and_cleans_up(horsies: Executable) -> None:
     with tempfile.TemporaryDirectory(prefix="horsies-") as folder:
         Path(folder).chmod(0o755)  # as root the server runs as another user, who must be able to enter
         answer = horsies("demo", "--seconds", "6", "--processes", "3", TMPDIR=folder)
@@ -21,7 +21,7 @@ def test_the_demo_shows_tasks_of_all_kinds_and_leaves_nothing_behind(horsies: Ex
     assert left == []
 
 
-def test_the_screens_of_the_demo_need_a_terminal(horsies: Executable) -> None:
+def test_demo_tui_needs_a_terminal(horsies: Executable) -> None:
     answer = horsies("demo", "--tui")
     assert answer.code == 2
     assert "terminal" in answer.stderr

@@ -44,7 +44,7 @@ def statuses(answer: CommandResult) -> dict[str, str]:
     return {check["name"]: check["status"] for check in answer.document["checks"]}
 
 
-def test_every_check_is_told_with_its_fields(horsies: Executable, database_url: str) -> None:
+def test_doctor_reports_every_check_with_its_fields(horsies: Executable, database_url: str) -> None:
     answer = horsies("doctor", "--json", "--database-url", database_url)
     assert (answer.code, answer.document["ok"]) == (0, True)
     assert [check["name"] for check in answer.document["checks"]] == NAMES
@@ -52,7 +52,7 @@ def test_every_check_is_told_with_its_fields(horsies: Executable, database_url: 
     assert statuses(answer)["workers"] == "warn"
 
 
-def test_what_is_wrong_is_told_with_what_to_do(horsies: Executable, database_url: str) -> None:
+def test_doctor_prints_hints_for_failures(horsies: Executable, database_url: str) -> None:
     async def spoil() -> None:
         await insert_finished_task(database_url, age=2000 * HOUR)
         gone = await insert_old_worker(database_url, state="stopped", age=HOUR)
@@ -70,9 +70,7 @@ def test_what_is_wrong_is_told_with_what_to_do(horsies: Executable, database_url
     assert "horsies_tasks_announce" in as_text.stderr
 
 
-def test_a_stale_task_that_no_worker_will_recover_is_a_failure_and_says_what_to_run(
-    horsies: Executable, database_url: str
-) -> None:
+def test_doctor_fails_for_stale_task_without_workers(horsies: Executable, database_url: str) -> None:
     asyncio.run(
         insert_owned_task(
             database_url,
@@ -88,7 +86,7 @@ def test_a_stale_task_that_no_worker_will_recover_is_a_failure_and_says_what_to_
     assert horsies("doctor", "--database-url", database_url).code == 0
 
 
-def test_a_database_without_tables_is_looked_at_and_left_without(horsies: Executable, empty_database_url: str) -> None:
+def test_doctor_creates_no_tables(horsies: Executable, empty_database_url: str) -> None:
     answer = horsies("doctor", "--json", "--database-url", empty_database_url)
     found = statuses(answer)
     assert (answer.code, found["schema"], found["listen"], found["workers"]) == (1, "fail", "ok", "skip")
@@ -96,20 +94,20 @@ def test_a_database_without_tables_is_looked_at_and_left_without(horsies: Execut
     assert asyncio.run(_value(empty_database_url, tables)) == 0
 
 
-def test_a_server_that_cannot_be_reached_is_one_failure_and_no_password(horsies: Executable) -> None:
+def test_doctor_reports_unreachable_server_once_without_password(horsies: Executable) -> None:
     answer = horsies("doctor", "--json", "--database-url", "postgresql://me:hunter2@127.0.0.1:1/db")
     found = statuses(answer)
     assert (answer.code, found["database"], found["schema"], found["config"]) == (1, "fail", "skip", "ok")
     assert "hunter2" not in answer.stdout + answer.stderr
 
 
-def test_wrong_settings_are_told_and_nothing_else_is_looked_at(horsies: Executable) -> None:
+def test_doctor_stops_at_invalid_settings(horsies: Executable) -> None:
     answer = horsies("doctor", "--json", HORSIES_RETENTION__BATCH_SIZE="1")
     found = statuses(answer)
     assert (answer.code, found["config"], found["database"]) == (1, "fail", "skip")
 
 
-def test_an_embedded_server_that_is_not_running_is_not_started_but_told_with_how_to(embedded: Executable) -> None:
+def test_doctor_does_not_start_the_embedded_server(embedded: Executable) -> None:
     answer = embedded("doctor", "--json")
     assert (answer.code, statuses(answer)["database"], statuses(answer)["embedded"]) == (0, "skip", "warn")
     url = embedded.environment["HORSIES_BROKER__DATABASE_URL"]
@@ -119,7 +117,7 @@ def test_an_embedded_server_that_is_not_running_is_not_started_but_told_with_how
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred\x1b[0m", "[bold]bold[/bold]"])
-def test_names_of_others_reach_the_terminal_harmless(horsies: Executable, database_url: str, text: str) -> None:
+def test_doctor_escapes_control_sequences(horsies: Executable, database_url: str, text: str) -> None:
     async def look() -> CommandResult:
         other = await asyncpg.connect(database_url, server_settings={"application_name": text})
         async with other.transaction():

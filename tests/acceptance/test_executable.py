@@ -13,7 +13,7 @@ from horsies_ops.cli.options import COMMANDS
 from tests.support.cli import Executable
 
 
-def test_help_lists_every_command_and_imports_neither_textual_nor_the_driver(horsies: Executable) -> None:
+def test_help_lists_all_commands_without_textual_or_asyncpg(horsies: Executable) -> None:
     answer = horsies("--help")
     assert all(f"  {name} " in answer.stdout for name in COMMANDS)
     probe = (
@@ -23,13 +23,13 @@ def test_help_lists_every_command_and_imports_neither_textual_nor_the_driver(hor
     assert subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0
 
 
-def test_without_a_command_the_help_is_shown(horsies: Executable) -> None:
+def test_no_command_prints_help(horsies: Executable) -> None:
     answer = horsies()
     assert answer.code == 0
     assert answer.stdout.startswith("Usage: horsies")
 
 
-def test_the_version_is_printed(horsies: Executable) -> None:
+def test_version_option_prints_version(horsies: Executable) -> None:
     assert horsies("--version").stdout == f"horsies {__version__}\n"
 
 
@@ -46,9 +46,7 @@ def test_help_lists_the_exit_codes(horsies: Executable) -> None:
         (("config", "show", "--config", "gone.toml"), "HRS-206"),
     ],
 )
-def test_a_program_that_asks_for_json_gets_the_error_as_json(
-    horsies: Executable, arguments: tuple[str, ...], code: str
-) -> None:
+def test_json_option_prints_errors_as_json(horsies: Executable, arguments: tuple[str, ...], code: str) -> None:
     answer = horsies(*arguments, "--json")
     error = answer.document["error"]
     assert answer.code != 0
@@ -56,14 +54,14 @@ def test_a_program_that_asks_for_json_gets_the_error_as_json(
     assert error["message"] in answer.stderr
 
 
-def test_several_faults_are_all_named_in_the_one_document(horsies: Executable) -> None:
+def test_json_error_lists_all_faults(horsies: Executable) -> None:
     (horsies.cwd / "horsies.toml").write_text("[worker]\nprocesses = 0\nnonsense = 1\n")
     notes = horsies("config", "show", "--json").document["error"]["notes"]
     assert [note[:14] for note in notes] == ["error[HRS-217]", "error[HRS-218]"]
 
 
 @pytest.mark.parametrize("arguments", [("nope",), ("--nope",), ("db", "nope"), ("db",), ("db", "stop", "extra")])
-def test_a_wrong_command_line_is_exit_2_with_the_help_to_read(horsies: Executable, arguments: tuple[str, ...]) -> None:
+def test_usage_error_exits_2_with_help_hint(horsies: Executable, arguments: tuple[str, ...]) -> None:
     answer = horsies(*arguments)
     assert (answer.code, answer.stdout) == (2, "")
     assert answer.stderr.startswith("error[HRS-206]: ")
@@ -71,25 +69,25 @@ def test_a_wrong_command_line_is_exit_2_with_the_help_to_read(horsies: Executabl
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_table_of_commands_says_what_the_command_says(name: str) -> None:
+def test_command_table_matches_command_help(name: str) -> None:
     assert load_command(name).help == COMMANDS[name]
 
 
 @pytest.mark.parametrize(
     ("words", "offered"), [("horsies d", "db"), ("horsies db st", "status"), ("horsies config ", "show")]
 )
-def test_completion_offers_commands_and_their_subcommands(horsies: Executable, words: str, offered: str) -> None:
+def test_completion_offers_commands_and_subcommands(horsies: Executable, words: str, offered: str) -> None:
     answer = horsies(_HORSIES_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
     assert offered in answer.stdout.split()
 
 
-def test_a_reader_that_leaves_early_is_no_error(horsies: Executable) -> None:
+def test_closed_pipe_is_not_an_error(horsies: Executable) -> None:
     command = f"{sys.executable} -m horsies_ops.cli config show | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=horsies.cwd, capture_output=True, text=True)
     assert done.stderr == ""
 
 
-def test_an_unexpected_fault_is_a_message_and_the_traceback_is_for_debugging(horsies: Executable) -> None:
+def test_unexpected_error_shows_traceback_only_at_debug_level(horsies: Executable) -> None:
     url = "postgresql://me@127.0.0.1/db"
     quiet = horsies("db", "status", "--database-url", url, PGPORT="abc")
     assert quiet.code == 1
@@ -100,20 +98,20 @@ def test_an_unexpected_fault_is_a_message_and_the_traceback_is_for_debugging(hor
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "2>&-", ">&- 2>&-"])
-def test_output_that_cannot_be_written_is_no_traceback(horsies: Executable, redirection: str) -> None:
+def test_unwritable_output_prints_no_traceback(horsies: Executable, redirection: str) -> None:
     command = f"{sys.executable} -m horsies_ops.cli config show {redirection}"
     done = subprocess.run(["bash", "-c", command], cwd=horsies.cwd, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
 
 
-def test_the_version_may_be_asked_for_anywhere(horsies: Executable) -> None:
+def test_version_option_works_anywhere(horsies: Executable) -> None:
     assert horsies("db", "status", "--version").stdout == f"horsies {__version__}\n"
 
 
-def test_no_color_reaches_errors_of_the_command_line_itself(horsies: Executable) -> None:
+def test_no_color_applies_to_usage_errors(horsies: Executable) -> None:
     assert "\x1b" in horsies("nope", HORSIES_FORCE_COLOR="1").stderr
     assert "\x1b" not in horsies("--no-color", "nope", HORSIES_FORCE_COLOR="1").stderr
 
 
-def test_a_mistyped_command_names_the_one_that_was_meant(horsies: Executable) -> None:
+def test_mistyped_command_gets_a_suggestion(horsies: Executable) -> None:
     assert "Did you mean 'config'" in horsies("confg").stderr

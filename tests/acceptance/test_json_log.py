@@ -51,7 +51,7 @@ def project(horsies: Executable) -> Project:
 
 
 @pytest.mark.usefixtures("project")
-def test_every_line_of_a_run_is_an_object(horsies: Executable, database_url: str) -> None:
+def test_every_log_line_is_a_json_object(horsies: Executable, database_url: str) -> None:
     url = {"HORSIES_BROKER__DATABASE_URL": database_url}
     with horsies.start("worker", "main:app", "--processes", "1", "--log-format", "json", **url) as worker:
         worker.wait_for_output("worker started")
@@ -82,7 +82,7 @@ def test_every_line_of_a_run_is_an_object(horsies: Executable, database_url: str
         (["broken.py:app"], "HRS-210", "ZeroDivisionError"),
     ],
 )
-def test_a_start_that_is_refused_says_why_in_objects(
+def test_refused_start_is_logged_as_json(
     horsies: Executable, project: Project, arguments: list[str], code: str, word: str
 ) -> None:
     project.write("broken.py", "1 / 0")
@@ -100,7 +100,7 @@ def test_a_start_that_is_refused_says_why_in_objects(
     ("options", "environment"),
     [((), {"HORSIES_LOG__FORMAT": "json"}), (("--log-format", "json"), {}), (("--log-format=json",), {})],
 )
-def test_it_can_be_asked_for_in_each_way_before_settings_are_read(
+def test_json_log_is_recognized_before_settings_are_read(
     horsies: Executable, options: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     answer = horsies("worker", "nowhere:app", "--processes", "0", *options, **environment)

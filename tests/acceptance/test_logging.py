@@ -19,7 +19,7 @@ TALKATIVE = f"{APP}app.logger.info('all is well')\napp.logger.warning('beware')\
         ((), {"HORSIES_LOG__LEVEL": "INFO"}, ["all is well", "beware"]),
     ],
 )
-def test_a_command_logs_warnings_unless_it_is_told_otherwise_whatever_the_file_says(
+def test_commands_log_warnings_despite_level_in_config_file(
     horsies: Executable, options: tuple[str, ...], environment: dict[str, str], logged: list[str]
 ) -> None:
     project = Project(horsies.cwd)

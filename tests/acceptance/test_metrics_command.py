@@ -20,7 +20,7 @@ def scraped(at_work: RunningCommand) -> str:
         return answer.read().decode()
 
 
-def test_what_there_is_and_what_has_happened_is_told(horsies: Executable, database_url: str) -> None:
+def test_metrics_export_gauges_and_counters(horsies: Executable, database_url: str) -> None:
     async def prepare() -> str:
         await insert_old_worker(database_url, state="running", age=HOUR / 3600)
         await insert_task(database_url, queue_name="mail")
@@ -48,7 +48,7 @@ def test_what_there_is_and_what_has_happened_is_told(horsies: Executable, databa
     assert 'horsies_tasks_finished_total{queue="mail",status="COMPLETED"} 1.0' in after
 
 
-def test_a_port_that_is_taken_is_told(horsies: Executable, database_url: str) -> None:
+def test_occupied_port_is_a_clear_error(horsies: Executable, database_url: str) -> None:
     with horsies.start("metrics", "--port", "0", "--database-url", database_url) as at_work:
         at_work.wait_for_output("/metrics")
         port = re.search(r":(\d+)/metrics", at_work.stderr)
@@ -57,5 +57,5 @@ def test_a_port_that_is_taken_is_told(horsies: Executable, database_url: str) ->
     assert (answer.code, "cannot listen on 127.0.0.1" in answer.stderr) == (1, True)
 
 
-def test_without_a_database_it_does_not_start(horsies: Executable) -> None:
+def test_metrics_do_not_start_without_a_database(horsies: Executable) -> None:
     assert horsies("metrics", "--port", "0", "--database-url", "postgresql://127.0.0.1:1/db").code == 7

@@ -10,7 +10,7 @@ from horsies.config import load_settings
 from tests.support.cli import Executable, examples_of, write_files_of
 
 
-def test_the_quick_start_leads_to_a_pending_task(embedded: Executable, tmp_path: Path) -> None:
+def test_quick_start_sends_a_pending_task(embedded: Executable, tmp_path: Path) -> None:
     assert write_files_of("README.md", tmp_path) == ["horsies.toml", "tasks.py", "send.py"]
     checked = embedded("check")
     assert checked.code == 0, checked.stderr
@@ -21,7 +21,7 @@ def test_the_quick_start_leads_to_a_pending_task(embedded: Executable, tmp_path:
     assert sent.stdout == f"sent {task['id']}\n"
 
 
-def test_the_project_gets_a_database_of_its_own_by_the_table_that_may_be_added(tmp_path: Path) -> None:
+def test_documented_table_gives_the_project_its_own_database(tmp_path: Path) -> None:
     write_files_of("README.md", tmp_path)
     (table,) = [each.text for each in examples_of("README.md", language="toml") if each.file_name is None]
     with (tmp_path / "horsies.toml").open("a") as file:

@@ -111,7 +111,7 @@ def _stored(work: Coroutine[Any, Any, UUID]) -> UUID:
     return asyncio.run(work)
 
 
-def test_queues_are_listed_with_the_documented_fields(horsies: Executable, database_url: str) -> None:
+def test_queue_list_has_documented_fields(horsies: Executable, database_url: str) -> None:
     _stored(insert_task(database_url, queue_name="mail"))
     (queue,) = horsies("queue", "list", "--json").document["queues"]
     assert queue.keys() >= QUEUE
@@ -120,17 +120,17 @@ def test_queues_are_listed_with_the_documented_fields(horsies: Executable, datab
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
-def test_what_can_be_no_name_of_a_queue_is_a_wrong_command_line(horsies: Executable, verb: str) -> None:
+def test_invalid_queue_name_is_a_usage_error(horsies: Executable, verb: str) -> None:
     refused = horsies("queue", verb, "")
     assert (refused.code, "invalid queue name" in refused.stderr, "-->" in refused.stderr) == (2, True, False)
 
 
-def test_a_paused_queue_says_by_whom_and_why(horsies: Executable) -> None:
+def test_paused_queue_shows_actor_and_reason(horsies: Executable) -> None:
     horsies("queue", "pause", "mail", "--as", "ana", "--reason", "smtp is down")
     assert "paused by ana: smtp is down" in horsies("queue", "list").stdout
 
 
-def test_a_database_without_tables_has_no_queues_and_gets_none(tmp_path: Path, empty_database_url: str) -> None:
+def test_queue_list_creates_no_tables(tmp_path: Path, empty_database_url: str) -> None:
     horsies = Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": empty_database_url})
     answer = horsies("queue", "list", "--json")
     assert (answer.code, answer.document) == (0, {"queues": []})
@@ -138,7 +138,7 @@ def test_a_database_without_tables_has_no_queues_and_gets_none(tmp_path: Path, e
     assert horsies("db", "status", "--json").document["tables"] == []
 
 
-def test_workers_are_listed_and_a_silent_one_is_stale(horsies: Executable, database_url: str) -> None:
+def test_worker_list_marks_silent_worker_as_stale(horsies: Executable, database_url: str) -> None:
     live = _stored(insert_worker(database_url))
     silent = _stored(insert_worker(database_url, last_heartbeat_at=datetime.now(UTC) - timedelta(hours=1)))
     document = horsies("workers", "list", "--json").document
@@ -151,9 +151,7 @@ def test_workers_are_listed_and_a_silent_one_is_stale(horsies: Executable, datab
     assert horsies("workers", "list", "--stale", "--threshold", "2h").stdout == ""
 
 
-def test_a_worker_killed_two_minutes_ago_is_silent_and_told_with_since_when(
-    horsies: Executable, database_url: str
-) -> None:
+def test_recently_killed_worker_is_listed_as_silent(horsies: Executable, database_url: str) -> None:
     _stored(insert_worker(database_url, last_heartbeat_at=datetime.now(UTC) - timedelta(minutes=2)))
     answer = horsies("workers", "list")
     assert "silent" in answer.stdout
@@ -164,22 +162,20 @@ def test_a_worker_killed_two_minutes_ago_is_silent_and_told_with_since_when(
     assert horsies("workers", "ping", "--timeout", "10ms").code == 1
 
 
-def test_whole_ids_of_workers_are_shown_in_full(horsies: Executable, database_url: str) -> None:
+def test_full_option_shows_full_worker_ids(horsies: Executable, database_url: str) -> None:
     worker = _stored(insert_worker(database_url))
     assert str(worker) not in horsies("workers", "list").stdout
     assert str(worker) in horsies("workers", "list", "--full").stdout
 
 
-def test_a_ping_takes_the_eight_digits_of_a_list(horsies: Executable, database_url: str) -> None:
+def test_ping_accepts_short_worker_id(horsies: Executable, database_url: str) -> None:
     silent, _ = _stored(insert_worker(database_url)), _stored(insert_worker(database_url))
     answer = horsies("workers", "ping", "--worker", str(silent)[-8:], "--timeout", "10ms", "--json")
     assert [(each["id"], each["answered"]) for each in answer.document["workers"]] == [(str(silent), False)]
     assert horsies("workers", "ping", "--worker", "0badcafe").code == 5
 
 
-async def test_a_ping_lists_each_live_worker_once_and_misses_one_that_is_silent(
-    horsies: Executable, database_url: str
-) -> None:
+async def test_ping_lists_live_workers_and_reports_silent_one(horsies: Executable, database_url: str) -> None:
     async with worker_process(database_url, "--processes", "1") as worker:
         answer = await asyncio.to_thread(horsies, "workers", "ping", "--timeout", "20s", "--json")
         (only,) = answer.document["workers"]
@@ -193,7 +189,7 @@ async def test_a_ping_lists_each_live_worker_once_and_misses_one_that_is_silent(
     assert "gone:7" in missed.stdout
 
 
-def test_a_run_is_shown_with_the_documented_fields_and_drawn_as_a_tree(horsies: Executable, database_url: str) -> None:
+def test_workflow_show_has_documented_fields_and_tree(horsies: Executable, database_url: str) -> None:
     run = _stored(insert_run(database_url, output_task_index=3))
 
     async def store() -> None:
@@ -222,7 +218,7 @@ def test_a_run_is_shown_with_the_documented_fields_and_drawn_as_a_tree(horsies: 
     ]
 
 
-def test_runs_are_listed_by_status_and_an_unknown_one_is_exit_5(horsies: Executable, database_url: str) -> None:
+def test_workflow_list_filters_by_status_and_unknown_run_exits_5(horsies: Executable, database_url: str) -> None:
     paused = _stored(insert_run(database_url, status="PAUSED"))
     _stored(insert_run(database_url))
     document = horsies("workflow", "list", "--status", "paused", "--json").document
@@ -232,7 +228,7 @@ def test_runs_are_listed_by_status_and_an_unknown_one_is_exit_5(horsies: Executa
     assert horsies("workflow", "list", "--status", "nope").code == 2
 
 
-def test_schedules_of_the_settings_are_listed_before_they_ever_ran(horsies: Executable) -> None:
+def test_configured_schedules_are_listed_before_first_run(horsies: Executable) -> None:
     (horsies.cwd / "horsies.toml").write_text(
         '[[schedule.entries]]\nname = "night"\ntask_name = "etl.run"\npattern = {type = "daily", time = "02:00"}\n'
     )
@@ -241,7 +237,7 @@ def test_schedules_of_the_settings_are_listed_before_they_ever_ran(horsies: Exec
     assert "daily time=02:00" in horsies("schedule", "list").stdout
 
 
-def test_events_are_one_line_each_for_people_and_for_programs(horsies: Executable, database_url: str) -> None:
+def test_events_print_one_line_each_as_text_and_json(horsies: Executable, database_url: str) -> None:
     task = _stored(insert_task(database_url))
     asyncio.run(
         insert(database_url, "horsies_events", kind="task_recovered", task_id=task, evidence={"decision": "retry"})
@@ -270,7 +266,7 @@ def test_events_are_followed_until_interrupted(horsies: Executable, database_url
     assert following.returncode == 130
 
 
-def test_text_from_outside_reaches_the_terminal_harmless(horsies: Executable, database_url: str) -> None:
+def test_read_commands_escape_control_sequences(horsies: Executable, database_url: str) -> None:
     run = _stored(insert_run(database_url, name=HOSTILE, error={"error_code": HOSTILE}, status="FAILED"))
 
     async def store() -> None:

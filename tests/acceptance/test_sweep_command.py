@@ -67,7 +67,7 @@ def _crash(url: str, **columns: Any) -> dict[str, UUID]:
     return asyncio.run(_a_crash(url, **columns))
 
 
-def test_the_dry_run_lists_what_the_sweep_then_does(at: Executable, database_url: str) -> None:
+def test_sweep_does_what_the_dry_run_lists(at: Executable, database_url: str) -> None:
     expected = {(str(task_id), decision) for decision, task_id in _crash(database_url).items()}
     looked = at("sweep", "--dry-run", "--json")
     assert looked.code == 0, looked.stderr
@@ -79,7 +79,7 @@ def test_the_dry_run_lists_what_the_sweep_then_does(at: Executable, database_url
     assert (done.code, done.document["status"], done.document["recovered_count"]) == (0, "done", 3)
 
 
-def test_the_document_has_every_field(at: Executable, database_url: str) -> None:
+def test_sweep_json_has_every_documented_field(at: Executable, database_url: str) -> None:
     _crash(database_url)
     told = at("sweep", "--dry-run", "--json").document
     assert told["thresholds"] == {
@@ -93,7 +93,7 @@ def test_the_document_has_every_field(at: Executable, database_url: str) -> None
     assert (told["hooks_loaded"], told["workflows"], told["warnings"], len(told["worker_ids"])) == (False, [], [], 1)
 
 
-def test_for_people_there_is_a_line_for_each_task_and_a_total(at: Executable, database_url: str) -> None:
+def test_sweep_text_has_one_line_per_task_and_totals(at: Executable, database_url: str) -> None:
     tasks = _crash(database_url)
     looked = at("sweep", "--dry-run")
     lines = looked.stdout.splitlines()
@@ -103,9 +103,7 @@ def test_for_people_there_is_a_line_for_each_task_and_a_total(at: Executable, da
     assert at("sweep").stdout.splitlines()[-1] == "1 requeued, 1 retried, 1 failed, 1 expired"
 
 
-def test_where_nothing_is_stale_yet_it_says_what_is_silent_and_from_when_it_will_be(
-    at: Executable, database_url: str
-) -> None:
+def test_sweep_reports_silent_tasks_and_when_they_become_stale(at: Executable, database_url: str) -> None:
     gone = asyncio.run(insert_listening_worker(database_url, silent_s=100))
     asyncio.run(insert_owned_task(database_url, "RUNNING", owner=gone, silent_s=100))
     asyncio.run(
@@ -119,13 +117,13 @@ def test_where_nothing_is_stale_yet_it_says_what_is_silent_and_from_when_it_will
     assert at("sweep", "--json").document["not_yet_stale"]["count"] == 1
 
 
-def test_exit_codes_of_a_dry_run(at: Executable, database_url: str) -> None:
+def test_dry_run_exit_codes(at: Executable, database_url: str) -> None:
     assert (at("sweep", "--dry-run", "--exit-code").code, at("sweep").code) == (0, 0)
     _crash(database_url)
     assert at("sweep", "--dry-run", "--exit-code").code == 3
 
 
-def test_a_sweep_by_somebody_else_is_busy_and_never_nothing(at: Executable, database_url: str) -> None:
+def test_concurrent_sweep_reports_busy_not_nothing(at: Executable, database_url: str) -> None:
     _crash(database_url)
 
     async def during() -> Any:
@@ -142,9 +140,7 @@ def test_a_sweep_by_somebody_else_is_busy_and_never_nothing(at: Executable, data
     assert looked.code == 0
 
 
-def test_outage_grace_that_holds_back_everything_is_exit_4_and_force_knows_none(
-    at: Executable, database_url: str
-) -> None:
+def test_full_outage_grace_exits_4_and_force_skips_it(at: Executable, database_url: str) -> None:
     async def prepare() -> None:
         await insert_listening_worker(database_url, listens_s=5)
         await insert_owned_task(database_url, "RUNNING", owner=None, silent_s=900)
@@ -160,7 +156,7 @@ def test_outage_grace_that_holds_back_everything_is_exit_4_and_force_knows_none(
     assert at("sweep", "--force", "--json").document["recovered_count"] == 1
 
 
-def test_a_threshold_below_two_beats_is_refused_unless_forced(at: Executable, database_url: str) -> None:
+def test_threshold_below_two_heartbeats_needs_force(at: Executable, database_url: str) -> None:
     _crash(database_url)
     refused = at("sweep", "--threshold", "10s")
     assert refused.code == 2
@@ -168,12 +164,12 @@ def test_a_threshold_below_two_beats_is_refused_unless_forced(at: Executable, da
     assert at("sweep", "--threshold", "10s", "--force").code == 0
 
 
-def test_a_threshold_that_is_no_time_to_wait_is_refused_in_words_of_the_command_line(at: Executable) -> None:
+def test_invalid_threshold_is_a_usage_error(at: Executable) -> None:
     refused = at("sweep", "--threshold", "0s", "--force")
     assert (refused.code, "must be a time such as 90s or 5m" in refused.stderr) == (2, True)
 
 
-def test_a_sweep_is_on_record_and_a_dry_run_is_not(at: Executable, database_url: str) -> None:
+def test_sweep_is_audited_and_dry_run_is_not(at: Executable, database_url: str) -> None:
     tasks = _crash(database_url)
     at("sweep", "--dry-run")
     at("sweep", "--as", "ann", "--reason", "disk full", "--recovery-delay", "5s")
@@ -184,13 +180,13 @@ def test_a_sweep_is_on_record_and_a_dry_run_is_not(at: Executable, database_url:
     assert row[7] == '{"recovery_delay_s": 5.0}'
 
 
-def test_resilient_flags_given_replace_the_fleets(at: Executable, database_url: str) -> None:
+def test_resilient_flag_option_replaces_the_workers_setting(at: Executable, database_url: str) -> None:
     tasks = _crash(database_url, flags={"mine": True})
     told = at("sweep", "--dry-run", "--json", "--resilient-flag", "mine", "--resilient-multiplier", "10").document
     assert str(tasks["fail"]) not in {task["id"] for task in told["tasks"]}
 
 
-def test_hooks_of_the_app_have_a_say_in_dry_runs_too(at: Executable, database_url: str) -> None:
+def test_recovery_hooks_run_in_dry_runs(at: Executable, database_url: str) -> None:
     tasks = _crash(database_url)
     (at.cwd / "hooks.py").write_text(HOOKS)
     looked = at("sweep", "--dry-run", "--json", "--app", "hooks.py")
@@ -202,14 +198,14 @@ def test_hooks_of_the_app_have_a_say_in_dry_runs_too(at: Executable, database_ur
     assert fetch_rows(database_url, held, tasks["fail"]) == [("RUNNING", True)]
 
 
-def test_an_app_that_cannot_be_loaded_is_a_warning(at: Executable, database_url: str) -> None:
+def test_unloadable_app_is_a_warning(at: Executable, database_url: str) -> None:
     _crash(database_url)
     done = at("sweep", "--json", "--app", "nowhere:app")
     assert (done.code, done.document["hooks_loaded"], done.document["recovered_count"]) == (0, False, 3)
     assert "recovery hooks skipped" in done.stderr
 
 
-def test_names_from_outside_reach_the_terminal_harmless(at: Executable, database_url: str) -> None:
+def test_sweep_escapes_control_sequences(at: Executable, database_url: str) -> None:
     _crash(database_url, task_name="\x1b]0;gotcha\x07[red]x", queue_name="\x1b[2J")
     shown = at("sweep", "--dry-run")
     assert "\x1b" not in shown.stdout
@@ -217,13 +213,13 @@ def test_names_from_outside_reach_the_terminal_harmless(at: Executable, database
     assert "\x1b" not in at("sweep", "--dry-run", "--json").stdout
 
 
-def test_one_worker_alone_can_be_swept(at: Executable, database_url: str) -> None:
+def test_sweep_of_one_worker(at: Executable, database_url: str) -> None:
     _crash(database_url)
     nobody = "00000000-0000-0000-0000-000000000001"
     assert at("sweep", "--dry-run", "--json", "--worker", nobody).document["tasks"] == []
 
 
-def test_a_worker_is_named_by_the_eight_digits_of_a_list(at: Executable, database_url: str) -> None:
+def test_sweep_accepts_short_worker_id(at: Executable, database_url: str) -> None:
     left = _crash(database_url)
     (gone,) = at("workers", "list", "--stale", "--json").document["workers"]
     found = at("sweep", "--dry-run", "--json", "--worker", gone["id"][-8:]).document["tasks"]

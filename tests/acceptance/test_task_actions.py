@@ -57,7 +57,7 @@ def _statuses(database_url: str) -> list[str]:
         ("retry", "FAILED", ["FAILED", "PENDING"]),
     ],
 )
-def test_an_action_on_an_id_is_done_without_asking(
+def test_action_by_id_needs_no_confirmation(
     horsies: Executable, database_url: str, action: str, before: str, after: list[str]
 ) -> None:
     task_id = _stored(database_url, status=before)
@@ -71,14 +71,14 @@ def test_an_action_on_an_id_is_done_without_asking(
 
 
 @pytest.mark.parametrize("action", ["cancel", "retry"])
-def test_a_step_of_a_run_is_left_to_the_commands_for_runs(horsies: Executable, database_url: str, action: str) -> None:
+def test_workflow_tasks_are_refused_with_workflow_hint(horsies: Executable, database_url: str, action: str) -> None:
     task_id = _stored(database_url, status="PENDING", is_workflow_task=True, workflow_id=uuid4())
     answer = horsies("task", action, task_id)
     assert answer.code == 6
     assert f"horsies workflow {action} ID" in answer.stderr
 
 
-def test_a_retry_prints_the_new_id(horsies: Executable, database_url: str) -> None:
+def test_retry_prints_new_task_id(horsies: Executable, database_url: str) -> None:
     task_id = _stored(database_url, status="FAILED")
     answer = horsies("task", "retry", task_id)
     ((new_id,),) = fetch_rows(database_url, "SELECT id::text FROM horsies_tasks WHERE retry_of IS NOT NULL")
@@ -86,9 +86,7 @@ def test_a_retry_prints_the_new_id(horsies: Executable, database_url: str) -> No
     assert "sent again 1, skipped 0" in answer.stdout
 
 
-def test_a_filter_without_a_terminal_and_without_yes_is_exit_2_and_changes_nothing(
-    horsies: Executable, database_url: str
-) -> None:
+def test_filter_without_terminal_or_yes_exits_2(horsies: Executable, database_url: str) -> None:
     _stored(database_url)
     answer = horsies("task", "cancel", "--status", "pending")
     assert answer.code == 2
@@ -97,7 +95,7 @@ def test_a_filter_without_a_terminal_and_without_yes_is_exit_2_and_changes_nothi
     assert _statuses(database_url) == ["PENDING"]
 
 
-def test_with_yes_a_filter_moves_what_it_matches_and_no_more(horsies: Executable, database_url: str) -> None:
+def test_filter_with_yes_changes_only_matches(horsies: Executable, database_url: str) -> None:
     _stored(database_url, queue_name="mail")
     _stored(database_url, queue_name="web")
     answer = horsies("task", "cancel", "--queue", "mail", "--yes")
@@ -106,7 +104,7 @@ def test_with_yes_a_filter_moves_what_it_matches_and_no_more(horsies: Executable
     assert _statuses(database_url) == ["CANCELLED", "PENDING"]
 
 
-def test_the_language_of_the_screens_is_a_filter_too(horsies: Executable, database_url: str) -> None:
+def test_filter_option_accepts_tui_filter_language(horsies: Executable, database_url: str) -> None:
     _stored(database_url, queue_name="mail")
     _stored(database_url, queue_name="web")
     assert horsies("task", "cancel", "--filter", "queue:mail status:pending", "--yes").code == 0
@@ -114,7 +112,7 @@ def test_the_language_of_the_screens_is_a_filter_too(horsies: Executable, databa
 
 
 @pytest.mark.parametrize(("answered", "code", "status"), [("y", 0, "CANCELLED"), ("n", 130, "PENDING")])
-def test_on_a_terminal_a_filter_is_shown_with_the_exact_count_and_asked_for(
+def test_confirmation_shows_filter_and_exact_count(
     horsies: Executable, database_url: str, answered: str, code: int, status: str
 ) -> None:
     _stored(database_url)
@@ -124,7 +122,7 @@ def test_on_a_terminal_a_filter_is_shown_with_the_exact_count_and_asked_for(
     assert (done.returncode, _statuses(database_url)) == (code, [status])
 
 
-def test_a_running_task_needs_to_be_asked_for(horsies: Executable, database_url: str) -> None:
+def test_running_tasks_need_include_running(horsies: Executable, database_url: str) -> None:
     task_id = _stored(database_url, status="RUNNING", started_at=_now(database_url), claim_token=1)
     refused = horsies("task", "cancel", task_id, "--json")
     assert refused.code == 6
@@ -134,32 +132,30 @@ def test_a_running_task_needs_to_be_asked_for(horsies: Executable, database_url:
     assert _statuses(database_url) == ["CANCELLED"]
 
 
-def test_an_unknown_id_is_exit_5(horsies: Executable) -> None:
+def test_unknown_task_id_exits_5(horsies: Executable) -> None:
     answer = horsies("task", "cancel", str(uuid4()))
     assert answer.code == 5
     assert "no task with these ids" in answer.stderr
 
 
-def test_one_known_id_among_unknown_ones_is_moved(horsies: Executable, database_url: str) -> None:
+def test_known_id_among_unknown_ids_is_changed(horsies: Executable, database_url: str) -> None:
     unknown = str(uuid4())
     answer = horsies("task", "cancel", _stored(database_url), unknown, "--json")
     assert (answer.code, answer.document["affected"]) == (0, 1)
     assert answer.document["skipped"] == [{"id": unknown, "why": "TASK_NOT_FOUND"}]
 
 
-def test_what_has_ended_cannot_be_cancelled_and_that_is_exit_6(horsies: Executable, database_url: str) -> None:
+def test_cancelling_a_finished_task_exits_6(horsies: Executable, database_url: str) -> None:
     answer = horsies("task", "cancel", _stored(database_url, status="COMPLETED"))
     assert answer.code == 6
     assert "TASK_NOT_CANCELLABLE" in answer.stderr
 
 
-def test_a_filter_that_matches_nothing_is_nothing_to_do(horsies: Executable) -> None:
+def test_filter_without_matches_exits_0(horsies: Executable) -> None:
     assert horsies("task", "cancel", "--queue", "mail", "--yes").code == 0
 
 
-def test_a_dry_run_changes_nothing_and_tells_by_its_exit_code_only_when_asked(
-    horsies: Executable, database_url: str
-) -> None:
+def test_action_dry_run_changes_nothing(horsies: Executable, database_url: str) -> None:
     task_id = _stored(database_url)
     given = ("task", "cancel", "--status", "pending", "--dry-run")
     plain, telling = horsies(*given), horsies(*given, "--exit-code", "--json")
@@ -184,32 +180,30 @@ def test_a_dry_run_changes_nothing_and_tells_by_its_exit_code_only_when_asked(
         (("--limit", "0", "--queue", "mail"), "--limit"),
     ],
 )
-def test_a_command_line_that_does_not_say_which_tasks_is_exit_2(
-    horsies: Executable, given: tuple[str, ...], says: str
-) -> None:
+def test_missing_or_ambiguous_selection_exits_2(horsies: Executable, given: tuple[str, ...], says: str) -> None:
     answer = horsies("task", "cancel", *given)
     assert answer.code == 2
     assert says in answer.stderr
 
 
 @pytest.mark.parametrize("action", ["requeue", "fail", "expire", "retry"])
-def test_only_cancel_knows_kill(horsies: Executable, action: str) -> None:
+def test_only_cancel_has_kill_option(horsies: Executable, action: str) -> None:
     assert horsies("task", action, "--queue", "mail", "--kill").code == 2
 
 
-def test_what_tasks_carry_does_not_act_on_the_terminal(horsies: Executable, database_url: str) -> None:
+def test_actions_escape_control_sequences(horsies: Executable, database_url: str) -> None:
     _stored(database_url, status="FAILED", error_code="\x1b[31mRED\x07", task_name="\x1b]0;mine\x07")
     answer = horsies("task", "retry", "--status", "failed", "--dry-run")
     assert "\\x1b[31mRED" in answer.stdout
     assert "\x1b" not in answer.stdout + answer.stderr
 
 
-def test_the_actor_comes_from_the_environment_where_none_is_named(horsies: Executable, database_url: str) -> None:
+def test_actor_defaults_to_environment(horsies: Executable, database_url: str) -> None:
     horsies("task", "cancel", _stored(database_url), HORSIES_ACTOR="grace")
     assert fetch_rows(database_url, "SELECT actor FROM horsies_audit") == [("grace",)]
 
 
-def test_a_queue_is_paused_and_resumed(horsies: Executable, database_url: str) -> None:
+def test_queue_pause_and_resume(horsies: Executable, database_url: str) -> None:
     _stored(database_url, queue_name="mail")
     paused = horsies("queue", "pause", "mail", "--reason", "smtp is down", "--as", "ada")
     assert (paused.code, paused.stdout) == (0, "mail paused\n")
@@ -221,7 +215,7 @@ def test_a_queue_is_paused_and_resumed(horsies: Executable, database_url: str) -
     assert fetch_rows(database_url, "SELECT FROM horsies_queues") == []
 
 
-def test_pausing_a_queue_that_nobody_knows_warns_and_resuming_it_forgets_it(horsies: Executable) -> None:
+def test_pausing_unknown_queue_warns_and_resuming_removes_it(horsies: Executable) -> None:
     answer = horsies("queue", "pause", "mial")
     assert answer.code == 0
     assert "warning: no live worker serves mial" in answer.stderr
@@ -253,13 +247,13 @@ def _on_a_terminal(horsies: Executable, typed: str, *arguments: str) -> subproce
         os.close(theirs)
 
 
-def test_the_eight_digits_of_a_list_name_a_task(horsies: Executable, database_url: str) -> None:
+def test_action_accepts_short_task_id(horsies: Executable, database_url: str) -> None:
     task_id = _stored(database_url)
     answer = horsies("task", "cancel", task_id[-8:], "--json")
     assert answer.document["task_ids"] == [task_id]
 
 
-def test_eight_digits_that_fit_two_tasks_touch_neither(horsies: Executable, database_url: str) -> None:
+def test_ambiguous_short_id_changes_nothing(horsies: Executable, database_url: str) -> None:
     ids = [_stored(database_url, id=UUID(uuid4().hex[:24] + "0badcafe")) for _ in range(2)]
     answer = horsies("task", "cancel", "0badcafe")
     assert answer.code == 2
@@ -267,5 +261,5 @@ def test_eight_digits_that_fit_two_tasks_touch_neither(horsies: Executable, data
     assert _statuses(database_url) == ["PENDING", "PENDING"]
 
 
-def test_eight_digits_that_fit_no_task_are_not_found(horsies: Executable) -> None:
+def test_unknown_short_id_is_not_found(horsies: Executable) -> None:
     assert horsies("task", "cancel", "0badcafe").code == 5

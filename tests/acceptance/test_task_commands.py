@@ -83,7 +83,7 @@ def _stored(database_url: str, **columns: Any) -> str:
     return str(asyncio.run(insert_task(database_url, **columns)))
 
 
-def test_the_list_has_the_documented_fields_the_newest_task_first(tasks: Executable, database_url: str) -> None:
+def test_task_list_has_documented_fields_newest_first(tasks: Executable, database_url: str) -> None:
     ids = [_stored(database_url) for _ in range(2)]
     document = tasks("task", "list", "--json").document
     assert [task["id"] for task in document["tasks"]] == ids[::-1]
@@ -92,7 +92,7 @@ def test_the_list_has_the_documented_fields_the_newest_task_first(tasks: Executa
     assert (document["next"], document["searched_to"], document["total"]) == (None, None, None)
 
 
-def test_the_table_fits_eighty_columns_and_shows_short_ids(tasks: Executable, database_url: str) -> None:
+def test_task_table_fits_80_columns_with_short_ids(tasks: Executable, database_url: str) -> None:
     task_id = _stored(
         database_url, task_name="n" * 200, queue_name="q" * 90, status="COMPLETED", error_code="E" * 99, attempts=20
     )
@@ -102,14 +102,14 @@ def test_the_table_fits_eighty_columns_and_shows_short_ids(tasks: Executable, da
     assert max(map(len, lines)) <= 80
 
 
-def test_a_wide_terminal_has_room_for_whole_ids(tasks: Executable, database_url: str) -> None:
+def test_wide_terminal_shows_full_ids(tasks: Executable, database_url: str) -> None:
     task_id = _stored(database_url, task_name="n" * 200, queue_name="q" * 90, status="FAILED", error_code="E" * 99)
     lines = tasks("task", "list", COLUMNS="120").stdout.splitlines()
     assert lines[1].startswith(f"{task_id}  FAILED  nnn")
     assert max(map(len, lines)) <= 120
 
 
-def test_in_full_nothing_is_cut_however_narrow_the_terminal(tasks: Executable, database_url: str) -> None:
+def test_full_option_cuts_nothing(tasks: Executable, database_url: str) -> None:
     task_id = _stored(database_url, task_name="n" * 200)
     assert (
         tasks("task", "list", "--full", COLUMNS="80")
@@ -118,14 +118,14 @@ def test_in_full_nothing_is_cut_however_narrow_the_terminal(tasks: Executable, d
     )
 
 
-def test_a_task_that_is_not_yet_due_says_when_it_will_be(tasks: Executable, database_url: str) -> None:
+def test_delayed_task_shows_when_it_is_due(tasks: Executable, database_url: str) -> None:
     task_id = _stored(database_url, enqueued_at=datetime.now(UTC) + timedelta(minutes=5))
     for columns in ("80", "120"):
         assert tasks("task", "list", COLUMNS=columns).stdout.splitlines()[1].endswith("due in 5 minutes")
     assert "PENDING, due in 5 minutes" in tasks("task", "show", task_id).stdout
 
 
-def test_the_next_page_begins_after_the_last_task_of_the_one_before(tasks: Executable, database_url: str) -> None:
+def test_next_page_continues_after_the_last_task(tasks: Executable, database_url: str) -> None:
     ids = [_stored(database_url) for _ in range(3)]
     first = tasks("task", "list", "--json", "--limit", "2").document
     second = tasks("task", "list", "--json", "--limit", "2", "--after", first["next"]).document
@@ -133,7 +133,7 @@ def test_the_next_page_begins_after_the_last_task_of_the_one_before(tasks: Execu
     assert f"more: --after {first['next']}" in tasks("task", "list", "--limit", "2").stderr
 
 
-def test_filters_may_be_combined_and_given_with_commas(tasks: Executable, database_url: str) -> None:
+def test_filter_options_combine_and_accept_lists(tasks: Executable, database_url: str) -> None:
     wanted = {"status": "FAILED", "queue_name": "mail", "error_code": "SMTP_DOWN", "flags": {"vip": True}}
     found = _stored(database_url, **wanted)
     for other in ({"status": "COMPLETED"}, {"queue_name": "web"}, {"error_code": "OTHER"}, {"flags": {"vip": False}}):
@@ -143,7 +143,7 @@ def test_filters_may_be_combined_and_given_with_commas(tasks: Executable, databa
     assert [task["id"] for task in document["tasks"]] == [found]
 
 
-def test_a_filter_may_be_written_in_one_line_and_what_matches_counted(tasks: Executable, database_url: str) -> None:
+def test_filter_option_with_count(tasks: Executable, database_url: str) -> None:
     found = _stored(database_url, status="FAILED", queue_name="mail")
     _stored(database_url, status="FAILED", queue_name="web")
     document = tasks("task", "list", "--json", "--count", "--filter", "status:failed -queue:web").document
@@ -154,7 +154,7 @@ def test_a_filter_may_be_written_in_one_line_and_what_matches_counted(tasks: Exe
     assert (wrong.code, "character 12" in wrong.stderr, "did you mean status?" in wrong.stderr) == (2, True, True)
 
 
-def test_an_empty_list_says_so_on_stderr_and_nothing_on_stdout(tasks: Executable) -> None:
+def test_empty_task_list_prints_message_on_stderr(tasks: Executable) -> None:
     answer = tasks("task", "list")
     assert (answer.code, answer.stdout, answer.stderr) == (0, "", "no tasks\n")
 
@@ -168,19 +168,19 @@ def test_an_empty_list_says_so_on_stderr_and_nothing_on_stdout(tasks: Executable
         ("--limit", "0", "--limit"),
     ],
 )
-def test_a_wrong_option_is_exit_2_and_named(tasks: Executable, option: str, value: str, says: str) -> None:
+def test_invalid_option_exits_2_and_is_named(tasks: Executable, option: str, value: str, says: str) -> None:
     answer = tasks("task", "list", option, value)
     assert answer.code == 2
     assert option in answer.stderr
     assert says in answer.stderr
 
 
-def test_show_says_in_words_what_a_sweep_would_do(tasks: Executable, database_url: str) -> None:
+def test_task_show_explains_the_recovery_decision(tasks: Executable, database_url: str) -> None:
     task_id = str(asyncio.run(insert_owned_task(database_url, "RUNNING", owner=None, silent_s=1)))
     assert "a sweep would leave it alone: it is within its limit" in tasks("task", "show", task_id).stdout
 
 
-def test_show_has_the_documented_fields(tasks: Executable, database_url: str) -> None:
+def test_task_show_has_documented_fields(tasks: Executable, database_url: str) -> None:
     task_id = _stored(database_url, status="RUNNING", claim_token=1, task_options={"timeout_ms": 5000})
     asyncio.run(_add_history(database_url, UUID(task_id)))
     document = tasks("task", "show", task_id, "--json").document
@@ -206,7 +206,7 @@ async def _add_history(database_url: str, task_id: UUID) -> None:
     await insert(database_url, "horsies_events", kind="child_died", task_id=task_id, evidence={"pid": 7})
 
 
-def test_show_as_text_names_attempts_and_events(tasks: Executable, database_url: str) -> None:
+def test_task_show_text_lists_attempts_and_events(tasks: Executable, database_url: str) -> None:
     task_id = _stored(database_url, claim_token=1, kwargs={"to": "bob"})
     asyncio.run(_add_history(database_url, UUID(task_id)))
     text = tasks("task", "show", task_id).stdout
@@ -214,28 +214,28 @@ def test_show_as_text_names_attempts_and_events(tasks: Executable, database_url:
         assert fact in text
 
 
-def test_an_unknown_task_is_exit_5_and_what_is_no_id_exit_2(tasks: Executable) -> None:
+def test_unknown_task_exits_5_and_malformed_id_exits_2(tasks: Executable) -> None:
     unknown = tasks("task", "show", "01890a5d-ac96-774b-bcce-b302099a8057")
     assert (unknown.code, unknown.stdout) == (5, "")
     assert "no task 01890a5d-ac96-774b-bcce-b302099a8057" in unknown.stderr
     assert tasks("task", "show", "9a8057").code == 2
 
 
-def test_a_task_is_shown_by_the_digits_of_the_list_and_without_dashes(tasks: Executable, database_url: str) -> None:
+def test_task_show_accepts_short_id_and_id_without_dashes(tasks: Executable, database_url: str) -> None:
     task_id = _stored(database_url, status="COMPLETED")
     _stored(database_url)
     for written in (task_id[-8:], task_id[-8:].upper(), task_id.replace("-", "")):
         assert tasks("task", "show", written, "--json").document["id"] == task_id
 
 
-def test_digits_that_no_task_ends_in_are_exit_5(tasks: Executable, database_url: str) -> None:
+def test_task_show_unknown_short_id_exits_5(tasks: Executable, database_url: str) -> None:
     _stored(database_url)
     answer = tasks("task", "show", "00000000")
     assert (answer.code, answer.stdout) == (5, "")
     assert "task list --full" in answer.stderr
 
 
-def test_digits_that_several_tasks_end_in_are_exit_2_and_name_them(tasks: Executable, database_url: str) -> None:
+def test_task_show_ambiguous_short_id_exits_2(tasks: Executable, database_url: str) -> None:
     twins = ["01890a5d-ac96-774b-bcce-b302099a8057", "01890a5d-ac97-774b-bcce-b302099a8057"]
     for twin in twins:
         _stored(database_url, id=UUID(twin))
@@ -248,7 +248,7 @@ HOSTILE = "\x1b]0;owned\x07\x9b31m[bold]\u202egnp.exe\r\n"
 
 
 @pytest.mark.parametrize("full", [(), ("--full",)], ids=["cut", "full"])
-def test_hostile_text_is_shown_harmless(tasks: Executable, database_url: str, full: tuple[str, ...]) -> None:
+def test_task_commands_escape_control_sequences(tasks: Executable, database_url: str, full: tuple[str, ...]) -> None:
     long = HOSTILE + "x" * 1_000_000
     task_id = _stored(
         database_url,
@@ -283,7 +283,7 @@ def _acts_on_a_terminal(character: str) -> bool:
 @pytest.mark.parametrize(
     "command", [("list",), ("show", "01890a5d-ac96-774b-bcce-b302099a8057"), ("send", "x")], ids=str
 )
-def test_a_database_without_tables_is_told_how_to_get_them_and_gets_none(
+def test_missing_tables_hint_at_migrate_and_are_not_created(
     horsies: Executable, empty_database_url: str, command: tuple[str, ...]
 ) -> None:
     answer = horsies("task", *command, "--database-url", empty_database_url)
@@ -293,7 +293,7 @@ def test_a_database_without_tables_is_told_how_to_get_them_and_gets_none(
     assert horsies("db", "status", "--json", "--database-url", empty_database_url).document["tables"] == []
 
 
-def test_an_unreachable_database_is_exit_7(horsies: Executable) -> None:
+def test_unreachable_database_exits_7(horsies: Executable) -> None:
     for command in (("list",), ("send", "x")):
         answer = horsies("task", *command, "--database-url", "postgresql://me:hunter2@127.0.0.1:1/db")
         assert answer.code == 7

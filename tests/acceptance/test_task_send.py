@@ -35,7 +35,7 @@ def _row(tasks: Executable, task_id: str) -> dict[str, Any]:
     return tasks("task", "show", task_id, "--json").document
 
 
-def test_a_task_is_sent_as_given_where_no_app_is_known(tasks: Executable) -> None:
+def test_send_without_app_stores_the_task_as_given(tasks: Executable) -> None:
     sent = tasks("task", "send", "mail.send", "--args", '[1, "é"]', "--kwargs", '{"to": null}', "--priority", "7")
     assert sent.code == 0
     row = _row(tasks, sent.stdout.strip())
@@ -43,14 +43,14 @@ def test_a_task_is_sent_as_given_where_no_app_is_known(tasks: Executable) -> Non
     assert (row["args"], row["kwargs"]) == ([1, "é"], {"to": None})
 
 
-def test_a_delay_moves_the_time_when_a_task_is_due(tasks: Executable) -> None:
+def test_delay_option_sets_due_time(tasks: Executable) -> None:
     sent = tasks("task", "send", "x", "--delay", "1h", "--json").document
     assert set(sent) == {"id", "result"}
     row = _row(tasks, sent["id"])
     assert row["enqueued_at"] > row["sent_at"]
 
 
-def test_the_same_key_sends_once(tasks: Executable) -> None:
+def test_same_idempotency_key_sends_once(tasks: Executable) -> None:
     first, second = (tasks("task", "send", "x", "--args", "[1]", "--key", "k") for _ in range(2))
     other = tasks("task", "send", "x", "--args", "[2]", "--key", "k")
     assert first.stdout == second.stdout
@@ -68,7 +68,7 @@ def test_the_same_key_sends_once(tasks: Executable) -> None:
         ("--args", "[" * 100_000, "--args is not valid JSON: nested too deeply"),
     ],
 )
-def test_bad_json_is_exit_2_and_says_where(tasks: Executable, option: str, text: str, says: str) -> None:
+def test_invalid_json_exits_2_with_position(tasks: Executable, option: str, text: str, says: str) -> None:
     answer = tasks("task", "send", "x", option, text)
     assert answer.code == 2
     assert f"error[HRS-206]: {says}" in answer.stderr
@@ -77,29 +77,27 @@ def test_bad_json_is_exit_2_and_says_where(tasks: Executable, option: str, text:
 @pytest.mark.parametrize(
     ("option", "text", "meant"), [("--args", '{"a": 1}', "--kwargs"), ("--kwargs", "[1]", "--args")]
 )
-def test_arguments_given_to_the_other_option_are_led_to_theirs(
-    tasks: Executable, option: str, text: str, meant: str
-) -> None:
+def test_arguments_in_the_wrong_option_get_a_hint(tasks: Executable, option: str, text: str, meant: str) -> None:
     answer = tasks("task", "send", "x", option, text)
     assert answer.code == 2
     assert f"hint: did you mean {meant}?" in answer.stderr
 
 
-def test_values_that_cannot_be_stored_are_refused(tasks: Executable) -> None:
+def test_unstorable_values_are_rejected(tasks: Executable) -> None:
     answer = tasks("task", "send", "x", "--args", "[NaN]")
     assert answer.code == 1
     assert "error[VALIDATION_FAILED]" in answer.stderr
     assert tasks("task", "list", "--json").document["tasks"] == []
 
 
-def test_a_name_that_is_too_long_is_refused_without_blaming_a_line_of_ours(tasks: Executable) -> None:
+def test_overlong_task_name_is_rejected_without_source_location(tasks: Executable) -> None:
     answer = tasks("task", "send", "x" * 256)
     assert answer.code == 1
     assert "255" in answer.stderr
     assert "-->" not in answer.stderr
 
 
-def test_without_an_app_nothing_is_checked_and_that_is_said(tasks: Executable) -> None:
+def test_send_without_app_says_that_nothing_is_validated(tasks: Executable) -> None:
     answer = tasks("task", "send", "x", "--queue", "mail.out-1_b")
     assert "without validation" in answer.stderr
     assert _row(tasks, answer.stdout.strip())["queue"] == "mail.out-1_b"
@@ -107,20 +105,20 @@ def test_without_an_app_nothing_is_checked_and_that_is_said(tasks: Executable) -
 
 
 @pytest.mark.parametrize("queue", ["", "no spaces", "q" * 101])
-def test_what_can_be_no_queues_name_is_refused_without_an_app_too(tasks: Executable, queue: str) -> None:
+def test_invalid_queue_name_is_rejected_without_app(tasks: Executable, queue: str) -> None:
     answer = tasks("task", "send", "x", "--queue", queue)
     assert (answer.code, answer.stdout) == (1, "")
     assert "1 to 100 letters" in answer.stderr
 
 
-def test_a_name_that_no_parameter_has_is_answered_with_those_there_are(tasks: Executable, tmp_path: Path) -> None:
+def test_unknown_argument_lists_the_parameters(tasks: Executable, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(APP)
     answer = tasks("task", "send", "double", "--kwargs", '{"nubmer": 1}', "--app", "main:app")
     assert answer.code == 1
     assert "argument 'nubmer': unknown\nhint: its parameters: number\n" in answer.stderr
 
 
-def test_an_app_knows_which_queues_there_are(tasks: Executable, tmp_path: Path) -> None:
+def test_app_validates_the_queue(tasks: Executable, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(APP)
     answer = tasks("task", "send", "double", "--args", "[1]", "--queue", "mail", "--app", "main:app")
     assert answer.code == 1
@@ -128,7 +126,7 @@ def test_an_app_knows_which_queues_there_are(tasks: Executable, tmp_path: Path) 
     assert "[queues.mail]" in answer.stderr
 
 
-def test_an_app_checks_the_arguments(tasks: Executable, tmp_path: Path) -> None:
+def test_app_validates_the_arguments(tasks: Executable, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(APP)
     good = tasks("task", "send", "double", "--args", "[21]", "--app", "main:app")
     wrong = tasks("task", "send", "double", "--args", '["many"]', "--app", "main:app")
@@ -140,9 +138,7 @@ def test_an_app_checks_the_arguments(tasks: Executable, tmp_path: Path) -> None:
     assert "registered tasks: double" in unknown.stderr
 
 
-def test_the_app_sends_to_the_database_named_on_the_command_line(
-    horsies: Executable, tmp_path: Path, database_url: str
-) -> None:
+def test_app_sends_to_database_url_option(horsies: Executable, tmp_path: Path, database_url: str) -> None:
     (tmp_path / "main.py").write_text(APP)
     sent = horsies("task", "send", "double", "--args", "[1]", "--app", "main:app", "--database-url", database_url)
     listed = horsies("task", "list", "--json", "--database-url", database_url).document
@@ -170,7 +166,7 @@ async def _beside_a_worker(
     return answer
 
 
-def test_waiting_prints_the_result(tasks: Executable, database_url: str) -> None:
+def test_wait_prints_the_result(tasks: Executable, database_url: str) -> None:
     def send() -> CommandResult:
         return tasks("task", "send", "double", "--wait")
 
@@ -178,7 +174,7 @@ def test_waiting_prints_the_result(tasks: Executable, database_url: str) -> None
     assert (answer.code, answer.stdout) == (0, '{"ok":42}\n')
 
 
-def test_waiting_in_vain_is_exit_1_and_tells_that_nobody_works(tasks: Executable) -> None:
+def test_wait_timeout_exits_1_and_warns_about_missing_workers(tasks: Executable) -> None:
     answer = tasks("task", "send", "double", "--wait", "--timeout", "50ms", "--json")
     assert answer.code == 1
     assert answer.document["result"]["err"]["error_code"] == "WAIT_TIMEOUT"
@@ -186,7 +182,7 @@ def test_waiting_in_vain_is_exit_1_and_tells_that_nobody_works(tasks: Executable
     assert _row(tasks, answer.document["id"])["status"] == "PENDING"
 
 
-def test_waiting_for_a_task_that_fails_is_exit_1(tasks: Executable, database_url: str) -> None:
+def test_wait_for_failing_task_exits_1(tasks: Executable, database_url: str) -> None:
     def send() -> CommandResult:
         return tasks("task", "send", "double", "--wait", "--json")
 

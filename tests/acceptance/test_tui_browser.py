@@ -15,9 +15,7 @@ BLANK = 10_000
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
-async def test_the_screens_are_seen_and_keys_are_heard_in_chromium(
-    horsies: Executable, port: int, tmp_path: Path
-) -> None:
+async def test_browser_shows_screens_and_sends_keys(horsies: Executable, port: int, tmp_path: Path) -> None:
     with horsies.start("tui", "--demo", "--serve", "--port", str(port)) as server:
         server.wait_for_output("the screens:")
         async with open_browser(str(BROWSER), tmp_path / "browser") as page:

@@ -70,20 +70,20 @@ def demo(tmp_path: Path) -> Iterator[Terminal]:
     terminal.close()
 
 
-def test_without_a_terminal_the_screens_are_refused(horsies: Executable) -> None:
+def test_tui_needs_a_terminal(horsies: Executable) -> None:
     answer = horsies("tui", "--demo")
     assert answer.code == 2
     assert "needs a terminal" in answer.stderr
 
 
-def test_the_demo_needs_no_database_and_q_leaves_it(demo: Terminal) -> None:
+def test_tui_demo_needs_no_database_and_q_quits(demo: Terminal) -> None:
     demo.until(b"LIVE")
     demo.until(b"mail.send")
     demo.press(b"q")
     assert demo.ended() == 0
 
 
-def test_a_key_of_the_settings_that_collides_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+def test_conflicting_key_setting_is_rejected_before_drawing(tmp_path: Path) -> None:
     (tmp_path / "horsies.toml").write_text('[tui.keys]\n"op.requeue" = "r"\n')
     terminal = Terminal("tui", "--demo", folder=tmp_path)
     assert terminal.ended() == 1
@@ -93,7 +93,7 @@ def test_a_key_of_the_settings_that_collides_is_refused_before_anything_is_drawn
 
 
 @pytest.mark.parametrize("command", ["task", "sweep", "doctor", "worker"])
-def test_other_commands_do_not_import_the_screens(command: str) -> None:
+def test_other_commands_do_not_import_textual(command: str) -> None:
     probe = (
         "import sys\nfrom horsies_ops.cli.options import COMMANDS\nfrom horsies_ops.cli.main import load_command\n"
         f"load_command({command!r}) if {command!r} in COMMANDS else None\nsys.exit('textual' in sys.modules)"

@@ -71,7 +71,7 @@ async def _knock(port: int) -> None:
             return
 
 
-async def test_a_page_is_there_and_the_screens_come_through_it_read_only(serving: RunningCommand, port: int) -> None:
+async def test_served_page_shows_read_only_screens(serving: RunningCommand, port: int) -> None:
     await _knock(port)
     async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as page:
         assert page.status == 200
@@ -82,7 +82,7 @@ async def test_a_page_is_there_and_the_screens_come_through_it_read_only(serving
     assert b"RW" not in drawn
 
 
-async def test_whoever_closes_the_page_ends_the_app(serving: RunningCommand, port: int) -> None:
+async def test_closing_the_page_ends_its_app(serving: RunningCommand, port: int) -> None:
     await _knock(port)
     async with _visit(port) as websocket:
         await _drawn(websocket, b"LIVE")
@@ -92,9 +92,7 @@ async def test_whoever_closes_the_page_ends_the_app(serving: RunningCommand, por
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-async def test_apps_end_with_their_server_however_it_ends(
-    serving: RunningCommand, port: int, ending: signal.Signals
-) -> None:
+async def test_apps_end_with_their_server(serving: RunningCommand, port: int, ending: signal.Signals) -> None:
     await _knock(port)
     async with _visit(port) as websocket:
         await _drawn(websocket, b"LIVE")
@@ -106,7 +104,7 @@ async def test_apps_end_with_their_server_however_it_ends(
     assert serving.popen.returncode == (0 if ending is signal.SIGTERM else -signal.SIGKILL)
 
 
-async def test_pages_of_other_sites_are_turned_away(serving: RunningCommand, port: int) -> None:
+async def test_foreign_origins_are_rejected(serving: RunningCommand, port: int) -> None:
     await _knock(port)
     with pytest.raises(WSServerHandshakeError) as refused:
         async with _visit(port, "https://example.org"):
@@ -115,7 +113,7 @@ async def test_pages_of_other_sites_are_turned_away(serving: RunningCommand, por
     assert not _apps(serving)
 
 
-async def test_acting_is_allowed_by_whoever_serves(horsies: Executable, port: int) -> None:
+async def test_read_write_option_allows_actions(horsies: Executable, port: int) -> None:
     with horsies.start("tui", "--demo", "--serve", "--read-write", "--port", str(port)) as at_work:
         at_work.wait_for_output("may act")
         await _knock(port)
@@ -124,7 +122,7 @@ async def test_acting_is_allowed_by_whoever_serves(horsies: Executable, port: in
         assert at_work.stop() == 0
 
 
-def test_a_port_that_is_taken_is_told(serving: RunningCommand, horsies: Executable, port: int) -> None:
+def test_occupied_port_is_a_clear_error(serving: RunningCommand, horsies: Executable, port: int) -> None:
     asyncio.run(_knock(port))
     answer = horsies("tui", "--demo", "--serve", "--port", str(port))
     assert answer.code == 1
@@ -132,7 +130,7 @@ def test_a_port_that_is_taken_is_told(serving: RunningCommand, horsies: Executab
     assert "Traceback" not in answer.stderr
 
 
-def test_the_package_that_is_missing_is_named(horsies: Executable) -> None:
+def test_missing_package_is_named(horsies: Executable) -> None:
     program = (horsies.program[0], "-c", WITHOUT_THE_PACKAGE)
     answer = type(horsies)(cwd=horsies.cwd, environment=horsies.environment, program=program)("tui", "--serve")
     assert answer.code == 1

@@ -49,7 +49,7 @@ APP = """
 LEFT_TO_OTHERS = "SELECT FROM horsies_workflow_outbox WHERE needs = 'here.inner' AND tries > 0"
 
 
-async def test_neither_of_two_apps_fails_the_runs_of_the_other(
+async def test_two_apps_do_not_fail_each_others_runs(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HORSIES_BROKER__DATABASE_URL", database_url)

@@ -44,7 +44,7 @@ def run_python(installed: Executable, code: str) -> subprocess.CompletedProcess[
     return subprocess.run([str(python), "-c", code], cwd=installed.cwd, capture_output=True, text=True)
 
 
-def test_the_packages_come_from_the_wheel_and_are_typed(installed: Executable) -> None:
+def test_wheel_packages_are_installed_and_typed(installed: Executable) -> None:
     for package in ("horsies", "horsies_ops", "horsies_tui"):
         typed = f"pathlib.Path({package}.__file__).with_name('py.typed').resolve(strict=True)"
         code = f"import {package}, pathlib; print({typed})"
@@ -52,18 +52,18 @@ def test_the_packages_come_from_the_wheel_and_are_typed(installed: Executable) -
 
 
 @pytest.mark.parametrize("name", ["worker", "tui", "tests"])
-def test_nothing_that_users_may_have_themselves_is_installed(installed: Executable, name: str) -> None:
+def test_wheel_installs_no_colliding_top_level_names(installed: Executable, name: str) -> None:
     assert "ModuleNotFoundError" in run_python(installed, f"import {name}").stderr
 
 
-def test_the_database_commands_work_from_the_wheel(installed: Executable) -> None:
+def test_database_commands_work_from_the_wheel(installed: Executable) -> None:
     assert installed("db", "start").code == 0
     assert "applied 0001_tasks" in installed("db", "migrate").stdout
     assert installed("db", "status", "--json").document["migrations"]["checksums_ok"]
     assert installed("db", "stop").code == 0
 
 
-def test_the_example_runs_from_the_wheel(installed: Executable) -> None:
+def test_example_runs_from_the_wheel(installed: Executable) -> None:
     shutil.copy(REPOSITORY / "horsies.toml.example", installed.cwd / "horsies.toml")
     with installed.start("worker", "--config", "horsies.toml") as worker:
         worker.wait_for_output("worker started")

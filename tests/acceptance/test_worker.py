@@ -11,7 +11,7 @@ from tests.support.ledger_app import ledger_app
 from tests.support.workers import send, worker_process
 
 
-async def test_a_worker_runs_tasks_and_leaves_when_asked(database_url: str, horsies: Executable) -> None:
+async def test_worker_runs_tasks_and_stops_on_signal(database_url: str, horsies: Executable) -> None:
     app = ledger_app(database_url)
     async with Ledger.open(database_url) as ledger:
         async with worker_process(database_url, "--processes", "1") as worker:
@@ -32,7 +32,7 @@ async def test_a_worker_runs_tasks_and_leaves_when_asked(database_url: str, hors
     assert "NOT_TODAY" in shown.stdout
 
 
-async def test_children_are_replaced_after_so_many_tasks_and_nothing_is_lost(database_url: str) -> None:
+async def test_children_are_replaced_without_losing_tasks(database_url: str) -> None:
     app = ledger_app(database_url)
     async with (
         Ledger.open(database_url) as ledger,

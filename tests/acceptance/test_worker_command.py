@@ -60,7 +60,7 @@ async def _workers_seen(database_url: str) -> int:
     ],
 )
 @pytest.mark.usefixtures("project")
-def test_what_makes_no_sense_is_refused_with_a_reason(
+def test_invalid_options_are_rejected_with_a_reason(
     horsies: Executable, database_url: str, arguments: list[str], message: str
 ) -> None:
     answer = refused(horsies, database_url, *arguments)
@@ -69,9 +69,7 @@ def test_what_makes_no_sense_is_refused_with_a_reason(
     assert "hint: " in answer.stderr
 
 
-def test_a_task_module_that_cannot_be_imported_is_named(
-    horsies: Executable, project: Project, database_url: str
-) -> None:
+def test_unimportable_task_module_is_named(horsies: Executable, project: Project, database_url: str) -> None:
     broken = project.write("tasks.py", NO_MODULE)
     answer = refused(horsies, database_url, "main:app")
     assert answer.code == 1
@@ -79,7 +77,7 @@ def test_a_task_module_that_cannot_be_imported_is_named(
     assert f"--> {broken}:1" in answer.stderr
 
 
-def test_an_app_without_tasks_is_refused(horsies: Executable, project: Project, database_url: str) -> None:
+def test_app_without_tasks_is_refused(horsies: Executable, project: Project, database_url: str) -> None:
     project.write("main.py", APP)
     answer = refused(horsies, database_url, "main:app")
     assert answer.code == 1
@@ -87,7 +85,7 @@ def test_an_app_without_tasks_is_refused(horsies: Executable, project: Project, 
 
 
 @pytest.mark.usefixtures("project")
-def test_an_unreachable_server_of_the_wrong_kind_never_shows_its_password(horsies: Executable) -> None:
+def test_worker_never_prints_the_password_of_an_unreachable_server(horsies: Executable) -> None:
     answer = horsies("worker", "main:app", HORSIES_BROKER__DATABASE_URL="mysql://me:hunter2@localhost/db")
     assert answer.code == 1
     assert "hunter2" not in answer.stderr
@@ -106,7 +104,7 @@ max_concurrency = 5
 """
 
 
-def test_the_first_lines_say_what_an_operator_wants_to_know(
+def test_banner_shows_queues_limits_and_recovery_bounds(
     horsies: Executable, project: Project, database_url: str
 ) -> None:
     project.write("horsies.toml", QUEUES)
@@ -148,9 +146,7 @@ def greet() -> TaskResult[str, TaskError]:
 """
 
 
-def test_what_an_app_says_in_code_is_what_its_worker_does(
-    horsies: Executable, project: Project, database_url: str
-) -> None:
+def test_worker_follows_settings_in_app_code(horsies: Executable, project: Project, database_url: str) -> None:
     project.write("main.py", IN_CODE.format(url=database_url))
     with horsies.start("worker", "main:app", "--processes", "1") as worker:
         worker.wait_for_output("worker started")
@@ -161,7 +157,7 @@ def test_what_an_app_says_in_code_is_what_its_worker_does(
 
 
 @pytest.mark.usefixtures("project")
-def test_the_log_can_be_lines_of_json(horsies: Executable, database_url: str) -> None:
+def test_worker_logs_json_lines(horsies: Executable, database_url: str) -> None:
     with horsies.start(
         "worker", "main:app", "--log-format", "json", HORSIES_BROKER__DATABASE_URL=database_url
     ) as worker:
@@ -184,7 +180,7 @@ def mixed(is_well: bool) -> TaskResult[None, TaskError]:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_the_log_says_who_started_where_what_failed_and_how_much_was_run(
+def test_log_reports_start_failures_and_task_counts(
     horsies: Executable, project: Project, database_url: str, form: str
 ) -> None:
     project.write("main.py", MIXED)
@@ -205,7 +201,7 @@ def test_the_log_says_who_started_where_what_failed_and_how_much_was_run(
 
 
 @pytest.mark.usefixtures("project")
-def test_a_running_worker_answers_a_ping_and_writes_its_state(horsies: Executable, database_url: str) -> None:
+def test_running_worker_answers_ping_and_publishes_snapshot(horsies: Executable, database_url: str) -> None:
     app = make_app(database_url)
     with horsies.start("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
         worker.wait_for_output("worker started")
@@ -225,9 +221,7 @@ if "HORSIES_CHILD_PROCESS" in os.environ and pathlib.Path("broken").exists():
 """
 
 
-def test_a_worker_whose_children_do_not_come_up_any_more_ends_with_1(
-    horsies: Executable, project: Project, database_url: str
-) -> None:
+def test_worker_exits_1_if_children_cannot_start(horsies: Executable, project: Project, database_url: str) -> None:
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n{FRAIL}")
     with horsies.start("worker", "main:app", "--processes", "1", HORSIES_BROKER__DATABASE_URL=database_url) as worker:
         worker.wait_for_output("worker started")
@@ -241,7 +235,7 @@ def test_a_worker_whose_children_do_not_come_up_any_more_ends_with_1(
     assert "worker stopped" in worker.stderr
 
 
-def test_the_example_runs_as_it_is_and_brings_its_own_server(embedded: Executable) -> None:
+def test_example_runs_with_embedded_server(embedded: Executable) -> None:
     shutil.copy(EXAMPLE, embedded.cwd / "horsies.toml")
     with embedded.start("worker", "--config", "horsies.toml") as worker:
         worker.wait_for_output("worker started")

@@ -29,7 +29,7 @@ def run(database_url: str) -> UUID:
     return run
 
 
-def test_a_run_is_paused_resumed_and_cancelled(horsies: Executable, database_url: str, run: UUID) -> None:
+def test_run_pause_resume_and_cancel(horsies: Executable, database_url: str, run: UUID) -> None:
     said = [horsies("workflow", verb, str(run), "--as", "ada") for verb in ("pause", "resume", "cancel")]
     assert [(each.code, each.stdout) for each in said] == [(0, "paused\n"), (0, "resumed\n"), (0, "cancelled\n")]
     assert fetch_rows(database_url, "SELECT status FROM horsies_workflows") == [("CANCELLED",)]
@@ -37,7 +37,7 @@ def test_a_run_is_paused_resumed_and_cancelled(horsies: Executable, database_url
     assert audit == [("ada", "cli", f"{verb}_workflow", 1) for verb in ("pause", "resume", "cancel")]
 
 
-def test_a_run_in_another_state_is_exit_6_and_an_unknown_one_exit_5(horsies: Executable, run: UUID) -> None:
+def test_wrong_state_exits_6_and_unknown_run_exits_5(horsies: Executable, run: UUID) -> None:
     refused = horsies("workflow", "retry", str(run), "--json")
     assert (refused.code, refused.document["why"]) == (6, "WORKFLOW_NOT_TERMINAL")
     assert f"horsies workflow cancel {run} first" in refused.document["hint"]
@@ -46,15 +46,13 @@ def test_a_run_in_another_state_is_exit_6_and_an_unknown_one_exit_5(horsies: Exe
     assert horsies("workflow", "pause", str(uuid4())).code == 5
 
 
-def test_a_kill_is_asked_for(horsies: Executable, database_url: str, run: UUID) -> None:
+def test_kill_needs_confirmation(horsies: Executable, database_url: str, run: UUID) -> None:
     assert horsies("workflow", "cancel", str(run), "--kill").code == 2
     assert fetch_rows(database_url, "SELECT status FROM horsies_workflows") == [("RUNNING",)]
     assert horsies("workflow", "cancel", str(run), "--kill", "--yes").code == 0
 
 
-def test_a_run_is_known_by_its_last_eight_digits_where_they_fit_one_only(
-    horsies: Executable, database_url: str, run: UUID
-) -> None:
+def test_workflow_commands_accept_unambiguous_short_ids(horsies: Executable, database_url: str, run: UUID) -> None:
     short = str(run)[-8:]
     assert f"{run}" in horsies("workflow", "show", short).stdout
     assert horsies("workflow", "pause", short).stdout == "paused\n"

@@ -63,7 +63,7 @@ FLOWS = """
 """
 
 
-async def test_results_flow_typed_through_tasks_and_sub_workflows(
+async def test_typed_results_pass_through_tasks_and_sub_workflows(
     horsies: Executable, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "calendar_flows.py"

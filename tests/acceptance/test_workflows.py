@@ -38,7 +38,7 @@ async def worker(url: str) -> AsyncIterator[InProcessWorker]:
         yield worker
 
 
-async def test_a_diamond_gives_its_output_typed(worker: InProcessWorker) -> None:
+async def test_diamond_workflow_returns_typed_output(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app))
     assert (await handle.get_async(20_000)).ok_value == 6
     assert await handle.status_async() == Ok(WorkflowStatus.COMPLETED)
@@ -49,7 +49,7 @@ async def test_a_diamond_gives_its_output_typed(worker: InProcessWorker) -> None
     assert all(node.started_at is not None and node.task_id is not None for node in nodes)
 
 
-async def test_a_sub_workflow_runs_behind_its_node(worker: InProcessWorker) -> None:
+async def test_node_runs_its_sub_workflow(worker: InProcessWorker) -> None:
     handle = await _started(nested(worker.app))
     assert (await handle.get_async(20_000)).ok_value == 20
     (_, child, _) = (await handle.tasks_async()).unwrap()
@@ -58,7 +58,7 @@ async def test_a_sub_workflow_runs_behind_its_node(worker: InProcessWorker) -> N
     assert child.result.ok == 10
 
 
-async def test_a_run_that_begins_with_a_sub_workflow_starts_at_once(worker: InProcessWorker) -> None:
+async def test_run_with_leading_sub_workflow_starts_at_once(worker: InProcessWorker) -> None:
     child: SubWorkflowNode[int] = SubWorkflowNode(Doubled, kwargs={"value": 4})
     last = worker.app.tasks["flow.double"].node()(number=from_node(child))
     spec = worker.app.workflow("begins", [child, last], output=last, definition_key="tests.begins")
@@ -66,7 +66,7 @@ async def test_a_run_that_begins_with_a_sub_workflow_starts_at_once(worker: InPr
     assert (await handle.get_async(20_000)).ok_value == 16
 
 
-async def test_a_failure_is_the_result_of_the_run(worker: InProcessWorker) -> None:
+async def test_failed_node_is_the_run_result(worker: InProcessWorker) -> None:
     broken = worker.app.tasks["flow.fail"].node(node_id="broken")(code="BROKEN")
     last = worker.app.tasks["flow.double"].node(node_id="last")(number=from_node(broken))
     handle = await _started(worker.app.workflow("fails", [broken, last], definition_key="tests.fails"))
@@ -77,13 +77,13 @@ async def test_a_failure_is_the_result_of_the_run(worker: InProcessWorker) -> No
     assert (await handle.get_async(20_000)).err_value.error_code == "BROKEN"
 
 
-async def test_a_run_that_does_not_exist_is_not_found(worker: InProcessWorker) -> None:
+async def test_unknown_run_is_not_found(worker: InProcessWorker) -> None:
     handle = WorkflowHandle[int](uuid4(), worker.app.get_broker())
     assert (await handle.get_async(0)).err_value.error_code == "WORKFLOW_NOT_FOUND"
     assert (await handle.result_for_async(NodeKey("any"))).err_value.error_code == "WORKFLOW_NOT_FOUND"
 
 
-async def test_pause_resume_and_cancel_answer_as_promised(worker: InProcessWorker) -> None:
+async def test_pause_resume_and_cancel_return_documented_results(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app, seconds=0.3))
     assert (await handle.get_async(0)).err_value.error_code == "WAIT_TIMEOUT"
     assert await handle.pause_async() == Ok(value=True)
@@ -95,7 +95,7 @@ async def test_pause_resume_and_cancel_answer_as_promised(worker: InProcessWorke
     assert await handle.cancel_async() == Ok(None)
 
 
-async def test_a_paused_waiter_is_woken(worker: InProcessWorker) -> None:
+async def test_waiter_wakes_when_run_is_paused(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app, seconds=5))
     waiting = asyncio.create_task(handle.get_async())
     await handle.pause_async()
@@ -104,14 +104,14 @@ async def test_a_paused_waiter_is_woken(worker: InProcessWorker) -> None:
     await handle.cancel_async(kill=True)
 
 
-async def test_the_same_id_twice_is_the_same_run(worker: InProcessWorker) -> None:
+async def test_starting_the_same_id_twice_returns_the_same_run(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app))
     again = (await diamond(worker.app).start_async(handle.workflow_id)).unwrap()
     assert again.workflow_id == handle.workflow_id
     assert (await again.get_async(20_000)).ok_value == 6
 
 
-async def test_blocking_calls_inside_a_loop_are_refused(worker: InProcessWorker) -> None:
+async def test_blocking_calls_inside_event_loop_are_refused(worker: InProcessWorker) -> None:
     handle = await _started(diamond(worker.app))
     refused = handle.status()
     assert isinstance(refused, Err)

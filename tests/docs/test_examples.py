@@ -58,7 +58,7 @@ async def ends_of_tasks(database_url: str) -> set[tuple[str, str, str | None]]:
     return {(row["task_name"], row["status"], row["error_code"]) for row in rows}
 
 
-def test_the_examples_about_tasks_run(database_url: str, run_examples_of: Callable[[str], dict[str, Any]]) -> None:
+def test_task_examples_run(database_url: str, run_examples_of: Callable[[str], dict[str, Any]]) -> None:
     asyncio.run(make_orders_table(database_url))
     run_examples_of("docs/tasks.md")
     assert asyncio.run(ends_of_tasks(database_url)) == {
@@ -71,22 +71,22 @@ def test_the_examples_about_tasks_run(database_url: str, run_examples_of: Callab
     }
 
 
-def test_the_examples_about_workflows_run(database_url: str, run_examples_of: Callable[[str], dict[str, Any]]) -> None:
+def test_workflow_examples_run(database_url: str, run_examples_of: Callable[[str], dict[str, Any]]) -> None:
     run_examples_of("docs/workflows.md")
     assert asyncio.run(ends_of_tasks(database_url)) == {("fetch", "COMPLETED", None), ("compare", "COMPLETED", None)}
 
 
-def test_the_examples_about_maintenance_run(run_examples_of: Callable[[str], dict[str, Any]]) -> None:
+def test_maintenance_examples_run(run_examples_of: Callable[[str], dict[str, Any]]) -> None:
     assert asyncio.run(run_examples_of("docs/maintenance.md")["preview_cleanup"]()) == 0
 
 
-def test_the_examples_about_recovery_run(run_examples_of: Callable[[str], dict[str, Any]]) -> None:
+def test_recovery_examples_run(run_examples_of: Callable[[str], dict[str, Any]]) -> None:
     examples = run_examples_of("docs/recovery.md")
     assert asyncio.run(examples["sweep"]()) == 0
     assert [each.function for each in examples["app"].recovery_hooks.recovery] == [examples["reschedule_reports"]]
 
 
-def test_the_examples_about_testing_pass(tmp_path: Path) -> None:
+def test_testing_examples_pass(tmp_path: Path) -> None:
     names = write_files_of("docs/testing.md", tmp_path)
     assert {"shop.py", "conftest.py"} < set(names)
     done = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, text=True)

@@ -21,7 +21,7 @@ def _table() -> str:
     return "\n".join(["| keys | id | |", "|---|---|---|", *rows])
 
 
-def test_the_documentation_lists_every_action_with_its_keys() -> None:
+def test_keys_table_lists_every_action() -> None:
     page = PAGE.read_text(encoding="utf-8")
     wanted = f"<!-- keys -->\n{_table()}\n<!-- /keys -->"
     if os.environ.get("UPDATE_KEYS"):

@@ -15,12 +15,12 @@ PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
 
 
 @pytest.mark.parametrize("place", SCREENS)
-def test_a_screen_has_its_picture(place: str) -> None:
+def test_every_screen_has_a_picture(place: str) -> None:
     assert f"{place}.svg" in {picture.name for picture in PICTURES}
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
-def test_a_picture_is_sound_and_loads_nothing(picture: Path) -> None:
+def test_pictures_are_valid_and_self_contained(picture: Path) -> None:
     text = picture.read_text(encoding="utf-8")
     ET.fromstring(text)  # noqa: S314  # our own
     assert "url(" not in re.sub(r"url\(#", "", text)
@@ -28,7 +28,7 @@ def test_a_picture_is_sound_and_loads_nothing(picture: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tui.md"])
-def test_the_pictures_of_a_page_are_there(page: str) -> None:
+def test_pictures_in_pages_exist(page: str) -> None:
     shown = re.findall(r"!\[[^]]*\]\(([^)]+\.svg)\)", (ROOT / page).read_text(encoding="utf-8"))
     assert shown
     assert all(((ROOT / page).parent / path).exists() for path in shown)

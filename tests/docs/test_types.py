@@ -27,7 +27,7 @@ def complaints_about(folders: list[Path], within: Path) -> list[str]:
     ]
 
 
-def test_the_examples_pass_pyright_in_strict_mode(tmp_path: Path) -> None:
+def test_examples_pass_strict_pyright(tmp_path: Path) -> None:
     for document in DOCUMENTS:
         folder = tmp_path / document.replace("/", "_").removesuffix(".md")
         folder.mkdir()

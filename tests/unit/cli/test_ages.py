@@ -18,5 +18,5 @@ from horsies_ops.cli.output import format_age
         (-timedelta(seconds=48), "-48s"),
     ],
 )
-def test_an_age_is_told_in_two_units_at_most(duration: timedelta | None, shown: str) -> None:
+def test_age_has_at_most_two_units(duration: timedelta | None, shown: str) -> None:
     assert format_age(duration) == shown

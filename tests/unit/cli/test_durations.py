@@ -22,16 +22,16 @@ from horsies_ops.cli.option_types import parse_duration_option
         (" 5 M ", timedelta(minutes=5)),
     ],
 )
-def test_durations_are_read_as_people_write_them(text: str, meant: timedelta) -> None:
+def test_durations_are_parsed(text: str, meant: timedelta) -> None:
     assert parse_duration_option(text) == meant
 
 
 @pytest.mark.parametrize("text", ["", "m", "-5m", "5x", "5m30s", "1e3", "nan", "٥m", "5 minutes"])
-def test_what_is_no_duration_is_refused_with_the_forms_that_are(text: str) -> None:
+def test_invalid_duration_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="write 5m, 30s, 2h, 1d, 250ms or plain seconds"):
         parse_duration_option(text)
 
 
-def test_a_duration_beyond_all_time_is_refused() -> None:
+def test_too_long_duration_is_rejected() -> None:
     with pytest.raises(typer.BadParameter, match="too long a time"):
         parse_duration_option("9" * 400 + "d")

@@ -16,7 +16,7 @@ def lines_onto(target: io.StringIO) -> LogStream:
     return LogStream("stdout", logging.INFO, handler, 1)
 
 
-def test_a_line_is_told_when_it_is_whole_or_flushed() -> None:
+def test_line_is_logged_when_complete_or_flushed() -> None:
     target = io.StringIO()
     stream = lines_onto(target).as_text()
     stream.write("one\ntw")
@@ -26,7 +26,7 @@ def test_a_line_is_told_when_it_is_whole_or_flushed() -> None:
     assert json.loads(target.getvalue().splitlines()[1])["message"] == "two"
 
 
-def test_what_is_no_text_is_told_as_far_as_it_is() -> None:
+def test_undecodable_bytes_are_replaced() -> None:
     target = io.StringIO()
     lines_onto(target).write(b"\xff here\n")
     assert json.loads(target.getvalue())["message"] == "\ufffd here"
@@ -46,7 +46,7 @@ class Complaining(logging.Handler):
         self.stream.write(b"no room\n")
 
 
-def test_a_handler_that_complains_is_not_given_its_own_complaint() -> None:
+def test_handler_errors_do_not_recurse() -> None:
     handler = Complaining()
     handler.stream = LogStream("stderr", logging.WARNING, handler, 2)
     handler.stream.write(b"something\n")

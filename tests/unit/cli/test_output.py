@@ -35,30 +35,30 @@ class Row:
         ({"rows": (1, "x", None)}, {"rows": [1, "x", None]}),
     ],
 )
-def test_json_documents_hold_plain_values(value: object, document: object) -> None:
+def test_json_documents_contain_plain_values(value: object, document: object) -> None:
     assert to_json(value) == document
 
 
-def test_an_error_shows_code_message_and_hint_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_shows_code_message_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(
         ConfigurationError("worker.processes must be at least 1", code=ErrorCode.CONFIG_INVALID_WORKER, hint="use 1")
     )
     assert capsys.readouterr().err == "error[HRS-218]: worker.processes must be at least 1\nhint: use 1\n"
 
 
-def test_several_errors_are_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_faults_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         raise_together("settings", [ConfigurationError("first"), ConfigurationError("second")])
     print_error(caught.value)
     assert capsys.readouterr().err == "error: first\nerror: second\n"
 
 
-def test_control_characters_in_an_error_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_errors_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(ConfigurationError("bad \x1b[31mname\x07"))
     assert capsys.readouterr().err == "error: bad \\x1b[31mname\\x07\n"
 
 
-def test_colour_is_forced_by_the_environment_and_refused_by_no_color(
+def test_environment_forces_and_disables_colour(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HORSIES_FORCE_COLOR", "1")

@@ -21,7 +21,7 @@ def _printed(report: SweepReport, capsys: pytest.CaptureFixture[str]) -> list[st
     return capsys.readouterr().out.splitlines()
 
 
-def test_instants_are_in_utc_and_have_a_date(capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_are_in_utc_with_date(capsys: pytest.CaptureFixture[str]) -> None:
     later = (NOON + timedelta(days=3)).astimezone(EASTERN)
     held = make_swept_task(decision=DecisionKind.HOLD, reason="hook_skip", held_until=later)
     lines = _printed(make_sweep_report(make_swept_task(run_at=later), held), capsys)
@@ -29,7 +29,7 @@ def test_instants_are_in_utc_and_have_a_date(capsys: pytest.CaptureFixture[str])
     assert lines[2].endswith("until 2026-11-17 12:04:31Z")
 
 
-def test_what_the_database_refused_had_not_moved(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_and_changed_tasks_are_counted_separately(capsys: pytest.CaptureFixture[str]) -> None:
     refused = make_swept_task(refusal="integer out of range")
     done = make_sweep_report(
         make_swept_task(applied=True), make_swept_task(), refused, status=SweepStatus.DONE, dry_run=False
@@ -41,14 +41,14 @@ def test_what_the_database_refused_had_not_moved(capsys: pytest.CaptureFixture[s
     assert lines[-1] == "1 refused by the database"
 
 
-def test_a_sweep_that_met_held_workflows_does_not_say_that_there_was_nothing_to_do(
+def test_locked_workflows_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = replace(make_sweep_report(status=SweepStatus.NOTHING, dry_run=False), locked_runs=(uuid4(),))
     assert _printed(report, capsys) == ["1 workflows locked by others"]
 
 
-def test_outage_grace_is_told_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_outage_grace_shows_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     spared = [
         make_swept_task(decision=DecisionKind.LEAVE, reason="outage_grace", held_until=NOON + timedelta(minutes=each))
         for each in (1, 3)

@@ -18,13 +18,13 @@ async def _listing(after: UUID | None, limit: int) -> TaskPage:
     return TaskPage(tasks=(), next=HALFWAY if is_over else None, searched_to=NOON if is_over else None)
 
 
-async def test_a_search_to_the_end_goes_on_where_a_page_ran_out_of_time_and_says_how_far_it_came() -> None:
+async def test_search_continues_after_timed_out_page_and_shows_progress() -> None:
     said: list[str] = []
     page = await search_pages(_listing, after=None, limit=50, show_progress=said.append)
     assert (page.next, page.searched_to) == (None, None)
     assert said == ["searched back to 2026-03-01 12:00:00Z, found 0"]
 
 
-async def test_a_program_is_told_how_far_a_page_was_searched_for_and_where_to_go_on() -> None:
+async def test_page_document_has_searched_to_and_next() -> None:
     document = page_document(await _listing(None, 50))
     assert (document["searched_to"], document["next"]) == (NOON, HALFWAY)

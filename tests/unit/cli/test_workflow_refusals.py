@@ -28,18 +28,18 @@ RUN, ROOT = UUID(int=1), UUID(int=2)
         ("retry", "COMPLETED", "has no nodes to rerun", f"horsies workflow show {RUN}"),
     ],
 )
-def test_a_refusal_names_the_state_and_what_helps(action: str, status: str, message: str, hint: str) -> None:
+def test_refusal_names_state_and_hint(action: str, status: str, message: str, hint: str) -> None:
     error = refusal_error(f"{action}_workflow", RUN, _run(status=status))
     assert message in error.message
     assert hint in (error.help_text or "")
 
 
-def test_a_step_of_another_run_is_retried_with_its_root() -> None:
+def test_sub_workflow_retry_hints_at_root_run() -> None:
     error = refusal_error("retry_workflow", RUN, _run(status="FAILED", parent_id=ROOT, root_id=ROOT))
     assert error.help_text == f"horsies workflow retry {ROOT}"
 
 
-def test_a_run_that_does_not_exist_is_not_found() -> None:
+def test_unknown_run_is_not_found() -> None:
     assert refusal_error("pause_workflow", RUN, None).exit_code == 5
 
 

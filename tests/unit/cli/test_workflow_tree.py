@@ -61,14 +61,14 @@ def line_of(row: NodeRow) -> str:
     return line
 
 
-def test_a_node_that_runs_shows_for_how_long() -> None:
+def test_running_node_shows_its_duration() -> None:
     assert line_of(node(started_at=BEGUN_AT + timedelta(minutes=1))) == "└─ [0] load (etl.load)  RUNNING  4m00s"
 
 
-def test_a_node_that_ended_shows_how_long_it_took() -> None:
+def test_finished_node_shows_its_duration() -> None:
     times = {"started_at": BEGUN_AT, "completed_at": BEGUN_AT + timedelta(seconds=2)}
     assert line_of(node(status="COMPLETED", **times)) == "└─ [0] load (etl.load)  COMPLETED  2.0s"
 
 
-def test_a_name_is_not_said_twice() -> None:
+def test_name_equal_to_node_id_is_omitted() -> None:
     assert line_of(node(node_id="etl.load:0")) == "└─ [0] etl.load:0  RUNNING"

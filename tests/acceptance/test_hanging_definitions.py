@@ -47,7 +47,7 @@ FLOWS = """
 """
 
 
-async def test_a_worker_outlives_what_definitions_do_and_ends_while_they_hang(
+async def test_worker_survives_and_stops_despite_hanging_definition_builds(
     horsies: Executable, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "odd_flows.py"
