@@ -1,4 +1,4 @@
-"""What a broker makes of its settings."""
+"""Settings of the broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,5 @@ from horsies.client.broker import PostgresBroker
 
 
 @pytest.mark.parametrize(("pool_timeout", "wait_s"), [(2, 2), (30, 30), (45, 30)])
-def test_a_send_waits_for_its_key_no_longer_than_the_server_lets_a_statement_wait(
-    pool_timeout: float, wait_s: float
-) -> None:
+def test_key_wait_is_limited_by_the_statement_timeout(pool_timeout: float, wait_s: float) -> None:
     assert PostgresBroker(PostgresConfig(pool_timeout=pool_timeout)).key_wait_s == wait_s

@@ -1,4 +1,4 @@
-"""What sub-workflows leave is read as their definitions declare, wherever a handle shows it."""
+"""Results of sub-workflows are decoded to the types that their definitions declare."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NODE = NodeInfoRow(
 )
 
 
-def ended_with(document: str, *, is_map: bool) -> RunResultRow:
+def completed_row(document: str, *, is_map: bool) -> RunResultRow:
     return RunResultRow(
         id=UUID(int=2),
         status="COMPLETED",
@@ -57,15 +57,15 @@ def ended_with(document: str, *, is_map: bool) -> RunResultRow:
     )
 
 
-def test_the_result_of_a_node_is_typed() -> None:
+def test_node_result_is_decoded_to_the_declared_type() -> None:
     assert node_result(NODE, lambda _: None) == TaskResult(ok=DAY)
 
 
-def test_the_output_of_a_run_is_typed() -> None:
-    outcome = ended_with('{"ok": "2024-02-29"}', is_map=False)
-    assert run_result("w", outcome, [], lambda _: None) == TaskResult(ok=DAY)
+def test_run_output_is_decoded_to_the_declared_type() -> None:
+    row = completed_row('{"ok": "2024-02-29"}', is_map=False)
+    assert run_result("w", row, [], lambda _: None) == TaskResult(ok=DAY)
 
 
-def test_each_of_several_last_nodes_is_typed() -> None:
-    outcome = ended_with('{"ok": {"days": {"ok": "2024-02-29"}}}', is_map=True)
-    assert run_result("w", outcome, [NODE], lambda _: None) == TaskResult(ok={"days": TaskResult(ok=DAY)})
+def test_each_leaf_result_is_decoded_to_its_declared_type() -> None:
+    row = completed_row('{"ok": {"days": {"ok": "2024-02-29"}}}', is_map=True)
+    assert run_result("w", row, [NODE], lambda _: None) == TaskResult(ok={"days": TaskResult(ok=DAY)})

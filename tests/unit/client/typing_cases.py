@@ -1,6 +1,6 @@
-"""What a type checker makes of a user's tasks; pyright reads this file, pytest does not.
+"""Type checks of the task API; checked by pyright, not run by pytest.
 
-A line with an ignore must be an error: pyright complains of an ignore that nothing needs.
+A line with an ignore must be an error: pyright reports ignores that are not needed.
 """
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
@@ -41,16 +41,16 @@ async def days(start: date, *, count: int) -> TaskResult[list[date], TaskError]:
     return TaskResult(ok=[start + timedelta(days=number) for number in range(count)])
 
 
-def a_direct_call_gives_the_declared_result() -> None:
+def direct_call_returns_the_declared_result() -> None:
     assert_type(add(1, b=2), TaskResult[int, TaskError])
     assert_type(add(1).ok_value, int)
 
 
-async def a_direct_call_of_an_async_task_is_awaited() -> None:
+async def direct_call_of_an_async_task_is_awaited() -> None:
     assert_type(await days(date.min, count=3), TaskResult[list[date], TaskError])
 
 
-def a_send_gives_a_handle_or_an_error() -> None:
+def send_returns_a_handle_or_an_error() -> None:
     sent = add.send(1, 2)
     assert_type(sent, Ok[TaskHandle[int]] | Err[TaskSendError])
     if is_err(sent):
@@ -61,14 +61,14 @@ def a_send_gives_a_handle_or_an_error() -> None:
         assert_type(sent.value.info(), Ok[TaskInfo | None] | Err[BrokerOperationError])
 
 
-async def a_handle_knows_the_type_of_its_result() -> None:
+async def handle_has_the_type_of_its_result() -> None:
     handle = (await days.send_async(date.min, count=1)).unwrap()
     assert_type(handle, TaskHandle[list[date]])
     assert_type((await handle.get_async(1000)).ok_value, list[date])
     assert_type((await handle.get_async()).err_value, TaskError)
 
 
-async def every_way_to_send_keeps_the_type() -> None:
+async def all_sends_keep_the_type() -> None:
     assert_type(add.schedule(1.5, 1, b=2).unwrap(), TaskHandle[int])
     assert_type((await add.schedule_async(timedelta(1), 1)).unwrap(), TaskHandle[int])
     assert_type(add.with_options(priority=1).send(1).unwrap(), TaskHandle[int])
@@ -78,7 +78,7 @@ async def every_way_to_send_keeps_the_type() -> None:
     assert_type((await add.send_many_async([])).unwrap(), list[TaskHandle[int]])
 
 
-async def wrong_arguments_are_errors_before_anything_runs() -> None:
+async def wrong_arguments_are_type_errors() -> None:
     add("1")  # pyright: ignore[reportArgumentType]
     add.send("1")  # pyright: ignore[reportArgumentType]
     add.send()  # pyright: ignore[reportCallIssue]
@@ -95,7 +95,7 @@ async def wrong_arguments_are_errors_before_anything_runs() -> None:
     await days.send_async(date.min, count="3")  # pyright: ignore[reportArgumentType]
 
 
-def a_task_must_return_a_task_result() -> None:
+def task_must_return_a_task_result() -> None:
     @app.task("bare")  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
     def bare() -> int:
         return 1

@@ -1,4 +1,4 @@
-"""Workflows as classes: found by their key, built with parameters, never mistaken for another app's."""
+"""Workflow definitions: registered by key, built with parameters, owned by one app."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ META = {"workflow_id": "w", "task_index": 0, "task_name": "fan"}
 
 
 class Fan(WorkflowDefinition[Any]):
-    """As many nodes as it is told, from a start that another node found."""
+    """`width` nodes, counting from the result of another node."""
 
     name = "fan"
     definition_key = "tests.definitions.fan"
@@ -43,7 +43,7 @@ class Fan(WorkflowDefinition[Any]):
     ) -> WorkflowSpec[Any]:
         first = start.ok_value if start else 0
         context = workflow_ctx.result_for(NodeKey("up")).ok_value if workflow_ctx else 0
-        nodes = [add.node()(a=first + each, b=context) for each in range(width)]
+        nodes = [add.node()(a=first + offset, b=context) for offset in range(width)]
         return app.workflow(f"fan of {day}", nodes, definition_key=cls.definition_key)
 
 
@@ -51,7 +51,7 @@ def kwargs_of(plan: Any) -> list[str]:
     return [node.kwargs_json for node in plan.nodes]
 
 
-def test_a_worker_builds_it_from_stored_arguments() -> None:
+def test_plan_is_built_from_stored_arguments() -> None:
     plan = app.definitions.build("tests.definitions.fan", {"width": 2, "day": "2024-02-29"}, {})
     assert plan is not None
     assert plan.name == "fan of 2024-02-29"
@@ -68,11 +68,11 @@ def test_results_and_context_of_other_nodes_are_injected() -> None:
     assert kwargs_of(plan) == ['{"a":5,"b":7}', '{"a":6,"b":7}']
 
 
-def test_a_key_that_nobody_has_is_unknown() -> None:
+def test_unknown_key_has_no_plan() -> None:
     assert app.definitions.build("tests.definitions.none", {}, {}) is None
 
 
-def test_a_definition_of_another_app_is_unknown_here() -> None:
+def test_definition_of_another_app_is_unknown() -> None:
     class Theirs(WorkflowDefinition[Any]):
         name = "theirs"
         definition_key = "tests.definitions.theirs"
@@ -83,7 +83,7 @@ def test_a_definition_of_another_app_is_unknown_here() -> None:
     assert Theirs in app.definitions.known()
 
 
-def test_nor_is_one_known_here_that_only_contains_theirs() -> None:
+def test_definition_containing_another_apps_definition_is_unknown() -> None:
     class Inside(WorkflowDefinition[Any]):
         name = "inside"
         definition_key = "tests.definitions.inside"
@@ -98,7 +98,7 @@ def test_nor_is_one_known_here_that_only_contains_theirs() -> None:
     assert Around not in Horsies().definitions.known()
 
 
-def test_nor_is_one_that_builds_something_of_theirs() -> None:
+def test_definition_building_another_apps_tasks_is_unknown() -> None:
     class Theirs(WorkflowDefinition[Any]):
         name = "theirs"
         definition_key = "tests.definitions.theirs-built"
@@ -121,24 +121,24 @@ def test_nor_is_one_that_builds_something_of_theirs() -> None:
         assert app_with_queues.definitions.build(key, {}, {}) is not None
 
 
-def test_what_a_definition_raises_is_raised() -> None:
+def test_exception_in_build_with_is_raised() -> None:
     failed = {"args_from": {"start": {"err": {"error_code": "GONE"}}}}
     with pytest.raises(ValueError, match="no value"):
         app.definitions.build("tests.definitions.fan", {"width": 1}, failed)
 
 
-def test_a_key_belongs_to_one_class() -> None:
-    def again() -> None:
+def test_duplicate_key_is_rejected() -> None:
+    def define_again() -> None:
         class Doubled(WorkflowDefinition[Any]):
             name = "doubled"
             definition_key = "tests.definitions.fan"
 
         del Doubled
 
-    assert fault_codes(again) == [ErrorCode.WORKFLOW_DUPLICATE_DEFINITION_KEY]
+    assert fault_codes(define_again) == [ErrorCode.WORKFLOW_DUPLICATE_DEFINITION_KEY]
 
 
-def test_the_same_place_imported_again_is_no_second_class() -> None:
+def test_reloaded_definition_replaces_the_first() -> None:
     def define() -> type[WorkflowDefinition[Any]]:
         class Again(WorkflowDefinition[Any]):
             name = "again"
@@ -152,7 +152,7 @@ def test_the_same_place_imported_again_is_no_second_class() -> None:
     assert second in app.definitions.known()
 
 
-def test_a_node_may_keep_an_id_of_its_own() -> None:
+def test_explicit_node_id_is_kept() -> None:
     class Named(WorkflowDefinition[Any]):
         name = "named"
         definition_key = "tests.definitions.named"
@@ -162,7 +162,7 @@ def test_a_node_may_keep_an_id_of_its_own() -> None:
     assert [node.node_id for node in Named.build(app).plan().nodes] == ["uno", "two"]
 
 
-def test_an_id_that_another_workflow_made_up_gives_way_to_the_attribute() -> None:
+def test_attribute_name_replaces_an_assigned_id() -> None:
     node = add.node()(a=1)
     app.workflow("other", [node], definition_key="other")
 
@@ -174,7 +174,7 @@ def test_an_id_that_another_workflow_made_up_gives_way_to_the_attribute() -> Non
     assert Taken.build(app).plan().nodes[0].node_id == "one"
 
 
-def test_a_definition_inherits_nodes() -> None:
+def test_definition_inherits_nodes() -> None:
     class Base(WorkflowDefinition[Any]):
         one = add.node()(a=1)
 
@@ -186,40 +186,40 @@ def test_a_definition_inherits_nodes() -> None:
     assert [node.node_id for node in Derived.build(app).plan().nodes] == ["one", "two"]
 
 
-def codes_of(**given: Any) -> list[object]:
-    node = SubWorkflowNode(Fan, **given)
+def fan_fault_codes(**arguments: Any) -> list[object]:
+    node = SubWorkflowNode(Fan, **arguments)
     return fault_codes(lambda: app.workflow("w", [*node.waits_for, node], definition_key="w"))
 
 
-def test_the_arguments_of_a_sub_workflow_are_those_of_build_with() -> None:
-    assert codes_of(kwargs={"height": 1}) == [ErrorCode.WORKFLOW_SUBWORKFLOW_BUILD_WITH_BINDING] * 2
-    assert codes_of(kwargs={"width": "x"}) == [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE]
+def test_sub_workflow_arguments_must_match_build_with() -> None:
+    assert fan_fault_codes(kwargs={"height": 1}) == [ErrorCode.WORKFLOW_SUBWORKFLOW_BUILD_WITH_BINDING] * 2
+    assert fan_fault_codes(kwargs={"width": "x"}) == [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE]
     plan = app.workflow("w", [SubWorkflowNode(Fan, {"width": 3, "day": date.min})], definition_key="w").plan()
     assert kwargs_of(plan) == ['{"day":"0001-01-01","width":3}']
 
 
-def test_results_go_into_a_sub_workflow_as_into_a_task() -> None:
+def test_results_can_be_passed_to_a_sub_workflow() -> None:
     one = add.node()(a=1)
-    assert codes_of(kwargs={"width": from_node(one)}) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
+    assert fan_fault_codes(kwargs={"width": from_node(one)}) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
     fan = SubWorkflowNode(Fan, {"width": 1, "start": from_node(one)}, workflow_ctx_from=[one])
     plan = app.workflow("w", [one, fan], definition_key="w").plan()
     assert (plan.nodes[1].args_from, plan.nodes[1].ctx_from) == ({"start": 0}, ("add:0",))
 
 
-def test_a_definition_without_build_with_takes_no_arguments() -> None:
+def test_definition_without_build_with_rejects_arguments() -> None:
     class Plain(WorkflowDefinition[Any]):
         name = "plain"
         definition_key = "tests.definitions.plain"
         one = add.node()(a=1)
 
     node = SubWorkflowNode(Plain, {"width": 1})
-    unwanted = ErrorCode.WORKFLOW_SUBWORKFLOW_PARAMS_REQUIRE_BUILD_WITH
-    assert fault_codes(lambda: app.workflow("w", [node], definition_key="w")) == [unwanted]
-    assert fault_codes(lambda: Plain.build_with(app, width=1)) == [unwanted]
+    expected = ErrorCode.WORKFLOW_SUBWORKFLOW_PARAMS_REQUIRE_BUILD_WITH
+    assert fault_codes(lambda: app.workflow("w", [node], definition_key="w")) == [expected]
+    assert fault_codes(lambda: Plain.build_with(app, width=1)) == [expected]
     assert len(Plain.build_with(app).tasks) == 1
 
 
-def test_the_output_is_of_the_declared_type() -> None:
+def test_output_must_have_the_declared_type() -> None:
     class Wrong(WorkflowDefinition[str]):
         name = "wrong"
         definition_key = "tests.definitions.wrong"
@@ -231,11 +231,11 @@ def test_the_output_is_of_the_declared_type() -> None:
     assert fault_codes(lambda: Wrong.build(app)) == [ErrorCode.WORKFLOW_OUTPUT_TYPE_MISMATCH]
 
 
-def test_a_sub_workflow_without_a_key_cannot_be_found_again() -> None:
+def test_sub_workflow_needs_a_definition_key() -> None:
     class Keyless(WorkflowDefinition[Any]):
         name = "keyless"
         one = TaskNode(add, {"a": 1})
 
     node = SubWorkflowNode(Keyless)
-    missing = [ErrorCode.WORKFLOW_NO_DEFINITION_KEY]
-    assert fault_codes(lambda: app.workflow("w", [node], definition_key="w")) == missing
+    expected = [ErrorCode.WORKFLOW_NO_DEFINITION_KEY]
+    assert fault_codes(lambda: app.workflow("w", [node], definition_key="w")) == expected

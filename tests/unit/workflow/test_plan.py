@@ -1,4 +1,4 @@
-"""A spec's plan: everything resolved, nodes by index, arguments as they are stored."""
+"""The plan of a spec: resolved options, node indexes and encoded arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pair(WorkflowDefinition[int]):
         on_error = OnError.PAUSE
 
 
-def test_dependencies_and_results_are_indexes() -> None:
+def test_dependencies_and_argument_sources_are_indexes() -> None:
     one, two = add.node()(a=1), add.node()(a=2)
     both = total.node(waits_for=[two, one, two])(first=from_node(two), second=from_node(one))
     plan = app.workflow("sum", [one, two, both], output=both, definition_key="sum.v1").plan()
@@ -33,22 +33,22 @@ def test_dependencies_and_results_are_indexes() -> None:
     assert plan.nodes[0].kwargs_json == '{"a":1}'
 
 
-def test_the_context_is_named_by_node_ids() -> None:
+def test_context_sources_are_node_ids() -> None:
     one, two = add.node(node_id="one")(a=1), add.node()(a=2)
-    told = report.node(waits_for=[one, two], workflow_ctx_from=[two, one])(title="sum")
-    plan = app.workflow("told", [one, two, told], definition_key="told").plan()
+    last = report.node(waits_for=[one, two], workflow_ctx_from=[two, one])(title="sum")
+    plan = app.workflow("last", [one, two, last], definition_key="last").plan()
     assert plan.nodes[2].ctx_from == ("one", "add:1")
     assert plan.nodes[0].ctx_from is None
 
 
-def test_queue_priority_and_options_come_from_node_task_and_queue() -> None:
+def test_queue_priority_and_options_are_resolved() -> None:
     nodes = [
         post.node()(to="a"),
         post.node(queue="slow")(to="b"),
         post.node(priority=1, good_until=SOON)(to="c"),
     ]
     plan = app_with_queues.workflow("mail", nodes, definition_key="mail").plan()
-    assert [(each.queue_name, each.priority, each.good_until) for each in plan.nodes] == [
+    assert [(node.queue_name, node.priority, node.good_until) for node in plan.nodes] == [
         ("mail", 7, None),
         ("slow", 50, None),
         ("mail", 1, SOON),
@@ -59,7 +59,7 @@ def test_queue_priority_and_options_come_from_node_task_and_queue() -> None:
     assert plan.nodes[0].max_retries == 1
 
 
-def test_joins_and_success_cases_are_carried_over() -> None:
+def test_joins_and_success_cases_are_in_the_plan() -> None:
     one, two = add.node()(a=1), add.node()(a=2)
     last = add.node(waits_for=[one, two], join="quorum", min_success=1, allow_failed_deps=True)(a=3)
     policy = SuccessPolicy([SuccessCase([last, one]), SuccessCase([NodeKey("add:1")])], optional=[two])
@@ -70,17 +70,17 @@ def test_joins_and_success_cases_are_carried_over() -> None:
     assert plan.success_rule == SuccessRule(cases=((0, 2), (1,)), optional=(1,))
 
 
-def test_a_sub_workflow_has_a_key_and_no_queue() -> None:
-    child = SubWorkflowNode(Pair)
-    doubled = total.node()(first=from_node(child))
-    plan = app.workflow("parent", [child, doubled], definition_key="parent").plan()
+def test_sub_workflow_node_has_a_key_and_no_queue() -> None:
+    sub = SubWorkflowNode(Pair)
+    doubled = total.node()(first=from_node(sub))
+    plan = app.workflow("parent", [sub, doubled], definition_key="parent").plan()
     assert plan.nodes[0].is_subworkflow
     assert (plan.nodes[0].name, plan.nodes[0].definition_key) == ("pair", "tests.plan.pair")
     assert (plan.nodes[0].queue_name, plan.nodes[0].priority) == (None, None)
     assert plan.nodes[1].args_from == {"first": 0}
 
 
-def test_a_definition_names_its_nodes_by_their_attributes() -> None:
+def test_definition_names_nodes_by_attribute() -> None:
     plan = Pair.build(app).plan()
     assert [node.node_id for node in plan.nodes] == ["one", "both"]
     assert (plan.output_index, plan.on_error) == (1, OnError.PAUSE)

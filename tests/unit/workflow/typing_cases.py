@@ -1,6 +1,6 @@
-"""What a type checker makes of a user's workflows; pyright reads this file, pytest does not.
+"""Type checks of the workflow API; checked by pyright, not run by pytest.
 
-A line with an ignore must be an error: pyright complains of an ignore that nothing needs.
+A line with an ignore must be an error: pyright reports ignores that are not needed.
 """
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
@@ -58,7 +58,7 @@ class Sized(WorkflowDefinition[int]):
         return app.workflow("sized", [node], output=node, definition_key=cls.definition_key)
 
 
-def a_node_knows_the_type_of_its_result() -> None:
+def node_has_the_type_of_its_result() -> None:
     assert_type(add.node()(a=1), TaskNode[int])
     assert_type(spell.node()(number=from_node(add.node()(a=1))), TaskNode[str])
     assert_type(add.node(args_from={"a": add.node()(a=1)})(), TaskNode[int])
@@ -68,7 +68,7 @@ def a_node_knows_the_type_of_its_result() -> None:
     assert_type(from_node(SubWorkflowNode(Spelling)), TaskResult[str, TaskError])
 
 
-def a_spec_knows_the_type_of_its_output() -> None:
+def spec_has_the_type_of_its_output() -> None:
     node = add.node()(a=1)
     assert_type(app.workflow("w", [node], output=node, definition_key="w"), WorkflowSpec[int])
     assert_type(app.workflow("w", [node], OnError.FAIL, node, definition_key="w"), WorkflowSpec[int])
@@ -77,13 +77,13 @@ def a_spec_knows_the_type_of_its_output() -> None:
     assert_type(Sized.build_with(app, size=1), WorkflowSpec[int])
 
 
-def a_context_gives_typed_results(workflow_ctx: WorkflowContext) -> None:
+def context_returns_typed_results(workflow_ctx: WorkflowContext) -> None:
     assert_type(workflow_ctx.result_for(add.node()(a=1)), TaskResult[int, TaskError])
     assert_type(workflow_ctx.result_for(SubWorkflowNode(Spelling)).ok_value, str)
     assert_type(workflow_ctx.result_for(NodeKey[float]("x")).ok_value, float)
 
 
-def a_builder_keeps_its_signature() -> None:
+def builder_keeps_its_signature() -> None:
     @app.workflow_builder(cases=[{"size": 1}])
     def build(size: int) -> WorkflowSpec[int]:
         return Sized.build_with(app, size=size)
@@ -96,7 +96,7 @@ def a_builder_keeps_its_signature() -> None:
         return 1
 
 
-def wrong_arguments_are_errors_before_anything_runs() -> None:
+def wrong_arguments_are_type_errors() -> None:
     one = add.node()(a=1)
     add.node()(a="1")  # pyright: ignore[reportArgumentType]
     add.node()()  # pyright: ignore[reportCallIssue]

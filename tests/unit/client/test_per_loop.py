@@ -1,3 +1,5 @@
+"""One resource per event loop, closed with its loop."""
+
 from __future__ import annotations
 
 import asyncio
@@ -30,81 +32,81 @@ def per_loop() -> PerLoop[Resource]:
     return PerLoop(Resource.close, Resource.abandon)
 
 
-async def kept_in(resources: PerLoop[Resource]) -> Resource:
-    """A resource that holds its loop, as connections do."""
+async def set_resource(resources: PerLoop[Resource]) -> Resource:
+    """Set a resource that references its loop, as connections do."""
     resource = Resource(loop=asyncio.get_running_loop())
     await resources.set(resource)
     return resource
 
 
-async def test_what_a_loop_keeps_is_found_there() -> None:
+async def test_get_returns_the_resource_of_the_loop() -> None:
     resources = per_loop()
     assert resources.get() is None
-    kept = await kept_in(resources)
-    assert resources.get() is kept
+    resource = await set_resource(resources)
+    assert resources.get() is resource
     await resources.close()
 
 
-def test_a_resource_is_closed_with_its_loop_and_is_not_the_next_loops() -> None:
+def test_resource_is_closed_with_its_loop() -> None:
     resources = per_loop()
 
     async def found() -> Resource | None:
         return resources.get()
 
-    kept = asyncio.run(kept_in(resources))
-    assert len(kept.closed_in) == 1
+    resource = asyncio.run(set_resource(resources))
+    assert len(resource.closed_in) == 1
     assert asyncio.run(found()) is None
 
 
-async def test_what_was_closed_is_forgotten_and_closing_twice_is_harmless() -> None:
+async def test_close_removes_the_resource_and_can_be_repeated() -> None:
     resources = per_loop()
-    kept = await kept_in(resources)
+    resource = await set_resource(resources)
     await resources.close()
     await resources.close()
-    assert len(kept.closed_in) == 1
+    assert len(resource.closed_in) == 1
     assert resources.get() is None
     assert not resources.has_any
 
 
-def test_loops_in_threads_have_resources_of_their_own() -> None:
+def test_loops_in_threads_have_separate_resources() -> None:
     resources = per_loop()
     found: list[Resource] = []
 
     def work() -> None:
-        found.append(asyncio.run(kept_in(resources)))
+        found.append(asyncio.run(set_resource(resources)))
 
     threads = [threading.Thread(target=work) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [each.closed_in for each in found] == [[each.loop] for each in found]
+    assert [resource.closed_in for resource in found] == [[resource.loop] for resource in found]
 
 
-def test_a_loop_that_has_ended_is_not_kept() -> None:
+def test_closed_loop_is_garbage_collected() -> None:
     resources = per_loop()
 
-    async def keep() -> weakref.ref[asyncio.AbstractEventLoop]:
-        await kept_in(resources)
+    async def use_loop() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await set_resource(resources)
         return weakref.ref(asyncio.get_running_loop())
 
-    ended = asyncio.run(keep())
+    ended = asyncio.run(use_loop())
     gc.collect()
     assert ended() is None
 
 
-def test_what_a_carelessly_closed_loop_leaves_behind_is_abandoned_when_another_loop_comes() -> None:
+def test_resource_of_an_abruptly_closed_loop_is_abandoned() -> None:
     resources = per_loop()
     loop = asyncio.new_event_loop()
-    left = loop.run_until_complete(kept_in(resources))
+    left = loop.run_until_complete(set_resource(resources))
     loop.close()
-    other = asyncio.run(kept_in(resources))
+    other = asyncio.run(set_resource(resources))
     assert (left.is_abandoned, left.closed_in) == (True, [])
     assert (other.is_abandoned, len(other.closed_in)) == (False, 1)
     assert not resources.has_any
 
 
-def test_a_forked_child_begins_with_none() -> None:
+def test_forked_child_starts_without_resources() -> None:
     code = (
         "import asyncio, os\n"
         "from horsies.client.broker import PerLoop\n"

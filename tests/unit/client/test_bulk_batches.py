@@ -1,4 +1,4 @@
-"""Where a bulk send is cut."""
+"""Splitting a bulk send into statements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOO_LONG = EncodedArguments(args_json="[" + "1" * BATCH_CHARACTERS + "]", kwargs
         ([SHORT, TOO_LONG, SHORT], [1, 1, 1]),
     ],
 )
-def test_a_batch_ends_with_its_rows_or_its_text(rows: list[EncodedArguments], sizes: list[int]) -> None:
-    cut = [rows[span] for span in batch_slices(rows)]
-    assert [len(batch) for batch in cut] == sizes
-    assert [row for batch in cut for row in batch] == rows
+def test_batches_are_limited_by_rows_and_characters(rows: list[EncodedArguments], sizes: list[int]) -> None:
+    batches = [rows[span] for span in batch_slices(rows)]
+    assert [len(batch) for batch in batches] == sizes
+    assert [row for batch in batches for row in batch] == rows

@@ -1,4 +1,4 @@
-"""What it means when the row that was to be stored is there already."""
+"""Outcome of a send that conflicts with stored rows."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ PAYLOAD = TaskSendPayload(
 )
 
 
-def row(
-    identity: UUID, *, enqueue: str = "enqueue", command: str = "command", same_key: bool = True
-) -> ConflictingTask:
-    return ConflictingTask(id=identity, enqueue_sha=enqueue, command_sha=command, has_same_key=same_key)
+def row(task_id: UUID, *, enqueue: str = "enqueue", command: str = "command", same_key: bool = True) -> ConflictingTask:
+    return ConflictingTask(id=task_id, enqueue_sha=enqueue, command_sha=command, has_same_key=same_key)
 
 
 @pytest.mark.parametrize(
-    ("rows", "outcome", "stands"),
+    ("rows", "outcome", "task_id"),
     [
         ([], SendOutcome.CONFLICT_GONE, MINE),
         ([row(MINE)], SendOutcome.ALREADY_STORED, MINE),
         ([row(MINE, same_key=False)], SendOutcome.ALREADY_STORED, MINE),
-        ([row(MINE, enqueue="another")], SendOutcome.PAYLOAD_MISMATCH, MINE),
+        ([row(MINE, enqueue="other")], SendOutcome.PAYLOAD_MISMATCH, MINE),
         ([row(OTHER)], SendOutcome.DEDUPLICATED, OTHER),
-        ([row(OTHER, enqueue="another")], SendOutcome.DEDUPLICATED, OTHER),
-        ([row(OTHER, command="another")], SendOutcome.IDEMPOTENCY_KEY_CONFLICT, OTHER),
+        ([row(OTHER, enqueue="other")], SendOutcome.DEDUPLICATED, OTHER),
+        ([row(OTHER, command="other")], SendOutcome.IDEMPOTENCY_KEY_CONFLICT, OTHER),
         ([row(OTHER), row(MINE, same_key=False)], SendOutcome.ALREADY_STORED, MINE),
-        ([row(OTHER), row(MINE, enqueue="another", same_key=False)], SendOutcome.PAYLOAD_MISMATCH, MINE),
+        ([row(OTHER), row(MINE, enqueue="other", same_key=False)], SendOutcome.PAYLOAD_MISMATCH, MINE),
     ],
 )
-def test_what_stands_in_the_way_decides(rows: list[ConflictingTask], outcome: SendOutcome, stands: UUID) -> None:
-    assert resolve_conflict(PAYLOAD, rows) == (outcome, str(stands))
+def test_conflicting_rows_determine_the_outcome(
+    rows: list[ConflictingTask], outcome: SendOutcome, task_id: UUID
+) -> None:
+    assert resolve_conflict(PAYLOAD, rows) == (outcome, str(task_id))
 
 
-def test_an_error_shows_no_arguments() -> None:
+def test_repr_of_an_error_hides_arguments() -> None:
     error = TaskSendError(code=TaskSendErrorCode.ENQUEUE_FAILED, message="no server", payload=PAYLOAD)
     assert "secret" not in repr(error)
     assert PAYLOAD.task_id in repr(error)

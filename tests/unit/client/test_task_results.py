@@ -1,4 +1,4 @@
-"""What `get` returns for what it finds."""
+"""The result that `get` returns for a stored row or a failure."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ def row(status: str, document: str | None) -> TaskResultRow:
         (row("COMPLETED", '{"ok":"no number"}'), ContractCode.PYDANTIC_HYDRATION_ERROR),
     ],
 )
-def test_what_is_found_has_a_code(found: TaskResultRow | None, code: BuiltInTaskCode) -> None:
+def test_stored_row_maps_to_an_error_code(found: TaskResultRow | None, code: BuiltInTaskCode) -> None:
     assert stored_task_result(str(ID), found, codec_for(int)).err_value.error_code is code
 
 
-def test_a_code_of_the_users_own_stays_text() -> None:
+def test_user_error_code_stays_a_string() -> None:
     found = row("FAILED", '{"err":{"error_code":"CARD_DECLINED","data":{"card":1}}}')
     error = stored_task_result(str(ID), found, None).err_value
     assert (error.error_code, error.data) == ("CARD_DECLINED", {"card": 1})
 
 
-def test_who_cancelled_a_task_may_say_why() -> None:
+def test_stored_cancellation_message_is_kept() -> None:
     found = row("CANCELLED", '{"err":{"error_code":"TASK_CANCELLED","message":"by ann"}}')
     assert stored_task_result(str(ID), found, None).err_value.message == "by ann"
 
 
-def test_a_value_is_typed_where_the_task_is_known() -> None:
+def test_value_is_decoded_if_the_codec_is_known() -> None:
     found = row("COMPLETED", '{"ok":["a","b"]}')
     assert stored_task_result(str(ID), found, codec_for(frozenset[str])).ok_value == frozenset({"a", "b"})
     assert stored_task_result(str(ID), found, None).ok_value == ["a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("result", "final"),
+    ("result", "expected"),
     [
         (TaskResult[object, TaskError](ok=None), True),
         (stored_task_result(str(ID), None, None), False),
@@ -78,17 +78,17 @@ def test_a_value_is_typed_where_the_task_is_known() -> None:
         (TaskResult[object, TaskError](err=TaskError(message="no code at all")), True),
     ],
 )
-def test_only_what_may_change_is_asked_for_again(result: TaskResult[object, TaskError], final: bool) -> None:
-    assert is_final(result) is final
+def test_transient_errors_are_not_final(result: TaskResult[object, TaskError], expected: bool) -> None:
+    assert is_final(result) is expected
 
 
 @pytest.mark.parametrize(
-    ("result", "says"),
+    ("result", "status_text"),
     [
         (wait_timeout_result(str(ID), "PENDING"), "it is PENDING and not claimed by any worker"),
         (wait_timeout_result(str(ID), "CLAIMED"), "it is CLAIMED but not started"),
         (wait_timeout_result(str(ID), "RUNNING", seen_s_ago=0.5), "it was RUNNING 500 ms ago"),
     ],
 )
-def test_who_waited_too_short_hears_how_the_task_stood(result: TaskResult[object, TaskError], says: str) -> None:
-    assert result.err_value.message == f"task {ID} did not finish in time; {says}"
+def test_wait_timeout_reports_the_last_status(result: TaskResult[object, TaskError], status_text: str) -> None:
+    assert result.err_value.message == f"task {ID} did not finish in time; {status_text}"

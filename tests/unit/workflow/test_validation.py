@@ -1,4 +1,4 @@
-"""A spec that cannot run says so when it is made: every fault at once, with its code."""
+"""An invalid spec raises all its faults at once, with their codes."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from horsies import (
 from tests.support.workflows import add, app, app_with_queues, fault_codes, post, report, spell, total
 
 
-def codes_for(*nodes: Any, name: str = "w", key: str | None = "w", **given: Any) -> list[object]:
-    return fault_codes(lambda: WorkflowSpec(name, nodes, definition_key=key, app=app, **given))
+def codes_for(*nodes: Any, name: str = "w", key: str | None = "w", **options: Any) -> list[object]:
+    return fault_codes(lambda: WorkflowSpec(name, nodes, definition_key=key, app=app, **options))
 
 
 def number(**settings: Any) -> TaskNode[int]:
     return TaskNode(add, {"a": 1}, **settings)
 
 
-def test_all_faults_are_told_together_as_one_error_of_the_family() -> None:
-    with pytest.raises(WorkflowValidationError) as refused:
+def test_all_faults_are_raised_as_one_error() -> None:
+    with pytest.raises(WorkflowValidationError) as raised:
         app.workflow("", [number(priority=0), TaskNode(add)], definition_key="")
-    assert isinstance(refused.value, MultipleValidationErrors)
-    assert [fault.code for fault in refused.value.report.errors] == [
+    assert isinstance(raised.value, MultipleValidationErrors)
+    assert [fault.code for fault in raised.value.report.errors] == [
         ErrorCode.WORKFLOW_NO_NAME,
         ErrorCode.WORKFLOW_NO_DEFINITION_KEY,
         ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS,
         ErrorCode.WORKFLOW_UNRESOLVED_PRIORITY,
     ]
-    assert all(fault.location and fault.location.file == __file__ for fault in refused.value.report.errors)
+    assert all(fault.location and fault.location.file == __file__ for fault in raised.value.report.errors)
 
 
-def test_names_are_as_long_as_those_of_tasks_at_most() -> None:
+def test_names_have_a_maximum_length() -> None:
     assert app.workflow("n" * 255, [number()], definition_key="k" * 255).name == "n" * 255
     assert codes_for(number(), name="n" * 256, key="k" * 256) == [
         ErrorCode.WORKFLOW_NO_NAME,
@@ -52,11 +52,11 @@ def test_names_are_as_long_as_those_of_tasks_at_most() -> None:
     ]
 
 
-def test_a_task_of_another_app_is_no_node() -> None:
+def test_task_of_another_app_is_rejected() -> None:
     assert codes_for(number(), TaskNode(post, {"to": "you"}))[0] == ErrorCode.TASK_NOT_REGISTERED
 
 
-def test_values_of_the_wrong_kind_are_faults_too() -> None:
+def test_values_of_the_wrong_type_are_rejected() -> None:
     assert codes_for(number(), on_error="explode") == [ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY]
     assert codes_for(number(), success_policy="x") == [ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY]
     assert codes_for(number(), success_policy=SuccessPolicy(cases=["x"])) == [  # pyright: ignore[reportArgumentType]
@@ -65,28 +65,28 @@ def test_values_of_the_wrong_kind_are_faults_too() -> None:
     assert fault_codes(lambda: TaskNode(add, None)) == [ErrorCode.WORKFLOW_INVALID_KWARG_KEY]  # pyright: ignore[reportArgumentType]
 
 
-def test_nodes_that_cannot_be_told_apart_come_first_and_alone() -> None:
+def test_node_id_faults_are_raised_first_and_alone() -> None:
     assert codes_for(number(node_id="a b"), number(node_id="c"), number(node_id="c"), name="") == [
         ErrorCode.WORKFLOW_INVALID_NODE_ID,
         ErrorCode.WORKFLOW_DUPLICATE_NODE_ID,
     ]
 
 
-def test_an_id_that_is_made_up_may_be_taken() -> None:
+def test_explicit_id_may_collide_with_a_default_id() -> None:
     assert codes_for(number(), number(node_id="add:0")) == [ErrorCode.WORKFLOW_DUPLICATE_NODE_ID]
 
 
-def test_a_node_stands_in_a_workflow_once() -> None:
+def test_node_listed_twice_is_rejected() -> None:
     node = number()
     assert codes_for(node, node) == [ErrorCode.WORKFLOW_DUPLICATE_NODE_ID]
 
 
-@pytest.mark.parametrize("stranger", [add, add.node(), None])
-def test_only_nodes_are_nodes(stranger: object) -> None:
-    assert codes_for(number(), stranger) == [ErrorCode.WORKFLOW_INVALID_NODE_ID]
+@pytest.mark.parametrize("value", [add, add.node(), None])
+def test_objects_that_are_not_nodes_are_rejected(value: object) -> None:
+    assert codes_for(number(), value) == [ErrorCode.WORKFLOW_INVALID_NODE_ID]
 
 
-def test_a_workflow_has_a_name_a_key_and_nodes() -> None:
+def test_workflow_needs_a_name_a_key_and_nodes() -> None:
     assert codes_for(name="", key=None) == [
         ErrorCode.WORKFLOW_NO_NAME,
         ErrorCode.WORKFLOW_NO_NODES,
@@ -94,7 +94,7 @@ def test_a_workflow_has_a_name_a_key_and_nodes() -> None:
     ]
 
 
-def test_a_workflow_without_a_task_says_whose_it_is() -> None:
+def test_workflow_without_task_nodes_needs_an_app() -> None:
     class Child(WorkflowDefinition[None]):
         name = "child"
         definition_key = "tests.faults.child"
@@ -105,11 +105,11 @@ def test_a_workflow_without_a_task_says_whose_it_is() -> None:
     ]
 
 
-def test_what_is_waited_for_is_in_the_workflow() -> None:
+def test_dependency_must_be_in_the_workflow() -> None:
     assert codes_for(number(), number(waits_for=[number()])) == [ErrorCode.WORKFLOW_INVALID_DEPENDENCY]
 
 
-def test_nodes_that_wait_for_each_other_never_start() -> None:
+def test_dependency_cycle_is_rejected() -> None:
     one = number(node_id="one")
     two = number(node_id="two", waits_for=[one])
     one.waits_for = [two]
@@ -118,7 +118,7 @@ def test_nodes_that_wait_for_each_other_never_start() -> None:
         app.workflow("w", [one, two, number()], definition_key="w")
 
 
-def test_definitions_that_contain_each_other_never_end() -> None:
+def test_definitions_that_contain_each_other_are_rejected() -> None:
     class Outer(WorkflowDefinition[None]):
         name = "outer"
         definition_key = "tests.faults.outer"
@@ -133,22 +133,22 @@ def test_definitions_that_contain_each_other_never_end() -> None:
     assert fault_codes(lambda: Inner.build(app)) == [ErrorCode.WORKFLOW_CYCLE_DETECTED]
 
 
-def test_results_are_taken_from_what_is_waited_for() -> None:
+def test_args_from_must_be_a_dependency() -> None:
     one = number()
     assert codes_for(one, TaskNode(total, args_from={"first": one})) == [ErrorCode.WORKFLOW_INVALID_ARGS_FROM]
 
 
-def test_the_context_is_taken_from_what_is_waited_for_by_a_task_that_asks_for_it() -> None:
+def test_context_needs_dependencies_and_a_parameter() -> None:
     one, two = number(), number()
-    unlisted = report.node(waits_for=[one], workflow_ctx_from=[two])(title="t")
-    unasked = number(waits_for=[one], workflow_ctx_from=[one])
-    assert codes_for(one, two, unlisted, unasked) == [
+    not_a_dependency = report.node(waits_for=[one], workflow_ctx_from=[two])(title="t")
+    without_parameter = number(waits_for=[one], workflow_ctx_from=[one])
+    assert codes_for(one, two, not_a_dependency, without_parameter) == [
         ErrorCode.WORKFLOW_INVALID_CTX_FROM,
         ErrorCode.WORKFLOW_CTX_PARAM_MISSING,
     ]
 
 
-def test_the_output_is_in_the_workflow() -> None:
+def test_output_must_be_in_the_workflow() -> None:
     assert codes_for(number(), output=number()) == [ErrorCode.WORKFLOW_INVALID_OUTPUT]
     assert codes_for(number(), output=NodeKey("gone")) == [ErrorCode.WORKFLOW_INVALID_OUTPUT]
 
@@ -157,11 +157,11 @@ def test_the_output_is_in_the_workflow() -> None:
     "policy",
     [SuccessPolicy([]), SuccessPolicy([SuccessCase([])]), SuccessPolicy([SuccessCase([number()])])],
 )
-def test_a_success_case_requires_nodes_of_the_workflow(policy: SuccessPolicy) -> None:
+def test_success_case_must_require_nodes_of_the_workflow(policy: SuccessPolicy) -> None:
     assert codes_for(number(), success_policy=policy) == [ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY]
 
 
-def test_what_is_optional_is_in_the_workflow() -> None:
+def test_optional_nodes_must_be_in_the_workflow() -> None:
     node = number()
     policy = SuccessPolicy([SuccessCase([node])], optional=[number()])
     assert codes_for(node, success_policy=policy) == [ErrorCode.WORKFLOW_INVALID_SUCCESS_POLICY]
@@ -179,22 +179,22 @@ def test_what_is_optional_is_in_the_workflow() -> None:
         {"join": "most"},
     ],
 )
-def test_a_join_must_be_possible(join: dict[str, Any]) -> None:
+def test_impossible_join_is_rejected(join: dict[str, Any]) -> None:
     one, two = number(), number()
     assert codes_for(one, two, number(waits_for=[one, two], **join)) == [ErrorCode.WORKFLOW_INVALID_JOIN]
 
 
-def test_any_of_nothing_is_no_join() -> None:
+def test_join_any_needs_a_dependency() -> None:
     assert codes_for(number(join="any")) == [ErrorCode.WORKFLOW_INVALID_JOIN]
 
 
-def test_a_result_that_may_be_missing_needs_a_default() -> None:
+def test_argument_that_may_be_missing_needs_a_default() -> None:
     one, two = number(), number()
     early = total.node(join="any")(first=from_node(one), second=from_node(two))
     assert codes_for(one, two, early) == [ErrorCode.WORKFLOW_INVALID_JOIN]
 
 
-def test_a_queue_must_be_configured() -> None:
+def test_queue_must_be_configured() -> None:
     nodes = [post.node(queue="fax")(to="a")]
     assert fault_codes(lambda: app_with_queues.workflow("w", nodes, definition_key="w")) == [
         ErrorCode.WORKFLOW_UNRESOLVED_QUEUE
@@ -202,43 +202,43 @@ def test_a_queue_must_be_configured() -> None:
     assert codes_for(number(queue="mail")) == [ErrorCode.WORKFLOW_UNRESOLVED_QUEUE]
 
 
-def test_arguments_are_those_of_the_task() -> None:
+def test_arguments_must_match_the_task_parameters() -> None:
     assert codes_for(TaskNode(add, {"b": 1, "c": 2})) == [
         ErrorCode.WORKFLOW_INVALID_KWARG_KEY,
         ErrorCode.WORKFLOW_MISSING_REQUIRED_PARAMS,
     ]
 
 
-def test_nobody_passes_what_the_engine_fills_in() -> None:
+def test_injected_parameter_cannot_be_passed() -> None:
     assert codes_for(TaskNode(report, {"title": "t", "workflow_ctx": None})) == [ErrorCode.WORKFLOW_INVALID_KWARG_KEY]
 
 
-def test_an_argument_comes_from_one_side() -> None:
+def test_argument_given_twice_is_rejected() -> None:
     one = number()
     both = TaskNode(total, {"first": from_node(one)}, waits_for=[one], args_from={"first": one})
     found = codes_for(one, both)
     assert found[0] is ErrorCode.WORKFLOW_KWARGS_ARGS_FROM_OVERLAP
 
 
-@pytest.mark.parametrize("wrong", ["x", float("nan"), object()])
-def test_arguments_can_be_stored(wrong: object) -> None:
-    assert codes_for(TaskNode(add, {"a": wrong})) == [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE]
+@pytest.mark.parametrize("value", ["x", float("nan"), object()])
+def test_arguments_must_be_serializable(value: object) -> None:
+    assert codes_for(TaskNode(add, {"a": value})) == [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE]
 
 
-def test_a_deadline_has_a_time_zone() -> None:
+def test_good_until_must_have_a_time_zone() -> None:
     naive = datetime(2030, 1, 1)  # noqa: DTZ001
     assert codes_for(number(good_until=naive)) == [ErrorCode.WORKFLOW_KWARGS_NOT_SERIALIZABLE]
 
 
 @pytest.mark.parametrize("target", [TaskNode(spell, {}), TaskNode(add, {})])
-def test_a_result_goes_where_its_type_is_expected(target: TaskNode[Any]) -> None:
+def test_result_type_must_match_the_parameter(target: TaskNode[Any]) -> None:
     one = number()
     parameter = "number" if target.fn is spell else "a"
     target.waits_for, target.args_from = [one], {parameter: one}
     assert codes_for(one, target) == [ErrorCode.WORKFLOW_ARGS_FROM_TYPE_MISMATCH]
 
 
-def test_a_failed_task_keeps_quiet_about_its_values() -> None:
-    with pytest.raises(WorkflowValidationError) as refused:
+def test_error_does_not_contain_argument_values() -> None:
+    with pytest.raises(WorkflowValidationError) as raised:
         app.workflow("w", [TaskNode(add, {"a": "hunter2"})], definition_key="w")
-    assert "hunter2" not in refused.value.message
+    assert "hunter2" not in raised.value.message
