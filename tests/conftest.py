@@ -1,4 +1,4 @@
-"""One private PostgreSQL cluster a run, one template database in it, one fresh database a test; safe in parallel."""
+"""One private PostgreSQL cluster per run, one template database in it, one fresh database per test; safe in parallel."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _IS_XDIST_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
 
 def pytest_configure() -> None:
-    """Name the run's folder once, in the process that all others descend from; whatever they write goes there."""
+    """Choose the folder of this run once, in the main process; all test processes write there."""
     if not _IS_XDIST_WORKER:
-        # Not pytest's tmp_path: its parents are closed to the user that the server runs as.
+        # Not pytest's tmp_path: the user that the server runs as cannot enter its parents.
         folder = tempfile.mkdtemp(prefix="horsies-test-", dir=shared_memory_folder())
         Path(folder).chmod(0o755)
         os.environ[CLUSTER_FOLDER] = tempfile.tempdir = os.environ["TMPDIR"] = folder
-        # Hundreds of interpreters are started; where none may keep what it compiled, each compiles our code anew.
+        # Hundreds of interpreters are started; without a bytecode cache each would compile our code again.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_finish() -> None:
-    """Five thousand collected tests live as long as the run; the collector of garbage need not look at them again."""
+    """Freeze the collected tests: they live as long as the run, and the garbage collector can skip them."""
     gc.freeze()
 
 
@@ -44,7 +44,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The developer's own environment must not decide how a test ends."""
+    """Remove HORSIES_* variables, so that the developer's environment does not affect tests."""
     for name in list(os.environ):
         if (name.startswith("HORSIES_") and name != CLUSTER_FOLDER) or name in {"DATABASE_URL", "NO_COLOR"}:
             monkeypatch.delenv(name)
@@ -58,14 +58,14 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def database_url(cluster: Cluster) -> Iterator[str]:
-    """The address of a fresh database with the current schema."""
+    """URL of a fresh database with the current schema."""
     with cluster.database(migrated=True) as url:
         yield url
 
 
 @pytest.fixture
 def empty_database_url(cluster: Cluster) -> Iterator[str]:
-    """The address of a fresh database with nothing in it."""
+    """URL of a fresh empty database."""
     with cluster.database(migrated=False) as url:
         yield url
 

@@ -13,7 +13,7 @@ from tests.support.cli import Executable
 
 @pytest.fixture(autouse=True)
 def _remembers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the screens remember, and themes, are those of a user who was never here before."""
+    """Give the TUI an empty state folder and no user themes."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
@@ -26,7 +26,7 @@ def horsies(tmp_path: Path) -> Executable:
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Executable]:
-    """The executable with an embedded server of its own, which is stopped afterwards."""
+    """The executable with its own embedded server, which is stopped after the test."""
     folder = tempfile.mkdtemp(prefix="horsies-cli-")
     Path(folder).chmod(0o755)
     horsies = Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": f"embedded://{folder}/pg"})
@@ -37,7 +37,7 @@ def embedded(tmp_path: Path) -> Iterator[Executable]:
 
 @pytest.fixture
 def port() -> int:
-    """One of this machine that nobody listens at."""
+    """A free TCP port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]

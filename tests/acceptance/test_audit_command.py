@@ -1,4 +1,4 @@
-"""`horsies audit`, from outside."""
+"""`horsies audit` as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark runs, on a server that flushes, and what it measures is what it says. Never how fast it is."""
+"""The benchmarks run on a durable server and print what they claim to measure. Speed is never asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`horsies check` says what is wrong with an app, all of a phase at once."""
+"""`horsies check` reports every error of the first failing phase."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNREACHABLE = "postgresql://me:hunter2@127.0.0.1:1/db"
 
 @pytest.fixture
 def project(horsies: Executable) -> Project:
-    """The folder in which the executable runs."""
+    """The working folder of the executable."""
     return Project(horsies.cwd)
 
 

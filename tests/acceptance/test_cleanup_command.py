@@ -1,4 +1,4 @@
-"""`horsies cleanup`, as an operator runs it."""
+"""`horsies cleanup` as a process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OLD = 2000 * HOUR
 
 @pytest.fixture
 def with_old_rows(database_url: str) -> str:
-    """A database with two tasks, a tree of two nodes and a beat past their windows."""
+    """A database with two tasks, a run of two nodes and a heartbeat past their retention."""
 
     async def fill() -> None:
         for _ in range(2):

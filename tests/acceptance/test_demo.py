@@ -1,4 +1,4 @@
-"""`horsies demo` from outside."""
+"""`horsies demo` as a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.cli import Executable
 
 def test_demo_runs_all_kinds_of_tasks_and_cleans_up(horsies: Executable) -> None:
     with tempfile.TemporaryDirectory(prefix="horsies-") as folder:
-        Path(folder).chmod(0o755)  # as root the server runs as another user, who must be able to enter
+        Path(folder).chmod(0o755)  # as root, the server runs as another user who needs access
         answer = horsies("demo", "--seconds", "6", "--processes", "3", TMPDIR=folder)
         left = list(Path(folder).iterdir())
     assert answer.code == 0, answer.stderr

@@ -1,4 +1,4 @@
-"""`horsies doctor`, as an operator runs it."""
+"""`horsies doctor` as a process."""
 
 from __future__ import annotations
 

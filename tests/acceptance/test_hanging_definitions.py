@@ -1,4 +1,4 @@
-"""Definitions that hang or exit, in a worker: it goes on, and ends when it is told to."""
+"""A worker survives workflow definitions that hang or exit, and still stops on SIGTERM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`horsies worker --log-format json`: each line of its streams is one object, whoever wrote it and however it ends."""
+"""`horsies worker --log-format json`: every line of stdout and stderr is one JSON object."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def linger() -> TaskResult[None, TaskError]:
 
 
 def objects(text: str) -> list[dict[str, Any]]:
-    """Every line, each of which must be an object with the fields of a log."""
+    """Parse every line as a JSON log record."""
     lines = [json.loads(line) for line in text.splitlines()]
     assert all({"at", "level", "logger", "message"} <= set(line) for line in lines)
     return lines

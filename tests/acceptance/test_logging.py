@@ -1,4 +1,4 @@
-"""How much a command logs."""
+"""Log levels of commands."""
 
 from __future__ import annotations
 

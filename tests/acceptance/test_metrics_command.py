@@ -1,4 +1,4 @@
-"""`horsies metrics`, as Prometheus asks it."""
+"""`horsies metrics`, scraped over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's quick start, typed into an empty folder."""
+"""The README's quick start, run in an empty folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators look at from the command line: queues, workers, runs, schedules, events."""
+"""Commands that read: queues, workers, runs, schedules and events."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def horsies(tmp_path: Path, database_url: str) -> Executable:
 
 
 async def _record(url: str, event: StoredEvent) -> None:
-    """As a worker does: a row, and word of it to those who listen already."""
+    """Insert an event and notify listeners, as a worker does."""
     async with Database(ConnectionSpec(url=url, masked_url=url)) as database:
         await EventStore(database).record(event)
 

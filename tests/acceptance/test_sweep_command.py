@@ -1,4 +1,4 @@
-"""`horsies sweep`, from outside."""
+"""`horsies sweep` as a process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def at(horsies: Executable, database_url: str) -> Executable:
 
 
 async def _a_crash(url: str, **columns: Any) -> dict[str, UUID]:
-    """A worker that listens, one that is gone, and what it left behind."""
+    """A live worker, a dead worker and its stale tasks."""
     await insert_listening_worker(url)
     gone = await insert_listening_worker(url, silent_s=900)
     return {

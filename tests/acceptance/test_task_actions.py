@@ -1,4 +1,4 @@
-"""`horsies task requeue|fail|cancel|expire|retry` and `horsies queue pause|resume`, from outside."""
+"""`horsies task requeue|fail|cancel|expire|retry` and `horsies queue pause|resume`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REPORT = {
 
 @pytest.fixture
 def horsies(tmp_path: Path, database_url: str) -> Executable:
-    """The executable on a database with tables and no tasks."""
+    """The executable on an empty migrated database."""
     return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
 
 
@@ -229,7 +229,7 @@ def _now(database_url: str) -> Any:
 
 
 def _on_a_terminal(horsies: Executable, typed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command whose stdin is a terminal on which this is typed."""
+    """Run a command with a terminal as stdin and type this text."""
     ours, theirs = pty.openpty()
     try:
         os.write(ours, typed.encode())

@@ -1,4 +1,4 @@
-"""`horsies task list` and `show`, from outside."""
+"""`horsies task list` and `horsies task show`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ATTEMPT = {
 
 @pytest.fixture
 def tasks(tmp_path: Path, database_url: str) -> Executable:
-    """The executable on a database with tables and no tasks."""
+    """The executable on an empty migrated database."""
     return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
 
 

@@ -1,4 +1,4 @@
-"""`horsies task send`, from outside."""
+"""`horsies task send`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def double(number: int) -> TaskResult[int, TaskError]:
 
 @pytest.fixture
 def tasks(tmp_path: Path, database_url: str) -> Executable:
-    """The executable on a database with tables and no tasks."""
+    """The executable on an empty migrated database."""
     return Executable(cwd=tmp_path, environment={"HORSIES_BROKER__DATABASE_URL": database_url})
 
 
@@ -148,7 +148,7 @@ def test_app_sends_to_database_url_option(horsies: Executable, tmp_path: Path, d
 async def _beside_a_worker(
     database_url: str, status: str, result: dict[str, Any], command: Callable[[], CommandResult]
 ) -> CommandResult:
-    """Run a command while the first task that arrives is ended at once, with this result."""
+    """Run a command and finish the first task that arrives with this result."""
     connection = await asyncpg.connect(database_url)
     arrived = asyncio.Event()
 

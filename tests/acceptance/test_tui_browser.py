@@ -1,4 +1,4 @@
-"""`horsies tui --serve` in a real browser: what is typed there reaches the screens, and what they draw is seen."""
+"""`horsies tui --serve` in a real browser: typed keys arrive and screens are drawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.tui import find_browser, open_browser
 
 BROWSER = find_browser()
 BLANK = 10_000
-"""A picture of nothing has fewer bytes."""
+"""An empty screenshot has fewer bytes."""
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")

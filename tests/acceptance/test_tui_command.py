@@ -15,7 +15,7 @@ from tests.support.cli import Executable
 
 
 class Terminal:
-    """A program on a terminal of its own, and every byte that it sent there."""
+    """A program on a pseudo-terminal, and all bytes it wrote."""
 
     def __init__(self, *arguments: str, folder: Path) -> None:
         self.bytes = b""
@@ -42,7 +42,7 @@ class Terminal:
         os.write(self._end, keys)
 
     def ended(self) -> int:
-        """Its exit code; what it says at its end is read, or it could not say it."""
+        """Return the exit code; keeps reading, because the program would block on a full terminal."""
         deadline = time.monotonic() + 20
         while self.program.poll() is None:
             assert time.monotonic() < deadline
@@ -59,7 +59,7 @@ class Terminal:
         if select.select([self._end], [], [], timeout_s)[0]:
             try:
                 self.bytes += os.read(self._end, 65_536)
-            except OSError:  # its end is closed
+            except OSError:  # the program closed the terminal
                 time.sleep(0.01)
 
 

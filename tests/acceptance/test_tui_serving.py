@@ -1,4 +1,4 @@
-"""`horsies tui --serve`, as a browser meets it."""
+"""`horsies tui --serve`, spoken to over HTTP and WebSocket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _visit(port: int, origin: str | None = None) -> AsyncGenerator[ClientW
 
 
 async def _drawn(websocket: ClientWebSocketResponse, *texts: bytes) -> bytes:
-    """What is sent until all of these have been drawn."""
+    """Return everything sent until all of these texts were drawn."""
     drawn = b""
     async with asyncio.timeout(30):
         async for message in websocket:
@@ -58,7 +58,7 @@ def _are_gone(apps: list[psutil.Process], *, within_s: float = 15.0) -> bool:
 
 
 async def _knock(port: int) -> None:
-    """Wait until somebody listens."""
+    """Wait until the port accepts connections."""
     deadline = time.monotonic() + 10
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Two apps on one database, each with a worker and with sub-workflows that the other has never heard of."""
+"""Two apps on one database, each with a worker and sub-workflows unknown to the other."""
 
 from __future__ import annotations
 

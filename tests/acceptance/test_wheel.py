@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def installed() -> Iterator[Executable]:
-    """The executable as pip installs it from the wheel; its dependencies are those of the running environment."""
+    """The executable installed from the wheel; dependencies come from the running environment."""
     folder = Path(tempfile.mkdtemp(prefix="horsies-wheel-"))
     folder.chmod(0o755)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]

@@ -1,4 +1,4 @@
-"""`horsies worker` as an operator runs it."""
+"""`horsies worker` runs tasks and replaces children."""
 
 from __future__ import annotations
 

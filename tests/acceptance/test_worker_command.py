@@ -1,4 +1,4 @@
-"""`horsies worker` as an operator meets it: what it refuses, what it says first, and how it answers."""
+"""`horsies worker`: rejected options, banner, logs and ping."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_MODULE = "import nowhere_to_be_found\n"
 
 @pytest.fixture
 def project(horsies: Executable) -> Project:
-    """The folder in which the executable runs, with an app of one task."""
+    """The working folder, with an app of one task."""
     project = Project(horsies.cwd)
     project.write("main.py", f"{APP}app.discover_tasks(['tasks.py'])\n")
     project.write_task("tasks.py", name="resize")
@@ -28,7 +28,7 @@ def project(horsies: Executable) -> Project:
 
 
 def refused(horsies: Executable, database_url: str, *arguments: str) -> CommandResult:
-    """The answer of a worker that ends at its start, having touched nothing."""
+    """Run a worker that exits during start-up without touching the database."""
     answer = horsies("worker", *arguments, HORSIES_BROKER__DATABASE_URL=database_url)
     assert answer.stdout == ""
     assert "worker started" not in answer.stderr

@@ -1,4 +1,4 @@
-"""`horsies workflow pause|resume|cancel|retry`, from outside."""
+"""`horsies workflow pause|resume|cancel|retry`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def horsies(tmp_path: Path, database_url: str) -> Executable:
 
 @pytest.fixture
 def run(database_url: str) -> UUID:
-    """A run that has nothing to do yet."""
+    """A run whose nodes are not ready yet."""
     run, ((now,),) = uuid4(), fetch_rows(database_url, "SELECT now()")
     columns = {"id": run, "name": "w", "status": "RUNNING", "on_error": "fail", "root_workflow_id": run, "sent_at": now}
     asyncio.run(insert(database_url, "horsies_workflows", **columns))

@@ -1,4 +1,4 @@
-"""What flows between the tasks of a workflow, from the file of its author through a worker and back."""
+"""Data passed between the tasks of a workflow, executed by a real worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows run by real workers, seen through their handles."""
+"""Workflows executed by real workers, observed through handles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def url(cluster: Cluster) -> Iterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def worker(url: str) -> AsyncIterator[InProcessWorker]:
-    """One for all runs. It polls once a minute: whatever happens sooner, it was told of."""
+    """One worker for all tests. It polls once a minute, so faster progress proves notifications."""
     async with (
         Ledger.open(url),
         worker_in_process(url, config=SELDOM, register=register_workflow_tasks, locator=LOCATOR) as worker,

@@ -1,4 +1,4 @@
-"""What the documents for authors say is what happens: their examples are run."""
+"""Runs the examples of the documentation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def play_the_worker(namespace: dict[str, object]) -> None:
 def run_examples_of(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], dict[str, Any]]:
-    """Runs the examples of a document one after the other, in one module, and after each what is due."""
+    """Runs the examples of a page in order in one module, draining due tasks after each."""
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.chdir(tmp_path)
 

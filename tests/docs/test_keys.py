@@ -1,4 +1,4 @@
-"""The table of keys in the documentation is the table of actions; UPDATE_KEYS=1 writes it anew."""
+"""The keys table in docs/tui.md matches the actions; UPDATE_KEYS=1 rewrites it."""
 
 from __future__ import annotations
 

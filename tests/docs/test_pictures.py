@@ -1,4 +1,4 @@
-"""Each screen has its picture, which loads nothing; `make pictures` draws them anew."""
+"""Every screen has a self-contained picture; `make pictures` redraws them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams whose lines are records: what is written is told once, whole, and never leads back to itself."""
+"""Streams that log each line: complete, once and without recursion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_undecodable_bytes_are_replaced() -> None:
 
 
 class Complaining(logging.Handler):
-    """Says on the very stream that it cannot do its work."""
+    """Reports its own failure on the stream it handles."""
 
     stream: LogStream
 

@@ -10,7 +10,7 @@ import pytest
 from horsies.errors import BrokerErrorCode, ConfigurationError, ErrorCode, raise_together
 from horsies_ops.cli.output import Colour, print_error, to_json
 
-# As the driver hands them out.
+# As asyncpg returns infinity.
 INFINITY, INFINITELY_LONG_AGO = datetime.max, datetime.min  # noqa: DTZ901
 
 

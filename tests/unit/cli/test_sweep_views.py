@@ -1,4 +1,4 @@
-"""What `horsies sweep` prints for people."""
+"""Text output of `horsies sweep`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ HALFWAY = UUID(int=2)
 
 
 async def _listing(after: UUID | None, limit: int) -> TaskPage:
-    """Nothing matches, and the time to search is over halfway."""
+    """Nothing matches, and the first page runs out of time."""
     assert limit == 50
     is_over = after is None
     return TaskPage(tasks=(), next=HALFWAY if is_over else None, searched_to=NOON if is_over else None)

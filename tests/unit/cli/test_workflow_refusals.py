@@ -1,4 +1,4 @@
-"""A refusal_error says how the run stands, and names the command that helps."""
+"""A refusal names the state of the run and the command that helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of a run's tree."""
+"""The tree of `horsies workflow show`."""
 
 from __future__ import annotations
 
