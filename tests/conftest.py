@@ -1,4 +1,4 @@
-"""One private PostgreSQL cluster per run, one template database in it, one fresh database per test; safe in parallel."""
+"""One private PostgreSQL cluster per run, one template database in it, one fresh database per test."""
 
 from __future__ import annotations
 

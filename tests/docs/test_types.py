@@ -13,7 +13,7 @@ DOCUMENTS = ("README.md", "docs/tasks.md", "docs/testing.md", "docs/workflows.md
 
 
 def complaints_about(folders: list[Path], within: Path) -> list[str]:
-    """All findings of one strict pyright run. One run for all examples, because most of its time goes to our own types."""
+    """All findings of one strict pyright run, because most of its time goes to our own types."""
     roots = [{"root": str(each), "extraPaths": [str(each), str(ROOT / "worker")]} for each in folders]
     config = {"typeCheckingMode": "strict", "executionEnvironments": roots}
     (within / "pyrightconfig.json").write_text(json.dumps(config))
