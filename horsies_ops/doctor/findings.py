@@ -1,4 +1,4 @@
-"""What a check can find."""
+"""Values of the doctor: the target of a check, its finding, and the diagnosis with all of them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,27 @@ from horsies.model.settings import AppConfig
 from horsies_ops.reads.facade import OpsReads
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTarget:
+    """What checks read: a database, and the settings of this process."""
+
+    reads: OpsReads
+    settings: AppConfig
+
+
 class CheckStatus(StrEnum):
     OK = "ok"
     WARN = "warn"
+    """Works, but needs attention."""
     FAIL = "fail"
+    """Does not work, or soon will not."""
     SKIP = "skip"
+    """Could not be checked, or does not apply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """How one thing stands, and what to do about it."""
+    """Result of one check, and how to fix what it found."""
 
     status: CheckStatus
     detail: str
@@ -30,23 +41,20 @@ def ok(detail: str) -> Finding:
 
 
 def warn(detail: str, *, hint: str) -> Finding:
-    """Works, and should be looked at."""
     return Finding(status=CheckStatus.WARN, detail=detail, hint=hint)
 
 
 def fail(detail: str, *, hint: str | None) -> Finding:
-    """Does not work, or soon will not."""
     return Finding(status=CheckStatus.FAIL, detail=detail, hint=hint)
 
 
 def skip(detail: str) -> Finding:
-    """Could not be looked at, or does not apply here."""
     return Finding(status=CheckStatus.SKIP, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """A finding under its name."""
+    """A finding with the name of its check."""
 
     name: str
     status: CheckStatus
@@ -60,22 +68,11 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Every check in its order."""
+    """The results of all checks, in a fixed order."""
 
     checks: tuple[CheckResult, ...]
 
     @property
     def is_ok(self) -> bool:
-        """Whether none failed; warnings do not count."""
+        """Whether no check failed; warnings do not count."""
         return all(check.status is not CheckStatus.FAIL for check in self.checks)
-
-
-# What the doctor looks at.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckTarget:
-    """A database that can be read, and the settings of this side."""
-
-    reads: OpsReads
-    settings: AppConfig

@@ -66,7 +66,7 @@ def test_doctor_prints_hints_for_failures(horsies: Executable, database_url: str
     found = statuses(answer)
     assert (answer.code, found["listen"], found["retention"], found["stale"]) == (1, "fail", "warn", "fail")
     as_text = horsies("doctor", "--database-url", database_url)
-    assert "hint: retention: horsies cleanup" in as_text.stderr
+    assert "hint: retention: run: horsies cleanup" in as_text.stderr
     assert "horsies_tasks_announce" in as_text.stderr
 
 
@@ -81,7 +81,7 @@ def test_doctor_fails_for_stale_task_without_workers(horsies: Executable, databa
     )
     answer = horsies("doctor", "--database-url", database_url)
     assert answer.code == 1
-    assert "hint: stale: horsies sweep --dry-run" in answer.stderr
+    assert "hint: stale: preview recovery with horsies sweep --dry-run" in answer.stderr
     asyncio.run(insert_listening_worker(database_url))
     assert horsies("doctor", "--database-url", database_url).code == 0
 

@@ -116,7 +116,7 @@ def test_workers_are_live_heard_and_listening() -> None:
     assert checks.workers_finding(seen(member())).status is CheckStatus.OK
     assert checks.workers_finding(seen()).detail == "0 live"
     assert checks.workers_finding(seen(member(), member(silent_s=301))).status is CheckStatus.WARN
-    assert "hear no" in checks.workers_finding(seen(member(health={"listener": "degraded"}))).detail
+    assert "receive no" in checks.workers_finding(seen(member(health={"listener": "degraded"}))).detail
 
 
 def test_a_worker_that_missed_several_of_its_own_beats_is_named_with_since_when() -> None:
@@ -151,7 +151,7 @@ def test_outage_grace_is_told_only_when_it_holds_back_every_judge() -> None:
 
 def test_an_operation_that_keeps_failing_is_a_failure() -> None:
     found = checks.disabled_operations_finding(seen(member(), member(health={"disabled_operations": ["retention"]})))
-    assert (found.status, found.detail) == (CheckStatus.FAIL, "keep failing: retention")
+    assert (found.status, found.detail) == (CheckStatus.FAIL, "failing repeatedly: retention")
     assert checks.disabled_operations_finding(seen(member())).status is CheckStatus.OK
 
 
